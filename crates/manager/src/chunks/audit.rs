@@ -6,7 +6,10 @@ use crate::db::pages;
 use std::collections::BTreeMap;
 use tessera_stripe::ClassLayout;
 
-/// Compares each stored count with a recount (P4). Each line of the result names one difference; at rest there is none.
+/// Compares each stored count with a recount (P4). Each line of the result names one difference; at rest it is empty.
+///
+/// # Errors
+/// The database fails.
 pub fn recount(db: &Db) -> rusqlite::Result<Vec<String>> {
     let mut wrong = refs(db)?;
     wrong.extend(totals(db)?);

@@ -118,16 +118,25 @@ pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64
 }
 
 /// Whether any fragment of any chunk is missing.
+///
+/// # Errors
+/// The database fails.
 pub fn any(db: &Db) -> rusqlite::Result<bool> {
     db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])
 }
 
-/// Fragments of a chunk that the disks that readers use lack, in order.
+/// Fragments of a chunk that are missing for readers, in order.
+///
+/// # Errors
+/// The database fails.
 pub fn of_chunk(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
     of_chunk_before(conn, chunk_id, i64::MAX)
 }
 
 /// As [`of_chunk`], but only fragments that went missing before `before_ns`.
+///
+/// # Errors
+/// The database fails.
 pub fn of_chunk_before(conn: &Connection, chunk_id: u64, before_ns: i64) -> rusqlite::Result<Vec<u32>> {
     conn.prepare_cached(
         "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment",

@@ -116,7 +116,7 @@ pub struct CommandLog {
     tokens: HashMap<u64, u64>,
     /// Nodes that are up, with their hosts, in order of id.
     nodes: Vec<(u64, String)>,
-    /// Node to (not before, failures): kept out of the set while others do.
+    /// Node to the time until which it holds the log only if too few other nodes can.
     shunned: HashMap<u64, i64>,
     needed: usize,
     snapshot: Option<Snapshot>,

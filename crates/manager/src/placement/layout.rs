@@ -5,7 +5,7 @@
 //! disk reads from all others evenly; when every disk holds each position equally often, data and parity reads
 //! and writes are even too. Exact block designs exist only for special numbers of disks, so groups are
 //! laid out greedily: each new group takes the disks that together raise the sum of squared pair counts least, an
-//! exchange pass undoes early unlucky picks, and positions go where the disk has had them least.
+//! exchange pass undoes early unlucky picks, and each disk gets the position that it has held least.
 //!
 //! Nothing here knows SQL or the state of the cluster. The same input gives the same groups.
 
@@ -216,7 +216,7 @@ impl Layout {
         mix(self.disks[d].id ^ mix(self.groups))
     }
 
-    /// Replaces members one by one by outsiders that cost less, until none does.
+    /// Exchanges members one by one for cheaper disks outside the group, in at most [`EXCHANGE_PASSES`] passes.
     fn exchange(&self, members: &mut [usize]) {
         for _ in 0..EXCHANGE_PASSES {
             let mut changed = false;

@@ -57,7 +57,8 @@ pub struct HostWish<'a> {
     pub writer: &'a str,
 }
 
-/// Like [`select_group`], but only groups in which the asked host holds plain bytes of the chunk. `None`: there is none.
+/// Like [`select_group`], but only groups in which the asked host holds plain bytes of the chunk. `None` if there is no such
+/// group.
 ///
 /// # Errors
 /// The database fails.
