@@ -14,17 +14,17 @@ pub struct HintSet {
 }
 
 impl HintSet {
-    /// From a column of the database.
+    /// Decodes a database column.
     pub fn read(column: &[u8]) -> HintSet {
         HintSet::decode(column).unwrap_or_default()
     }
 
-    /// For a column of the database.
+    /// Encodes the set for a database column.
     pub fn column(&self) -> Vec<u8> {
         self.encode_to_vec()
     }
 
-    /// Sets one hint, by its own or a classic name, validated and made canonical (P14).
+    /// Sets one hint by its own or its classic name. The value is validated and made canonical (P14).
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = match canonical(name, value) {
             Ok(canonical) => canonical,
@@ -37,14 +37,14 @@ impl HintSet {
         Ok(())
     }
 
-    /// Removes one; whether it was there.
+    /// Removes a hint; returns whether it was set.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.hints.len();
         self.hints.retain(|h| h.name != name);
         self.hints.len() < before
     }
 
-    /// The value of one.
+    /// The value of a hint.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.hints.iter().find(|h| h.name == name).map(|h| h.value.as_str())
     }
@@ -57,7 +57,7 @@ impl HintSet {
         Ok(self)
     }
 
-    /// The policy they resolve to. Stored hints were validated; one that a later release wrote is refused.
+    /// The policy that the hints resolve to. Stored hints are valid, except those that a later release wrote: these are refused.
     pub fn policy(&self) -> Result<Policy> {
         Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str())))
             .map_err(|e| Failure::refused(tessera_wire::Code::Invalid, e.to_string()))

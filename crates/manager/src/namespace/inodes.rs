@@ -31,14 +31,14 @@ pub struct Inode {
     pub size_bytes: u64,
     pub mtime_ns: i64,
     pub ctime_ns: i64,
-    /// Access time that was set; 0: none.
+    /// Access time as last set; 0: never set.
     pub atime_ns: i64,
-    /// Devices: their number.
+    /// Devices: the device number.
     pub rdev: u32,
     /// Current version id.
     pub version_id: u64,
     pub version_number: u64,
-    /// Names its bytes.
+    /// Identifies the bytes.
     pub content: u64,
     pub symlink_target: Option<Vec<u8>>,
     /// Encoded [`HintSet`].
@@ -74,7 +74,7 @@ impl Inode {
         })
     }
 
-    /// Checks what holds of every inode before it is written.
+    /// Checks the invariants of an inode before it is written.
     fn assert_consistent(&self) {
         let ino = self.ino;
         assert!(self.kind != InodeKind::Unknown as i32, "inode {ino}: is of no kind");
@@ -84,17 +84,17 @@ impl Inode {
         assert!(!self.is_directory() || self.parent != 0, "inode {ino}: a directory has a parent");
     }
 
-    /// Whether it is a directory.
+    /// Whether this is a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == InodeKind::Directory as i32
     }
 
-    /// Whether it is a regular file.
+    /// Whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == InodeKind::File as i32
     }
 
-    /// As it travels.
+    /// The attributes as sent on the wire.
     pub fn attr(&self) -> Attr {
         Attr {
             ino: self.ino,
@@ -118,7 +118,7 @@ impl Inode {
         }
     }
 
-    /// As an answer, without a lease.
+    /// The reply to a lookup, without a lease.
     pub fn entry(&self) -> Entry {
         Entry { attr: Some(self.attr()), hints: HintSet::read(&self.hints).hints, ..Entry::default() }
     }
@@ -156,7 +156,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Writes back what may change of a row.
+    /// Writes the mutable columns of the row.
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
         assert!(self.ino >= ROOT, "inodes count from 1");
         self.assert_consistent();
@@ -185,7 +185,7 @@ impl Inode {
     }
 }
 
-/// The inode `ino`, if it is there.
+/// The inode `ino`, if it exists.
 pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
     db.stmt(SELECT)?.query_row([ino as i64], |row| Inode::read(row, 0)).optional()
 }
@@ -193,7 +193,7 @@ pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
 /// The inode `ino`.
 ///
 /// # Errors
-/// `NotFound` if there is none.
+/// `NotFound` if it does not exist.
 pub fn get(db: &Db, ino: u64) -> Result<Inode> {
     match find(db, ino)? {
         Some(inode) => Ok(inode),
@@ -201,7 +201,7 @@ pub fn get(db: &Db, ino: u64) -> Result<Inode> {
     }
 }
 
-/// 0 stands for the root in requests.
+/// Maps 0, which stands for the root in requests, to the root.
 pub fn root_if_none(ino: u64) -> u64 {
     if ino == 0 { ROOT } else { ino }
 }
@@ -218,7 +218,7 @@ pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
     }
 }
 
-/// What `name` in `parent` points to.
+/// The inode number of `name` in `parent`.
 pub fn lookup(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
     db.stmt("SELECT ino FROM dentries WHERE parent = ?1 AND name = ?2")?
         .query_row(params![parent as i64, name], |row| row.get::<_, i64>(0))
@@ -246,7 +246,7 @@ pub fn remove_name(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A directory's entries changed.
+/// Records that a directory's entries changed.
 pub fn touch(db: &Db, directory: u64, now_ns: i64) -> rusqlite::Result<()> {
     db.stmt("UPDATE inodes SET mtime_ns = ?2, ctime_ns = ?2 WHERE ino = ?1")?.execute([directory as i64, now_ns])?;
     Ok(())
@@ -255,7 +255,7 @@ pub fn touch(db: &Db, directory: u64, now_ns: i64) -> rusqlite::Result<()> {
 /// Links of a directory without subdirectories: its name and its `.`; each subdirectory's `..` is one more.
 pub const EMPTY_DIRECTORY_LINKS: u32 = 2;
 
-/// A directory has got or lost a subdirectory.
+/// Adjusts a directory's links by the subdirectories it gained or lost.
 pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Result<()> {
     assert!(matches!(by, 1 | -1), "directory {directory}: {by} subdirectories at once");
     let sql = "UPDATE inodes SET nlink = nlink + ?2 WHERE ino = ?1 AND nlink + ?2 >= 2";
@@ -280,20 +280,20 @@ pub fn set_xattr(db: &Db, ino: u64, name: &str, value: &[u8]) -> rusqlite::Resul
     Ok(())
 }
 
-/// Removes an extended attribute; false if there was none.
+/// Removes an extended attribute; returns false if it was not set.
 pub fn remove_xattr(db: &Db, ino: u64, name: &str) -> rusqlite::Result<bool> {
     let removed = db.stmt("DELETE FROM xattrs WHERE ino = ?1 AND name = ?2")?.execute(params![ino as i64, name])?;
     Ok(removed > 0)
 }
 
-/// The first entry of the log dates the root.
+/// Sets the root's times from the first log entry.
 pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
     db.stmt("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0")?
         .execute([now_ns, ROOT as i64])?;
     Ok(())
 }
 
-/// Refuses a name that no entry can have (P14).
+/// Rejects a name that no directory entry can have (P14).
 pub fn check_name(name: &[u8]) -> Result<()> {
     let shown = String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned();
     if name.len() > MAX_NAME_BYTES {

@@ -1,7 +1,7 @@
-//! Names: directories, files' names, links, attributes. Reads answer from the committed state; the functions that take a
-//! [`Ctx`] are commands.
+//! Names: directories, file names, links and attributes. Reads use the committed state; the functions that take a [`Ctx`]
+//! are commands.
 //!
-//! A file's content is not looked at here; when its last name goes, the command lists it in [`Ctx::orphans`].
+//! This module does not touch file content. A command that removes a file's last name lists the file in [`Ctx::orphans`].
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -18,12 +18,12 @@ use tessera_wire::{Ack, Code, InodeKind};
 pub const MAX_TARGET_BYTES: usize = 4095;
 /// Longest value of an extended attribute, bytes.
 pub const MAX_XATTR_BYTES: usize = 64 << 10;
-/// Deepest path that is resolved in one question.
+/// Most components of a path in one request.
 pub const MAX_COMPONENTS: usize = 4096;
-/// Permission bits that are kept.
+/// Permission bits that are stored.
 const MODE_BITS: u32 = 0o7777;
 
-/// Path to inode. The answer's `path` has the directories passed.
+/// Resolves a path to an inode. The reply's `path` lists the directories on the way.
 pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
     if request.components.len() > MAX_COMPONENTS {
         let text = format!("a path of {} components; at most {MAX_COMPONENTS} are possible", request.components.len());
@@ -39,7 +39,7 @@ pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
     Ok(Entry { path, ..at.entry() })
 }
 
-/// Entry of a directory.
+/// Looks up a directory entry.
 pub fn lookup(db: &Db, request: &Lookup) -> Result<Entry> {
     check_name(&request.name)?;
     Ok(child(db, &inodes::directory(db, request.parent)?, &request.name)?.entry())
@@ -60,7 +60,7 @@ pub fn get_attr(db: &Db, request: &GetAttr) -> Result<Entry> {
     Ok(inodes::get(db, request.ino)?.entry())
 }
 
-/// A page of a directory.
+/// Lists a page of a directory.
 pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
     let directory = inodes::directory(db, request.ino)?;
     let limit = match request.limit {
@@ -82,14 +82,14 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
     Ok(ListReply { entries, more })
 }
 
-/// All names in a directory, unless there are more than `max`.
+/// All names in a directory; `None` if there are more than `max`.
 pub fn names(db: &Db, directory: u64, max: u32) -> Result<Option<Vec<Vec<u8>>>> {
     let mut rows = db.stmt("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2")?;
     let names = rows.query_map(params![directory as i64, max + 1], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
     Ok((names.len() <= max as usize).then_some(names))
 }
 
-/// All extended attributes of an inode, hints among them.
+/// All extended attributes of an inode, hints included.
 pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
     let inode = inodes::get(db, request.ino)?;
     let mut rows = db.stmt("SELECT name, value FROM xattrs WHERE ino = ?1")?;
@@ -104,7 +104,7 @@ pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
     Ok(ListXattrsReply { xattrs })
 }
 
-/// New directory.
+/// Creates a directory.
 pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Result<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
@@ -129,10 +129,10 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Result<Entry> {
     Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
 }
 
-/// Most inode numbers that one answer brings.
+/// Most inode numbers in one reply.
 const MAX_INOS: u32 = 256;
 
-/// Numbers for files to come, if any are wanted.
+/// Draws inode numbers for future files, if the request wants any.
 pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
     let count = wanted.min(MAX_INOS);
     let first = ctx.meta.next_ino;
@@ -141,7 +141,7 @@ pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
     (count > 0).then_some(InoRange { first, count })
 }
 
-/// Refuses a number for a new inode that was never drawn, or is in use (P14).
+/// Rejects a number for a new inode that was never drawn or is in use (P14).
 pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Result<()> {
     if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
         return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));
@@ -152,7 +152,7 @@ pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Result<()> {
     }
 }
 
-/// New empty file, or something that is only a name to us: a pipe, a socket, a device.
+/// Creates an empty file, or an inode without content: a pipe, a socket or a device.
 pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     check_name(&request.name)?;
     let kind = request.kind();
@@ -186,7 +186,7 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
 }
 
-/// Symbolic link.
+/// Creates a symbolic link.
 pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Result<Entry> {
     check_name(&request.name)?;
     if request.target.is_empty() || request.target.len() > MAX_TARGET_BYTES || request.target.contains(&0) {
@@ -207,7 +207,7 @@ pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Result<Entry> {
     Ok(inode.entry())
 }
 
-/// Another name for a file or symbolic link.
+/// Adds another name to a file or symbolic link.
 pub fn link(ctx: &mut Ctx, request: &Link) -> Result<Entry> {
     check_name(&request.name)?;
     let mut inode = inodes::get(ctx.db, request.ino)?;
@@ -228,7 +228,7 @@ pub fn link(ctx: &mut Ctx, request: &Link) -> Result<Entry> {
     Ok(inode.entry())
 }
 
-/// Removes a name. What it meant, as it is after that; its `ctime_ns` is now the directory's modification time, too.
+/// Removes a name. Returns the inode as it is afterwards; its `ctime_ns` is also the directory's new modification time.
 pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
@@ -248,7 +248,7 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     Ok(left.entry())
 }
 
-/// Moves a name; what is at the target is replaced in the same step.
+/// Moves a name and atomically replaces an existing target.
 pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
     check_name(&request.from_name)?;
     check_name(&request.to_name)?;
@@ -292,20 +292,20 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
     Ok(Ack {})
 }
 
-/// Writes an inode whose name has moved; a directory has another parent then, and counts there.
+/// Writes an inode whose name has moved. A directory gets its new parent, and adds to that parent's links.
 fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Result<()> {
     if inode.is_directory() && inode.parent != parent {
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
         inodes::count_subdirectories(ctx.db, parent, 1)?;
         inode.parent = parent;
     }
-    // The counts above may have been its own row's.
+    // The statements above may have changed this inode's own link count.
     inode.nlink = inodes::get(ctx.db, inode.ino)?.nlink;
     inode.update(ctx.db)?;
     Ok(())
 }
 
-/// Two names change places, whatever they name.
+/// Exchanges two names of any kind.
 fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode, &Inode)) -> Result<Ack> {
     let mut other = child(ctx.db, to, &request.to_name)?;
     if request.no_replace {
@@ -327,7 +327,7 @@ fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode
     Ok(Ack {})
 }
 
-/// A directory must not become its own descendant.
+/// Checks that a directory does not become its own descendant.
 fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Result<()> {
     let mut at = target.ino;
     while at != inodes::ROOT {
@@ -350,7 +350,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
     }
 }
 
-/// Takes one name off an inode. Directories and symbolic links are removed at once, files when no session has them open.
+/// Removes one name of an inode. Directories and symbolic links go at once, files when no session has them open.
 pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     if inode.is_directory() {
         uncount(&mut ctx.meta.directories, 1, "directories")?;
@@ -412,7 +412,7 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
         };
         let mut hints = HintSet::read(&inode.hints);
         check_presence(request, hints.get(hint).is_some())?;
-        // A classic name has values of its own.
+        // A classic name has its own set of values.
         let name = request.name.strip_prefix(tessera_policy::PREFIX).or_else(|| request.name.strip_prefix("user."));
         hints.set(name.unwrap_or(hint), value)?;
         inode.hints = hints.column();
@@ -478,7 +478,7 @@ fn check_presence(request: &SetXattr, there: bool) -> Result<()> {
     }
 }
 
-/// A new inode in `parent`, not yet written: it takes over the parent's hints.
+/// A new inode in `parent`, not yet written. It inherits the parent's hints.
 pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u32, uid: u32, gid: u32) -> Inode {
     Inode {
         ino: draw(&mut ctx.meta.next_ino),
@@ -502,7 +502,7 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
     }
 }
 
-/// Adds a name to a directory and notes the time.
+/// Adds a name to a directory and updates the directory's times.
 pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> Result<()> {
     inodes::add_name(ctx.db, parent.ino, name, ino)?;
     inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;

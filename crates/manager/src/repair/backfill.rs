@@ -1,15 +1,16 @@
-//! Backfill: how a member of a group gets another disk when its own was lost, drains or is too full.
+//! Backfill: a member of a group gets another disk when its own is lost, drains or is too full.
 //!
 //! A member is in one of three states (ARCHITECTURE.md, "Members"):
 //!
 //! * *in place*: `incoming` is 0.
-//! * *lost*: its disk is out. Puts go to the incoming disk (`put_to_incoming`), the backfill walks the chunks that were
-//!   drawn before (`fill_until`).
-//! * *moving*: its disk drains or is relieved. Puts and reads stay with it until the incoming disk has everything, so
-//!   redundancy never falls (P6). A chunk committed behind the cursor gets a missing row for the incoming disk.
+//! * *lost*: its disk is out. Puts go to the incoming disk (`put_to_incoming`). The backfill walks the chunks drawn
+//!   before the loss (`fill_until`).
+//! * *moving*: its disk drains or is too full. Puts and reads stay on the old disk until the incoming disk has every
+//!   fragment, so redundancy never falls (P6). A chunk committed behind the cursor gets a missing row for the incoming disk.
 //!
-//! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
-//! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::repair::rebuild`] hands out the work.
+//! Every change raises the group's epoch. When the disk that takes puts changes, `since_epoch` rises too, and older
+//! acknowledgements no longer count (P11). This module changes the rows and plans moves; [`crate::repair::rebuild`] hands
+//! out the work.
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
@@ -30,10 +31,10 @@ use tessera_wire::{ClassInfo, Health};
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
 const _: () = assert!(MOVES_PER_COMMAND > 0, "repair must move something");
-/// Disks whose load differs by less than this part of the mean are balanced enough: moving costs, too.
+/// Disks whose loads differ by less than this fraction of the mean count as balanced, because a move costs I/O.
 const BALANCE_SLACK: f64 = 0.10;
 
-/// A disk is out: members on it are lost, backfills onto it are void.
+/// Handles a disk that is out: its members become lost, and backfills onto it are cancelled.
 pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
         let epoch = tables::raise_epoch(ctx, m.pg_id)?;
@@ -62,7 +63,8 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// A moving member's disk was lost: what the incoming disk has counts, the backfill goes on from its cursor.
+/// Turns a moving member whose disk was lost into a lost member. The fragments on the incoming disk count, and the
+/// backfill continues from its cursor.
 fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
     assert!(m.incoming != 0 && !m.put_to_incoming, "{m:?}: does not move");
     m.put_to_incoming = true;
@@ -74,7 +76,7 @@ fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
     ctx.after_commit(Effect::MemberChanged((m.pg_id, m.position)));
 }
 
-/// Applies moves. One that does not fit the rows any more is passed over.
+/// Applies moves. Skips a move that no longer fits the rows.
 pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Result<()> {
     for change in &command.moves {
         let Some(m) = rows::member(ctx.db.conn(), change.pg_id, change.position)? else { continue };
@@ -142,14 +144,14 @@ fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives up the move of a member whose old disk still serves.
+/// Cancels the move of a member whose old disk still serves.
 fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     if m.put_to_incoming {
         return Ok(());
     }
     assert!(m.incoming != 0, "{m:?}: no move to give up");
     tables::raise_epoch(ctx, m.pg_id)?;
-    // What was filled already is to be removed there, before that disk may take over members again (P3).
+    // The inventory removes the backfilled fragments before that disk may take over members again (P3).
     tables::want_inventory(ctx, m.incoming)?;
     (m.incoming, m.fill_cursor, m.fill_until) = (0, 0, 0);
     tables::save_member(ctx, &m)?;
@@ -158,7 +160,7 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     Ok(())
 }
 
-/// Gives up all moves away from a disk (its drain was taken back).
+/// Cancels all moves away from a disk whose drain was cancelled.
 pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for m in rows::members_on(ctx.db.conn(), disk_id)? {
         if m.incoming != 0 {
@@ -168,8 +170,8 @@ pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// The cursor of a backfill moves on. Committed chunks it passed that are not in `done` become missing rows: what failed, and
-/// (when the member moves) what was committed to the old disk while the batch was under way (P6).
+/// Advances the cursor of a backfill. Committed chunks that it passed and that are not in `done` become missing rows: chunks
+/// that failed and, for a moving member, chunks committed to the old disk during the batch (P6).
 pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<()> {
     let Some(mut m) = rows::member(ctx.db.conn(), command.pg_id, command.position)? else { return Ok(()) };
     if m.incoming != command.incoming || m.incoming == 0 || m.fill_cursor != command.from || command.to < command.from {
@@ -190,7 +192,7 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         .query_map(params![m.pg_id as i64, command.from as i64, command.to as i64, until], |row| unsigned(row, 0))?
         .collect::<Result<_, _>>()?;
     let passed: BTreeSet<u64> = passed.into_iter().collect();
-    // Collected while it was rebuilt: the fragment came too late (P5).
+    // The chunk was collected during its rebuild: delete the fragment (P5).
     for chunk in done.difference(&passed) {
         if table::group_of(ctx, *chunk)?.is_none() {
             garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
@@ -201,13 +203,14 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         missing::insert(ctx, lacking, Cause::Passed)?;
     }
     assert!(command.to >= m.fill_cursor, "{m:?}: the cursor moves back to {}", command.to);
-    // The cursor is no part of the map: it raises no epoch.
+    // The cursor is not part of the map, so it raises no epoch.
     m.fill_cursor = command.to;
     tables::save_member(ctx, &m)?;
     Ok(())
 }
 
-/// Whether a member's incoming disk has everything: no committed chunk ahead of the cursor, no missing row for it.
+/// Whether a member's backfill is complete: no committed chunk is ahead of the cursor, and the incoming disk has no
+/// missing row.
 pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
     let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
     let ahead: bool = conn
@@ -223,7 +226,7 @@ pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
     Ok(!ahead && (!lacking || failpoint::is_active("manager.move_ends_early")))
 }
 
-/// Members whose fill is complete, at most `limit`.
+/// Members whose backfill is complete, at most `limit`.
 pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBackfill>> {
     let mut through = Vec::new();
     for m in view.caches.backfilling(view.db)?.iter() {
@@ -234,7 +237,7 @@ pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBac
     Ok(through)
 }
 
-/// Incoming disks take over. Checked once more here: what was committed since the decision counts (P6).
+/// Lets incoming disks take over. Checks completeness again, because chunks may have been committed since the proposal (P6).
 pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<()> {
     for fill in &command.fills {
         let Some(m) = rows::member(ctx.db.conn(), fill.pg_id, fill.position)? else { continue };
@@ -252,30 +255,30 @@ fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     check_epoch(&m, epoch)?;
     let old = m.disk_id;
     if !m.put_to_incoming {
-        // Puts change their target now: what a writer put to the old disk it has to put again (P11).
+        // Puts go to the new disk from now on: a writer must repeat its puts to the old disk (P11).
         m.since_epoch = epoch;
-        // The old disk lacked these, the incoming one has them.
+        // These rows are about the old disk; the incoming disk has the fragments.
         missing::delete_of_member(ctx, m.pg_id, m.position, 0)?;
     }
     m.disk_id = m.incoming;
     (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
     tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
-    // What the old disk still holds of the group is found and removed by listing it.
+    // An inventory of the old disk finds and removes the group's fragments there.
     if rows::disk(ctx.db.conn(), old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
         tables::want_inventory(ctx, old)?;
     }
     Ok(())
 }
 
-/// Everything the planning of moves needs, of one width.
+/// The input of the move planner for the groups of one width.
 struct Plan<'a> {
     disks: &'a BTreeMap<u64, DiskRow>,
     groups: BTreeMap<u64, Vec<Member>>,
     layout: Layout,
-    /// Bytes still to be had on each disk, less what was planned here.
+    /// Free bytes of each disk, less the bytes planned here.
     room: BTreeMap<u64, u64>,
-    /// Bytes that the first member of a group holds, and that each other does, about.
+    /// Estimated bytes that the first member of a group holds, and that each other member holds.
     shares: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -301,7 +304,7 @@ impl<'a> Plan<'a> {
         Ok(Plan { disks, groups, layout, room, shares: shares(view.db.conn(), width)? })
     }
 
-    /// Bytes that a member holds, about.
+    /// Estimated bytes that a member holds.
     fn share(&self, m: &Member) -> u64 {
         let (first, other) = self.shares.get(&m.pg_id).copied().unwrap_or_default();
         if m.position == 0 { first } else { other }
@@ -341,13 +344,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The disks a group will stand on once its backfills are complete.
+/// The disks of a group after its backfills.
 fn ends(group: &[Member]) -> Vec<u64> {
     group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
 }
 
-/// Bytes the first member, and each other member, of each group of a width holds, about: chunks ever assigned, by what the most
-/// generous of the width's classes puts there.
+/// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
+/// assigned, times the largest share that a class of this width puts there.
 fn shares(conn: &Connection, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
     let classes = all_classes(conn)?;
     let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
@@ -370,7 +373,7 @@ fn disk_map(conn: &Connection) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
     Ok(rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect())
 }
 
-/// Moves that losses and drains call for: lost members first, the groups that lost most before all.
+/// Moves that losses and drains require: lost members first, in the groups that lost most before the others.
 pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     let conn = view.db.conn();
     let disks = disk_map(conn)?;
@@ -388,7 +391,7 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
                 match (health(m.disk_id), m.incoming) {
                     (Health::Out, 0) => due.push((true, lost, *m)),
                     (Health::Draining, 0) => due.push((false, lost, *m)),
-                    // Its target is to be emptied itself: choose again.
+                    // The incoming disk drains too: choose another.
                     (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => moves.push(Move {
                         pg_id: m.pg_id,
                         position: m.position,
@@ -411,8 +414,8 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     Ok(moves)
 }
 
-/// Moves from the fullest disks to the emptiest, while that improves the balance and fewer than `limit` are under
-/// way. None while anything is lost or drains: repair comes first.
+/// Moves from the fullest disks to the emptiest, while a move improves the balance and fewer than `limit` moves run.
+/// Empty while a member is lost or a disk drains: repair comes first.
 pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     let conn = view.db.conn();
     let disks = disk_map(conn)?;
@@ -439,7 +442,7 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     Ok(moves)
 }
 
-/// The move from the fullest disk that can give to the emptiest that can take.
+/// The move from the fullest possible source to the emptiest possible target.
 fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut BTreeMap<u64, u64>) -> Option<Move> {
     let ratio = |load: &BTreeMap<u64, u64>, d: u64, more: i64| {
         let held = load.get(&d).copied().unwrap_or(0) as f64 + more as f64;
@@ -477,7 +480,7 @@ fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut 
 }
 
 impl Plan<'_> {
-    /// The largest member on `from` whose group can take `to` and whose move improves the balance.
+    /// The largest member on `from` that can move to `to` and whose move improves the balance.
     fn movable(&self, from: u64, to: &DiskRow, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
         let host = |d: u64| self.disks.get(&d).map(|d| d.host.as_str());
         let room = self.room.get(&to.disk_id).copied().unwrap_or(0);

@@ -1,11 +1,11 @@
-//! Inventories: a node lists what a disk holds, page by page. The manager orders the removal of fragments that should not be
-//! there, and notes absent ones as missing.
+//! Inventories: a node lists the fragments on a disk, page by page. The manager orders the removal of fragments that do
+//! not belong there, and records absent ones as missing.
 //!
-//! A disk is listed when it returns after it was out (before it serves again: it missed deletes, P3), after members have
-//! left it (their fragments stay behind), and every so often (late puts of writers long dead, P5). A disk that waits for
-//! its list takes over no members: a fragment that is about to be removed must not be one a backfill has just put.
+//! A disk is listed when it returns after it was out (before it serves again, because it missed deletes: P3), after members
+//! have left it (their fragments remain), and periodically (late puts of dead writers: P5). A disk that waits for its
+//! inventory takes over no members: otherwise the inventory could remove a fragment that a backfill has just put.
 //!
-//! Ids above the issue counter are never touched: they are from a future this manager does not know.
+//! Fragments with ids above the issue counter are never removed: this manager's database does not know those chunks.
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::config::ns;
@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::Health;
 use tessera_wire::meta::{FragmentRef, Inventory, InventoryReply, InventoryTask, Task};
 
-/// Fragments in one page at most.
+/// Most fragments in one page.
 const MAX_PAGE: usize = 65_536;
 
-/// Starts the listing of those disks of a node that want it.
+/// Starts the inventories that are wanted of a node's disks.
 pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     let mut given = Vec::new();
     let node_map = view.caches.node_map(view.db)?;
@@ -35,7 +35,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         if disk.inventory_wanted == 0 || !serving || running {
             continue;
         }
-        // Fragments of chunks that are not committed yet may be put behind the position of the list.
+        // Fragments of uncommitted chunks may still be put behind the position of the listing.
         let pending = pending(view.db.conn())?;
         let bound = view.meta.next_chunk;
         let tasks = &mut view.soft.cluster.tasks;
@@ -54,15 +54,15 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     Ok(given)
 }
 
-/// Chunks that are not committed: the fragments of all others were on disk before a list begins now.
+/// Uncommitted chunks. The fragments of committed chunks were put before a listing that starts now.
 fn pending(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
     let mut rows = conn.prepare_cached("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1")?;
     let rows = rows.query_map([], |row| unsigned(row, 0))?;
     rows.collect()
 }
 
-/// Takes in a page. What follows for the rows is always logged first, so that the answer, which orders removals, speaks
-/// only of what enough replicas know (P3).
+/// Processes a page. The changes to rows are logged first, so that the reply orders only removals that enough log replicas
+/// know of (P3).
 pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage> {
     if page.held.len() > MAX_PAGE {
         return invalid(format!(
@@ -84,7 +84,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
         _ => None,
     });
     if let Some(listing) = listing {
-        // After a gap the page proves nothing missing; the list is incomplete, and begins anew.
+        // After a gap the page does not prove that a fragment is missing: restart the listing.
         if after <= listing.at {
             bound = listing.bound;
             let end = if page.last { bound } else { keys.last().map_or(after.0, |key| key.0) };
@@ -104,7 +104,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
     })
 }
 
-/// Notes fragments that the page lacks as missing.
+/// Records fragments that are absent from the page as missing.
 pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
     let end = match (page.last, page.held.last()) {
@@ -141,8 +141,8 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     Ok(())
 }
 
-/// What of a page is to be removed: ids that were issued and dropped, and what belongs elsewhere now. A fragment that is
-/// missing where it belongs stays: it may be needed.
+/// The fragments of a page to remove: those of dropped chunks, and those that now belong on another disk. A fragment that is
+/// missing on its proper disk stays, because a rebuild may need it.
 pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
     let conn = view.db.conn();
     let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
@@ -152,7 +152,7 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
             tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
             continue;
         }
-        // Epoch 0: the chunk is gone. Else the fragment does not belong here under this epoch, and may come back later (P11).
+        // Epoch 0: the chunk is gone. Otherwise the fragment does not belong here in this epoch, and may return later (P11).
         let mut epoch = 0;
         let pg: Option<u64> = conn
             .prepare_cached("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
@@ -183,7 +183,7 @@ fn is_missing(conn: &Connection, held: &FragmentRef) -> rusqlite::Result<bool> {
         .query_row(params![held.chunk_id as i64, held.fragment], |row| row.get(0))
 }
 
-/// Wants disks listed, or ends a listing. A disk that returned after it was out serves again from then on.
+/// Requests inventories, or ends one. A disk that returned after it was out serves again once its inventory ends.
 pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     for &disk in &command.want {
         tables::want_inventory(ctx, disk)?;
@@ -199,7 +199,7 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     Ok(())
 }
 
-/// Disks whose regular list is due; one at a time, so that they do not all list at once.
+/// The disk whose periodic inventory is due; one at a time, to spread the load.
 pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     let every = ns(view.config.inventory_every_ms);
     if every == 0 {

@@ -8,7 +8,7 @@ use crate::soft::jobs::JobState;
 use crate::soft::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
 
-/// Starts a pass, if asked.
+/// Starts a job if the request asks for one.
 pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
     let what = request.what();
     if what == MaintenanceJob::Unknown {
@@ -42,11 +42,11 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
     Ok(())
 }
 
-/// Moves passes on.
+/// Advances the running jobs.
 pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let listing = view.caches.node_map(view.db)?.readable().any(|d| d.inventory_wanted > 0);
     let tasks = &view.soft.cluster.tasks;
-    // A disk that was re-read is listed before the pass is over.
+    // The job ends only after the inventories of the scrubbed disks.
     let scrubbing =
         listing || !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
@@ -72,7 +72,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is collectable, and disks within reach have no deletes to do.
+/// Whether no chunk is collectable and no reachable disk has deletes to do.
 fn is_clean(view: &View<'_>) -> Result<bool> {
     if garbage::due(view)?.is_some() || view.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1")?.exists([])? {
         return Ok(false);
@@ -87,7 +87,7 @@ fn is_clean(view: &View<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// State of the pass asked about.
+/// State of the requested job.
 pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
     let cluster = &view.soft.cluster;
     let counter = |name: &str, value: u64| Counter { name: name.to_string(), value };

@@ -1,4 +1,4 @@
-//! Redundancy kept and restored: rebuilding missing fragments, replacing members of groups, inventories, maintenance jobs.
+//! Redundancy: rebuilds missing fragments, replaces members of groups, and runs inventories and maintenance jobs.
 
 pub mod backfill;
 pub mod inventory;

@@ -1,9 +1,9 @@
 //! Rebuild tasks: the manager finds missing fragments in rows and gives the node whose disk lacks them tasks to rebuild them.
 //!
-//! There are two sources of work. A *backfill* walks the chunks of a member that changes ([`crate::repair::backfill`]); *missing rows*
-//! name single fragments (not acknowledged at commit, found bad, passed by a backfill). The node reads a copy or k verified
-//! fragments from other nodes, checks the chunk's hash and writes the missing fragment. `tasks_per_node` bounds the tasks of a
-//! node. A report that a fragment is bad counts once the node that holds it has verified that ([`report_bad`]).
+//! There are two sources of work. A *backfill* walks the chunks of a member that changes ([`crate::repair::backfill`]).
+//! *Missing rows* name single fragments (not acknowledged at commit, found bad, passed by a backfill). The node reads a copy
+//! or k verified fragments from other nodes, checks the chunk's hash and writes the missing fragment. `tasks_per_node` bounds
+//! the tasks of a node. A bad-fragment report counts once the node that holds the fragment has verified it ([`report_bad`]).
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
@@ -21,24 +21,24 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
 
-/// Missing rows kept in queues at most.
+/// Most missing rows in the queues.
 const MAX_QUEUED: usize = 8_192;
 /// A batch ends before its chunks exceed this many bytes.
 const BATCH_BYTES: u64 = 64 << 20;
-/// After so many batches without any success a backfill passes the chunks and leaves missing rows.
+/// After this many batches without a success, a backfill passes the chunks and leaves missing rows.
 const TRIES_BEFORE_PASSING: u32 = 3;
-/// The writer completes an optimistic file itself; repair takes over rows older than this.
+/// The writer of an optimistic file stores its missing fragments itself; repair takes over rows older than this.
 const WRITER_GRACE_NS: i64 = 10_000_000_000;
-/// A proposed move of a cursor that was not committed after this long is given up.
+/// A proposed cursor move that is not committed within this time is abandoned.
 const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
 
-/// A chunk that is to be rebuilt, with what a task groups by.
+/// A chunk to rebuild, with the keys that tasks are grouped by.
 struct ChunkToRebuild {
     info: ChunkInfo,
     domain: u32,
 }
 
-/// Groups and disks as the planning of one round sees them.
+/// Groups and disks at the start of one planning round.
 struct PlanningRound {
     node_map: Arc<NodeMap>,
     pgs: HashMap<u64, (PgInfo, Vec<Member>)>,
@@ -63,14 +63,14 @@ impl PlanningRound {
         self.node_map.disks.get(&disk_id).is_some_and(DiskRow::readable)
     }
 
-    /// Whether a chunk of this class can be read from the members of its group whose disks can be read now.
+    /// Whether a chunk of this class can be read from the members of its group that are readable now.
     fn suffices(&self, class: &ClassInfo, members: &[Member], chunk_id: u64) -> bool {
         let readable = members.iter().filter(|m| self.readable(m.serving_disk(chunk_id)));
         class.suffices(readable.map(|m| m.position))
     }
 }
 
-/// Loads missing rows into the queues of the disks that lack them: newest optimistic writes first, then in order of groups.
+/// Loads missing rows into the queues of the disks that lack the fragments: newest optimistic writes first, then by group.
 pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     let conn = view.db.conn();
     let any = missing::any(view.db)?;
@@ -95,7 +95,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
          ORDER BY pg_id, fragment LIMIT ?3",
         params![Cause::Unacknowledged as i64, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
     )?;
-    // The next round starts behind the last group of a full page, so that rows that cannot be repaired do not hide others.
+    // The next round starts after the last group of a full page, so that irreparable rows do not starve the rest.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
     let mut round = PlanningRound::new(view)?;
@@ -149,7 +149,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     Ok(given)
 }
 
-/// Backfills onto these disks: groups that lost most first, lost members before moving ones.
+/// Backfills onto these disks: groups that lost most first, then lost members before moving ones.
 fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
     let filling = view.caches.backfilling(view.db)?;
     let lost_of = |pg: u64| {
@@ -164,7 +164,7 @@ fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
     Ok(fills.into_iter().map(|(_, _, m)| m).collect())
 }
 
-/// A task of missing fragments that a disk lacks: of one group, position, class and domain.
+/// A task for missing fragments of a disk that share group, position, class and domain.
 fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, disk_id: u64) -> Result<Option<Task>> {
     let conn = view.db.conn();
     loop {
@@ -222,7 +222,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
     }
 }
 
-/// A chunk to rebuild, if its missing row is still there.
+/// The chunk to rebuild, if its missing row still exists.
 fn still_missing(conn: &Connection, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
     let stands: bool = conn
         .prepare_cached(
@@ -263,7 +263,7 @@ fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<ChunkToRebuild> {
     Ok(ChunkToRebuild { info, domain: row.get(5)? })
 }
 
-/// The next batch of a backfill, one task per class and domain in it; nothing while one is under way or it must wait.
+/// The next batch of a backfill, one task per class and domain; empty while a batch is running or the backfill must wait.
 fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &Member) -> Result<Vec<Task>> {
     let key = (m.pg_id, m.position);
     let tasks = &mut view.soft.cluster.tasks;
@@ -334,7 +334,7 @@ fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkTo
     Ok(batch)
 }
 
-/// Makes a rebuild task and enters it.
+/// Creates and registers a rebuild task.
 fn rebuild(
     view: &mut View<'_>,
     round: &mut PlanningRound,
@@ -367,7 +367,7 @@ fn rebuild(
     Ok(tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
 }
 
-/// Takes in what a node reports of a task; proposes what must be logged.
+/// Processes a node's task report, and returns the commands to log.
 pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
     let now_ns = view.now_ns;
@@ -433,7 +433,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
             }
             if scrub && result.finished {
                 cluster.tasks.scrubbed(disk_id, &result.reason);
-                // A record with a rotten header cannot be identified: the inventory will find what is missing (P13).
+                // A record with a corrupt header cannot be identified; an inventory will find the missing fragment (P13).
                 let want = SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
                 proposals.push(want.propose());
             }
@@ -461,7 +461,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
     Ok(proposals)
 }
 
-/// Ends one task of a backfill's batch. With the last one the cursor moves, unless no chunk succeeded.
+/// Ends one task of a backfill's batch. The last task moves the cursor, unless no chunk succeeded.
 fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option<Proposal> {
     let now_ns = view.now_ns;
     let tasks = &mut view.soft.cluster.tasks;
@@ -493,8 +493,8 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
     Some(advance.propose())
 }
 
-/// Applies [`FragmentsDone`]: deletes the missing rows of puts that count (right disk, an epoch that is not too old: P11).
-/// A fragment of a chunk that is gone by now is ordered to be deleted (P5).
+/// Applies [`FragmentsDone`]: deletes the missing rows of puts that count (right disk, recent enough epoch: P11).
+/// Orders the deletion of fragments whose chunk is gone (P5).
 pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
         let Some(pg) = table::group_of(ctx, done.chunk_id)? else {
@@ -514,7 +514,7 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> 
     Ok(())
 }
 
-/// Fragments that a node has found bad where they should be: missing rows, so that they are rebuilt.
+/// Writes missing rows for fragments that a node has found bad, so that they are rebuilt.
 pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     for bad in &command.fragments {
         let Some(pg) = table::group_of(ctx, bad.chunk_id)? else { continue };
@@ -527,20 +527,20 @@ pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     Ok(())
 }
 
-/// The `incoming` of a missing row which says that `disk_id` lacks a member's fragment of `chunk_id`; None if the disk need not
-/// have it.
+/// The value of `incoming` in a missing row for `disk_id`, this member and `chunk_id`; `None` if the disk need not hold the
+/// fragment.
 pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
     let filled = chunk_id <= m.fill_cursor || (m.fill_until != 0 && chunk_id >= m.fill_until);
     match m.put_to_incoming {
-        // A lost disk that is back serves what the backfill has not reached; what it lacks cannot wait for the backfill to
-        // come along, nor may it count as a source until then (P6).
+        // A lost disk that is back serves the chunks that the backfill has not reached. A fragment it lacks gets a row
+        // now: it must not count as a source until the backfill arrives (P6).
         true => (disk_id == if filled { m.incoming } else { m.disk_id }).then_some(0),
         false if disk_id == m.disk_id => Some(0),
         false => (m.incoming != 0 && disk_id == m.incoming && filled).then_some(1),
     }
 }
 
-/// A reader could not use these fragments. The nodes that should hold them will look.
+/// Asks the nodes that should hold these fragments to verify them: a reader could not use them.
 pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Result<()> {
     let mut seen = BTreeSet::new();
     for reported in fragments.iter().take(4_096) {

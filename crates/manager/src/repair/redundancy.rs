@@ -1,7 +1,8 @@
 //! Counts the redundancy of the committed chunks.
 //!
 //! A chunk is *full* when each fragment is on a disk that is up, *reduced* when some are not (lost, down, missing, not yet
-//! backfilled), *lost* when those that are do not suffice. Only groups with a member in trouble are looked at chunk by chunk.
+//! backfilled), and *lost* when the rest do not suffice to read it. Only groups with an impaired member are counted chunk by
+//! chunk.
 
 use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
@@ -18,7 +19,7 @@ pub struct Redundancy {
     pub full: u64,
     /// Readable, but not full.
     pub reduced: u64,
-    /// With too few fragments within reach.
+    /// With too few reachable fragments.
     pub lost: u64,
     /// Fragments to be rebuilt or moved.
     pub to_repair: u64,
@@ -26,7 +27,7 @@ pub struct Redundancy {
     pub filling: u64,
 }
 
-/// Counts full, reduced and lost among `chunks` committed ones.
+/// Counts full, reduced and lost chunks among `chunks` committed chunks.
 pub fn redundancy(conn: &Connection, chunks: u64) -> Result<Redundancy> {
     let mut sum = Redundancy::default();
     let disks: BTreeMap<u64, DiskRow> = rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect();
@@ -73,10 +74,9 @@ fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
     cuts.windows(2).map(|w| (w[0], w[1])).collect()
 }
 
-/// Disks and classes.
 type DisksAndClasses<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
 
-/// The count for chunks of a class that lack the fragments `away`.
+/// The counter for chunks of a class whose fragments `away` cannot be read.
 fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
     let readable = class.is_some_and(|class| class.suffices_without(|fragment| away.contains(&fragment)));
     match (away.is_empty(), readable) {
@@ -111,15 +111,15 @@ fn add_group(
     add_missing_rows(conn, (disks, classes), pg_id, members, sum)
 }
 
-/// A backfill still has to supply this member's fragment of the chunks that start here (or will have to, when a
-/// disk is found to take over).
+/// Whether a backfill must still write this member's fragment of the chunks from `from` on, now or once a disk is found
+/// to take over.
 fn to_backfill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
     let out = disks.get(&m.disk_id).is_some_and(|d| d.health() == Health::Out);
     let ahead = from > m.fill_cursor && (m.fill_until == 0 || from < m.fill_until);
     (m.incoming == 0 && out) || (m.incoming != 0 && ahead)
 }
 
-/// Counts chunks with missing rows one by one, and takes back what the ranges counted for them.
+/// Counts chunks with missing rows one by one, and subtracts what the ranges counted for them.
 fn add_missing_rows(
     conn: &Connection,
     (disks, classes): DisksAndClasses<'_>,
