@@ -1,8 +1,8 @@
-//! A cluster for tests: the manager's own functions on an in-memory database, nodes that are maps of fragments.
+//! A cluster for tests: the manager's own functions on an in-memory database, and nodes that are maps of fragments.
 //!
-//! Writers use the real commands (OpenWrite, Commit), nodes the real messages (RegisterNode, Heartbeat, Inventory);
-//! no core, no sockets, no time but [`Fake::now_ns`]. After every step [`Fake::check`] compares what the manager
-//! believes with what lies on the fake disks.
+//! Writers use the real commands (OpenWrite, Commit), nodes the real messages (RegisterNode, Heartbeat, Inventory).
+//! There is no core, no socket and no clock but [`Fake::now_ns`]. After every step [`Fake::check`] compares the manager's
+//! rows with the fragments on the fake disks.
 
 use crate::config::Config;
 use crate::ctx::View;
@@ -34,9 +34,9 @@ pub struct FakeDisk {
     pub uuid: Vec<u8>,
     /// Fragments held: (chunk, fragment).
     pub held: BTreeSet<(u64, u32)>,
-    /// Of these, the ones whose bytes are wrong.
+    /// Held fragments with corrupt bytes.
     pub rotten: BTreeSet<(u64, u32)>,
-    /// So many scrubs to come end before they find anything.
+    /// Number of future scrubs that end before they find anything.
     pub scrubs_cut_short: u32,
     pub failed: bool,
 }
@@ -50,13 +50,13 @@ pub struct FakeNode {
     pub number: u64,
     pub alive: bool,
     pub known_map: u64,
-    /// Disk ids, as given by the manager.
+    /// Disk ids that the manager assigned.
     pub disks: Vec<u64>,
     pub tasks: Vec<Task>,
     pub results: Vec<TaskResult>,
     pub deleted: Vec<FragmentRef>,
     pub bad: Vec<FragmentRef>,
-    /// Does not work on tasks (they stay out).
+    /// Does not work on tasks; they stay unfinished.
     pub lazy: bool,
 }
 
@@ -72,13 +72,13 @@ pub struct Fake {
     pub nodes: Vec<FakeNode>,
     pub disks: BTreeMap<u64, FakeDisk>,
     pub log: Vec<LogEntry>,
-    /// Fragments of each chunk that could be read after the last step, while nothing was killed since.
+    /// Readable fragments of each chunk after the last step; cleared by damage.
     reachable: BTreeMap<u64, usize>,
     next_op: u64,
 }
 
 impl Fake {
-    /// `nodes` nodes of `disks` disks each, registered.
+    /// Registers `nodes` nodes with `disks` disks each.
     pub fn new(nodes: usize, disks: usize) -> Fake {
         let db = Db::in_memory([7; 16]).unwrap();
         let meta = db.meta().unwrap();
@@ -112,7 +112,7 @@ impl Fake {
         fake
     }
 
-    /// A new node joins.
+    /// Adds and registers a node.
     pub fn join(&mut self, disks: usize) -> usize {
         let index = self.nodes.len();
         let node = FakeNode { name: format!("n{index}"), alive: true, ..FakeNode::default() };
@@ -192,7 +192,7 @@ impl Fake {
         })
     }
 
-    /// A request that is no command: taken in, its proposals committed, then answered.
+    /// Handles a request that is not a command: commits its proposals, then answers.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
         let body: Bytes = request.encode_to_vec().into();
         let proposals = self.view(|view| registry::take_in(view, R::KIND, &body)).expect("a report");
@@ -205,7 +205,7 @@ impl Fake {
         self.view(|view| status::get_status(view)).unwrap_or_else(|f| panic!("{f}"))
     }
 
-    /// Time passes: every living node beats and works, the manager ticks; checked after each step.
+    /// Advances time: every living node sends heartbeats and works, the manager ticks. Checks after each step.
     pub fn run(&mut self, ms: i64) {
         for _ in 0..(ms / 500).max(1) {
             self.now_ns += 500 * MS;
@@ -220,7 +220,7 @@ impl Fake {
         }
     }
 
-    /// Runs until `done`, at most `steps` half seconds.
+    /// Runs until `done`, for at most `steps` half seconds.
     pub fn until(&mut self, steps: usize, what: &str, mut done: impl FnMut(&mut Fake) -> bool) {
         for _ in 0..steps {
             if done(self) {
@@ -231,7 +231,7 @@ impl Fake {
         panic!("{what}: not after {steps} steps: {:#?}", self.status());
     }
 
-    /// One heartbeat of a node, if it lives.
+    /// Sends one heartbeat of a node, if it lives.
     pub fn beat(&mut self, index: usize) {
         if !self.nodes[index].alive {
             return;
@@ -290,7 +290,7 @@ impl Fake {
         }
     }
 
-    /// The node does its tasks.
+    /// Lets the node do its tasks.
     fn work(&mut self, index: usize) {
         if !self.nodes[index].alive || self.nodes[index].lazy {
             return;
@@ -394,7 +394,7 @@ impl Fake {
         }
     }
 
-    /// The manager starts again: a new term, nothing soft is left.
+    /// Restarts the manager: a new term, without soft state.
     pub fn restart_manager(&mut self) {
         self.soft = SoftState { started_ns: self.now_ns, replicated_seq: u64::MAX, ..SoftState::default() };
         let term = self.meta.term + 1;
@@ -402,21 +402,21 @@ impl Fake {
         self.view(plan::after_start);
     }
 
-    /// A node stops.
+    /// Stops a node.
     pub fn kill(&mut self, index: usize) {
         self.nodes[index].alive = false;
         self.nodes[index].tasks.clear();
         self.reachable.clear();
     }
 
-    /// A stopped node starts again, with what its disks hold.
+    /// Starts a stopped node again, with the fragments on its disks.
     pub fn restart(&mut self, index: usize) {
         self.nodes[index].alive = true;
         let uuids: Vec<Vec<u8>> = self.nodes[index].disks.iter().map(|d| self.disks[d].uuid.clone()).collect();
         self.register(index, &uuids).unwrap();
     }
 
-    /// Forgets what could be reached: damage was done on purpose.
+    /// Forgets which fragments were readable: the test did damage on purpose.
     pub fn damaged(&mut self) {
         self.reachable.clear();
     }
@@ -434,7 +434,7 @@ impl Fake {
         self.command(&request)
     }
 
-    /// Puts all fragments of an answer where its group takes puts now; the epoch put under.
+    /// Puts all fragments of a chunk on the disks that take its group's puts; returns the epoch of the puts.
     pub fn put(&mut self, answer: &ChunkAnswer) -> u64 {
         let members = rows::members(self.db.conn(), answer.pg_id).unwrap();
         for m in members {
@@ -471,7 +471,7 @@ impl Fake {
         }
     }
 
-    /// Writes a file of chunks named by `seeds`; the chunk ids.
+    /// Writes a file of chunks named by `seeds`; returns the chunk ids.
     pub fn write(&mut self, name: &str, redundancy: &str, seeds: &[u64]) -> Vec<u64> {
         let opened = self.open(name, redundancy, seeds).unwrap();
         let answers = opened.allocated.clone().unwrap().answers;
@@ -501,7 +501,7 @@ impl Fake {
         groups
     }
 
-    /// Fragments of a chunk that readers who go by the map find: on a disk that serves its member.
+    /// Number of fragments of a chunk that a reader finds through the map, on a disk that serves the member.
     fn fragments_within_reach(&self, chunk: u64, members: &[rows::Member]) -> usize {
         members
             .iter()
@@ -539,8 +539,8 @@ impl Fake {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    /// Redundancy never falls by what the manager does (P6); groups stand on distinct hosts; a chunk whose status is
-    /// "full" is.
+    /// Checks that the manager never lowers redundancy (P6), that a group's disks are on distinct hosts, and that chunks
+    /// with status "full" are full.
     pub fn check(&mut self) {
         let mut now = BTreeMap::new();
         let members = self.groups();
@@ -572,7 +572,7 @@ impl Fake {
         }
     }
 
-    /// Every chunk has all its fragments on the disks that are its members, none is being backfilled.
+    /// Whether every chunk has all its fragments on its group's disks, and no backfill runs.
     pub fn is_whole(&self) -> bool {
         let groups = self.groups();
         groups.values().flatten().all(|m| m.incoming == 0)
@@ -581,7 +581,7 @@ impl Fake {
             })
     }
 
-    /// The log applied to an empty database gives this one.
+    /// Checks that replaying the log on an empty database gives this database.
     pub fn check_replay(&self) {
         let db = Db::in_memory([7; 16]).unwrap();
         let mut meta = db.meta().unwrap();

@@ -1,5 +1,5 @@
-//! A core on an in-memory database for tests: requests go in, batches are committed, answers come out; registered
-//! nodes hold nothing and only serve as places.
+//! A core on an in-memory database for tests: it takes requests, commits batches and returns answers. Registered nodes
+//! hold no fragments and serve only as placement targets.
 
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore};
@@ -14,7 +14,7 @@ use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, Request, Role};
 pub const MS: i64 = 1_000_000;
 /// A client.
 pub const ALICE: u64 = 0xa11ce;
-/// Another.
+/// Another client.
 pub const BOB: u64 = 0xb0b;
 
 pub struct Rig {
@@ -30,7 +30,7 @@ pub fn config() -> Config {
 }
 
 impl Rig {
-    /// With `nodes` nodes of one disk each on hosts of their own.
+    /// A core with `nodes` nodes of one disk each, on distinct hosts.
     pub fn new(nodes: u64) -> Rig {
         Rig::with(Db::in_memory([7; 16]).unwrap(), config(), nodes)
     }
@@ -49,7 +49,7 @@ impl Rig {
         self.register_disk_of(node, 1 << 50);
     }
 
-    /// Registers a node whose disk has so many bytes, all of them free.
+    /// Registers a node whose disk has `bytes` bytes, all free.
     pub fn register_disk_of(&mut self, node: u64, bytes: u64) {
         let op_id = self.op();
         let disk = DiskInfo {
@@ -165,7 +165,7 @@ impl Rig {
         self.ask(&request)
     }
 
-    /// Stores `content` (bytes that stand for a chunk each, 100 times) as a file and commits.
+    /// Stores a file and commits it. Each byte of `content` stands for a chunk of 100 such bytes.
     pub fn put(&mut self, parent: u64, name: &str, content: &[u8]) -> Result<CommitReply, Error> {
         let session = self.open_write(parent, name, &[])?.session_id;
         let request = self.replacing(session, content)?;
@@ -204,7 +204,7 @@ pub fn chunk(c: u8) -> ChunkName {
     ChunkName { hash: Bytes::from(vec![c; 32]), len_bytes: 100, region: 0 }
 }
 
-/// Everything that was asked for is acknowledged, each chunk once.
+/// Acknowledgements of all requested chunks, each chunk once.
 pub fn acks(answers: &[ChunkAnswer]) -> Vec<ChunkAck> {
     let mut acks: BTreeMap<u64, ChunkAck> = BTreeMap::new();
     for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {

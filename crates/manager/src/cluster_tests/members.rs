@@ -1,8 +1,8 @@
-//! Nodes and disks that are lost, return, drain and join, and what moves then.
+//! Nodes and disks are lost, return, drain and join; these tests check what moves.
 
 use super::*;
 
-/// P6, P12: two of eight nodes lost for good; everything is rebuilt on the rest, evenly, and nothing fell on the way.
+/// P6, P12: two of eight nodes are lost for good. Every chunk is rebuilt evenly on the rest, and redundancy never falls.
 #[test]
 fn two_lost_nodes_are_rebuilt_on_the_rest() {
     let mut fake = Fake::new(8, 1);
@@ -15,7 +15,7 @@ fn two_lost_nodes_are_rebuilt_on_the_rest() {
     let during = fake.status();
     assert!(during.chunks_reduced > 0 && during.chunks_lost == 0, "{during:?}");
     assert!(during.fragments_to_repair > 0);
-    // Writing goes on meanwhile.
+    // Writes continue meanwhile.
     write_files(&mut fake, 100, 5);
     fake.until(200, "repaired", |f| f.is_whole());
     let after = fake.status();
@@ -29,7 +29,7 @@ fn two_lost_nodes_are_rebuilt_on_the_rest() {
     fake.check_replay();
 }
 
-/// P6: rebuild work spreads over all that are left.
+/// P6: rebuild work spreads over all remaining nodes.
 #[test]
 fn rebuilds_spread_over_all_survivors() {
     let mut fake = Fake::new(12, 1);
@@ -70,8 +70,8 @@ fn a_node_that_is_down_for_a_moment_moves_nothing() {
     assert_eq!(epochs(&fake)[..before.len()], before[..]);
 }
 
-/// P3, P11: a node that was out must register, its disk is listed before it serves again, what was deleted or rebuilt
-/// meanwhile is removed from it.
+/// P3, P11: a node that was out must register. Its disk is listed before it serves again, and loses the fragments that
+/// were deleted or rebuilt meanwhile.
 #[test]
 pub(super) fn a_node_returns_after_it_was_given_up() {
     let mut fake = Fake::new(8, 1);
@@ -83,7 +83,7 @@ pub(super) fn a_node_returns_after_it_was_given_up() {
     fake.until(200, "repaired without it", |f| f.status().nodes[4].health() == Health::Out && f.is_whole());
     fake.unlink("f1");
     fake.run(2_000);
-    // Its heartbeats do not count: it is told to register, and nothing else.
+    // Its heartbeats do not count: the reply only tells it to register.
     fake.nodes[4].alive = true;
     let reply = fake.ask(&fake.heartbeat(4)).unwrap();
     assert!(reply.must_register && reply.lease_ms == 0 && reply.tasks.is_empty() && reply.deletes.is_empty());
@@ -103,7 +103,7 @@ pub(super) fn a_node_returns_after_it_was_given_up() {
     fake.check_replay();
 }
 
-/// P12: more than m nodes are out, so nothing can be rebuilt; when they return with what they held, all is well again.
+/// P12: more than m nodes are out, so nothing can be rebuilt. When they return with their fragments, all chunks are full.
 #[test]
 fn chunks_beyond_repair_come_back_with_their_disks() {
     let mut fake = Fake::new(8, 1);
@@ -124,14 +124,14 @@ fn chunks_beyond_repair_come_back_with_their_disks() {
     fake.check_replay();
 }
 
-/// P12: as long as the copy lives, nothing is lost, and all pieces come back; without it, k of them will do.
+/// P12: while the copy lives, nothing is lost and all slices and parities are rebuilt; without the copy, k of them suffice.
 #[test]
 fn a_copy_brings_all_pieces_back() {
     let mut fake = Fake::new(10, 1);
     for f in 0..4 {
         fake.write(&format!("f{f}"), "copy+ec:4+2", &[f * 2, f * 2 + 1]);
     }
-    // The last chunk's copy and one piece stay.
+    // The last chunk's copy and one other fragment remain.
     let (_, pg, _) = *fake.chunks().last().unwrap();
     let members = rows::members(fake.db.conn(), pg).unwrap();
     let node_of = |fake: &Fake, disk: u64| fake.nodes.iter().position(|n| n.disks.contains(&disk)).unwrap();
@@ -172,7 +172,7 @@ fn a_failed_disk_is_rebuilt_elsewhere() {
     assert_eq!(status.disks.iter().find(|d| d.disk_id == disk).unwrap().health(), Health::Out);
 }
 
-/// P6: a drain moves everything, redundancy never falls ([`Fake::check`]), and can be taken back.
+/// P6: a drain moves every fragment, never lowers redundancy ([`Fake::check`]), and can be cancelled.
 #[test]
 fn a_drained_node_is_empty_and_may_be_switched_off() {
     let mut fake = Fake::new(8, 1);
@@ -188,7 +188,7 @@ fn a_drained_node_is_empty_and_may_be_switched_off() {
     fake.kill(6);
     fake.run(20_000);
     assert!(fake.is_whole());
-    // It comes back, the drain is taken back: it serves again once what it still holds has been removed.
+    // The node returns and the drain is cancelled: it serves again once its remaining fragments have been removed.
     fake.restart(6);
     let op_id = fake.op();
     fake.command(&Drain { op_id, node_id, undo: true, ..Drain::default() }).unwrap();
@@ -197,7 +197,7 @@ fn a_drained_node_is_empty_and_may_be_switched_off() {
     fake.check_replay();
 }
 
-/// A drain that is taken back half way leaves the members where they were.
+/// A drain that is cancelled half way leaves the members in place.
 #[test]
 fn a_drain_is_taken_back() {
     let mut fake = Fake::new(8, 1);
@@ -223,7 +223,7 @@ fn a_drain_is_taken_back() {
     fake.until(60, "settled", |f| f.is_whole());
 }
 
-/// P14: a drain that cannot end is refused with the way out.
+/// P14: a drain that cannot end is refused, and the error names the way out.
 #[test]
 fn a_drain_without_enough_other_hosts_is_refused() {
     let mut fake = Fake::new(6, 1);
@@ -236,7 +236,7 @@ fn a_drain_without_enough_other_hosts_is_refused() {
     assert_eq!(fake.command(&Drain { op_id, node_id: 99, ..Drain::default() }).unwrap_err().kind(), Code::NotFound);
 }
 
-/// P6: a node that joins takes members over from the others until the load is even.
+/// P6: a node that joins takes over members from other nodes until the load is even.
 #[test]
 fn a_joining_node_takes_its_share() {
     let mut fake = Fake::new(7, 1);
@@ -249,14 +249,14 @@ fn a_joining_node_takes_its_share() {
     let held: Vec<u64> = fake.nodes.iter().map(|n| fake.bytes_on(n.disks[0])).collect();
     let mean = held.iter().sum::<u64>() as f64 / held.len() as f64;
     assert!(held.iter().all(|h| (*h as f64) < 1.4 * mean && (*h as f64) > 0.6 * mean), "{held:?}, mean {mean}");
-    // New chunks come here too.
+    // New chunks go to this node too.
     let before = fake.disks[&disk].held.len();
     write_files(&mut fake, 200, 20);
     assert!(fake.disks[&disk].held.len() > before);
     fake.check_replay();
 }
 
-/// P11: nobody is declared out while a lease may run, however much repair is hurried.
+/// P11: no node is declared out while its lease may run, even with the shortest repair delay.
 #[test]
 fn nobody_is_given_up_while_a_lease_may_run() {
     let mut fake = Fake::new(8, 1);
@@ -278,7 +278,7 @@ fn nobody_is_given_up_while_a_lease_may_run() {
     panic!("never given up");
 }
 
-/// P6: a manager that was stopped for an hour does not take its own silence for the nodes'.
+/// P6: a manager that was stopped for an hour does not count that hour as silence of the nodes.
 #[test]
 fn a_manager_that_slept_gives_nobody_up() {
     let mut fake = Fake::new(8, 1);
@@ -293,7 +293,7 @@ fn a_manager_that_slept_gives_nobody_up() {
     }
     assert!(fake.status().nodes.iter().all(|n| n.health() == Health::Up));
     fake.run(1_000);
-    // The clock of silence runs again from then on.
+    // Silence counts again from here.
     fake.kill(2);
     fake.until(20, "down", |f| f.status().nodes[2].health() == Health::Down);
 }

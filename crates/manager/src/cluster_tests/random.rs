@@ -25,7 +25,7 @@ impl Rng {
     }
 }
 
-/// Puts what a commit needs where it goes now; None when a disk that takes puts is away.
+/// Puts the fragments that a commit needs; `None` if a disk that takes puts is unreachable.
 fn put_all(fake: &mut Fake, answers: &[ChunkAnswer]) -> Option<Vec<ChunkAck>> {
     let mut acks = Vec::new();
     for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
@@ -40,7 +40,7 @@ fn put_all(fake: &mut Fake, answers: &[ChunkAnswer]) -> Option<Vec<ChunkAck>> {
     Some(acks)
 }
 
-/// Commits, putting again what came under an old epoch; whether it came through.
+/// Commits, and repeats puts of an old epoch; returns whether the commit succeeded.
 fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
     for _ in 0..4 {
         let request = fake.commit_request(&writer.opened, writer.acks.clone());
@@ -57,8 +57,8 @@ fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
     false
 }
 
-/// P3 to P6, P11, P12 over random writes, deletions, losses, returns, drains, joins, rot and restarts of the manager. At
-/// most two nodes' worth of damage at a time; after every step redundancy must not have fallen by itself.
+/// P3 to P6, P11, P12 over random writes, deletions, losses, returns, drains, joins, corruption and restarts of the manager.
+/// At most two nodes are damaged at a time. After every step the manager must not have lowered redundancy.
 fn random_scenario(seed: u64, steps: usize) {
     let mut rng = Rng(seed);
     let mut fake = Fake::new(9, 1);
@@ -171,8 +171,7 @@ fn random_scenarios_keep_the_promises() {
     }
 }
 
-/// The scenarios above can fail: every mistake of the table is caught, by the random ones within a few seeds or by the one that
-/// is made for it.
+/// The scenarios above catch every failpoint of the table: the random ones within a few seeds, or the one made for it.
 #[test]
 fn mistakes_are_caught() {
     let caught = |name: &str, scenario: &dyn Fn()| {

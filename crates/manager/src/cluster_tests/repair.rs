@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// P11: acknowledgements that a disk gave before it was declared out do not count at commit.
+/// P11: acknowledgements from before a disk was declared out do not count at commit.
 #[test]
 pub(super) fn acknowledgements_under_an_old_epoch_do_not_count() {
     let mut fake = Fake::new(8, 1);
@@ -32,12 +32,12 @@ pub(super) fn acknowledgements_under_an_old_epoch_do_not_count() {
     fake.check_replay();
 }
 
-/// P6: what is committed behind the cursor of a moving member, to its old disk, is not lost when the new disk takes over.
+/// P6: a chunk committed to a moving member's old disk, behind the cursor, is not lost when the new disk takes over.
 #[test]
 pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     let mut fake = Fake::new(8, 1);
     write_files(&mut fake, 1, 2);
-    // A pending chunk, put to the disk that is going to be relieved.
+    // A pending chunk, put to the disk that the member will leave.
     let opened = fake.open("slow", "ec:4+2", &[9_000]).unwrap();
     let answer = opened.allocated.clone().unwrap().answers[0].clone();
     let epoch = fake.put(&answer);
@@ -54,7 +54,7 @@ pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     }
     let advance = AdvanceBackfill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done };
     fake.propose(vec![advance.propose()]);
-    // Now it is committed under the epoch it was put with: the old disk still takes puts, so that counts.
+    // The commit uses the epoch of the puts. It counts, because the old disk still takes puts.
     let request = fake.commit_request(&opened, vec![ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] }]);
     let reply: CommitReply = fake.command(&request).unwrap();
     assert!(reply.version > 0, "{reply:?}");
@@ -70,7 +70,7 @@ pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     fake.check_replay();
 }
 
-/// A manager that forgets everything soft in the middle of repair goes on where the rows stand.
+/// A manager that loses its soft state during repair continues from its rows.
 #[test]
 fn repair_survives_a_restart_of_the_manager() {
     let mut fake = Fake::new(8, 1);
@@ -82,7 +82,7 @@ fn repair_survives_a_restart_of_the_manager() {
     fake.until(200, "repaired", |f| f.is_whole());
 }
 
-/// A node that dies with tasks, and one that never works on them, hold nothing up for ever.
+/// A node that dies with tasks, or never works on them, does not block repair for ever.
 #[test]
 fn tasks_of_a_dead_node_are_planned_anew() {
     let mut fake = Fake::new(9, 1);
@@ -95,7 +95,7 @@ fn tasks_of_a_dead_node_are_planned_anew() {
     fake.check_replay();
 }
 
-/// P13: rot that a scrub or a reader finds is verified, noted and rebuilt.
+/// P13: corruption that a scrub or a reader finds is verified, recorded and rebuilt.
 #[test]
 fn rot_is_found_and_rebuilt() {
     let mut fake = Fake::new(8, 1);
@@ -108,11 +108,11 @@ fn rot_is_found_and_rebuilt() {
         (disk, key)
     };
     let (disk, _) = rot(&mut fake, 0);
-    // Where a record's header has rotted the disk does not even know what it lacks.
+    // If a record's header is corrupt, the disk does not know which fragment it lacks.
     let silent = fake.nodes[1].disks[0];
     let unknown = fake.disks.get_mut(&silent).unwrap().held.pop_first().unwrap();
     fake.damaged();
-    // What is cut short is begun again.
+    // An interrupted scrub restarts.
     fake.disks.get_mut(&disk).unwrap().scrubs_cut_short = 2;
     let reply = fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: true }).unwrap();
     assert!(reply.running);
@@ -122,7 +122,7 @@ fn rot_is_found_and_rebuilt() {
     fake.run(1_000);
     let reply = fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: false }).unwrap();
     assert_eq!(reply.counters.iter().find(|c| c.name == "rot_found").unwrap().value, 1);
-    // A reader's word alone changes nothing; the node that holds it looks.
+    // A reader's report alone changes nothing; the node that holds the fragment verifies it.
     let (disk, key) = rot(&mut fake, 3);
     let sound = fragment(*fake.disks[&fake.nodes[5].disks[0]].held.iter().next().unwrap(), fake.nodes[5].disks[0]);
     fake.ask(&ReportBad { fragments: vec![fragment(key, disk), sound] }).unwrap();
@@ -136,7 +136,7 @@ fn rot_is_found_and_rebuilt() {
     assert!(!fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: false }).unwrap().running);
 }
 
-/// P6: a chunk that is committed to the old disk while a batch of a move is under way is not in the batch, and is noted.
+/// P6: a chunk committed to the old disk during a batch of a move is not in the batch, and gets a missing row.
 #[test]
 pub(super) fn a_commit_during_a_batch_of_a_move_is_caught_up() {
     let mut fake = Fake::new(8, 1);
@@ -151,7 +151,7 @@ pub(super) fn a_commit_during_a_batch_of_a_move_is_caught_up() {
     fake.propose(vec![MoveMembers { moves: vec![change] }.propose()]);
     let done: Vec<u64> = fake.chunks().iter().filter(|c| c.1 == answer.pg_id).map(|c| c.0).collect();
     done.iter().for_each(|chunk| _ = fake.disks.get_mut(&free).unwrap().held.insert((*chunk, 0)));
-    // Committed before the cursor moves: no row of its own commit says that the incoming disk lacks it.
+    // Committed before the cursor moves: the commit writes no missing row for the incoming disk.
     let request = fake.commit_request(&opened, vec![ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] }]);
     assert!(fake.command(&request).unwrap().version > 0);
     let to = fake.meta.next_chunk - 1;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// P3, P5: what is deleted goes from every disk, also from one that was down, and nothing brings it back.
+/// P3, P5: deleted fragments leave every disk, even one that was down, and never come back.
 #[test]
 fn deleted_files_leave_no_fragment() {
     let mut fake = Fake::new(8, 1);
@@ -27,7 +27,7 @@ fn deleted_files_leave_no_fragment() {
 pub(super) fn garbage_waits_for_older_sessions() {
     let mut fake = Fake::new(8, 1);
     write_files(&mut fake, 1, 1);
-    // A writer is told that the chunks exist (it will send nothing), then the only file that names them goes.
+    // A writer learns that the chunks exist (it sends no bytes), then the only file that names them is deleted.
     fake.now_ns += MS;
     let opened = fake.open("copy", "ec:4+2", &[100, 101, 102]).unwrap();
     let answers = opened.allocated.clone().unwrap().answers;
@@ -47,7 +47,7 @@ pub(super) fn garbage_waits_for_older_sessions() {
     fake.until(20, "collected", |f| f.status().chunks == 0);
 }
 
-/// P4: the mistake "no grace" loses what a young reader (memory only) still reads, and the check sees it.
+/// P4: the failpoint "no grace" loses chunks that a young reader (memory only) still reads, and the check detects it.
 #[test]
 fn collecting_without_grace_is_caught() {
     for planted in [false, true] {
@@ -69,7 +69,7 @@ fn collecting_without_grace_is_caught() {
         fake.now_ns += MS;
         fake.unlink("f1");
         fake.now_ns += MS;
-        // References are taken off whether or not the version's row waits for the reader; the chunks are the point.
+        // Drop the references even if the version's row waits for the reader: this test is about the chunks.
         fake.db.conn().execute("UPDATE chunks SET refs = 0, zero_since_ns = ?1", [fake.now_ns - MS]).unwrap();
         let before_ns = match planted {
             true => fake.now_ns,
@@ -82,7 +82,7 @@ fn collecting_without_grace_is_caught() {
     }
 }
 
-/// P5: what a writer that died has put is collected once its session has ended.
+/// P5: the fragments of a dead writer are collected once its session has ended.
 #[test]
 fn pending_chunks_of_dead_writers_are_collected() {
     let mut fake = Fake::new(8, 1);
@@ -100,7 +100,7 @@ fn pending_chunks_of_dead_writers_are_collected() {
     assert_eq!(held, 3 * 6, "only the written file is left");
 }
 
-/// P6: what lacks is noticed though some writer has been at work since before.
+/// P6: an inventory finds missing fragments although a writer has been active since before it.
 #[test]
 fn inventories_look_beyond_chunks_that_are_pending() {
     let mut fake = Fake::new(8, 1);
@@ -118,7 +118,7 @@ fn inventories_look_beyond_chunks_that_are_pending() {
     assert_eq!(noted, 0, "nothing was promised of what is pending");
 }
 
-/// P3, P5: an inventory removes what was issued and dropped, leaves what it does not know, and notes what lacks.
+/// P3, P5: an inventory removes fragments of dropped chunks, leaves unknown ids, and records absent fragments as missing.
 #[test]
 fn inventories_remove_orphans_and_note_what_lacks() {
     let mut fake = Fake::new(8, 1);
@@ -149,7 +149,7 @@ fn inventories_remove_orphans_and_note_what_lacks() {
     assert!(fake.is_whole());
 }
 
-/// P14: registrations that cannot be true are refused, and change nothing.
+/// P14: impossible registrations are refused and change nothing.
 #[test]
 fn false_registrations_are_refused() {
     let mut fake = Fake::new(3, 1);
@@ -176,7 +176,7 @@ fn false_registrations_are_refused() {
     refuse(&mut fake, with("", "127.0.0.1:1", &[uuid(9, 0)]), "name");
 }
 
-/// Too few hosts, no room: errors that say numbers and the way out (P14).
+/// Errors about too few hosts or no room give numbers and the way out (P14).
 #[test]
 fn refusals_name_numbers_and_the_way_out() {
     let mut fake = Fake::new(5, 1);
@@ -205,7 +205,7 @@ fn refusals_name_numbers_and_the_way_out() {
     assert!(error.message.contains("tessera gc"), "{error}");
 }
 
-/// Groups are opened for new disks, and closed when they are full.
+/// Groups open for new disks and close when they are full.
 #[test]
 fn groups_open_and_close() {
     let mut fake = Fake::new(8, 1);
@@ -223,7 +223,7 @@ fn groups_open_and_close() {
     fake.check_replay();
 }
 
-/// What heartbeats bring: the lease, the map when it changed, tasks again until they are known to run.
+/// Heartbeat replies carry the lease, the map when it changed, and tasks until the node reports that they run.
 #[test]
 fn heartbeats_bring_what_changed() {
     let mut fake = Fake::new(8, 1);
@@ -246,7 +246,7 @@ fn heartbeats_bring_what_changed() {
     assert!(ns(1) == MS);
 }
 
-/// New chunks go where there is room and queues are short, and not where the writer has just failed.
+/// New chunks go to disks with room and short queues, not to a disk where the writer has just failed.
 #[test]
 fn groups_are_chosen_by_room_and_queue() {
     let mut fake = Fake::new(8, 1);
@@ -286,7 +286,7 @@ fn groups_are_chosen_by_room_and_queue() {
     assert_eq!(count(&mut fake, &pgs, 50_000).1, 400, "better a group that failed than none (P12)");
 }
 
-/// Each node's last word counts, clients' words add up; what is not sensible is not kept (P14).
+/// The last report of each node counts, reports of clients add up, and implausible values are dropped (P14).
 #[test]
 fn status_tells_what_devices_computed() {
     let mut fake = Fake::new(2, 1);

@@ -1,8 +1,8 @@
-//! Read-through caches of the rows nearly every command looks at: placement groups and classes (and, in
+//! Read-through caches of the rows that nearly every command reads: placement groups and classes (and, in
 //! [`crate::db::node_map`], nodes and disks).
 //!
-//! A command that changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`]. What a command that is
-//! refused or rolled back may have read is forgotten by the core.
+//! A command that changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`]. After a refused or rolled-back
+//! command, the core discards the rows that the command may have cached.
 
 use crate::db::Db;
 use crate::db::node_map::NodeMapCache;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use tessera_stripe::XOR;
 use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
 
-/// A member of a group, with what only the manager knows about it.
+/// A member of a group, with the manager's own state of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// As it travels in maps.
+    /// The member as sent in maps.
     pub wire: PgMember,
     /// The backfill of the incoming disk has passed chunk ids up to this one.
     pub fill_cursor: u64,
-    /// What is served from `wire.disk_id` counts: neither that disk nor its node is out.
+    /// Fragments on `wire.disk_id` count: neither that disk nor its node is out.
     pub in_place: bool,
-    /// The disk that takes puts is up (and so is its node).
+    /// The disk that takes puts is up, and so is its node.
     pub puttable: bool,
 }
 
@@ -41,17 +41,17 @@ pub struct Pg {
 }
 
 impl Pg {
-    /// As it travels in maps.
+    /// The group as sent in maps.
     pub fn info(&self) -> PgInfo {
         PgInfo { pg_id: self.pg_id, epoch: self.epoch, members: self.members.iter().map(|m| m.wire).collect() }
     }
 
-    /// No member was lost: what is committed here, without missing rows, is durable.
+    /// Whether no member is lost: committed chunks without missing rows are durable.
     pub fn is_in_place(&self) -> bool {
         self.members.iter().all(|m| m.in_place && !m.wire.put_to_incoming)
     }
 
-    /// Every fragment can be put now.
+    /// Whether every fragment can be put now.
     pub fn is_puttable(&self) -> bool {
         self.members.iter().all(|m| m.puttable)
     }
@@ -68,7 +68,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// A group; it must exist.
+    /// The group, which must exist.
     pub fn pg(&self, db: &Db, pg_id: u64) -> Result<Arc<Pg>> {
         if let Some(pg) = self.pgs.borrow().get(&pg_id) {
             return Ok(pg.clone());
@@ -83,7 +83,7 @@ impl Caches {
         }
     }
 
-    /// A class; it must exist.
+    /// The class, which must exist.
     pub fn class(&self, db: &Db, class_id: u32) -> Result<Arc<ClassInfo>> {
         if let Some(class) = self.classes.borrow().get(&class_id) {
             return Ok(class.clone());
@@ -112,20 +112,20 @@ impl Caches {
         id.map(|id| self.class(db, id)).transpose()
     }
 
-    /// The rows of this group were changed by the running command.
+    /// Forgets a group whose rows the running command changed.
     pub fn forget_pg(&self, pg_id: u64) {
         self.dirty.set(true);
         self.pgs.borrow_mut().remove(&pg_id);
         self.node_map.forget_backfilling();
     }
 
-    /// Rows of nodes or disks were changed by the running command, in what groups do not depend on.
+    /// Forgets nodes and disks: the running command changed columns of their rows that groups do not depend on.
     pub fn forget_node_map(&self) {
         self.dirty.set(true);
         self.node_map.forget();
     }
 
-    /// Rows of nodes, disks or classes (or of many groups) were changed by the running command.
+    /// Forgets everything: the running command changed rows of nodes, disks or classes, or of many groups.
     pub fn forget_all(&self) {
         self.dirty.set(true);
         self.pgs.borrow_mut().clear();
@@ -135,7 +135,7 @@ impl Caches {
         self.node_map.forget_backfilling();
     }
 
-    /// A command ended; `undone` when its changes were.
+    /// Ends a command; `undone` if its changes were rolled back.
     pub(crate) fn end_command(&self, undone: bool) {
         if undone && self.dirty.get() {
             self.forget_all();
@@ -144,10 +144,10 @@ impl Caches {
     }
 }
 
-/// What [`read_class`] reads.
+/// The columns that [`read_class`] reads.
 pub const CLASS_COLUMNS: &str = "class_id, spec, k, m, code, matrix, word_bits, alignment_bytes";
 
-/// All classes, where there is no cache to ask.
+/// All classes, for callers without a cache.
 pub fn all_classes(conn: &Connection) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
     conn.prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes"))?
         .query_map([], |row| read_class(row).map(|class| (class.class_id, class)))?

@@ -24,7 +24,7 @@ macro_rules! meta {
                 })
             }
 
-            /// Writes it back.
+            /// Writes the row.
             pub fn store(&self, conn: &Connection) -> rusqlite::Result<()> {
                 conn.prepare_cached(UPDATE)?.execute(rusqlite::params![$(self.$name as i64,)*])?;
                 Ok(())
@@ -36,7 +36,7 @@ macro_rules! meta {
 meta! {
     /// Grows at each start and restore.
     term: u64,
-    /// Last entry of the command log that is applied.
+    /// Last applied entry of the command log.
     log_seq: u64,
     /// Time of the last entry.
     last_now_ns: i64,
@@ -60,7 +60,7 @@ meta! {
     next_disk: u64,
     /// Next class.
     next_class: u64,
-    /// Next life of any node.
+    /// Next incarnation of any node.
     next_incarnation: u64,
     /// Regular files that have a name.
     files: u64,
@@ -78,10 +78,10 @@ meta! {
     stored_bytes: u64,
 }
 
-/// Takes `by` off a total: what is removed was counted when it was added.
+/// Subtracts `by` from a total. The removed items were counted when they were added.
 ///
 /// # Errors
-/// The stored total is smaller: the row is damaged.
+/// If the stored total is smaller than `by`: the row is damaged.
 pub fn uncount(total: &mut u64, by: u64, name: &str) -> rusqlite::Result<()> {
     match total.checked_sub(by) {
         Some(rest) => {
@@ -93,7 +93,7 @@ pub fn uncount(total: &mut u64, by: u64, name: &str) -> rusqlite::Result<()> {
 }
 
 impl Meta {
-    /// Checks what holds between the counters before a batch and after it: they only grow.
+    /// Checks that the counters have not decreased during a batch.
     pub fn assert_follows(&self, before: &Meta) {
         assert_eq!(self.cluster_id, before.cluster_id, "a database belongs to one cluster");
         assert!(self.term >= before.term, "term {} after {}", self.term, before.term);

@@ -1,7 +1,7 @@
 //! The database: opening, creating, migrating, transactions, images, and failures that a simulator injects.
 //!
-//! SQLite in WAL mode with full synchronisation (a commit is an fsync), or in memory for the simulator: the same
-//! statements in both. One thread owns a [`Db`].
+//! SQLite in WAL mode with full synchronisation (a commit is an fsync), or in memory for the simulator. Both run the same
+//! statements. One thread owns a [`Db`].
 
 pub mod cache;
 pub mod meta;
@@ -42,7 +42,7 @@ pub enum DbError {
         /// Its version.
         got: i64,
     },
-    /// Some other SQLite file.
+    /// The file is an SQLite database of another application.
     #[error("{path}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
     NotOurs {
         /// The file.
@@ -54,7 +54,7 @@ pub enum DbError {
         /// The file.
         path: String,
     },
-    /// There is a database already.
+    /// A database exists already.
     #[error("{path}: exists already; a new cluster needs a directory without one")]
     Exists {
         /// The file.
@@ -71,10 +71,10 @@ pub enum DbError {
     /// The path is not a directory.
     #[error("{path}: is not a directory; name one, or a path that does not exist yet (--dir)")]
     NoDirectory {
-        /// What it is called.
+        /// The path.
         path: String,
     },
-    /// Another process serves it.
+    /// Another process serves the directory.
     #[error("{path}: another manager serves this directory; stop it first")]
     Locked {
         /// The lock file.
@@ -98,14 +98,14 @@ pub enum DbError {
     },
 }
 
-/// A failure to be injected (simulation): what the next [`Db::commit`] does.
+/// A failure that a simulation injects into the next [`Db::commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailPoint {
-    /// Nothing was written: the transaction is gone.
+    /// Nothing is written: the transaction is lost.
     CommitLost,
-    /// The disk is full: the transaction is gone, later ones may succeed.
+    /// The disk is full: the transaction is lost, later ones may succeed.
     CommitFull,
-    /// The commit is on disk, yet reported as failed (a failed sync whose bytes arrived).
+    /// The commit reports a failure although it is on disk (a failed sync whose bytes arrived).
     CommitUnknown,
 }
 
@@ -113,9 +113,9 @@ pub enum FailPoint {
 pub struct Db {
     conn: Connection,
     fail: Cell<Option<FailPoint>>,
-    /// None: in memory.
+    /// `None`: in memory.
     file: Option<PathBuf>,
-    /// Held while the directory is served; dropped (and so released) with the database.
+    /// Held while the directory is served; released when the database is dropped.
     _lock: Option<std::fs::File>,
 }
 
@@ -137,17 +137,17 @@ impl Db {
         Ok(db)
     }
 
-    /// Creates `dir`/manager.db for a new cluster; `dir` is created too.
+    /// Creates `dir` and `dir`/manager.db for a new cluster.
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
         Db::build(dir, cluster_id, None, |_| Ok(()))
     }
 
-    /// Creates `dir`/manager.db from an image (else empty) and what `fill` adds. Built beside and renamed into place:
-    /// a crash, or a failure of `fill`, leaves no database, never one that lacks what was acknowledged (P9). That is
-    /// also why nothing is synced before the end.
+    /// Creates `dir`/manager.db from an image (or empty) and the rows that `fill` adds. The database is built in another file
+    /// and renamed into place: a crash or a failure of `fill` leaves no database, never one that lacks acknowledged
+    /// commands (P9). Therefore nothing is synced before the end.
     ///
     /// # Errors
-    /// There is a database already; the file system's or SQLite's error; what `fill` said.
+    /// If a database exists already, or if the file system, SQLite or `fill` fails.
     pub fn build<E: From<DbError>>(
         dir: &Path,
         cluster_id: [u8; 16],
@@ -176,13 +176,13 @@ impl Db {
         }
         fill(&db)?;
         db.conn.flush_prepared_statement_cache();
-        // Closing the last connection brings everything from the write-ahead log into the file.
+        // Closing the last connection moves the write-ahead log into the file.
         db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
         publish(dir, &building, &path)?;
         Ok(Db::open_locked(&path, lock)?)
     }
 
-    /// Opens `dir`/manager.db; migrates an older schema, refuses one from the future (P14).
+    /// Opens `dir`/manager.db. Migrates an older schema and rejects a newer one (P14).
     pub fn open(dir: &Path) -> Result<Db, DbError> {
         let path = dir.join(FILE_NAME);
         if !path.exists() {
@@ -196,7 +196,7 @@ impl Db {
         let name = path.display().to_string();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).map_err(sqlite(&name))?;
-        // Before anything is written, WAL mode included: a file that is not ours stays as it is.
+        // Check before the first write, WAL mode included: a foreign file stays unchanged.
         check_ours(&conn, &name)?;
         let db = Db { file: Some(path.to_path_buf()), ..Db::wrap(conn, Some(lock), &name)? };
         db.check_version(&name)?;
@@ -210,7 +210,7 @@ impl Db {
              PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA foreign_keys = OFF;",
         )
         .map_err(sqlite(path))?;
-        // Plans must not depend on what is bound: without this, SQLite prepares some statements anew at every use.
+        // Plans must not depend on bound values: without this, SQLite prepares some statements again at every use.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
         Ok(Db { conn, fail: Cell::new(None), file: None, _lock: lock })
     }
@@ -238,7 +238,7 @@ impl Db {
         Ok(())
     }
 
-    /// The connection, for statements that are run once.
+    /// The connection, for statements that run once.
     pub fn conn(&self) -> &Connection {
         &self.conn
     }
@@ -248,7 +248,7 @@ impl Db {
         self.conn.prepare_cached(sql)
     }
 
-    /// Rows changed since the database was opened: unchanged means a refused command left nothing.
+    /// Rows changed since the database was opened. Used to check that a refused command changed nothing.
     pub fn changes(&self) -> u64 {
         self.conn.total_changes()
     }
@@ -284,26 +284,26 @@ impl Db {
         self.fail.set(Some(point));
     }
 
-    /// The whole database as bytes: a snapshot for the log replicas. Not inside a transaction.
+    /// The whole database as bytes: a snapshot for the log replicas. Must not run inside a transaction.
     pub fn image(&mut self) -> rusqlite::Result<Vec<u8>> {
         image(&mut self.conn)
     }
 
-    /// The file; none for a database in memory.
+    /// The file; `None` for a database in memory.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// As [`Db::image`], of the database in `file` while its owner goes on writing, from any thread; with the counters
-    /// as they are in the image.
+    /// As [`Db::image`], but of the database in `file`, from any thread, while its owner continues to write. Also returns
+    /// the counters in the image.
     ///
-    /// A connection of its own reads within one transaction. In WAL mode a reader sees the database as the last commit
-    /// before its first read left it, whatever is committed meanwhile (<https://www.sqlite.org/isolation.html>): so the
-    /// counters, which name the last entry of the command log, and every page of the image are of the same state, the
-    /// one after that entry. The writer is never held up; what it commits stays in the WAL until this reader is done.
+    /// A separate connection reads within one transaction. In WAL mode a reader sees the state at its first read, whatever
+    /// is committed later (<https://www.sqlite.org/isolation.html>). The counters, which name the last entry of the command
+    /// log, and all pages of the image therefore have the same state. The writer never waits; its commits stay in the WAL
+    /// until this reader ends.
     ///
     /// # Errors
-    /// SQLite's.
+    /// If SQLite fails.
     pub fn image_of(file: &Path) -> rusqlite::Result<(Meta, Vec<u8>)> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(file, flags)?;
@@ -320,7 +320,7 @@ impl Db {
         Meta::load(&self.conn)
     }
 
-    /// Every row of every table as text, in key order: two databases are equal when their dumps are (P7).
+    /// Every row of every table as text, in key order. Databases with equal dumps are equal (P7).
     pub fn dump(&self) -> rusqlite::Result<String> {
         use std::fmt::Write;
         let mut tables = self.conn.prepare(
@@ -350,7 +350,7 @@ impl Db {
 
 fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
     let mut image = conn.serialize("main")?.to_vec();
-    // Bytes 18 and 19 are the file format's read and write version; 2 asks for WAL, which an image has not
+    // Bytes 18 and 19 are the read and write versions of the file format. 2 requires a WAL, and an image has none
     // (https://www.sqlite.org/fileformat.html, section 1.3.3).
     if let Some(versions) = image.get_mut(18..20) {
         versions.fill(1);
@@ -358,10 +358,10 @@ fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
     Ok(image)
 }
 
-/// "TSRA": marks the file as ours (PRAGMA application_id).
+/// "TSRA": marks a Tessera database (PRAGMA application_id).
 const APPLICATION_ID: i64 = 0x5453_5241;
 
-/// Version of a schema that is ours and not from the future.
+/// The schema version; rejects foreign databases and newer versions.
 fn check_ours(conn: &Connection, path: &str) -> Result<i64, DbError> {
     let pragma = |name: &str| {
         conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|source| {
@@ -392,7 +392,7 @@ fn make_directory(dir: &Path) -> Result<(), DbError> {
     }
 }
 
-/// Refuses a directory with other files: it is hardly the one that is meant (P14).
+/// Rejects a directory with other files: it is probably a mistake (P14).
 fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
     for entry in std::fs::read_dir(dir).map_err(io(dir))? {
         let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
@@ -413,7 +413,7 @@ fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
     }
 }
 
-/// Removes a database and what SQLite keeps beside it.
+/// Removes a database and the files that SQLite keeps next to it.
 fn remove_database(path: &Path) -> Result<(), DbError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         let file = PathBuf::from(format!("{}{suffix}", path.display()));

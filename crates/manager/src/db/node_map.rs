@@ -1,6 +1,6 @@
-//! A cache of nodes, disks and members being backfilled: every heartbeat and every tick looks at them, and they change seldom.
+//! A cache of nodes, disks and members being backfilled: every heartbeat and tick reads them, and they seldom change.
 //!
-//! It holds rows, no soft state ([`crate::soft::stats`]). [`crate::map::tables`], which writes these rows, calls
+//! It holds rows, not soft state ([`crate::soft::stats`]). [`crate::map::tables`] writes these rows and calls
 //! [`Caches::forget_node_map`] and [`Caches::forget_pg`] in the same command.
 
 use crate::db::Db;

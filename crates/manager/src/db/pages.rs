@@ -1,13 +1,13 @@
-//! Pages: how runs of extents are stored, cut, overlaid and packed. Pure functions, no database.
+//! Pages: stores, cuts, overlays and packs runs of extents. Pure functions, no database.
 
 use prost::Message;
 use tessera_wire::Extent;
 
-/// Most extents a page holds.
+/// Most extents in a page.
 pub const MAX_PAGE_EXTENTS: usize = 256;
 const _: () = assert!(MAX_PAGE_EXTENTS >= 2, "a split page must leave extents on both sides");
 
-/// A piece of a file: `len` bytes of a chunk, or (chunk 0) a hole that was asked for.
+/// A piece of a file: `len` bytes of a chunk, or (chunk 0) an explicit hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
     /// Offset in the file.
@@ -15,17 +15,17 @@ pub struct FileExtent {
     pub len: u64,
     /// Chunk; 0: hole.
     pub chunk: u64,
-    /// First byte of the chunk that belongs to it.
+    /// Offset of the piece in the chunk.
     pub chunk_offset: u64,
 }
 
 impl FileExtent {
-    /// First byte behind it.
+    /// Offset in the file after the last byte.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
-    /// From the wire; offsets grow by `shift`.
+    /// Converts a wire extent; adds `shift` to its offset.
     pub fn from_wire(extent: &Extent, shift: u64) -> FileExtent {
         FileExtent {
             start: extent.offset + shift,
@@ -35,12 +35,12 @@ impl FileExtent {
         }
     }
 
-    /// To the wire.
+    /// Converts to a wire extent.
     pub fn to_wire(self) -> Extent {
         Extent { offset: self.start, len_bytes: self.len, chunk_id: self.chunk, chunk_offset: self.chunk_offset }
     }
 
-    /// The part before `at` and the part from `at` on, as far as there is one.
+    /// The parts before and from `at`; `None` for an empty part.
     fn split(self, at: u64) -> (Option<FileExtent>, Option<FileExtent>) {
         if at <= self.start {
             return (None, Some(self));
@@ -58,10 +58,10 @@ impl FileExtent {
     }
 }
 
-/// The extents of a page, relative to its start; lists that would hold only zeros are left empty.
+/// The extents of a page, relative to its start. A list of only zeros is stored as empty.
 #[derive(Clone, PartialEq, Message)]
 struct PageExtents {
-    /// Bytes between the end of the extent before (or the page's start) and this one.
+    /// Bytes between the end of the previous extent (or the page's start) and this one.
     #[prost(uint64, repeated, tag = "1")]
     gaps: Vec<u64>,
     #[prost(uint64, repeated, tag = "2")]
@@ -72,12 +72,12 @@ struct PageExtents {
     chunk_offsets: Vec<u64>,
 }
 
-/// Whether extents are in order, do not overlap and have bytes.
+/// Whether the extents are in order, do not overlap and are not empty.
 pub fn are_ordered(pieces: &[FileExtent]) -> bool {
     pieces.iter().all(|p| p.len > 0) && pieces.windows(2).all(|w| w[0].end() <= w[1].start)
 }
 
-/// Checks what every page must be before it is written.
+/// Checks the invariants of a page before it is written.
 pub fn assert_page(pieces: &[FileExtent]) {
     assert!(!pieces.is_empty(), "a page has an extent");
     assert!(pieces.len() <= MAX_PAGE_EXTENTS, "a page of {} extents", pieces.len());
@@ -101,7 +101,7 @@ pub fn encode(pieces: &[FileExtent]) -> Vec<u8> {
     page.encode_to_vec()
 }
 
-/// Decodes a page that starts at `start`; what is not a page decodes to nothing.
+/// Decodes a page that starts at `start`; invalid bytes decode to no extents.
 pub fn decode(start: u64, column: &[u8]) -> Vec<FileExtent> {
     let page = PageExtents::decode(column).unwrap_or_default();
     let mut at = start;
@@ -125,18 +125,19 @@ pub fn for_each_chunk(column: &[u8], mut each: impl FnMut(u64)) {
     page.chunks.into_iter().filter(|&chunk| chunk != 0).for_each(&mut each);
 }
 
-/// Extents in an encoded page.
+/// Number of extents in an encoded page.
 pub fn count(column: &[u8]) -> usize {
     PageExtents::decode(column).map_or(0, |page| page.lens.len())
 }
 
-/// Lays `new` (in order, not overlapping) over `old` (likewise); what `new` covers of `old` is gone, holes of `new` stay pieces.
+/// Overlays `old` with `new`; both are in order without overlaps. Drops the parts of `old` that `new` covers, and keeps the
+/// holes of `new` as pieces.
 pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
     let mut out = Vec::with_capacity(old.len() + new.len() + 2);
     let mut rest = old.iter().copied();
     let mut current = rest.next();
     for &piece in new {
-        // Everything before the new piece stays.
+        // Keep everything before the new piece.
         while let Some(p) = current {
             let (before, after) = p.split(piece.start);
             out.extend(before);
@@ -146,7 +147,7 @@ pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
             }
             current = rest.next();
         }
-        // What it covers goes.
+        // Drop what the new piece covers.
         while let Some(p) = current {
             let (_, after) = p.split(piece.end());
             current = after;
@@ -163,7 +164,7 @@ pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
     out
 }
 
-/// Joins what is contiguous in file and chunk, drops holes, and packs the rest evenly into pages.
+/// Joins pieces that are contiguous in file and chunk, drops holes, and packs the rest evenly into pages.
 pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
     let mut joined: Vec<FileExtent> = Vec::with_capacity(pieces.len());
     for &piece in pieces.iter().filter(|p| p.chunk != 0) {
@@ -182,7 +183,7 @@ pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
     split_evenly(joined)
 }
 
-/// As [`pack`], but holes stay (a staged patch must remember the holes it makes).
+/// As [`pack`], but keeps holes (a staged patch must record the holes it makes).
 pub fn pack_with_holes(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
     split_evenly(pieces.to_vec())
 }
@@ -201,7 +202,7 @@ fn split_evenly(extents: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
     split
 }
 
-/// Bytes that are not holes.
+/// Sum of the bytes outside holes.
 pub fn data_bytes(pieces: &[FileExtent]) -> u64 {
     pieces.iter().filter(|p| p.chunk != 0).map(|p| p.len).sum()
 }
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(pack(&overlay(&out, &[piece(40, 20, 1, 40)])), [vec![piece(0, 100, 1, 0)]]);
     }
 
-    /// The naming of every byte by (chunk, offset in it), the plainest model there is.
+    /// The simplest model: each byte is a pair (chunk, offset in the chunk).
     fn paint(pieces: &[FileExtent], len: usize) -> Vec<(u64, u64)> {
         let mut bytes = vec![(0, 0); len];
         for p in pieces {

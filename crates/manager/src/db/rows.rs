@@ -1,4 +1,4 @@
-//! Rows of nodes, disks, groups and members as structs, read here. [`crate::map::tables`] writes them.
+//! Reads rows of nodes, disks, groups and members into structs. [`crate::map::tables`] writes them.
 
 use crate::error::{Result, corrupt_row};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -23,13 +23,13 @@ pub struct NodeRow {
     pub machine: String,
     /// Up, down or out.
     pub health: Health,
-    /// Since when, ns since 1970.
+    /// Time of the last health change, ns since 1970.
     pub health_since_ns: i64,
-    /// Its life (P11).
+    /// Incarnation (P11).
     pub incarnation: u64,
 }
 
-/// A row of `disks`, with what matters of its node.
+/// A row of `disks`, with some columns of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskRow {
     /// Disk id.
@@ -48,7 +48,7 @@ pub struct DiskRow {
     pub host: String,
     /// Bytes.
     pub capacity_bytes: u64,
-    /// Greater than 0: list what it holds before it takes over members.
+    /// Greater than 0: the disk needs an inventory before it takes over members.
     pub inventory_wanted: u64,
 }
 
@@ -63,17 +63,17 @@ impl DiskRow {
         }
     }
 
-    /// Whether what lies on it can be read now.
+    /// Whether its fragments can be read now.
     pub fn readable(&self) -> bool {
         matches!(self.health(), Health::Up | Health::Draining)
     }
 
-    /// Whether it may take new fragments of new chunks.
+    /// Whether it may take fragments of new chunks.
     pub fn writable(&self) -> bool {
         self.health() == Health::Up
     }
 
-    /// Whether it may take over members: up, and nothing unknown lies on it that a delete might still hit (P3).
+    /// Whether it may take over members: it is up, and holds no unlisted fragments that a delete might still hit (P3).
     pub fn may_take_members(&self) -> bool {
         self.writable() && self.inventory_wanted == 0
     }
@@ -101,7 +101,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// What cannot be of a member, if anything: checked before a row is written and after it is read.
+    /// The violated invariant of the row, if any. Checked before a row is written and after it is read.
     pub fn inconsistency(&self) -> Option<&'static str> {
         let at_rest = self.incoming == 0;
         match self {
@@ -121,8 +121,8 @@ impl Member {
         if self.put_to_incoming { self.incoming } else { self.disk_id }
     }
 
-    /// Where fragment `position` of `chunk_id` lies now, as far as backfills are concerned: the incoming disk once the
-    /// fill has passed it (or for what was written since), the old disk before.
+    /// The disk that serves fragment `position` of `chunk_id`, missing rows aside. A lost member: the incoming disk once the
+    /// backfill has passed the chunk, or if the chunk was put there. Otherwise the old disk.
     pub fn serving_disk(&self, chunk_id: u64) -> u64 {
         let filled = self.incoming != 0
             && self.put_to_incoming
@@ -130,7 +130,7 @@ impl Member {
         if filled { self.incoming } else { self.disk_id }
     }
 
-    /// As it travels.
+    /// The member as sent on the wire.
     pub fn to_wire(&self) -> PgMember {
         PgMember {
             disk_id: self.disk_id,
@@ -268,7 +268,7 @@ pub fn members_on(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Membe
     list(conn, &sql, [disk_id as i64], member_from)
 }
 
-/// Members that a disk is being backfilled for, by group.
+/// Members whose incoming disk is this one, by group.
 pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
     let sql = format!(
         "SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id = ?1 AND incoming_disk_id != 0 \
@@ -297,21 +297,21 @@ pub fn all_members(conn: &Connection, width: u32) -> rusqlite::Result<Vec<Member
     }
 }
 
-/// Epoch of a group; None if the id is unknown.
+/// Epoch of a group; `None` if the id is unknown.
 pub fn epoch(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<u64>> {
     conn.prepare_cached("SELECT epoch FROM pgs WHERE pg_id = ?1")?
         .query_row([pg_id as i64], |row| unsigned(row, 0))
         .optional()
 }
 
-/// A group as it travels; None if the id is unknown.
+/// A group as sent on the wire; `None` if the id is unknown.
 pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
     let Some(epoch) = epoch(conn, pg_id)? else { return Ok(None) };
     let members = members(conn, pg_id)?.iter().map(Member::to_wire).collect();
     Ok(Some(PgInfo { pg_id, epoch, members }))
 }
 
-/// A node as it travels. A node whose disks all drain (or are drained) shows that.
+/// A node as sent on the wire. If all its disks drain (or are drained), so does the node.
 pub fn node_to_wire(node: &NodeRow, disks: &[DiskRow]) -> NodeInfo {
     let own: Vec<Health> = disks.iter().filter(|d| d.node_id == node.node_id).map(|d| d.own_health).collect();
     let all = |of: &[Health]| !own.is_empty() && own.iter().all(|h| of.contains(h));
@@ -333,7 +333,7 @@ pub fn node_to_wire(node: &NodeRow, disks: &[DiskRow]) -> NodeInfo {
     }
 }
 
-/// A disk as it travels; stats (free space, fragments, queue) are left to the caller.
+/// A disk as sent on the wire. The caller fills in its stats (free space, fragments, queue).
 pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
     DiskInfo {
         disk_id: disk.disk_id,

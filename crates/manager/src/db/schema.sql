@@ -1,11 +1,11 @@
 -- The data model of Tessera's manager, version 1 (PRAGMA user_version; db.rs checks and migrates it).
 --
--- One reader's guide before the tables:
+-- Conventions:
 --   * Every id comes from a counter in `meta` and is never used twice.
---   * `_ns` is nanoseconds since 1970, always the manager's time of the command that wrote the row.
---   * Rows are a pure function of the command log (ARCHITECTURE.md, "The manager"): nothing here depends
---     on a clock, on chance or on soft state that the log does not carry. Soft state (heartbeats, leases,
---     free space, queues, tasks handed out, readers younger than a second) is in memory only.
+--   * `_ns` is nanoseconds since 1970: the manager's time of the command that wrote the row.
+--   * Rows are a pure function of the command log (ARCHITECTURE.md, "The manager"). They do not depend on a clock,
+--     on chance or on unlogged soft state. Soft state (heartbeats, leases, free space, queues, tasks handed out,
+--     readers younger than a second) is in memory only.
 --   * Numbers that are u64 in memory are stored as their two's complement; ids stay far below 2^63.
 --   * Enumerations have the numbers of crates/wire (Health, InodeKind, ...).
 
@@ -63,7 +63,7 @@ CREATE TABLE inodes (
     symlink_target BLOB,
     hints          BLOB    NOT NULL DEFAULT x''
 );
--- Orphans are few; they are found again after a restart.
+-- Orphans are few. The manager reads them after a restart.
 CREATE INDEX inodes_orphan ON inodes (ino) WHERE nlink = 0;
 
 -- Names are bytes.
@@ -76,7 +76,7 @@ CREATE TABLE dentries (
 -- The names of a file.
 CREATE INDEX dentries_by_ino ON dentries (ino);
 
--- Files that go by themselves (lifetime=purge), and when.
+-- When files with lifetime=purge are deleted.
 CREATE TABLE purges (
     ino    INTEGER PRIMARY KEY,
     due_ns INTEGER NOT NULL
@@ -93,7 +93,7 @@ CREATE TABLE xattrs (
 
 ----------------------------------------------------------------------------------------------- versions
 
--- The kept versions of each file. `data_bytes` leaves holes out.
+-- The kept versions of each file. `data_bytes` does not count holes.
 CREATE TABLE versions (
     ino          INTEGER NOT NULL,
     number       INTEGER NOT NULL,                    -- within the file, from 1
@@ -105,13 +105,13 @@ CREATE TABLE versions (
     PRIMARY KEY (ino, number)
 ) WITHOUT ROWID;
 
--- Files with versions beyond their lifetime that a reader still held when they should have gone.
+-- Files with expired versions that a reader still held when they expired.
 CREATE TABLE overdue (
     ino INTEGER PRIMARY KEY
 );
 
 -- A page is an immutable run of at most 256 extents. Version v of a file is the pages with
--- born <= v and (died IS NULL or died > v), v being the number within the file. What no page covers is a hole.
+-- born <= v and (died IS NULL or died > v); v is the number within the file. Bytes outside all pages are holes.
 CREATE TABLE pages (
     ino     INTEGER NOT NULL,
     start   INTEGER NOT NULL,                         -- offset of the first extent in the file
@@ -121,10 +121,10 @@ CREATE TABLE pages (
     extents BLOB    NOT NULL,                         -- encoded PageExtents, relative to `start`
     PRIMARY KEY (ino, start, born)
 ) WITHOUT ROWID;
--- Which pages went with version `died`: what dropping a version may free.
+-- Pages by the version that replaced them: dropping a version may free them.
 CREATE INDEX pages_died ON pages (ino, died) WHERE died IS NOT NULL;
 
--- Pages that a session has staged (partial commits). They count in chunks.refs from when they are staged.
+-- Pages that a session has staged (partial commits). They count in chunks.refs once staged.
 CREATE TABLE staged_pages (
     session_id INTEGER NOT NULL,
     start      INTEGER NOT NULL,                      -- Append: relative to where the appended bytes will start
@@ -133,8 +133,8 @@ CREATE TABLE staged_pages (
     PRIMARY KEY (session_id, start)
 ) WITHOUT ROWID;
 
--- Unreachable pages whose references are not yet removed (in slices, so that dropping a huge file does not delay
--- other commands). They count in chunks.refs until then.
+-- Unreachable pages whose references are not yet removed. They count in chunks.refs until then. The manager removes
+-- the references in batches, so that dropping a huge file does not delay other commands.
 CREATE TABLE dropped_pages (
     id      INTEGER PRIMARY KEY,
     extents BLOB NOT NULL
@@ -184,8 +184,8 @@ CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);
 CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
 
--- Fragments that are not where they should be. A lost disk never writes rows here: its groups' fills find
--- what it held through chunks_by_pg.
+-- Fragments that are absent from the disk that should hold them. The loss of a disk writes no rows: the backfills of
+-- its groups find the chunks through chunks_by_pg.
 CREATE TABLE missing_fragments (
     chunk_id    INTEGER NOT NULL,
     fragment    INTEGER NOT NULL,
@@ -199,9 +199,9 @@ CREATE TABLE missing_fragments (
 ) WITHOUT ROWID;
 CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment);
 
--- Fragments to delete: written with the removal of the chunk's row (or of a member), removed when the node has reported
--- the delete record synced. Handed out only once entry `log_seq` is held by enough replicas, so that a restored
--- manager never wants what it has ordered deleted (P3, P4).
+-- Fragments to delete. A row is written when the chunk's row (or a member) is removed, and removed when the node reports
+-- that the delete record is synced. The manager hands a delete out only once enough replicas hold entry `log_seq`, so
+-- that a restored manager never needs a fragment that it has ordered deleted (P3, P4).
 CREATE TABLE deletes (
     disk_id  INTEGER NOT NULL,
     chunk_id INTEGER NOT NULL,
@@ -291,13 +291,13 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_by_ino ON sessions (ino);
 
--- Clients that may hold locks on files: a manager that starts gives none away before they have said which.
+-- Clients that may hold locks on files. A restarted manager grants no lock until they have reported theirs.
 CREATE TABLE lock_clients (
     client_id INTEGER PRIMARY KEY
 );
 
--- Answers already given (P8): one row per group commit, an encoded OpAnswers. Read into memory at start; a
--- row goes when no client retries that long any more.
+-- The reply cache (P8): one row per group commit, an encoded OpAnswers. Read into memory at start. A row is deleted
+-- when it is older than any retry.
 CREATE TABLE ops (
     log_seq INTEGER PRIMARY KEY,
     now_ns  INTEGER NOT NULL,

@@ -16,9 +16,9 @@ pub struct Session {
     /// Client that opened it.
     pub client_id: u64,
     pub started_ns: i64,
-    /// File; of a writer of a new file, the inode it will get; 0: of preallocated.
+    /// File; for a writer of a new file, its future inode; 0: session of preallocated chunks.
     pub ino: u64,
-    /// The file was there at open.
+    /// The file existed at open.
     pub created: bool,
     /// Writer by name: directory, else 0.
     pub parent: u64,
@@ -73,7 +73,7 @@ impl Session {
         })
     }
 
-    /// Writes the row (a new one, or over the old).
+    /// Inserts or replaces the row.
     pub fn write(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "INSERT OR REPLACE INTO sessions (session_id, kind, client_id, started_ns, ino, created, parent, name, base_version,
