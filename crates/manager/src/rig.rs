@@ -165,7 +165,7 @@ impl Rig {
         self.ask(&request)
     }
 
-    /// Stores a file and commits it. Each byte of `content` stands for a chunk of 100 such bytes.
+    /// Stores a file and commits it. Each byte of `content` stands for a 100-byte chunk.
     pub fn put(&mut self, parent: u64, name: &str, content: &[u8]) -> Result<CommitReply, Error> {
         let session = self.open_write(parent, name, &[])?.session_id;
         let request = self.replacing(session, content)?;

@@ -256,7 +256,7 @@ fn a_joining_node_takes_its_share() {
     fake.check_replay();
 }
 
-/// P11: no node is declared out while its lease may run, even with the shortest repair delay.
+/// P11: no node is declared out while its lease may run, even with no delay and a repair job.
 #[test]
 fn nobody_is_given_up_while_a_lease_may_run() {
     let mut fake = Fake::new(8, 1);

@@ -21,8 +21,8 @@ fn deleted_files_leave_no_fragment() {
     fake.check_replay();
 }
 
-/// P4: a session that is older than the deletion holds what it may have been told of; `before_ns` of a planted bug (no
-/// grace at all) is caught by the row of the session, and for a reader without a row by this test's own check.
+/// P4: a session older than the deletion protects the chunks it may have learned of. If a failpoint removes the grace
+/// period from `before_ns`, the session's row still protects them; for a reader without a row, this test's check fails.
 #[test]
 pub(super) fn garbage_waits_for_older_sessions() {
     let mut fake = Fake::new(8, 1);

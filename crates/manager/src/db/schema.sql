@@ -14,11 +14,11 @@ CREATE TABLE meta (
     one                 INTEGER PRIMARY KEY CHECK (one = 1),
     cluster_id          BLOB    NOT NULL,              -- 16 bytes
     term                INTEGER NOT NULL DEFAULT 0,    -- grows at each start and restore
-    log_seq             INTEGER NOT NULL DEFAULT 0,    -- last entry of command_log that is applied here
+    log_seq             INTEGER NOT NULL DEFAULT 0,    -- last applied entry of command_log
     last_now_ns         INTEGER NOT NULL DEFAULT 0,    -- the manager's time never runs backwards
     map_version         INTEGER NOT NULL DEFAULT 0,    -- grows with each change of any node, disk, group or class
     leases_granted      INTEGER NOT NULL DEFAULT 0,    -- 1: clients may hold leases after a restart
-    -- Counters: the next id to give.
+    -- Counters: the next id to assign.
     next_ino            INTEGER NOT NULL DEFAULT 2,    -- 1 is the root
     next_version        INTEGER NOT NULL DEFAULT 1,
     next_chunk          INTEGER NOT NULL DEFAULT 1,
@@ -48,15 +48,15 @@ CREATE TABLE inodes (
     mode           INTEGER NOT NULL,
     uid            INTEGER NOT NULL,
     gid            INTEGER NOT NULL,
-    nlink          INTEGER NOT NULL,                  -- names; 0: an orphan that waits for its last session;
+    nlink          INTEGER NOT NULL,                  -- names; 0: an orphan kept until its last session ends;
                                                       -- directories: 2, and one for each subdirectory
     parent         INTEGER NOT NULL DEFAULT 0,        -- directories: their one parent; others 0
-    domain         INTEGER NOT NULL DEFAULT 1,        -- files: whose chunks they may share
+    domain         INTEGER NOT NULL DEFAULT 1,        -- files: the domain whose chunks they may share
     size_bytes     INTEGER NOT NULL DEFAULT 0,
     mtime_ns       INTEGER NOT NULL,
     ctime_ns       INTEGER NOT NULL,
-    atime_ns       INTEGER NOT NULL DEFAULT 0,        -- as it was set last; 0: never, the modification time stands for it
-    rdev           INTEGER NOT NULL DEFAULT 0,        -- devices: their number
+    atime_ns       INTEGER NOT NULL DEFAULT 0,        -- as last set; 0: never set, mtime_ns is shown
+    rdev           INTEGER NOT NULL DEFAULT 0,        -- devices: the device number
     version_id     INTEGER NOT NULL DEFAULT 0,        -- current version; 0: never written
     version_number INTEGER NOT NULL DEFAULT 0,        -- its number within the file, from 1
     content        INTEGER NOT NULL DEFAULT 0, -- identifies its bytes: a version that stores the same bytes again keeps it
@@ -175,10 +175,10 @@ CREATE TABLE chunks (
     state            INTEGER NOT NULL,                -- 1 pending (no commit names it yet), 2 committed
     refs             INTEGER NOT NULL DEFAULT 0,
     zero_since_ns    INTEGER NOT NULL,                -- since when refs = 0 (or last handed out as a dedup hit)
-    scope            INTEGER NOT NULL DEFAULT 0,      -- who may dedup against it: 0 all, -1 nobody, else files with this inode
+    scope            INTEGER NOT NULL DEFAULT 0,      -- files that may dedup against it: 0 all, -1 none, else this inode's
     encoding         INTEGER NOT NULL DEFAULT 0,      -- 0 plain; compressed, delta-coded and encrypted forms to come
     stored_len_bytes INTEGER,                         -- NULL: len_bytes
-    base_chunk_id    INTEGER                          -- delta-coded: against which
+    base_chunk_id    INTEGER                          -- delta-coded: the base chunk
 );
 CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);
@@ -189,11 +189,11 @@ CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
 CREATE TABLE missing_fragments (
     chunk_id    INTEGER NOT NULL,
     fragment    INTEGER NOT NULL,
-    incoming    INTEGER NOT NULL DEFAULT 0,           -- 0: it is not where readers look, and wanted on the disk that takes
-                                                      -- this member's puts; 1: only the
-                                                      -- incoming disk of a member that is still served by its old disk
+    incoming    INTEGER NOT NULL DEFAULT 0,           -- 0: absent where readers look; wanted on the disk that takes
+                                                      -- this member's puts; 1: absent only from the incoming disk
+                                                      -- of a member that its old disk still serves
     pg_id       INTEGER NOT NULL,
-    cause       INTEGER NOT NULL,                     -- 1 not acknowledged at commit, 2 found bad or absent, 3 passed by a fill
+    cause       INTEGER NOT NULL,                     -- 1 not acknowledged at commit, 2 found bad or absent, 3 passed by a backfill
     since_ns    INTEGER NOT NULL,
     PRIMARY KEY (chunk_id, fragment, incoming)
 ) WITHOUT ROWID;
@@ -219,7 +219,7 @@ CREATE TABLE nodes (
     address         TEXT    NOT NULL,
     unix_socket     TEXT    NOT NULL DEFAULT '',
     metrics_address TEXT    NOT NULL DEFAULT '',
-    machine         TEXT    NOT NULL DEFAULT '',      -- who may use unix_socket: wire::NodeInfo
+    machine         TEXT    NOT NULL DEFAULT '',      -- machine whose clients may use unix_socket: wire::NodeInfo
     health          INTEGER NOT NULL,                 -- wire::Health
     health_since_ns INTEGER NOT NULL,
     incarnation     INTEGER NOT NULL,
@@ -232,10 +232,10 @@ CREATE TABLE disks (
     node_id          INTEGER NOT NULL,
     uuid             BLOB    NOT NULL UNIQUE,         -- 16 bytes
     path             TEXT    NOT NULL,
-    health           INTEGER NOT NULL,                -- wire::Health of the disk itself; its node's counts too
+    health           INTEGER NOT NULL,                -- wire::Health of the disk itself, without its node's
     health_since_ns  INTEGER NOT NULL,
     capacity_bytes   INTEGER NOT NULL,
-    inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- > 0: list what it holds before it takes over members
+    inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- > 0: needs an inventory before it takes over members
     map_version      INTEGER NOT NULL
 );
 CREATE INDEX disks_by_node ON disks (node_id);
@@ -256,10 +256,10 @@ CREATE TABLE pg_members (
     pg_id            INTEGER NOT NULL,
     position         INTEGER NOT NULL,
     disk_id          INTEGER NOT NULL,
-    incoming_disk_id INTEGER NOT NULL DEFAULT 0,      -- being filled to take over; 0: none
+    incoming_disk_id INTEGER NOT NULL DEFAULT 0,      -- being backfilled to take over; 0: none
     put_to_incoming  INTEGER NOT NULL DEFAULT 0,      -- 1: the member was lost, puts go to the incoming disk
     since_epoch      INTEGER NOT NULL,                -- acknowledgements under older epochs do not count (P11)
-    fill_cursor      INTEGER NOT NULL DEFAULT 0,      -- the fill has passed chunk ids up to this one
+    fill_cursor      INTEGER NOT NULL DEFAULT 0,      -- the backfill has passed chunk ids up to this one
     fill_until       INTEGER NOT NULL DEFAULT 0,      -- chunk ids from here on were put to the incoming disk; 0: none
     PRIMARY KEY (pg_id, position)
 ) WITHOUT ROWID;
@@ -268,26 +268,26 @@ CREATE INDEX pg_members_by_incoming ON pg_members (incoming_disk_id) WHERE incom
 
 ----------------------------------------------------------------------------------- sessions, answers, log
 
--- Writers, and readers that have been open for longer than a moment.
+-- Writers, and readers that have been open for longer than a second.
 CREATE TABLE sessions (
     session_id     INTEGER PRIMARY KEY,
     kind           INTEGER NOT NULL,                  -- 1 writer, 2 reader
     client_id      INTEGER NOT NULL,
     started_ns     INTEGER NOT NULL,
-    ino            INTEGER NOT NULL,                  -- the file; writer of a new file: the inode it will get
-    created        INTEGER NOT NULL,                  -- 0: writer of a file that was not there at open
-    parent         INTEGER NOT NULL DEFAULT 0,        -- writer by name: where
+    ino            INTEGER NOT NULL,                  -- the file; writer of a new file: its future inode
+    created        INTEGER NOT NULL,                  -- 0: writer of a file that did not exist at open
+    parent         INTEGER NOT NULL DEFAULT 0,        -- writer by name: the directory
     name           BLOB    NOT NULL DEFAULT x'',
     base_version   INTEGER NOT NULL DEFAULT 0,        -- version id at open (reader: the version read)
     base_number    INTEGER NOT NULL DEFAULT 0,
     domain         INTEGER NOT NULL DEFAULT 1,
     hints          BLOB    NOT NULL DEFAULT x'',      -- encoded HintSet in effect (defaults left out)
-    host           TEXT    NOT NULL DEFAULT '',       -- the writer's host label: what placement=local means
-    reserved_bytes INTEGER NOT NULL DEFAULT 0,        -- asked for at open; what is left of it is soft
+    host           TEXT    NOT NULL DEFAULT '',       -- the writer's host label, used by placement=local
+    reserved_bytes INTEGER NOT NULL DEFAULT 0,        -- reserved at open; the unused rest is soft state
     staged         INTEGER NOT NULL DEFAULT 0,        -- 1: has rows in staged_pages
     staged_end     INTEGER NOT NULL DEFAULT 0,        -- end of the last staged extent
     staged_new     INTEGER NOT NULL DEFAULT 0,        -- bytes of chunks that its partial commits made durable
-    staged_missing INTEGER NOT NULL DEFAULT 0         -- fragments its partial commits left to be stored later
+    staged_missing INTEGER NOT NULL DEFAULT 0         -- fragments of its partial commits that are still to store
 );
 CREATE INDEX sessions_by_ino ON sessions (ino);
 
