@@ -1,4 +1,4 @@
-//! What is rebuilt, and which acknowledgements count meanwhile.
+//! Rebuilds, and which acknowledgements count during them.
 
 use super::*;
 

@@ -11,7 +11,7 @@ struct Cases {
     before: String,
 }
 
-/// Tables that remember that something was asked and refused.
+/// Tables that record refused requests.
 const REMEMBERED: &[&str] = &["ops", "command_log", "meta"];
 
 impl Cases {
@@ -120,7 +120,7 @@ fn bad_names_and_attributes() {
     let hints = vec![Hint { name: "chunking".into(), value: "1M".into() }];
     let op_id = cases.rig.op();
     cases.refused(Code::Invalid, OpenWrite { op_id, parent: 1, name: b"n".to_vec(), hints, ..Default::default() });
-    // Without a number a request could not be recognized when it is repeated.
+    // Without an op id, a repeated request could not be recognized.
     cases.refused(Code::Invalid, MakeDir { op_id: 0, parent: 1, name: b"n".to_vec(), ..Default::default() });
 }
 
@@ -207,7 +207,7 @@ fn bad_commits() {
     cases.refused(Code::Invalid, Commit { op_id, mode: CommitMode::Patch as i32, ..good.clone() });
     let op_id = cases.rig.op();
     cases.refused(Code::Invalid, Commit { op_id, ..good.clone() }); // overlaps what is staged
-    // And the good one still goes through.
+    // The valid request still succeeds.
     let op_id = cases.rig.op();
     let (extents, acks) = (good.extents[1..].to_vec(), good.acks[1..].to_vec());
     cases.rig.ask(&Commit { op_id, extents, acks, ..good }).unwrap();
@@ -218,7 +218,7 @@ fn bad_commits() {
 fn bytes_that_are_no_message() {
     let mut rig = Rig::new(4);
     let before = rig.dump(REMEMBERED);
-    // The question for the state of the cluster has no fields: whatever comes with it is skipped.
+    // The request for the cluster's status has no fields: unknown fields are skipped.
     for &kind in Kind::ALL.iter().filter(|&&kind| kind != Kind::GetStatus) {
         for body in [&b"\xff\xff\xff\xff\xff"[..], b"\x0a\x7f", b"\x08"] {
             for role in [Role::Client, Role::Node] {
@@ -232,7 +232,7 @@ fn bytes_that_are_no_message() {
     assert_eq!(rig.dump(REMEMBERED), before);
 }
 
-/// Nobody speaks for somebody else: what is wrong with these is only who sends them.
+/// Requests on behalf of another sender are refused: each is valid except for its sender.
 #[test]
 fn requests_of_another_role() {
     let mut rig = Rig::new(4);

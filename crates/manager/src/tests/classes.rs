@@ -1,4 +1,4 @@
-//! Redundancy classes whose fragments are not all alike: what a commit may lack, what totals count.
+//! Redundancy classes with different kinds of fragments: which fragments a commit may omit, and what totals count.
 
 use crate::rig::*;
 use tessera_wire::meta::*;
@@ -26,7 +26,7 @@ fn commit(
     rig.ask(&Commit { op_id, session_id, mode, size_bytes: 4_000, extents, acks, ..Default::default() })
 }
 
-/// P1: an optimistic commit needs what can be read, the copy or any k; a degraded one, what outlives another loss.
+/// P1: an optimistic commit needs a readable chunk (the copy or any k); a degraded one must survive one more loss.
 #[test]
 fn a_commit_may_lack_what_can_be_done_without() {
     for pattern in 1u32..64 {
@@ -49,7 +49,7 @@ fn a_commit_may_lack_what_can_be_done_without() {
     }
 }
 
-/// A copy and k+m-1 pieces of a k-th each.
+/// A copy, and k+m-1 slices and parities of 1/k of the chunk each.
 #[test]
 fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
     let mut rig = Rig::new(6);
@@ -66,7 +66,7 @@ fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
     }
 }
 
-/// All that it takes to compute a code of XOR alone is in its row, and goes to who asks.
+/// The row of an XOR class has all parameters of its code, and the reply carries them.
 #[test]
 fn a_raid6_class_says_what_its_code_is() {
     let mut rig = Rig::new(10);

@@ -1,4 +1,4 @@
-//! Files that go by themselves: purged ones when their time is over, checkpoint images when every process has a newer one.
+//! Files that expire: purged files when their lifetime ends, checkpoint images when every process has a newer one.
 
 use crate::rig::*;
 use tessera_wire::Code;
@@ -68,7 +68,7 @@ fn what_gets_another_lifetime_stays_and_what_gets_that_one_goes() {
     rig.audit();
 }
 
-/// Every name of it goes; who reads it reads on.
+/// All names of the file are removed; an open reader continues to read it.
 #[test]
 fn a_purged_file_that_is_read_lives_until_it_is_closed() {
     let mut rig = Rig::new(6);
@@ -132,7 +132,7 @@ fn steps_stay_where_nobody_asked_for_them_to_go() {
     assert_eq!(kept, [3, 3, 2]);
 }
 
-/// P7: a client that holds a lease on a file hears that it goes before it goes.
+/// P7: a client that holds a lease on a file gets a recall before the file expires.
 #[test]
 fn leases_on_what_goes_are_recalled() {
     let mut rig = Rig::new(6);

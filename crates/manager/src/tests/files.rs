@@ -1,4 +1,4 @@
-//! Files and versions against a model that knows, for every byte of every version, which byte of which content it is.
+//! Files and versions against a model that maps every byte of every version to a byte of some content.
 
 use crate::rig::*;
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ struct Model {
     dir: u64,
     files: BTreeMap<u8, File>,
     open: Vec<Open>,
-    /// What chunk ids stand for.
+    /// Content by chunk id.
     contents: BTreeMap<u64, u8>,
 }
 
@@ -114,7 +114,7 @@ fn paint(bytes: &mut Vec<Byte>, shift: u64, pieces: &[(u64, u8, u64, u64)]) {
     }
 }
 
-/// A write to be made: the first `staged` pieces by a partial commit; `abandon`: no other follows.
+/// A write: a partial commit stages the first `staged` pieces; `abandon`: no other commit follows.
 struct Write<'a> {
     file: u8,
     mode: CommitMode,
@@ -156,7 +156,7 @@ fn write(rig: &mut Rig, model: &mut Model, write: Write) -> Result<CommitReply, 
         if abandon {
             return Ok(CommitReply::default());
         }
-        // What the first part did not name is acknowledged with the second.
+        // The second part acknowledges the chunks that the first did not name.
         acks = crate::rig::acks(&answers);
         acks.retain(|a| {
             rest.iter().any(|e| e.chunk_id == a.chunk_id) && !first.iter().any(|e| e.chunk_id == a.chunk_id)
@@ -301,7 +301,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
     }
 }
 
-/// Reads a version through a session in answers of a few bytes, and names each byte.
+/// Reads a version through a session in replies of a few bytes, and names each byte.
 fn read(rig: &mut Rig, model: &Model, session_id: u64, len: usize, stride: u64) -> Vec<Byte> {
     let mut bytes: Vec<Byte> = Vec::new();
     while bytes.len() < len {
@@ -355,7 +355,7 @@ thread_local! {
     static RIG: RefCell<Option<(Rig, u32)>> = const { RefCell::new(None) };
 }
 
-/// The rig is used for many cases, and made anew now and then so that recounts stay quick.
+/// The rig serves many cases, and is sometimes replaced so that recounts stay quick.
 fn run(ops: &[Op]) {
     RIG.with_borrow_mut(|slot| {
         let (mut rig, cases) = slot.take().filter(|(_, cases)| *cases < 100).unwrap_or_else(|| (Rig::new(4), 0));
@@ -386,7 +386,7 @@ fn contents(rig: &Rig) -> BTreeMap<u64, u8> {
     rows.map(|row| row.unwrap()).collect()
 }
 
-/// When sessions have ended, what they staged and held is gone, and the counts are right (P4, P5).
+/// After sessions end, their staged pages and pins are gone, and the counts are right (P4, P5).
 fn at_rest(rig: &mut Rig) {
     rig.tick(1);
     rig.tick(61_000);
@@ -410,7 +410,7 @@ proptest! {
     }
 }
 
-/// Runs up to `cases` cases from a fixed seed; used to see mistakes caught.
+/// Runs up to `cases` cases from a fixed seed; also checks that failpoints are caught.
 pub(super) fn cases(cases: u32) {
     RIG.set(None);
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -470,7 +470,7 @@ fn if_version_lets_one_of_two_writers_win() {
     let won = commit(&mut rig, &a, b"b").unwrap();
     let lost = commit(&mut rig, &b, b"c").unwrap_err();
     assert_eq!((lost.kind(), lost.current), (Code::VersionConflict, won.version));
-    // Without it the later one wins, and says what it replaced.
+    // Without it the later commit wins, and its reply names the version it replaced.
     let request = rig.replacing(b.session_id, b"c").unwrap();
     assert_eq!(rig.ask(&request).unwrap().superseded, won.version);
     // 0: the file must not exist.
@@ -480,7 +480,7 @@ fn if_version_lets_one_of_two_writers_win() {
     let request = rig.replacing(d.session_id, b"e").unwrap();
     let error = rig.ask(&Commit { if_version: Some(0), ..request }).unwrap_err();
     assert_eq!(error.kind(), Code::VersionConflict);
-    // Of a file that was opened by its number: it was never written.
+    // For a file opened by inode number: it was never written.
     let (op_id, kind) = (rig.op(), InodeKind::File as i32);
     let made = rig.ask(&MakeNode { op_id, parent: 1, name: b"empty".to_vec(), kind, ..MakeNode::default() }).unwrap();
     let ino = made.attr.unwrap().ino;
@@ -494,7 +494,7 @@ fn if_version_lets_one_of_two_writers_win() {
     assert_eq!(by_number(b"g").unwrap_err().kind(), Code::VersionConflict);
 }
 
-/// [`tessera_wire::Attr::content`]: the writer's number, the one it had, or one of the manager's, which nobody else's is.
+/// [`tessera_wire::Attr::content`]: the writer's number, the previous one, or a unique one of the manager.
 #[test]
 fn contents_are_called_what_the_writer_says_or_a_number_of_their_own() {
     let mut rig = Rig::new(4);
@@ -518,7 +518,7 @@ fn contents_are_called_what_the_writer_says_or_a_number_of_their_own() {
     assert!(![0, first].contains(&content(&mut rig, ino)));
     let drawn = CONTENT_DRAWN | 77;
     commit(&mut rig, b"c", drawn);
-    // Other changes of the file leave it, and so does a restart.
+    // Other changes of the file and a restart keep it.
     let op_id = rig.op();
     rig.ask(&SetAttr { op_id, ino, mode: Some(0o600), ..SetAttr::default() }).unwrap();
     assert_eq!(content(&mut rig, ino), drawn);
@@ -589,7 +589,7 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     let a = rig.open_write(1, "a", &[]).unwrap().session_id;
     let b = rig.open_write(1, "b", &[]).unwrap().session_id;
     rig.allocate(a, &[chunk(1)]).unwrap();
-    // Another's pending chunk: all of it is to be supplied.
+    // Another session's pending chunk: the writer must supply all fragments.
     let answers = rig.allocate(b, &[chunk(1)]).unwrap().answers;
     assert_eq!((answers[0].state, answers[0].missing.clone()), (ChunkState::Incomplete as i32, vec![0, 1, 2]));
     let mut commit = rig.replacing(b, &[1]).unwrap();
@@ -597,7 +597,7 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     let error = rig.ask(&commit).unwrap_err();
     assert_eq!(error.kind(), Code::TooFewFragments);
     assert!(error.message.contains("avoid_pgs"), "{error}");
-    // An optimistic file may, down to what can be read; the rest is noted and completed.
+    // An optimistic commit may omit fragments while the chunk is readable; the rest gets missing rows and is stored later.
     let c = rig.open_write(1, "c", &[("durability", "optimistic")]).unwrap().session_id;
     let mut commit = rig.replacing(c, &[1]).unwrap();
     let ack = commit.acks[0].clone();

@@ -1,4 +1,4 @@
-//! Leases: what a client caches is taken back before it changes.
+//! Leases: the manager recalls a client's lease before the cached state changes.
 
 use crate::core::Event;
 use crate::rig::*;
@@ -13,7 +13,7 @@ fn lookup(rig: &mut Rig, client: u64) -> Entry {
     rig.ask_as(Role::Client, client, &request).unwrap()
 }
 
-/// A rig in which a file `f` is there and leases are granted.
+/// A rig with a file `f` that grants leases.
 fn rig() -> Rig {
     let mut rig = Rig::new(4);
     rig.put(1, "f", b"a").unwrap();
@@ -60,7 +60,7 @@ fn a_holder_that_is_silent_is_waited_out() {
     assert!(rig.replies[&id].is_ok());
 }
 
-/// P7: whoever ended its connection has forgotten what it knew; whoever was lost may still use it.
+/// P7: a client that closed its connection has dropped its cache; a client that was cut off may still use it.
 #[test]
 fn only_an_orderly_end_of_the_connection_gives_its_leases_back() {
     for by_peer in [true, false] {
@@ -133,7 +133,7 @@ fn commits_unlinks_and_renames_recall_too() {
     recalls(Kind::Unlink, unlink.encode_to_vec());
 }
 
-/// What was made or changed comes back under a lease, if that is wanted: it is recalled as any other, and a repeated request gets none.
+/// The reply to a create or change carries a lease on request. It is recalled like any other; a repeated request gets none.
 #[test]
 fn answers_to_changes_carry_leases() {
     let mut rig = rig();

@@ -1,4 +1,4 @@
-//! Locks through the core: waiting answers, clients that go, managers that start anew.
+//! Locks through the core: waiting replies, clients that leave, managers that restart.
 
 use crate::core::Event;
 use crate::rig::*;
@@ -85,7 +85,7 @@ fn waiting_can_be_cancelled() {
     assert_eq!(free.lock, None);
 }
 
-/// A process that ended gives its locks back soon; one that was cut off has as long as a client may be silent.
+/// The locks of a client that ended are released soon; those of a client that was cut off, after the silence limit.
 #[test]
 fn a_client_that_is_gone_loses_its_locks() {
     for (by_peer, after_ms) in [(true, 2_100), (false, 30_100)] {
@@ -94,7 +94,7 @@ fn a_client_that_is_gone_loses_its_locks() {
         rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer, client_gone: ALICE });
         rig.tick(after_ms - 200);
         assert_eq!(told(&mut rig, id), None);
-        // The one that waits is heard of.
+        // The waiting client repeats its request.
         rig.send(Role::Client, BOB, &request);
         rig.settle();
         id = rig.send(Role::Client, BOB, &request);
@@ -118,11 +118,11 @@ fn a_client_that_comes_back_in_time_keeps_its_locks() {
     assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Refused));
 }
 
-/// A manager that starts gives nothing away before those who held locks have said what, and they keep it.
+/// A restarted manager grants no lock before the earlier holders have reported their locks, and they keep them.
 #[test]
 fn locks_outlive_the_manager() {
     let (rig, before) = rig();
-    // Twice: what was not asserted to the second manager can still be asserted to the third.
+    // Twice: a lock not asserted to the second manager can still be asserted to the third.
     let mut rig = rig.restart().restart();
     let begun = hold(&mut rig, BOB, before, &[]);
     assert!(!begun.lost && begun.table > before);

@@ -1,5 +1,5 @@
-//! The command log: what is acknowledged is on enough nodes, replicas catch up, old managers are fenced, and a manager
-//! comes back from its replicas with the same database (P7, P11).
+//! The command log: acknowledged commands are on enough nodes, replicas catch up, old managers are fenced, and a restore
+//! from replicas gives the same database (P7, P11).
 
 use crate::config::Config;
 use crate::core::{Event, ManagerCore};
@@ -16,7 +16,7 @@ use tessera_wire::meta::*;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind, Role};
 
-/// A node's replica, as docs/formats.md has it, in memory.
+/// A node's log replica in memory, as docs/formats.md specifies it.
 #[derive(Default, Clone)]
 struct Replica {
     term: u64,
@@ -152,7 +152,7 @@ impl Logged {
         logged
     }
 
-    /// Carries calls to replicas until there are none.
+    /// Delivers calls to replicas until none are left.
     fn carry(&mut self) {
         self.rig.settle();
         while let Some(call) = self.rig.calls.pop_front() {
@@ -168,7 +168,7 @@ impl Logged {
         self.rig.drain();
     }
 
-    /// Sends a MakeDir; its request id.
+    /// Sends a MakeDir; returns its request id.
     fn mkdir(&mut self, name: &str) -> u64 {
         let op_id = self.rig.op();
         let request = MakeDir { op_id, parent: 1, name: name.into(), ..Default::default() };
@@ -181,7 +181,7 @@ impl Logged {
         self.rig.replies.contains_key(&id)
     }
 
-    /// Time passes and calls are carried, for a few rounds.
+    /// Advances time and delivers calls, for a few rounds.
     fn rounds(&mut self) {
         for _ in 0..20 {
             self.rig.tick(20);
@@ -226,7 +226,7 @@ pub(super) fn an_answer_waits_for_as_many_replicas_as_there_must_be() {
     let mut logged = Logged::new(config());
     let id = logged.mkdir("d");
     assert!(!logged.is_answered(id));
-    // A read that comes later may have seen it, and waits too.
+    // A later read may have seen it, and waits too.
     let request = Lookup { parent: 1, name: b"d".to_vec(), want_lease: false };
     let read = logged.rig.send(Role::Client, ALICE, &request);
     logged.rig.settle();
@@ -258,7 +258,7 @@ fn a_dead_replica_is_replaced_when_its_node_is_down() {
     let id = logged.mkdir("d");
     logged.carry();
     assert!(!logged.is_answered(id), "one copy is not enough");
-    // A call that fails a few times is reason enough to take another node.
+    // After a few failed calls the manager chooses another node.
     for _ in 0..10 {
         logged.rig.tick(20);
         logged.carry();
@@ -333,7 +333,7 @@ fn p7_a_restarted_manager_makes_a_snapshot_for_a_replica_far_behind() {
     let oldest = "SELECT min(seq) FROM command_log";
     let oldest = logged.rig.core.db().conn().query_row(oldest, [], |r| r.get::<_, i64>(0)).unwrap() as u64;
     assert!(oldest > held_by_1 + 1, "kept from {oldest} on, node 1 holds up to {held_by_1}");
-    // The restarted manager chooses node 1 again, has no image any more, and nothing is acknowledged without node 1.
+    // The restarted manager chooses node 1 again and has no image. It acknowledges nothing without node 1.
     logged.replicas.get_mut(&1).unwrap().dead = false;
     let mut logged = logged.restart(Config { snapshot_log_bytes: 1 << 30, ..small });
     let write = logged.mkdir("late");
@@ -402,7 +402,7 @@ fn entries_that_were_never_acknowledged_are_overruled() {
     let mut logged = Logged::new(config());
     logged.mkdir("a");
     logged.carry();
-    // The entry reaches one replica, the local commit fails, and the manager goes on under a new term.
+    // The entry reaches one replica, the local commit fails, and the manager continues under a new term.
     let op_id = logged.rig.op();
     let request = MakeDir { op_id, parent: 1, name: b"lost".to_vec(), ..Default::default() };
     let id = logged.rig.send(Role::Client, ALICE, &request);
@@ -428,7 +428,7 @@ fn entries_that_were_never_acknowledged_are_overruled() {
     assert!(crate::namespace::inodes::lookup(restored.db(), 1, b"b").unwrap().is_some());
 }
 
-/// An entry is known by position and term: after a failed commit that began a term, that term is not used again.
+/// Position and term identify an entry: after a failed commit that began a term, that term is not used again.
 #[test]
 fn each_failed_commit_costs_a_term() {
     let mut rig = Rig::new(4);
@@ -480,7 +480,7 @@ fn dump(db: &Db, without: &[&str]) -> String {
     dump.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
-/// A workload with everything in it: names, versions, staging, readers, ends of sessions, refusals.
+/// A workload of names, versions, staging, readers, ends of sessions, and refusals.
 fn workload(rig: &mut Rig, rounds: u64) {
     for i in 0..rounds {
         let dir = rig.mkdir(1, &format!("dir{i}"));
@@ -563,8 +563,8 @@ fn p7_the_log_applied_again_gives_the_same_database() {
     assert!(matches!(error, batch::ReplayError::Gap { at: 0, got: 2 }), "{error}");
 }
 
-/// P7: an image taken beside a manager that goes on committing is the state after the entry it names: with the entries
-/// behind that one it becomes the same database.
+/// P7: an image taken while the manager commits is the state after the entry it names: with the later entries it becomes
+/// the same database.
 #[test]
 fn p7_images_taken_while_commands_go_on_are_of_the_entry_they_name() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -612,7 +612,7 @@ fn workload_again(rig: &mut Rig) {
     rig.put(dir, "f", b"abcdef").unwrap();
 }
 
-/// P9: a restore that ends half-way leaves no database that could be taken for a whole one.
+/// P9: an interrupted restore leaves no database that looks complete.
 #[test]
 pub(super) fn a_restore_leaves_a_whole_database_or_none() {
     let mut logged = Logged::new(config());

@@ -1,4 +1,4 @@
-//! Mistakes (failpoints) in the core, each caught by the test that watches over the promise.
+//! Failpoints in the core, each caught by the test of the promise it breaks.
 
 use super::{files, leases, log, names, restart};
 use tessera_failpoint as failpoint;

@@ -1,4 +1,4 @@
-//! Names in a directory that are one client's to make: files that come to be with their first commit, and what others wait for (P7, P8, P14).
+//! Directory delegations: deferred creates, and the requests of other clients that wait for a recall (P7, P8, P14).
 
 use super::preallocated::{draw, filling, redundancy};
 use crate::config::Config;
@@ -16,7 +16,7 @@ fn make_dir(rig: &mut Rig, name: &str) -> Entry {
     rig.ask(&MakeDir { op_id, parent: 1, name: name.into(), inos: INOS, ..Default::default() }).unwrap()
 }
 
-/// A rig in which ALICE has just made a directory, and has the names in there.
+/// A rig in which ALICE has just made a directory and holds its delegation.
 fn rig() -> (Rig, u64, InoRange) {
     let mut rig = Rig::new(4);
     assert_eq!(make_dir(&mut rig, "first").delegation_ms, 0, "that leases exist is noted first");
@@ -30,7 +30,7 @@ fn make_node(rig: &mut Rig, parent: u64, name: &str, ino: u64) -> MakeNode {
     MakeNode { op_id, parent, name: name.into(), kind, mode: 0o644, ino, ..Default::default() }
 }
 
-/// The commit of a new file of this number.
+/// The commit of a new file with this inode number.
 fn new_file(rig: &mut Rig, parent: u64, name: &str, ino: u64) -> Commit {
     let preallocated = draw(rig, 1, redundancy("ec:2+1")).preallocated.unwrap();
     let mut commit = filling(rig, name, &[ino as u8], &preallocated);
@@ -45,7 +45,7 @@ fn recall(call: &Call) -> RecallLease {
     RecallLease::decode(call.body.clone()).unwrap()
 }
 
-/// Sends a request as BOB; it must wait until ALICE has given back the names in `directory`.
+/// Sends a request as BOB; it must wait until ALICE has returned the delegation of `directory`.
 fn recalls<R: Request>(rig: &mut Rig, directory: u64, request: &R) -> Result<Bytes, Error> {
     let id = rig.send(Role::Client, BOB, request);
     rig.settle();
@@ -67,11 +67,11 @@ fn a_file_comes_to_be_with_its_first_commit() {
     assert!(more.count == INOS && more.first >= inos.first + u64::from(INOS), "others than before");
     let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
     assert_eq!(found.attr.unwrap().ino, inos.first + 1);
-    // P8: the same again changes nothing, and says nothing of what may be different by now.
+    // P8: a repeated request changes nothing, and its reply omits state that may have changed.
     assert_eq!(rig.ask(&commit).unwrap(), CommitReply { delegation_ms: 0, ..reply });
     let made = make_node(&mut rig, d, "empty", inos.first);
     assert_eq!(rig.ask(&made).unwrap().attr.unwrap().ino, inos.first);
-    // What is made without a number gets one that nobody has.
+    // A create without an inode number gets an unused one.
     let any = make_node(&mut rig, d, "any", 0);
     let any = rig.ask(&any).unwrap().attr.unwrap().ino;
     assert!(any >= more.first + u64::from(INOS));
@@ -97,7 +97,7 @@ fn a_number_is_used_once_and_only_if_it_was_drawn() {
         let commit = new_file(&mut rig, d, "commit", ino);
         assert_eq!(rig.ask(&commit).unwrap_err().kind(), code, "{ino}");
     }
-    // Two sessions that are to make a file each, of one number.
+    // Two sessions that each create a file, with the same inode number.
     let mut sessions = Vec::new();
     for name in ["one", "two"] {
         let op_id = rig.op();
@@ -123,7 +123,7 @@ fn a_name_that_is_taken_is_not_taken_over() {
     assert_eq!(found.attr.unwrap(), there);
 }
 
-/// Whatever makes a name in there, or changes the directory, waits; what only removes does not.
+/// A request that creates a name in the directory, or changes it, waits; one that only removes a name does not.
 #[test]
 pub(super) fn others_wait_before_they_make_names() {
     let (name, other) = (|text: &str| text.as_bytes().to_vec(), 1);
@@ -191,7 +191,7 @@ fn names_that_others_are_about_to_make_are_nobodys() {
     let id = rig.send(Role::Client, BOB, &waiting);
     rig.settle();
     let call = rig.calls.pop_front().expect("a recall");
-    // ALICE makes known what she has made, and gets no more time for it.
+    // ALICE commits her deferred creates, which does not extend the delegation.
     assert_eq!(rig.ask(&first).unwrap().delegation_ms, 0);
     assert!(!rig.replies.contains_key(&id));
     rig.answer(call.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
@@ -240,13 +240,13 @@ fn a_restarted_manager_knows_of_no_names_and_waits() {
     assert!(rig.replies[&id].is_ok());
 }
 
-/// Whoever makes a file in a directory that is there, and asks, has the names from then on, and is told them all.
+/// A client that creates a file in an existing directory and asks for it gets the delegation and all names.
 #[test]
 fn the_names_of_a_directory_that_is_there_can_be_had() {
     let (mut rig, d, _) = rig();
     let wants =
         |rig: &mut Rig, name: &str| MakeNode { want_delegation: true, inos: INOS, ..make_node(rig, d, name, 0) };
-    // BOB must wait for ALICE, and has them then; and so back.
+    // BOB waits for ALICE and then gets the delegation; then the reverse.
     let there = make_node(&mut rig, d, "there", 0);
     rig.ask(&there).unwrap();
     let asks = wants(&mut rig, "bob");
@@ -283,7 +283,7 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
     rig.audit();
 }
 
-/// Not while others make names there, nor where there are too many.
+/// No delegation while other clients create names there, or if there are too many names.
 #[test]
 fn names_are_not_had_where_more_are_on_their_way_or_there_are_too_many() {
     let (mut rig, _, _) = rig();

@@ -1,4 +1,4 @@
-//! The namespace against the plainest model there is (P7): a map from inode to node, and maps of names.
+//! The namespace against the simplest model (P7): a map from inode to node, and maps of names.
 
 use crate::rig::*;
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ struct Node {
 struct Model {
     nodes: BTreeMap<u64, Node>,
     root: u64,
-    /// Directories and files as they were made, for ops to pick from; may be gone.
+    /// Directories and files in order of creation, for ops to pick from; some may be gone.
     dirs: Vec<u64>,
     files: Vec<u64>,
 }
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-/// Carries `op` out on both; the manager's refusal, if any.
+/// Runs `op` on both; returns the manager's refusal, if any.
 fn step(rig: &mut Rig, model: &mut Model, op: &Op) -> Result<(), Error> {
     let op_id = rig.op();
     match *op {
@@ -306,7 +306,7 @@ fn compare(rig: &mut Rig, model: &Model) {
         assert_eq!((attr.kind, attr.nlink, attr.mode), (node.kind as i32, links, node.mode), "inode {ino}");
         assert_eq!(!entry.hints.is_empty(), node.hinted, "hints of {ino}");
         if node.kind == InodeKind::Directory {
-            // In pages of two: the seams are part of it.
+            // In pages of two, to cover page boundaries.
             let mut listed = Vec::new();
             loop {
                 let after = listed.last().map_or(Vec::new(), |(name, _): &(u8, u64)| vec![*name]);

@@ -1,5 +1,5 @@
-//! Placement hints: new chunks go to groups that begin where the hint says, known ones are shared only there, what cannot be
-//! followed is done without and counted.
+//! Placement hints: new chunks go to groups that begin where the hint says, and known chunks are shared only there. A hint
+//! that cannot be followed is ignored and counted.
 
 use crate::rig::*;
 use tessera_wire::meta::*;
@@ -85,7 +85,7 @@ fn a_group_of_files_is_on_one_host_and_groups_are_on_many() {
     assert!(all.len() >= 5, "{all:?}");
 }
 
-/// A copy that the writer's own host can hold need not be sent.
+/// A copy that the writer's own host can hold is not sent.
 #[test]
 fn a_further_copy_of_what_goes_elsewhere_stays_with_the_writer() {
     let mut rig = Rig::new(8);
@@ -170,12 +170,12 @@ fn what_cannot_be_followed_is_done_without_and_counted() {
     let first = ask(&mut rig, session, "none", &[big(200)]);
     assert_ne!(anchors(&first, 1)[0], ["h7"]);
     assert_eq!(not_met(&mut rig), before + 1);
-    // Asked again it is not stored once more.
+    // A repeated request does not store it again.
     let second = ask(&mut rig, session, "none", &[big(200)]);
     assert_eq!(second.answers[0].chunk_id, first.answers[0].chunk_id);
 }
 
-/// When the groups of a host are full, others that begin there are opened.
+/// When the groups of a host are full, the manager opens new groups that begin there.
 #[test]
 fn full_groups_of_an_anchor_are_followed_by_others() {
     let config = crate::config::Config { pg_cap_bytes: 1000, ..config() };

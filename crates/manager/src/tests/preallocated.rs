@@ -1,4 +1,4 @@
-//! PreallocatedChunks: what is filled and committed in one, what is refused, and what becomes of those that are not used (P4, P14).
+//! Preallocated chunks: one-shot commits, refusals, and the collection of unused chunks (P4, P14).
 
 use crate::rig::{Rig, chunk};
 use tessera_wire::meta::*;
@@ -10,7 +10,7 @@ pub(super) fn redundancy(value: &str) -> Vec<Hint> {
     vec![Hint { name: "redundancy".into(), value: value.into() }]
 }
 
-/// Opens a file, and asks for preallocated along with it.
+/// Opens a file and asks for preallocated chunks.
 pub(super) fn draw(rig: &mut Rig, count: u32, hints: Vec<Hint>) -> OpenWriteReply {
     let op_id = rig.op();
     let open = OpenWrite { op_id, parent: 1, name: b"asked".to_vec(), hints, ..Default::default() };

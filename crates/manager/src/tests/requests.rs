@@ -1,4 +1,4 @@
-//! Requests one by one: what they do, what they refuse.
+//! Single requests: their effects and refusals.
 
 use crate::core::Event;
 use crate::rig::*;
@@ -18,7 +18,7 @@ fn a_file_is_written_and_read() {
     assert_eq!((extents.next_offset, extents.chunks.len(), extents.classes.len()), (300, 2, 1));
     assert_eq!(extents.map.unwrap().nodes.len(), 4);
     assert_eq!(read.attr.unwrap().size_bytes, 300);
-    // The same again: everything is durable and nothing new.
+    // The same again: every chunk is durable and none is new.
     let session = rig.open_write(dir, "g", &[]).unwrap().session_id;
     let again = rig.allocate(session, &[chunk(b'a'), chunk(b'c')]).unwrap().answers;
     assert_eq!(again[0].state, ChunkState::Durable as i32);
@@ -41,7 +41,7 @@ fn reserved(rig: &Rig) -> u64 {
     rig.core.soft().sessions.reserved_bytes()
 }
 
-/// A client that is gone keeps no space from others; one that was only cut off reserves again when it comes back.
+/// A client that is gone holds no reservation; a client that was only cut off reserves again when it returns.
 #[test]
 fn what_a_client_reserved_is_free_when_its_last_connection_ends() {
     const WANTED: u64 = 600 << 20;
@@ -80,8 +80,8 @@ fn large(bytes: std::ops::Range<u8>) -> Vec<ChunkName> {
     bytes.map(|c| ChunkName { hash: vec![c; 32].into(), len_bytes: 4 * MIB, region: 0 }).collect()
 }
 
-/// Data is refused for want of room only when it is new and what is free is reserved by others: before its chunks are named
-/// nobody knows how much of it is stored already.
+/// Data is refused for lack of room only if it is new and other clients have reserved the free space: before the client
+/// names its chunks, the manager does not know how much is stored already.
 #[test]
 fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     let mut rig = Rig::new(0);
@@ -96,7 +96,7 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     };
     let alice = open(&mut rig, ALICE, 120 * MIB, vec![]).unwrap();
     assert_eq!(reserved(&rig), 120 * MIB);
-    // More than there is: as much as there is is reserved, for it may be stored already.
+    // A request for more than the free space reserves all of it, because the data may be stored already.
     let bob = open(&mut rig, BOB, 1000 * MIB, vec![]).unwrap();
     assert_eq!(reserved(&rig), room);
     let off = Hint { name: "dedup".into(), value: "off".into() };
@@ -121,7 +121,7 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     rig.allocate(bob, &large(12..13)).unwrap();
 }
 
-/// A file that nobody may read stays one; a client that says no mode gets the usual one.
+/// A file of mode 0 keeps it; a client that sends no mode gets the default.
 #[test]
 fn a_new_file_has_the_mode_it_was_given_be_it_none() {
     let mut rig = Rig::new(4);

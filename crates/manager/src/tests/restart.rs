@@ -127,9 +127,8 @@ fn answers_are_forgotten_in_the_end() {
     assert!(!rig.dump(&[]).contains("\nops "), "{}", rig.dump(&[]));
 }
 
-/// P8: a clock that is set forward (or a process that was stopped) is no time in which a client could have repeated a
-/// request, or renewed a session. The same holds for a manager that was away. Set back, it does not keep what it has for
-/// so much longer.
+/// P8: a jump forward of the clock (or a stopped process, or a manager that was down) does not count as time in which a
+/// client could repeat a request or renew a session. A jump backwards does not prolong what the manager keeps.
 #[test]
 fn p8_a_clock_that_is_set_forgets_no_answer_and_no_session() {
     let soon = || Config { down_after_ms: 5_000, ..config() };
@@ -226,7 +225,7 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
     let core = ManagerCore::start(Db::open(dir.path()).unwrap(), Config::default(), 1).unwrap();
     assert_eq!((core.meta().term, core.meta().last_now_ns), (2, 5), "a higher term, and time does not run backwards");
     drop(core);
-    // From the future.
+    // A newer schema.
     let path = dir.path().join(FILE_NAME);
     rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let bytes = std::fs::read(&path).unwrap();
@@ -234,7 +233,7 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
     assert!(matches!(error, DbError::FromTheFuture { got: 99, .. }), "{error}");
     assert!(error.to_string().contains("--restore"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "left as it was");
-    // Not ours, not even SQLite.
+    // A foreign file that is not SQLite.
     for content in [&b"not a database, far from it, but long enough to look like one"[..], b""] {
         std::fs::write(&path, content).unwrap();
         assert!(matches!(Db::open(dir.path()), Err(DbError::NotOurs { .. })));
@@ -258,7 +257,7 @@ fn a_writers_session_ends_when_it_is_not_used() {
     );
 }
 
-/// P6, P12: a clock that is set back, or that a restart finds behind what was written before, does not stop the manager's time.
+/// P6, P12: a clock that is set back, or that is behind the last written time at a restart, does not stop the manager's time.
 #[test]
 fn a_clock_that_is_set_back_does_not_stop_time() {
     let config = Config { down_after_ms: 1_000, out_after_ms: 60_000, node_lease_ms: 900, ..config() };

@@ -54,7 +54,7 @@ fn it_serves_stops_and_finds_everything_again() {
     let (listed, _) =
         client.call_wait(&manager.endpoints()[0], &List { ino: 1, ..Default::default() }, vec![], WAIT).unwrap();
     assert_eq!(listed.entries.len(), 401);
-    // Figures are published by the core's thread now and then, not with each answer.
+    // The core's thread publishes stats periodically, not with each reply.
     let published = || manager.metrics().render().contains("tessera_manager_requests_total");
     let deadline = std::time::Instant::now() + WAIT;
     while !published() && std::time::Instant::now() < deadline {
@@ -63,7 +63,7 @@ fn it_serves_stops_and_finds_everything_again() {
     assert!(published());
 }
 
-/// The log is shortened by snapshots that are taken while commands go on; a restart finds all of it.
+/// Snapshots taken while commands continue shorten the log; a restart finds every command.
 #[test]
 fn snapshots_are_taken_beside_the_core() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn nodes_of_another_cluster_are_refused_with_a_reason() {
     assert_eq!(ask(dialer(1, |hello| hello.cluster_id = vec![9; 16])), Err(Code::WrongCluster));
 }
 
-/// A manager that was started on an empty directory instead of being restored is found out by the first node.
+/// The first node detects a manager that was started on an empty directory instead of restored.
 #[test]
 fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
     let dir = tempfile::tempdir().unwrap();
