@@ -68,7 +68,10 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// The group, which must exist.
+    /// The group `pg_id`.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist.
     pub fn pg(&self, db: &Db, pg_id: u64) -> Result<Arc<Pg>> {
         if let Some(pg) = self.pgs.borrow().get(&pg_id) {
             return Ok(pg.clone());
@@ -83,7 +86,10 @@ impl Caches {
         }
     }
 
-    /// The class, which must exist.
+    /// The class `class_id`.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist.
     pub fn class(&self, db: &Db, class_id: u32) -> Result<Arc<ClassInfo>> {
         if let Some(class) = self.classes.borrow().get(&class_id) {
             return Ok(class.clone());

@@ -346,7 +346,10 @@ pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
     }
 }
 
-/// The disk, or an error that names it.
+/// The disk `disk_id`.
+///
+/// # Errors
+/// `NotFound` if it does not exist.
 pub fn need_disk(conn: &Connection, disk_id: u64) -> Result<DiskRow> {
     match disk(conn, disk_id)? {
         Some(disk) => Ok(disk),

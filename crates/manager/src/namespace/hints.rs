@@ -25,6 +25,9 @@ impl HintSet {
     }
 
     /// Sets one hint by its own or its classic name. The value is validated and made canonical (P14).
+    ///
+    /// # Errors
+    /// `Invalid` if the name or the value is not valid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = match canonical(name, value) {
             Ok(canonical) => canonical,

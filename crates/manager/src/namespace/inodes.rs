@@ -209,7 +209,7 @@ pub fn root_if_none(ino: u64) -> u64 {
 /// The directory `ino`; 0 stands for the root.
 ///
 /// # Errors
-/// `NotFound` or `NotDirectory`.
+/// `NotFound` if it does not exist; `NotDirectory` if it is not a directory.
 pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
     let inode = get(db, root_if_none(ino))?;
     match inode.is_directory() {
@@ -294,6 +294,9 @@ pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
 }
 
 /// Rejects a name that no directory entry can have (P14).
+///
+/// # Errors
+/// `NameTooLong`; `Invalid` if the name is empty, reserved, or contains a slash or NUL.
 pub fn check_name(name: &[u8]) -> Result<()> {
     let shown = String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned();
     if name.len() > MAX_NAME_BYTES {

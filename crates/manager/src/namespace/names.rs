@@ -142,6 +142,9 @@ pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
 }
 
 /// Rejects a number for a new inode that was never drawn or is in use (P14).
+///
+/// # Errors
+/// `Invalid` if it was never drawn; `Exists` if it is in use.
 pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Result<()> {
     if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
         return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));

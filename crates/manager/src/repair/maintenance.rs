@@ -9,6 +9,9 @@ use crate::soft::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
 
 /// Starts a job if the request asks for one.
+///
+/// # Errors
+/// `Invalid` if the job is unknown.
 pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
     let what = request.what();
     if what == MaintenanceJob::Unknown {

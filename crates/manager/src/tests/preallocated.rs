@@ -68,7 +68,7 @@ fn a_file_is_opened_and_committed_in_one() {
     assert_eq!(chunks_of(&mut rig, "f"), commit.preallocated_ids);
     assert_eq!(rig.ask(&commit).unwrap(), reply, "P8: the same again is answered, not done");
     rig.audit();
-    // What is there now is found by whoever asks, in whatever way.
+    // Both an allocation and a one-shot commit find the stored chunks.
     let session_id = rig.open_write(1, "g", &[("redundancy", SPEC)]).unwrap().session_id;
     let answers = rig.allocate(session_id, &[chunk(1)]).unwrap().answers;
     assert_eq!((answers[0].state(), answers[0].chunk_id), (ChunkState::Durable, commit.preallocated_ids[0]));
