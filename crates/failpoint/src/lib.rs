@@ -8,9 +8,9 @@
 //!
 //! # Cost
 //! Without the feature `active`, [`is_active`] is a `const fn` that returns false, and the compiler removes what it guards.
-//! Production crates depend on this crate without the feature; their dev-dependencies and `tessera-sim` turn it on. So
-//! `cargo build -p tessera-cli` has no failpoints. `cargo build --workspace` has them (Cargo unifies features over all
-//! selected packages, and `tessera-sim` is one): never ship a binary of that build. `tests/table.rs` checks all of this.
+//! Production crates depend on this crate without the feature; only their dev-dependencies turn it on. So `cargo build -p
+//! tessera-cli` has no failpoints. A build that selects tests too (`--all-targets`) may have them, because Cargo unifies the
+//! features of what it builds together: never ship a binary of such a build. `tests/table.rs` checks the dependencies.
 //!
 //! # One registry per thread
 //! The simulator runs whole clusters in parallel threads of one process, one with a failpoint and its neighbour without. So
