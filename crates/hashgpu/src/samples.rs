@@ -4,7 +4,7 @@ use crate::digest::{Function, SEGMENT_BYTES};
 use crate::operations::{AskBloom, DigestBatch, FindInLevels, HashWindows, Segmented};
 use crate::windows::Windows;
 use std::sync::Arc;
-use tessera_accel::runtime::{self, Operation};
+use tessera_accel::runtime::{self, Operation, add_sample};
 
 /// A job of each primitive of accel and of this crate on about `bytes` of input, always in the same order: for
 /// [`tessera_accel::runtime::Options::samples`]. Leaves out primitives that cannot be so large.
@@ -12,19 +12,15 @@ pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
     let mut samples = runtime::samples(bytes);
     let message = (bytes / 16).clamp(64, SEGMENT_BYTES);
     for function in [Function::Md5, Function::Sha1, Function::Sha256] {
-        add(&mut samples, DigestBatch::new(function, &vec![message; bytes / message]));
+        add_sample(&mut samples, DigestBatch::new(function, &vec![message; bytes / message]));
     }
-    add(&mut samples, Segmented::new(Function::Sha1, bytes, message));
+    add_sample(&mut samples, Segmented::new(Function::Sha1, bytes, message));
     let windows = Windows::new(Function::Md5, 20, 20, 8);
-    add(&mut samples, windows.ok().and_then(|windows| HashWindows::new(windows, bytes)));
+    add_sample(&mut samples, windows.ok().and_then(|windows| HashWindows::new(windows, bytes)));
     let words = bytes / 16;
-    add(&mut samples, FindInLevels::new(&[words / 2, words - words / 2], words));
-    add(&mut samples, AskBloom::new((bytes / 64).max(1), words));
+    add_sample(&mut samples, FindInLevels::new(&[words / 2, words - words / 2], words));
+    add_sample(&mut samples, AskBloom::new((bytes / 64).max(1), words));
     samples
-}
-
-fn add(samples: &mut Vec<Arc<dyn Operation>>, sample: Option<impl Operation + 'static>) {
-    samples.extend(sample.map(|s| Arc::new(s) as Arc<dyn Operation>));
 }
 
 #[cfg(test)]

@@ -120,30 +120,31 @@ pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
     const CHUNKS: usize = 4;
     let lens = [bytes / CHUNKS; CHUNKS];
     let mut samples: Vec<Arc<dyn Operation>> = Vec::new();
-    add(&mut samples, HashBatch::names(&lens));
-    add(&mut samples, HashBatch::trees(&lens));
+    add_sample(&mut samples, HashBatch::names(&lens));
+    add_sample(&mut samples, HashBatch::trees(&lens));
     if let Ok(code) = Code::new(4, 2, Matrix::Cauchy1).map(Arc::new) {
-        add(&mut samples, Some(Multiply::encode(&code, bytes / 4, 1)));
-        add(&mut samples, Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1));
-        add(&mut samples, Multiply::update(&code, 1, bytes / 4, 1));
-        add(&mut samples, Some(Verify::rs(&code, bytes / 6, 1)));
+        add_sample(&mut samples, Some(Multiply::encode(&code, bytes / 4, 1)));
+        add_sample(&mut samples, Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1));
+        add_sample(&mut samples, Multiply::update(&code, 1, bytes / 4, 1));
+        add_sample(&mut samples, Some(Verify::rs(&code, bytes / 6, 1)));
     }
     if let Ok(params) = Params::new(4096, 65536) {
-        add(&mut samples, FindCandidates::new(&params, 63, bytes));
+        add_sample(&mut samples, FindCandidates::new(&params, 63, bytes));
     }
     // The packet size of the store's own classes, unless `bytes` is too small for a few stripes of it.
     let packet = if bytes < 32 << 10 { 64 } else { 1024 };
     if let Ok(code) = XorCode::new(Technique::Liberation, 3, 2, 3, packet).map(Arc::new) {
         let len = |fragments: usize| bytes / fragments / code.stripe_bytes() * code.stripe_bytes();
-        add(&mut samples, XorFragments::encode(&code, len(3), 1));
-        add(&mut samples, XorFragments::reconstruct(&code, &[2, 3, 4], &[0, 1], len(3), 1));
-        add(&mut samples, XorFragments::update(&code, 1, len(4), 1));
-        add(&mut samples, Verify::xor(&code, len(5), 1));
+        add_sample(&mut samples, XorFragments::encode(&code, len(3), 1));
+        add_sample(&mut samples, XorFragments::reconstruct(&code, &[2, 3, 4], &[0, 1], len(3), 1));
+        add_sample(&mut samples, XorFragments::update(&code, 1, len(4), 1));
+        add_sample(&mut samples, Verify::xor(&code, len(5), 1));
     }
     samples
 }
 
-fn add(samples: &mut Vec<Arc<dyn Operation>>, sample: Option<impl Operation + 'static>) {
+/// Adds a sample job, unless its size leaves nothing to do.
+pub fn add_sample(samples: &mut Vec<Arc<dyn Operation>>, sample: Option<impl Operation + 'static>) {
     samples.extend(sample.map(|s| Arc::new(s) as Arc<dyn Operation>));
 }
 

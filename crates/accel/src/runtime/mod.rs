@@ -33,7 +33,7 @@ mod workers;
 mod tests;
 
 pub use backend::{Backend, Fault, Stream};
-pub use calibrate::{fill_sample, samples};
+pub use calibrate::{add_sample, fill_sample, samples};
 pub use central::{DeviceState, Queues};
 pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use kept::{CalibrationSource, calibration_file};
