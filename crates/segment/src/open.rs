@@ -440,7 +440,9 @@ impl Opening {
             "{:?} is beyond the last record",
             self.ledger.point
         );
-        let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(|s| s.size_limit_bytes > 0);
+        // The segment before a removed unborn one is sealed: nothing has checked its tail.
+        let may_grow = |s: &Arc<Segment>| s.size_limit_bytes > 0 && s.number == self.highest;
+        let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(may_grow);
         let writer = Writer {
             open,
             next_segment: self.highest + 1,

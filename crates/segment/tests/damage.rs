@@ -161,6 +161,29 @@ fn rot_before_the_tail_is_not_cut() {
     assert!(store.get(id(99, 0)).unwrap().is_some() && store.get(last.id).unwrap().unwrap().verify().is_err());
 }
 
+/// A segment that was cut within a record takes no more records when the segment after it has lost its header: a record
+/// after the cut would begin where no scan looks, and the next rebuild of the index would lose it.
+#[test]
+fn the_segment_before_an_unborn_one_takes_no_records() {
+    let (disk, store) = filled();
+    let files = files(&disk);
+    drop(store);
+    let mut segments: Vec<&String> = files.keys().filter(|p| p.ends_with(".seg")).collect();
+    let (last, before) = (segments.pop().unwrap(), segments.pop().unwrap());
+    let disk = copy(&files);
+    disk.open(last, OpenMode::Existing).unwrap().truncate(7).unwrap();
+    let cut = files[before].len() as u64 - 1;
+    disk.open(before, OpenMode::Existing).unwrap().truncate(cut).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let (store, report) = SegmentStore::open(disk.clone(), small(), &mut |_| {}).unwrap();
+    assert!(report.removed_unborn.is_some());
+    put(&store, id(500, 0), 300).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    let (store, _) = SegmentStore::open(disk, small(), &mut |_| {}).unwrap();
+    store.get(id(500, 0)).unwrap().unwrap().verify().unwrap();
+}
+
 #[test]
 fn lost_and_misdirected_writes_are_found() {
     for fault in [Fault::LostWrite, Fault::Misdirected { sectors: 2 }] {
