@@ -23,11 +23,17 @@
 //! (`fuse/src/spool`) are state behind a mutex that calls the client while it is locked. They will become events and
 //! actions here: Clean, Buffered, Streaming, Spooled, Draining and Failed files.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(clippy::await_holding_lock)]
+
 pub mod attr;
+pub mod backend;
 pub mod kernel_cache;
 pub mod namespace;
 pub mod rewrite_queue;
 pub mod spool;
 pub mod synthetic;
+#[cfg(test)]
+mod testing;
 pub mod write_buffer;
 pub mod xattr;

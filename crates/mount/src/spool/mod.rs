@@ -1,8 +1,156 @@
-//! The parts of the spool that touch no disk: the format of a log ([`record`]), the file that a log describes
-//! ([`overlay`]), the replay of a log from an earlier mount ([`replay`]), and the limits for all logs ([`budget`]).
+//! The spool: files that are written to a local disk first, and pushed into the store after the close (stdchk's
+//! complete local writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written
+//! ([`staged`], its incremental writes).
+//!
+//! A log has records ([`record`]) that describe a file ([`overlay`]); [`replay`] reads what an earlier mount left, and
+//! [`budget`] limits all logs together.
 
 pub mod budget;
 pub mod overlay;
 pub mod record;
 pub mod replay;
 pub mod speed;
+pub mod staged;
+
+use budget::Budget;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use tessera_disk::Disk;
+use tokio::sync::mpsc;
+
+/// Where a mount spools, and how much.
+#[derive(Clone)]
+pub struct SpoolConfig {
+    /// The disk. No other mount uses it.
+    pub disk: Arc<dyn Disk>,
+    /// Limit of the bytes of all files in the spool.
+    pub limit_bytes: u64,
+    /// The cluster, to which the files in the spool belong.
+    pub cluster_id: Vec<u8>,
+}
+
+/// Events since the mount began.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub pushed: AtomicU64,
+    pub segments: AtomicU64,
+    pub fallbacks: AtomicU64,
+    pub conflicts: AtomicU64,
+    pub dropped: AtomicU64,
+    pub set_aside: AtomicU64,
+    pub retries: AtomicU64,
+}
+
+/// State of a spool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpoolFigures {
+    /// Limit in bytes.
+    pub limit_bytes: u64,
+    /// Bytes used.
+    pub used_bytes: u64,
+    /// Files that wait.
+    pub waiting_files: u64,
+    /// Versions pushed, since the mount began.
+    pub pushed: u64,
+    /// Local files of incremental writes.
+    pub segments: u64,
+    /// Files written by sliding window although their policy asks for the spool.
+    pub fallbacks: u64,
+    /// Files kept under another name because another client replaced them.
+    pub conflicts: u64,
+    /// Files removed before they were pushed.
+    pub dropped: u64,
+    /// Logs that cannot be read.
+    pub set_aside: u64,
+    /// Failed pushes that are retried.
+    pub retries: u64,
+}
+
+/// See the module.
+pub struct Spool {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) budget: Arc<Budget>,
+    /// The cluster.
+    pub cluster_id: Vec<u8>,
+    pub(crate) counts: Counts,
+    queue: mpsc::UnboundedSender<u64>,
+    stopping: AtomicBool,
+    segments: AtomicU64,
+}
+
+impl Spool {
+    /// A spool on a disk. The receiver yields the inodes to push.
+    pub fn new(config: SpoolConfig) -> (Spool, mpsc::UnboundedReceiver<u64>) {
+        let SpoolConfig { disk, limit_bytes, cluster_id } = config;
+        let (queue, queued) = mpsc::unbounded_channel();
+        let (budget, counts) = (Arc::new(Budget::new(limit_bytes)), Counts::default());
+        let (stopping, segments) = Default::default();
+        (Spool { disk, budget, cluster_id, counts, queue, stopping, segments }, queued)
+    }
+
+    /// Queues a file for a push.
+    pub fn push(&self, ino: u64) {
+        // Fails if the tasks that push have ended; then the next mount pushes.
+        let _ = self.queue.send(ino);
+    }
+
+    /// Counts a file that is written by sliding window instead.
+    pub(crate) fn falls_back(&self, ino: u64, why: &dyn std::fmt::Display) {
+        self.counts.fallbacks.fetch_add(1, Relaxed);
+        tracing::warn!(ino, %why, "a file is written without the spool");
+    }
+
+    pub(crate) fn count_segment(&self) {
+        self.counts.segments.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn next_segment(&self) -> String {
+        format!("{:x}.segment", self.segments.fetch_add(1, Relaxed))
+    }
+
+    /// Stops retries of failed pushes.
+    pub fn stop(&self) {
+        self.stopping.store(true, Release);
+    }
+
+    /// Whether [`Spool::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Acquire)
+    }
+
+    /// The spool's state; `waiting`: number of files that wait.
+    pub fn figures(&self, waiting: usize) -> SpoolFigures {
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        SpoolFigures {
+            limit_bytes: self.budget.limit_bytes(),
+            used_bytes: self.budget.used_bytes(),
+            waiting_files: waiting as u64,
+            pushed: count(&self.counts.pushed),
+            segments: count(&self.counts.segments),
+            fallbacks: count(&self.counts.fallbacks),
+            conflicts: count(&self.counts.conflicts),
+            dropped: count(&self.counts.dropped),
+            set_aside: count(&self.counts.set_aside),
+            retries: count(&self.counts.retries),
+        }
+    }
+
+    /// As [`Spool::figures`], in JSON.
+    pub fn shown(&self, waiting: usize) -> Value {
+        let f = self.figures(waiting);
+        json!({
+            "directory": self.disk.describe(),
+            "limit_bytes": f.limit_bytes,
+            "used_bytes": f.used_bytes,
+            "waiting_files": f.waiting_files,
+            "pushed": f.pushed,
+            "segments": f.segments,
+            "fallbacks": f.fallbacks,
+            "conflicts": f.conflicts,
+            "dropped": f.dropped,
+            "set_aside": f.set_aside,
+            "retries": f.retries,
+        })
+    }
+}
