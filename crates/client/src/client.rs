@@ -106,7 +106,7 @@ impl Client {
     /// # Errors
     /// The manager does not answer.
     pub fn status(&self) -> Result<ClusterStatus, Error> {
-        self.context.ask(&GetStatus {}).map_err(Error::Cluster)
+        Ok(self.context.ask(&GetStatus {})?)
     }
 
     /// Drains a node (by id or name) or one of its disks (0: all), or stops draining it.
@@ -116,7 +116,8 @@ impl Client {
     pub fn drain(&self, node: &str, disk_id: u64, undo: bool) -> Result<(), Error> {
         let node_id = if disk_id == 0 { self.node_id(node)? } else { 0 };
         let request = Drain { op_id: self.context.op_id(), node_id, disk_id, undo };
-        self.context.ask(&request).map(drop).map_err(Error::Cluster)
+        self.context.ask(&request)?;
+        Ok(())
     }
 
     /// Starts a maintenance job, or reports on the one that runs.
@@ -124,7 +125,7 @@ impl Client {
     /// # Errors
     /// The manager refuses, or does not answer.
     pub fn maintain(&self, what: MaintenanceJob, start: bool) -> Result<MaintainReply, Error> {
-        self.context.ask(&Maintain { what: what as i32, start }).map_err(Error::Cluster)
+        Ok(self.context.ask(&Maintain { what: what as i32, start })?)
     }
 
     /// Fragments that all ended reads of this client had to do without, summed.
@@ -166,7 +167,7 @@ impl Client {
     }
 
     fn node_id(&self, id_or_name: &str) -> Result<u64, Error> {
-        self.context.refresh_map().map_err(Error::Cluster)?;
+        self.context.refresh_map()?;
         let found = self.context.view.read().find_node(id_or_name).map(|node| node.node_id);
         let unknown = || format!("there is no node {id_or_name:?}; see `tessera node list`");
         found.ok_or_else(|| Error::Cluster(WireError::new(Code::NotFound, unknown())))

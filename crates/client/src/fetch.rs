@@ -8,14 +8,13 @@
 //! gives up while enough members answer (P12). It sends no messages: the core that owns it batches its requests.
 
 use crate::config::{Options, ms};
-use crate::error::ReadError;
-use crate::view::View;
+use crate::error::Cause;
+use crate::view::{SharedView, View};
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_accel::hash::Hash;
-use tessera_stripe::Class;
-use tessera_stripe::{ClassLayout, DecodeJob, Decoded, Fragment};
-use tessera_wire::data::GetFragments;
+use tessera_stripe::{Class, ClassLayout, DecodeJob, Decoded, Fragment};
+use tessera_wire::data::{GetFragments, GetResult};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::rpc::Answer;
 use tessera_wire::{ChunkInfo, Code, Error, PgInfo};
@@ -39,42 +38,44 @@ pub(crate) enum Step {
     NeedMap,
     /// The chunk.
     Done(Vec<Bytes>),
-    /// Too few of its fragments are within reach, and the fetch waits for more. How many are needed, at hand, and what
-    /// is missing.
-    Waits(Fault),
+    /// Too few of its fragments are within reach, and the fetch waits for more.
+    Waits(Cause),
     /// It cannot be read.
-    Failed(Fault),
+    Failed(Cause),
 }
 
-/// Why a chunk cannot be read. The owner knows the file's name and makes a `ReadError` of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
-    TooFew { needed: u32, got: u32, missing: String },
-    Corrupt { bad: String },
+/// What a fetch sees during a step, and what the step asks of the fetch's owner.
+pub(crate) struct FetchContext<'a> {
+    now: i64,
+    view: &'a View,
+    options: &'a Options,
+    out: Vec<Step>,
 }
 
-impl Fault {
-    pub fn into_error(self, file: &str, chunk_id: u64) -> ReadError {
-        let file = file.to_string();
-        match self {
-            Fault::TooFew { needed, got, missing } => {
-                ReadError::TooFewFragments { file, chunk_id, needed, got, missing }
-            }
-            Fault::Corrupt { bad } => ReadError::Corrupt { file, chunk_id, bad },
-        }
+/// One item of the answer to a get: its bytes, the fragment's checksum and the chunk's group hashes.
+#[derive(Debug)]
+pub(crate) struct FetchedRange {
+    pub bytes: Bytes,
+    pub crc32c: u32,
+    pub groups: Bytes,
+}
+
+/// The items of an answer to a get of `expected` items; if its lengths do not fit, nothing in it is used (P14).
+pub(crate) fn split_answer(answer: Answer, expected: usize) -> Result<Vec<Result<FetchedRange, Error>>, Error> {
+    let (reply, mut payload) = answer.decode::<GetFragments>()?;
+    let lens = reply.results.iter().filter(|r| r.error.is_none()).map(|r| r.len_bytes as usize);
+    if reply.results.len() != expected || lens.sum::<usize>() != payload.len() {
+        let message = format!("{} results and {} bytes do not fit what was asked", reply.results.len(), payload.len());
+        return Err(Error::new(Code::Internal, message));
     }
-}
-
-/// The one fragment of a reply to a get of one.
-pub(crate) fn single_fragment(answer: Answer) -> Result<(Bytes, u32), Error> {
-    let (reply, payload) = answer.decode::<GetFragments>()?;
-    let nonsense = || Error::new(Code::Corrupt, "the node's answer does not fit what was asked");
-    let result = reply.results.into_iter().next().ok_or_else(nonsense)?;
-    match result.error {
+    let range = |result: GetResult| match result.error {
         Some(error) => Err(error),
-        None if payload.len() == result.len_bytes as usize => Ok((payload, result.crc32c)),
-        None => Err(nonsense()),
-    }
+        None => {
+            let bytes = payload.split_to(result.len_bytes as usize);
+            Ok(FetchedRange { bytes, crc32c: result.crc32c, groups: result.groups })
+        }
+    };
+    Ok(reply.results.into_iter().map(range).collect())
 }
 
 #[derive(Debug)]
@@ -170,29 +171,42 @@ impl Fetch {
         self.class.stored_len(self.chunk.len_bytes, fragment)
     }
 
+    /// Runs one step, and returns what it asks for.
+    pub fn run(
+        &mut self,
+        now: i64,
+        view: &SharedView,
+        options: &Options,
+        step: impl FnOnce(&mut Self, &mut FetchContext<'_>),
+    ) -> Vec<Step> {
+        let mut cx = FetchContext { now, view: &view.read(), options, out: Vec::new() };
+        step(self, &mut cx);
+        cx.out
+    }
+
     /// Requests the first fragments.
-    pub fn start(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
-        match view.pg(self.chunk.pg_id) {
+    pub fn start(&mut self, cx: &mut FetchContext<'_>) {
+        match cx.view.pg(self.chunk.pg_id) {
             Some(pg) => self.take_members(pg),
             None => self.waits_for_map = true,
         }
-        if self.waits_for_map { out.push(Step::NeedMap) } else { self.advance(now, view, options, out) }
+        if self.waits_for_map { cx.out.push(Step::NeedMap) } else { self.advance(cx) }
     }
 
     /// Tells the fetch that the group may have other members now.
-    pub fn on_map(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
+    pub fn on_map(&mut self, cx: &mut FetchContext<'_>) {
         if !std::mem::take(&mut self.waits_for_map) || self.finished {
             return;
         }
-        match view.pg(self.chunk.pg_id) {
+        match cx.view.pg(self.chunk.pg_id) {
             Some(pg) if self.pg.as_ref().is_none_or(|old| old.epoch < pg.epoch) => self.take_members(pg),
-            _ if self.pg.is_some() => self.reconsider(now, view, options, out),
+            _ if self.pg.is_some() => self.reconsider(cx),
             _ => {
                 let missing = format!("nothing is known of group {}", self.chunk.pg_id);
-                self.fail(Fault::TooFew { needed: self.class.k, got: 0, missing }, out);
+                self.fail(self.too_few(missing), cx);
             }
         }
-        self.advance(now, view, options, out);
+        self.advance(cx);
     }
 
     /// Takes new members: fragments at hand stay, and all disks are asked again.
@@ -218,31 +232,28 @@ impl Fetch {
     pub fn on_fragment(
         &mut self,
         want: &FragmentRequest,
-        result: Result<(Bytes, u32), Error>,
-        now: i64,
-        view: &View,
-        options: &Options,
-        out: &mut Vec<Step>,
+        result: Result<FetchedRange, Error>,
+        cx: &mut FetchContext<'_>,
     ) {
         if self.finished {
             return;
         }
-        let expected = self.class.stored_len(self.chunk.len_bytes, want.fragment);
-        let result = result.and_then(|(bytes, crc32c)| match bytes.len() == expected {
-            true => Ok((bytes, crc32c)),
-            false => Err(Error::new(Code::Corrupt, format!("{} bytes instead of {expected}", bytes.len()))),
+        let expected = self.stored_len(want.fragment);
+        let result = result.and_then(|got| match got.bytes.len() {
+            len if len == expected => Ok(Fragment { number: want.fragment, bytes: got.bytes, crc32c: got.crc32c }),
+            len => Err(Error::new(Code::Corrupt, format!("{len} bytes instead of {expected}"))),
         });
         let chunk_id = self.chunk.chunk_id;
         let Some(slot) = self.slots.get_mut(want.fragment as usize) else { return };
         let source = slot.sources.iter_mut().find(|s| s.disk_id == want.disk_id);
         match result {
-            Ok((bytes, crc32c)) => {
+            Ok(fragment) => {
                 if let Some(source) = source {
                     source.state = SourceState::Failed { error: Error::new(Code::Exists, "used") };
                 }
                 if !slot.is_sound() {
                     self.searched = false;
-                    slot.held = Some(Fragment { number: want.fragment, bytes, crc32c });
+                    slot.held = Some(fragment);
                     slot.suspect = false;
                 }
             }
@@ -256,11 +267,11 @@ impl Fetch {
                 }
             }
         }
-        self.advance(now, view, options, out);
+        self.advance(cx);
     }
 
     /// The result of decoding.
-    pub fn on_decoded(&mut self, result: Decoded, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
+    pub fn on_decoded(&mut self, result: Decoded, cx: &mut FetchContext<'_>) {
         self.decoding = false;
         if self.finished {
             return;
@@ -269,7 +280,7 @@ impl Fetch {
             Decoded::Verified { parts, wrong } => {
                 self.finished = true;
                 wrong.into_iter().for_each(|fragment| self.accuse(fragment));
-                out.push(Step::Done(parts));
+                cx.out.push(Step::Done(parts));
                 return;
             }
             Decoded::Mismatch { wrong } => {
@@ -282,7 +293,7 @@ impl Fetch {
                 }
             }
         }
-        self.advance(now, view, options, out);
+        self.advance(cx);
     }
 
     /// Notes a wrong fragment, with the disk it came from (the last one used).
@@ -297,25 +308,25 @@ impl Fetch {
     }
 
     /// Acts on late fragments, and retries what is due.
-    pub fn tick(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
+    pub fn tick(&mut self, cx: &mut FetchContext<'_>) {
         if self.finished {
             return;
         }
-        let hedge_ns = view.hedge_after_ns(options);
+        let hedge_ns = cx.view.hedge_after_ns(cx.options);
         for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()) {
             if let SourceState::Asked { at, late: late @ false } = &mut source.state {
-                *late = now.saturating_sub(*at) >= hedge_ns;
+                *late = cx.now.saturating_sub(*at) >= hedge_ns;
                 if *late {
-                    self.late_nodes.extend(view.node_of(source.disk_id));
+                    self.late_nodes.extend(cx.view.node_of(source.disk_id));
                 }
             }
         }
-        if self.retry_at.is_some_and(|at| at <= now) {
+        if self.retry_at.is_some_and(|at| at <= cx.now) {
             self.retry_at = None;
             self.waits_for_map = true;
-            out.push(Step::NeedMap);
+            cx.out.push(Step::NeedMap);
         }
-        self.advance(now, view, options, out);
+        self.advance(cx);
     }
 
     /// When [`Fetch::tick`] has something to do.
@@ -329,18 +340,18 @@ impl Fetch {
     }
 
     /// Decodes if enough fragments are at hand, and requests more if not.
-    fn advance(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
+    fn advance(&mut self, cx: &mut FetchContext<'_>) {
         if self.finished || self.decoding || self.waits_for_map || self.retry_at.is_some() {
             return;
         }
         if self.suffices(Slot::is_sound) && !self.search {
-            return self.decode(false, out);
+            return self.decode(false, cx);
         }
         while self.search || !self.suffices(|slot| slot.is_sound() || slot.is_coming()) {
-            let Some((i, j, node_id)) = self.choose(now, view, options) else { break };
+            let Some((i, j, node_id)) = self.choose(cx) else { break };
             let source = &mut self.slots[i].sources[j];
-            source.state = SourceState::Asked { at: now, late: false };
-            out.push(Step::Get(FragmentRequest { fragment: i as u32, disk_id: source.disk_id, node_id }));
+            source.state = SourceState::Asked { at: cx.now, late: false };
+            cx.out.push(Step::Get(FragmentRequest { fragment: i as u32, disk_id: source.disk_id, node_id }));
         }
         if self.slots.iter().any(Slot::is_asked) {
             return;
@@ -348,10 +359,10 @@ impl Fetch {
         // Nothing is in flight and nothing is left to request.
         if self.suffices(|slot| slot.held.is_some()) && !self.searched {
             self.search = true;
-            return self.decode(true, out);
+            return self.decode(true, cx);
         }
         self.waits_for_map = true;
-        out.push(Step::NeedMap);
+        cx.out.push(Step::NeedMap);
     }
 
     /// Whether the fragments whose slots satisfy `so` suffice to read the chunk.
@@ -360,10 +371,10 @@ impl Fetch {
         self.class.suffices(numbers)
     }
 
-    fn decode(&mut self, search: bool, out: &mut Vec<Step>) {
+    fn decode(&mut self, search: bool, cx: &mut FetchContext<'_>) {
         self.decoding = true;
         let usable = self.slots.iter().filter(|slot| search || slot.is_sound());
-        out.push(Step::Decode(DecodeJob {
+        cx.out.push(Step::Decode(DecodeJob {
             class: self.class.clone(),
             chunk_len: self.chunk.len_bytes,
             name: self.name,
@@ -373,7 +384,7 @@ impl Fetch {
     }
 
     /// The best fragment that is neither at hand nor in flight, from its best source: the index of both, and the node.
-    fn choose(&self, now: i64, view: &View, options: &Options) -> Option<(usize, usize, u64)> {
+    fn choose(&self, cx: &FetchContext<'_>) -> Option<(usize, usize, u64)> {
         let count = self.slots.len() as u64;
         let candidates = self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_sound() && !slot.is_coming());
         let sources = candidates.flat_map(|(i, slot)| {
@@ -381,52 +392,54 @@ impl Fetch {
             slot.sources.iter().enumerate().filter(untried).map(move |(j, source)| (i, j, slot, source))
         });
         let rated = sources.filter_map(|(i, j, slot, source)| {
-            let node_id = view.node_of(source.disk_id)?;
-            let local = !options.host.is_empty() && view.node(node_id).is_some_and(|n| n.host == options.host);
+            let node_id = cx.view.node_of(source.disk_id)?;
+            let remote = !cx.view.is_local(source.disk_id, &cx.options.host);
             // Copies are equal: each chunk starts at another one, so the load spreads.
             let turn = match self.class.coder() {
                 Some(_) => i as u64,
                 None => (i as u64 + self.chunk.chunk_id) % count,
             };
             let (copy, plain) = (self.class.is_copy(i as u32), self.class.is_plain(i as u32));
-            let cost = (slot.known_missing, view.readiness(source.disk_id, now), !copy, !plain, !local, turn, j);
-            Some((cost, (i, j, node_id)))
+            let readiness = cx.view.readiness(source.disk_id, cx.now);
+            Some(((slot.known_missing, readiness, !copy, !plain, remote, turn, j), (i, j, node_id)))
         });
         rated.min_by_key(|(cost, _)| *cost).map(|(_, choice)| choice)
     }
 
     /// Everything failed under the newest map: retries later what may come back, or gives up.
-    fn reconsider(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
-        if self.choose(now, view, options).is_some() {
+    fn reconsider(&mut self, cx: &mut FetchContext<'_>) {
+        if self.choose(cx).is_some() {
             return;
         }
-        let held = self.slots.iter().filter(|s| s.held.is_some()).count() as u32;
         let may_return = |s: &Source| matches!(&s.state, SourceState::Failed { error } if error.is_retryable());
         let hope = self.slots.iter().any(|slot| !slot.is_sound() && slot.sources.iter().any(may_return));
-        if hope && now.saturating_sub(self.started_ns) < ms(options.get_deadline_ms) {
+        if hope && cx.now.saturating_sub(self.started_ns) < ms(cx.options.get_deadline_ms) {
             self.attempts += 1;
             if self.attempts == 1 {
-                let needed = self.class.k;
-                out.push(Step::Waits(Fault::TooFew { needed, got: held, missing: self.describe() }));
+                cx.out.push(Step::Waits(self.too_few(self.describe())));
             }
             for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()).filter(|s| may_return(s)) {
                 source.state = SourceState::Untried;
             }
             self.searched = false;
-            self.retry_at = Some(now.saturating_add(options.backoff_ns(self.attempts)));
+            self.retry_at = Some(cx.now.saturating_add(cx.options.backoff_ns(self.attempts)));
             return;
         }
-        let needed = self.class.k;
-        let fault = match self.suffices(|slot| slot.held.is_some()) {
-            true => Fault::Corrupt { bad: self.describe() },
-            false => Fault::TooFew { needed, got: held, missing: self.describe() },
+        let cause = match self.suffices(|slot| slot.held.is_some()) {
+            true => Cause::Corrupt { chunk_id: self.chunk.chunk_id, bad: self.describe() },
+            false => self.too_few(self.describe()),
         };
-        self.fail(fault, out);
+        self.fail(cause, cx);
     }
 
-    fn fail(&mut self, fault: Fault, out: &mut Vec<Step>) {
+    fn too_few(&self, missing: String) -> Cause {
+        let got = self.slots.iter().filter(|s| s.held.is_some()).count() as u32;
+        Cause::TooFewFragments { chunk_id: self.chunk.chunk_id, needed: self.class.k, got, missing }
+    }
+
+    fn fail(&mut self, cause: Cause, cx: &mut FetchContext<'_>) {
         self.finished = true;
-        out.push(Step::Failed(fault));
+        cx.out.push(Step::Failed(cause));
     }
 
     /// The state of each fragment that is not sound, for people.

@@ -4,7 +4,7 @@
 //! them, or the lease ends; it runs from when the request was sent.
 
 use crate::client::Client;
-use crate::error::{ReadError, WriteError};
+use crate::error::FileError;
 use crate::locate::Located;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
@@ -288,7 +288,7 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// There is no such version, or the manager does not answer.
-    pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, ReadError> {
+    pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, FileError> {
         let file = format!("inode {ino}");
         let params = ReadParams { file, parent: 0, name: Vec::new(), ino, version, number: 0, first };
         ReadHandle::open(&self.client.context, params, &Cancel::default())
@@ -305,7 +305,7 @@ impl Inodes<'_> {
         bytes: Bytes,
         policy: Option<Policy>,
         mtime_ns: i64,
-    ) -> Result<WriteDone, WriteError> {
+    ) -> Result<WriteDone, FileError> {
         let size = Some(bytes.len() as u64);
         let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..params(ino, false) };
         crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
@@ -315,7 +315,7 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// `VersionConflict` if the name is taken; else as [`Inodes::write_whole`].
-    pub fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, WriteError> {
+    pub fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, policy, inos } = new;
         let params = WriteParams {
             target: Target::New { parent, name: name.to_vec(), ino, inos },
@@ -334,7 +334,7 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// There is no such file, or the manager refuses or does not answer.
-    pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
+    pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, FileError> {
         WriteHandle::open(&self.client.context, params(ino, patch), Cancel::default())
     }
 
@@ -343,7 +343,7 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// As [`Inodes::open_write`].
-    pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, WriteError> {
+    pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, FileError> {
         let params = WriteParams { if_version: Some(version), ..params(ino, patch) };
         WriteHandle::open(&self.client.context, params, Cancel::default())
     }

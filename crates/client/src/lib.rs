@@ -38,7 +38,7 @@ pub mod write;
 
 pub use client::Client;
 pub use config::Options;
-pub use error::{Error, PathOpError, ReadError, WriteError};
+pub use error::{Cause, Error, FileError};
 pub use path::{PathError, StorePath};
 pub use paths::{GetOptions, PutMode, PutOptions};
 pub use read::core::{Opened, ReadReport};

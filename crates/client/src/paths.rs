@@ -2,7 +2,7 @@
 //! ([`Inodes`]). Reads and writes of a name are one request to the manager, which resolves the name itself.
 
 use crate::client::Client;
-use crate::error::{Error, PathOpError, WriteError, by_name};
+use crate::error::{Cause, Error, by_name};
 use crate::inodes::{Inodes, NewAttr, RenameMode};
 use crate::lease_cache::Directory;
 use crate::locate::Located;
@@ -226,7 +226,7 @@ impl Client {
             }
         }
         if cancel.is_cancelled() {
-            return Err(PathOpError::Cancelled { operation: "remove", path: path.to_string() }.into());
+            return Err(Cause::Cancelled.of(format!("remove {path}")).into());
         }
         self.unlink(path, directory)?;
         *removed += 1;
@@ -389,7 +389,7 @@ impl Client {
         len_bytes: u64,
         mut options: PutOptions<'_>,
     ) -> Result<WriteDone, Error> {
-        let failed = |e: std::io::Error| WriteError::Source { file: path.to_string(), message: e.to_string() };
+        let failed = |e: std::io::Error| Cause::Input(e.to_string()).of(path.to_string());
         let mut progress = options.progress.take();
         let mut report = |done| {
             if let Some(progress) = progress.as_mut() {
@@ -488,24 +488,21 @@ impl Client {
 
 /// Adds the operation and the path to the manager's refusal.
 fn at<T>(operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
-    let refused = |error| PathOpError::Refused { operation, path: path.brief(), error: by_name(error) };
-    Ok(answer.map_err(refused)?)
-}
-
-fn hint_error(path: &StorePath, error: tessera_policy::HintError) -> PathOpError {
-    PathOpError::Hint { path: path.brief(), message: error.to_string() }
+    answer.map_err(|error| Error::Refused { operation, path: path.brief(), error: by_name(error) })
 }
 
 /// Hints in canonical form, or which of them is invalid or contradicts one before it.
-fn canonical(path: &StorePath, hints: &[(String, String)]) -> Result<Vec<Hint>, PathOpError> {
+fn canonical(path: &StorePath, hints: &[(String, String)]) -> Result<Vec<Hint>, Error> {
+    let invalid = |message: String| Error::Hint { path: path.brief(), message };
     let mut all: Vec<Hint> = Vec::with_capacity(hints.len());
     for (name, value) in hints {
-        let (own, value) = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
+        let (own, value) = tessera_policy::canonical(name, value).map_err(|e| invalid(e.to_string()))?;
         match all.iter().find(|hint| hint.name == own) {
-            Some(said) if said.value != value => {
-                let message =
-                    format!("{own}={} and {own}={value} (as {name}) exclude each other; give one", said.value);
-                return Err(PathOpError::Hint { path: path.brief(), message });
+            Some(first) if first.value != value => {
+                return Err(invalid(format!(
+                    "{own}={} and {own}={value} (as {name}) exclude each other; give one",
+                    first.value
+                )));
             }
             Some(_) => {}
             None => all.push(Hint { name: own.to_string(), value }),

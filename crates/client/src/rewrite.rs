@@ -4,7 +4,7 @@
 //! time. It is committed only if no client changed the file meanwhile; otherwise the rewrite starts again from the new
 //! version.
 
-use crate::error::{Error, WriteError};
+use crate::error::{Cause, Error, FileError};
 use crate::inodes::Inodes;
 use crate::read::ReadHandle;
 use crate::write::core::{Target, WriteDone, WriteParams};
@@ -31,7 +31,7 @@ impl Inodes<'_> {
                 return Ok(WriteDone::default());
             }
             match self.rewrite_version(ino, &from, &mut *progress, cancel) {
-                Err(WriteError::VersionConflict { .. }) if attempt < ATTEMPTS => {}
+                Err(FileError { cause: Cause::VersionConflict { .. }, .. }) if attempt < ATTEMPTS => {}
                 result => return Ok(result?),
             }
         }
@@ -44,7 +44,7 @@ impl Inodes<'_> {
         from: &ReadHandle,
         progress: ProgressFn<'_>,
         cancel: &Cancel,
-    ) -> Result<WriteDone, WriteError> {
+    ) -> Result<WriteDone, FileError> {
         let opened = from.opened();
         let size_bytes = from.len_bytes();
         let params = WriteParams {

@@ -6,7 +6,7 @@
 //! them.
 
 use crate::client::Client;
-use crate::error::{Error, ReadError, by_name};
+use crate::error::{Cause, Error, by_name};
 use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -35,7 +35,7 @@ impl Client {
     /// # Errors
     /// There is no such file, or a version was removed meanwhile.
     pub fn similarity(&self, path: &StorePath) -> Result<Vec<Similarity>, Error> {
-        let refused = |error| ReadError::Refused { file: path.brief(), error: by_name(error) };
+        let refused = |error| Cause::Refused(by_name(error)).of(path.brief());
         let ino = self.stat(path)?.ino;
         let versions = self.context.ask(&ListVersions { ino }).map_err(refused)?.versions;
         let mut previous = HashSet::new();

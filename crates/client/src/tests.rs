@@ -223,7 +223,7 @@ fn cancelled_writes_and_failing_sources_leave_nothing() {
     };
     let options = PutOptions { progress: Some(&mut stop), cancel: cancel.clone(), ..PutOptions::default() };
     let error = client.put(&path("tess:/f"), &data(20_000_000, 1)[..], options).unwrap_err();
-    assert!(matches!(error, Error::Write(WriteError::Cancelled { .. })), "{error}");
+    assert!(matches!(error, Error::File(FileError { cause: Cause::Cancelled, .. })), "{error}");
 
     struct Broken(usize);
     impl Read for Broken {
@@ -234,7 +234,10 @@ fn cancelled_writes_and_failing_sources_leave_nothing() {
     }
     let source = Source::Reader { reader: &mut Broken(2_000_000), len_bytes: None };
     let error = client.put(&path("tess:/g"), source, PutOptions::default()).unwrap_err();
-    assert!(matches!(&error, Error::Write(WriteError::Source { message, .. }) if message.contains("cable")), "{error}");
+    assert!(
+        matches!(&error, Error::File(FileError { cause: Cause::Input(message), .. }) if message.contains("cable")),
+        "{error}"
+    );
     assert!(fake.lock().names.is_empty());
 }
 

@@ -109,6 +109,11 @@ impl View {
         self.nodes.get(&node_id).map(|n| &n.value)
     }
 
+    /// Whether a disk's node has the host label `host`; an empty label is on no host.
+    pub fn is_local(&self, disk_id: u64, host: &str) -> bool {
+        !host.is_empty() && self.node_of(disk_id).and_then(|id| self.node(id)).is_some_and(|node| node.host == host)
+    }
+
     /// A node by its id or its name.
     pub fn find_node(&self, id_or_name: &str) -> Option<&NodeInfo> {
         let id = id_or_name.parse::<u64>().ok();

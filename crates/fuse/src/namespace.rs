@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_client::inodes::{NewAttr, NewFile as FileToWrite, NewNode};
-use tessera_client::{Client, Owner, WriteDone, WriteError};
+use tessera_client::{Client, FileError, Owner, WriteDone};
 use tessera_mount::namespace::{
     Action, AttrChange, EntryAttr, Event, FirstCommit, LookupResult, Loss, Namespace, NewFile, Scope, Waiter,
 };
@@ -174,7 +174,7 @@ impl NamespaceShell {
         ino: u64,
         mtime_ns: i64,
         bytes: &Bytes,
-    ) -> Option<Result<WriteDone, WriteError>> {
+    ) -> Option<Result<WriteDone, FileError>> {
         if self.with(|core, _| core.is_settled(ino)).is_some() {
             return None;
         }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, Opened, Owner, Progress, ReadError, WriteDone, WriteError};
+use tessera_client::{Cancel, FileError as ReadError, FileError as WriteError, Opened, Owner, Progress, WriteDone};
 use tessera_policy::Policy;
 use tessera_wire::meta::{ClusterStatus, Dirent, Entry, FileLock, LockOutcome, VersionInfo, Xattr};
 use tessera_wire::{Attr, Error};
@@ -51,7 +51,7 @@ pub trait Writer: 'static {
     /// Commits what was written, as one version, and keeps the session.
     ///
     /// # Errors
-    /// As [`Writer::write_at`]; [`WriteError::VersionConflict`] from a session of [`Backend::open_write_if`]. After an
+    /// As [`Writer::write_at`]; `VersionConflict` from a session of [`Backend::open_write_if`]. After an
     /// error that says that there was no answer, the store may have committed.
     async fn sync(&mut self) -> Result<WriteDone, WriteError>;
 
@@ -231,7 +231,7 @@ pub trait Backend: 'static {
     /// As [`Backend::write_whole`], for a file that the write creates.
     ///
     /// # Errors
-    /// [`WriteError::VersionConflict`] if the name is taken; else as [`Backend::write_whole`].
+    /// `VersionConflict` if the name is taken; else as [`Backend::write_whole`].
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, WriteError>;
 
     /// Rewrites a file's current version under its current policy. A version of 0 in the answer: there was nothing to

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{MS, Options};
-use crate::error::{ReadError, WriteError};
+use crate::error::FileError;
 use crate::job::Numbered;
 use crate::read::cache::ChunkCache;
 use crate::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
@@ -81,7 +81,7 @@ impl Drive {
 
     /// Runs a write to its end (background redundancy included). Returns the result of `Done` and the largest number of
     /// bytes held.
-    pub fn write(&mut self, core: &mut WriteCore, events: Vec<WriteEvent>) -> (Result<WriteDone, WriteError>, u64) {
+    pub fn write(&mut self, core: &mut WriteCore, events: Vec<WriteEvent>) -> (Result<WriteDone, FileError>, u64) {
         let (mut result, mut most) = (None, 0);
         let mut events = std::collections::VecDeque::from(events);
         for step in 0.. {
@@ -121,7 +121,7 @@ impl Drive {
     }
 
     /// Runs a write until its next `Done`; the core can go on.
-    pub fn write_until_done(&mut self, core: &mut WriteCore) -> Result<WriteDone, WriteError> {
+    pub fn write_until_done(&mut self, core: &mut WriteCore) -> Result<WriteDone, FileError> {
         loop {
             while let Some(action) = core.poll() {
                 match action {
@@ -140,7 +140,7 @@ impl Drive {
     }
 
     /// Opens `name` and reads a range.
-    pub fn read(&mut self, name: &str, offset: u64, len_bytes: u64, stream: bool) -> Result<Vec<u8>, ReadError> {
+    pub fn read(&mut self, name: &str, offset: u64, len_bytes: u64, stream: bool) -> Result<Vec<u8>, FileError> {
         let cache = ChunkCache::shared(1 << 20);
         let mut core = self.reader(name, cache, offset, len_bytes);
         self.read_with(&mut core, 1, offset, len_bytes, stream)
@@ -175,7 +175,7 @@ impl Drive {
         offset: u64,
         len_bytes: u64,
         stream: bool,
-    ) -> Result<Vec<u8>, ReadError> {
+    ) -> Result<Vec<u8>, FileError> {
         let mut out = Vec::new();
         core.handle(self.now, ReadEvent::Read { id, offset, len_bytes, stream });
         for _ in 0..1_000_000 {
@@ -271,6 +271,6 @@ pub(crate) fn write_all(data: &[u8], chunk: usize) -> Vec<WriteEvent> {
 }
 
 /// Reads all of a file, as a stream.
-pub(crate) fn read_all(drive: &mut Drive, name: &str) -> Result<Vec<u8>, ReadError> {
+pub(crate) fn read_all(drive: &mut Drive, name: &str) -> Result<Vec<u8>, FileError> {
     drive.read(name, 0, u64::MAX, true)
 }

@@ -6,7 +6,7 @@ pub mod core;
 
 use crate::context::Context;
 use crate::driver::{Core, Driver, Effect};
-use crate::error::ReadError;
+use crate::error::{Cause, FileError};
 use crate::job::{Numbered, Output};
 use crate::read::core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams, ReadReport};
 use crate::write::{Cancel, LOOK, Progress, ProgressFn};
@@ -45,7 +45,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// What readers see.
 #[derive(Default)]
 pub(crate) struct ReadStatus {
-    opened: Option<Result<Opened, ReadError>>,
+    opened: Option<Result<Opened, FileError>>,
     reads: HashMap<u64, ReadProgress>,
     report: ReadReport,
 }
@@ -53,7 +53,7 @@ pub(crate) struct ReadStatus {
 #[derive(Default)]
 struct ReadProgress {
     deliveries: VecDeque<Delivery>,
-    done: Option<Result<(), ReadError>>,
+    done: Option<Result<(), FileError>>,
 }
 
 impl Core for ReadCore {
@@ -125,7 +125,7 @@ pub struct ReadHandle {
 }
 
 impl ReadHandle {
-    pub(crate) fn open(context: &Arc<Context>, params: ReadParams, cancel: &Cancel) -> Result<Self, ReadError> {
+    pub(crate) fn open(context: &Arc<Context>, params: ReadParams, cancel: &Cancel) -> Result<Self, FileError> {
         let file = params.file.clone();
         let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
         let core = ReadCore::new(params, options, view, cache, context.seed());
@@ -137,7 +137,7 @@ impl ReadHandle {
             }
             if cancel.is_cancelled() {
                 driver.post_and_drive([ReadEvent::Close]);
-                return Err(ReadError::Cancelled { file });
+                return Err(Cause::Cancelled.of(file));
             }
         };
         Ok(ReadHandle { driver, file, opened, next_read: AtomicU64::new(1) })
@@ -162,7 +162,7 @@ impl ReadHandle {
     ///
     /// # Errors
     /// Too few fragments of a chunk can be read, or the manager does not answer.
-    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, ReadError> {
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
         let len = out.len() as u64;
         let mut sink = Sink::Slice(out);
         self.read_range(offset, len, false, &mut sink, None, &Cancel::default()).map(|n| n as usize)
@@ -176,7 +176,7 @@ impl ReadHandle {
         sink: &mut Sink<'_>,
         mut progress: Option<ProgressFn<'_>>,
         cancel: &Cancel,
-    ) -> Result<u64, ReadError> {
+    ) -> Result<u64, FileError> {
         let total = len_bytes.min(self.len_bytes().saturating_sub(offset));
         if total == 0 {
             return Ok(0);
@@ -191,7 +191,7 @@ impl ReadHandle {
                 Err(error) => break Err(error),
                 Ok(Some(delivery)) => {
                     if let Err(message) = sink.take(done, &delivery) {
-                        break Err(ReadError::Sink { file: self.file.clone(), message });
+                        break Err(Cause::Output(message).of(&self.file));
                     }
                     let bytes = delivery.len_bytes();
                     drop(delivery);
@@ -213,7 +213,7 @@ impl ReadHandle {
     }
 
     /// The next bytes of a read; `None` when it is complete.
-    fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, ReadError> {
+    fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, FileError> {
         loop {
             let found = self.driver.wait(LOOK, |status| {
                 let read = status.reads.get_mut(&id)?;
@@ -226,7 +226,7 @@ impl ReadHandle {
                 return found;
             }
             if cancel.is_cancelled() {
-                return Err(ReadError::Cancelled { file: self.file.clone() });
+                return Err(Cause::Cancelled.of(&self.file));
             }
         }
     }
@@ -293,7 +293,7 @@ pub(crate) fn get(
     sink: &mut Sink<'_>,
     progress: Option<ProgressFn<'_>>,
     cancel: &Cancel,
-) -> Result<(Opened, u64), ReadError> {
+) -> Result<(Opened, u64), FileError> {
     let range = params.first.clone();
     let handle = ReadHandle::open(context, params, cancel)?;
     let len_bytes = range.end.saturating_sub(range.start);

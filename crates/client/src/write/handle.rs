@@ -4,7 +4,7 @@ use super::core::{WriteDone, WriteEvent, WriteParams};
 use super::input::{CutRule, Cutting, Stretch};
 use super::{Cancel, Writer};
 use crate::context::Context;
-use crate::error::WriteError;
+use crate::error::{Cause, FileError};
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_net::{BufferPool, PooledBuf};
@@ -27,12 +27,12 @@ pub struct WriteHandle {
 }
 
 impl WriteHandle {
-    pub(crate) fn open(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Result<Self, WriteError> {
+    pub(crate) fn open(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Result<Self, FileError> {
         let (mode, file) = (params.mode, params.file.clone());
         let writer = Writer::new(context, params, cancel);
         writer.driver.post_and_drive([WriteEvent::Open]);
         let (policy, base_size) = writer.wait(|status| status.opened.take())?;
-        let rule = CutRule::of(&policy).map_err(|message| WriteError::Policy { file, message })?;
+        let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(file))?;
         Ok(WriteHandle {
             writer,
             rule,
@@ -59,7 +59,7 @@ impl WriteHandle {
     ///
     /// # Errors
     /// As [`WriteHandle::write_at`].
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.write_at(self.run_at + self.run.len() as u64, bytes)
     }
 
@@ -68,12 +68,12 @@ impl WriteHandle {
     ///
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
-    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let here = self.run_at + self.run.len() as u64;
         if offset != here {
             if self.mode != CommitMode::Patch && offset < here {
                 let message = format!("write at {offset} after {here}: open the file to patch it");
-                return Err(WriteError::Source { file: self.writer.file.clone(), message });
+                return Err(Cause::Input(message).of(&self.writer.file));
             }
             self.end_run()?;
             if self.mode != CommitMode::Patch {
@@ -107,7 +107,7 @@ impl WriteHandle {
     ///
     /// # Errors
     /// As [`WriteHandle::write_at`].
-    pub fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+    pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         let here = self.run_at + self.run.len() as u64;
         if offset == here {
             return Ok(());
@@ -119,10 +119,10 @@ impl WriteHandle {
     ///
     /// # Errors
     /// As [`WriteHandle::write_at`]; or the handle does not patch.
-    pub fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+    pub fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         if self.mode != CommitMode::Patch {
             let message = "only a handle that patches can change the length".to_string();
-            return Err(WriteError::Source { file: self.writer.file.clone(), message });
+            return Err(Cause::Input(message).of(&self.writer.file));
         }
         if size_bytes == self.size_bytes {
             return Ok(());
@@ -148,7 +148,7 @@ impl WriteHandle {
     ///
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
-    pub fn sync(&mut self) -> Result<WriteDone, WriteError> {
+    pub fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.end_run()?;
         let done = self.writer.finish(self.size_bytes, true)?;
         self.set_mtime(0);
@@ -164,12 +164,12 @@ impl WriteHandle {
     ///
     /// # Errors
     /// As [`WriteHandle::sync`].
-    pub fn finish(mut self) -> Result<WriteDone, WriteError> {
+    pub fn finish(mut self) -> Result<WriteDone, FileError> {
         self.end_run()?;
         self.writer.finish(self.size_bytes, false)
     }
 
-    fn hole(&mut self, from: u64, to: u64) -> Result<(), WriteError> {
+    fn hole(&mut self, from: u64, to: u64) -> Result<(), FileError> {
         let index = self.writer.index;
         self.writer.index += 1;
         self.writer.driver.post_and_drive([WriteEvent::Hole { index, offset: from, len_bytes: to - from }]);
@@ -177,12 +177,12 @@ impl WriteHandle {
         Ok(())
     }
 
-    fn end_run(&mut self) -> Result<(), WriteError> {
+    fn end_run(&mut self) -> Result<(), FileError> {
         self.cut_run(true)
     }
 
     /// Hands over the finished chunks of the run; all of it if it ends here.
-    fn cut_run(&mut self, last: bool) -> Result<(), WriteError> {
+    fn cut_run(&mut self, last: bool) -> Result<(), FileError> {
         if self.run.len() == 0 {
             return Ok(());
         }

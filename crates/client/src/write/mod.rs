@@ -9,7 +9,7 @@ pub use handle::WriteHandle;
 
 use crate::context::Context;
 use crate::driver::{Core, Driver, Effect};
-use crate::error::WriteError;
+use crate::error::{Cause, FileError};
 use crate::job::{Numbered, Output};
 use crate::write::core::{ChunkReady, SMALL_BYTES, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
 use bytes::Bytes;
@@ -62,7 +62,7 @@ pub(crate) struct MeteredWriteCore {
 #[derive(Default)]
 pub(crate) struct WriteStatus {
     opened: Option<(Policy, u64)>,
-    done: Option<Result<WriteDone, WriteError>>,
+    done: Option<Result<WriteDone, FileError>>,
     held_bytes: u64,
     hashing_bytes: u64,
 }
@@ -148,7 +148,7 @@ impl Writer {
     }
 
     /// Waits for `look` to find something in the status. If the write ends or is cancelled, returns its error.
-    fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, WriteError> {
+    fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, FileError> {
         loop {
             let found = self.driver.wait(LOOK, |status| match &status.done {
                 Some(Err(error)) => Some(Err(error.clone())),
@@ -159,7 +159,7 @@ impl Writer {
             }
             if self.cancel.is_cancelled() {
                 self.driver.post_and_drive([WriteEvent::Cancel]);
-                return Err(WriteError::Cancelled { file: self.file.clone() });
+                return Err(Cause::Cancelled.of(&self.file));
             }
         }
     }
@@ -178,7 +178,7 @@ impl Writer {
     }
 
     /// Hands a piece to another thread to be hashed; waits while the window is full.
-    fn add(&mut self, offset: u64, data: Bytes) -> Result<(), WriteError> {
+    fn add(&mut self, offset: u64, data: Bytes) -> Result<(), FileError> {
         if is_hole(&data) {
             let event = self.name(offset, data);
             self.driver.post_and_drive([event]);
@@ -200,13 +200,13 @@ impl Writer {
     }
 
     /// Ends the input and waits for the version. Waits first for pieces that are still being hashed.
-    fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, WriteError> {
+    fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, FileError> {
         self.wait(|status| (status.hashing_bytes == 0).then_some(()))?;
         self.driver.post_and_drive([WriteEvent::EndOfInput { size_bytes, keep_session }]);
         self.await_version(keep_session)
     }
 
-    fn await_version(&mut self, keep_session: bool) -> Result<WriteDone, WriteError> {
+    fn await_version(&mut self, keep_session: bool) -> Result<WriteDone, FileError> {
         let done = self.wait(|status| status.done.take())??;
         if !keep_session {
             self.over = true;
@@ -226,12 +226,12 @@ pub(crate) fn put(
     base: u64,
     mut progress: Option<ProgressFn<'_>>,
     cancel: Cancel,
-) -> Result<WriteDone, WriteError> {
+) -> Result<WriteDone, FileError> {
     let total = source.len_bytes();
     let (mode, expected) = (params.mode, params.expect_policy.clone().unwrap_or_default());
     let file = params.file.clone();
     let mut input = Input::new(source, context.pool.clone(), &context.options);
-    let read_failed = |e: std::io::Error| WriteError::Source { file: file.clone(), message: e.to_string() };
+    let read_failed = |e: std::io::Error| Cause::Input(e.to_string()).of(&file);
     let first = input.next(Bytes::new()).map_err(read_failed)?;
     let mut writer = Writer::new(context, params, cancel);
     let size_of = |input_bytes: u64, base_size: u64| match mode {
@@ -257,7 +257,7 @@ pub(crate) fn put(
 
     writer.driver.post_and_drive([WriteEvent::Open]);
     let (policy, base_size) = writer.wait(|status| status.opened.take())?;
-    let rule = CutRule::of(&policy).map_err(|message| WriteError::Policy { file: file.clone(), message })?;
+    let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(&file))?;
     let start = if mode == CommitMode::Append { base_size } else { base };
     let mut cutting = Cutting::new(rule, start);
     let (mut stretch, mut at) = (first, 0);
@@ -276,8 +276,8 @@ pub(crate) fn put(
     }
 }
 
-fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteEvent>, WriteError> {
-    let rule = CutRule::of(policy).map_err(|message| WriteError::Policy { file: writer.file.clone(), message })?;
+fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteEvent>, FileError> {
+    let rule = CutRule::of(policy).map_err(|message| Cause::Policy(message).of(&writer.file))?;
     let (chunks, _) = Cutting::new(rule, 0).feed(stretch);
     Ok(chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect())
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_client::inodes::NewNode;
-use tessera_client::{Owner, ReadHandle, WriteDone, WriteError};
+use tessera_client::{FileError, Owner, ReadHandle, WriteDone};
 use tessera_wire::{Attr, Code, InodeKind};
 use thiserror::Error;
 
@@ -35,15 +35,12 @@ pub enum PushError {
     /// The log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The store rejects the write.
+    /// The store rejects the write, or the version below cannot be read.
     #[error(transparent)]
-    Write(#[from] WriteError),
+    File(#[from] FileError),
     /// The store does not answer.
     #[error("{0}")]
     Store(#[from] tessera_wire::Error),
-    /// The version below cannot be read.
-    #[error(transparent)]
-    Read(#[from] tessera_client::ReadError),
 }
 
 impl PushError {
@@ -51,9 +48,8 @@ impl PushError {
     pub fn code(&self) -> Code {
         match self {
             PushError::Log(_) => Code::Internal,
-            PushError::Write(error) => error.code(),
+            PushError::File(error) => error.code(),
             PushError::Store(error) => error.kind(),
-            PushError::Read(error) => error.code(),
         }
     }
 }
@@ -177,7 +173,7 @@ fn push_view(store: &Store, file: &OpenFile, view: &View) -> Result<(), PushErro
             file.stored(store, done.version, content, view);
             Ok(())
         }
-        Err(PushError::Write(WriteError::VersionConflict { .. })) => {
+        Err(PushError::File(error)) if error.code() == Code::VersionConflict => {
             let attr = store.client.inodes().get(ino)?.attr.unwrap_or_default();
             other_version(store, file, view, &attr)
         }
@@ -197,7 +193,7 @@ fn upload(store: &Store, ino: u64, view: &View, content: u64) -> Result<WriteDon
 /// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
 ///
 /// # Errors
-/// [`PushError::Log`] and [`PushError::Write`].
+/// [`PushError::Log`] and [`PushError::File`].
 pub fn pour(view: &View, handle: &mut dyn Writes) -> Result<(), PushError> {
     let (overlay, below) = (&view.overlay, handle.len_bytes());
     let size_bytes = overlay.size_bytes();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
-use tessera_client::{WriteDone, WriteError, WriteHandle};
+use tessera_client::{Cause, FileError, WriteDone, WriteHandle};
 use tessera_mount::spool::budget::Budget;
 
 /// Length at which a local file is pushed; less in a small spool.
@@ -42,17 +42,17 @@ pub enum Told<'a> {
 /// Operations of a write session.
 pub trait Writes: Send + 'static {
     /// Writes at an offset.
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError>;
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
     /// Leaves a hole up to `offset`.
-    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError>;
+    fn skip_to(&mut self, offset: u64) -> Result<(), FileError>;
     /// Changes the length.
-    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError>;
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError>;
     /// Sets the next version's modification time.
     fn set_mtime(&mut self, mtime_ns: i64);
     /// Sets the name of the next version's content.
     fn set_content(&mut self, content: u64);
     /// Commits what was written.
-    fn sync(&mut self) -> Result<WriteDone, WriteError>;
+    fn sync(&mut self) -> Result<WriteDone, FileError>;
     /// Length of the file as written so far.
     fn len_bytes(&self) -> u64;
     /// A handle that waits until everything written is in the session; none: it is there already.
@@ -62,13 +62,13 @@ pub trait Writes: Send + 'static {
 }
 
 impl Writes for WriteHandle {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         WriteHandle::write_at(self, offset, bytes)
     }
-    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+    fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         WriteHandle::skip_to(self, offset)
     }
-    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         WriteHandle::set_len(self, size_bytes)
     }
     fn set_mtime(&mut self, mtime_ns: i64) {
@@ -77,7 +77,7 @@ impl Writes for WriteHandle {
     fn set_content(&mut self, content: u64) {
         WriteHandle::set_content(self, content);
     }
-    fn sync(&mut self) -> Result<WriteDone, WriteError> {
+    fn sync(&mut self) -> Result<WriteDone, FileError> {
         WriteHandle::sync(self)
     }
     fn len_bytes(&self) -> u64 {
@@ -140,7 +140,7 @@ impl Segment {
         Ok(())
     }
 
-    fn push(&self, to: &mut impl Writes, abandoned: &AtomicBool) -> Result<(), WriteError> {
+    fn push(&self, to: &mut impl Writes, abandoned: &AtomicBool) -> Result<(), FileError> {
         let (mut at, mut buffer) = (0, Vec::new());
         for piece in &self.pieces {
             if abandoned.load(Ordering::Acquire) {
@@ -158,11 +158,11 @@ impl Segment {
     }
 }
 
-fn lost(error: &dyn std::fmt::Display) -> WriteError {
-    WriteError::Source { file: "the spool".into(), message: error.to_string() }
+fn lost(error: &dyn std::fmt::Display) -> FileError {
+    Cause::Input(error.to_string()).of("the spool")
 }
 
-type Reply<T> = Sender<Result<T, WriteError>>;
+type Reply<T> = Sender<Result<T, FileError>>;
 
 enum Job {
     Segment(Segment),
@@ -180,7 +180,7 @@ enum Job {
 pub struct Staged {
     jobs: Sender<Job>,
     abandoned: Arc<AtomicBool>,
-    failed: Arc<Mutex<Option<WriteError>>>,
+    failed: Arc<Mutex<Option<FileError>>>,
     dir: PathBuf,
     budget: Arc<Budget>,
     segment: Option<Segment>,
@@ -221,7 +221,7 @@ impl Staged {
         tell: impl Fn(Told<'_>) + Send + 'static,
     ) -> io::Result<Staged> {
         let (jobs, todo) = bounded(WAITING);
-        let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<WriteError>>>::default());
+        let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<FileError>>>::default());
         let size_bytes = session.len_bytes();
         let (gives_up, fails) = (abandoned.clone(), failed.clone());
         std::thread::Builder::new().name("stage".into()).spawn(move || run(session, &todo, &gives_up, &fails))?;
@@ -229,14 +229,14 @@ impl Staged {
         Ok(Staged { jobs, abandoned, failed, dir, budget, segment: None, size_bytes, without: false, tell })
     }
 
-    fn hand_over(&self, job: Job) -> Result<(), WriteError> {
+    fn hand_over(&self, job: Job) -> Result<(), FileError> {
         if let Some(error) = self.failed.lock().clone() {
             return Err(error);
         }
         self.jobs.send(job).map_err(|_| lost(&"the thread that pushes is gone"))
     }
 
-    fn end_segment(&mut self) -> Result<(), WriteError> {
+    fn end_segment(&mut self) -> Result<(), FileError> {
         match self.segment.take() {
             Some(segment) => {
                 (self.tell)(Told::Segment);
@@ -246,7 +246,7 @@ impl Staged {
         }
     }
 
-    fn ask<T>(&mut self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, WriteError> {
+    fn ask<T>(&mut self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, FileError> {
         self.end_segment()?;
         let (reply, answer) = bounded(1);
         self.hand_over(job(reply))?;
@@ -254,7 +254,7 @@ impl Staged {
     }
 
     /// Writes to a local file, or to the session if the disk or the budget refuses.
-    fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         if let Err(why) = self.stage(offset, bytes) {
             if !std::mem::replace(&mut self.without, true) {
                 (self.tell)(Told::FallsBack(&why));
@@ -279,7 +279,7 @@ impl Staged {
 }
 
 impl Writes for Staged {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let full = SEGMENT_BYTES.min(self.budget.limit_bytes() / SEGMENTS).max(1);
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -295,13 +295,13 @@ impl Writes for Staged {
         Ok(())
     }
 
-    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+    fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         self.end_segment()?;
         self.size_bytes = self.size_bytes.max(offset);
         self.hand_over(Job::Skip(offset))
     }
 
-    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         self.size_bytes = size_bytes;
         self.ask(|reply| Job::SetLen(size_bytes, reply))
     }
@@ -315,7 +315,7 @@ impl Writes for Staged {
         let _ = self.end_segment().and_then(|()| self.hand_over(Job::SetContent(content)));
     }
 
-    fn sync(&mut self) -> Result<WriteDone, WriteError> {
+    fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.ask(Job::Sync)
     }
 
@@ -331,14 +331,14 @@ impl Writes for Staged {
 }
 
 /// Carries out the jobs until the sender is gone. After a failure nothing more is written.
-fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, failed: &Mutex<Option<WriteError>>) {
+fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, failed: &Mutex<Option<FileError>>) {
     for job in jobs {
         let before = failed.lock().clone();
         if abandoned.load(Ordering::Acquire) {
             // Dropping the job tells a waiting caller that there is no answer.
             continue;
         }
-        let refused = |error: &WriteError| Err(error.clone());
+        let refused = |error: &FileError| Err(error.clone());
         let done = match (job, &before) {
             (Job::SetLen(_, reply) | Job::Tell(reply), Some(error)) => reply.send(refused(error)).or(Ok(())),
             (Job::Sync(reply), Some(error)) => reply.send(Err(error.clone())).or(Ok(())),
@@ -364,7 +364,7 @@ fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, 
     }
 }
 
-fn answer<T>(result: Result<T, WriteError>, reply: &Reply<T>) -> Result<(), WriteError> {
+fn answer<T>(result: Result<T, FileError>, reply: &Reply<T>) -> Result<(), FileError> {
     let failed = result.as_ref().err().cloned();
     let _ = reply.send(result);
     failed.map_or(Ok(()), Err)
@@ -383,7 +383,7 @@ mod tests {
     }
 
     impl Writes for Kept {
-        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
             let _ = self.gate.recv();
             if offset >= self.fails_at {
                 return Err(lost(&"full"));
@@ -395,19 +395,19 @@ mod tests {
             file[offset as usize..end].copy_from_slice(bytes);
             Ok(())
         }
-        fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+        fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
             let mut file = self.file.lock();
             let len = file.len().max(offset as usize);
             file.resize(len, 0);
             Ok(())
         }
-        fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
             self.file.lock().resize(size_bytes as usize, 0);
             Ok(())
         }
         fn set_mtime(&mut self, _: i64) {}
         fn set_content(&mut self, _: u64) {}
-        fn sync(&mut self) -> Result<WriteDone, WriteError> {
+        fn sync(&mut self) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }
         fn len_bytes(&self) -> u64 {

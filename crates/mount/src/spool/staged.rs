@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
-use tessera_client::{WriteDone, WriteError};
+use tessera_client::{Cause, FileError as WriteError, WriteDone};
 use tessera_disk::{DiskError, DiskFile, OpenMode};
 use tokio::sync::{mpsc, oneshot};
 
@@ -103,7 +103,7 @@ impl Segment {
 }
 
 fn lost(error: &dyn std::fmt::Display) -> WriteError {
-    WriteError::Source { file: "the spool".into(), message: error.to_string() }
+    Cause::Input(error.to_string()).of("the spool")
 }
 
 fn task_ended() -> WriteError {

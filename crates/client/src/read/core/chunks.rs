@@ -1,15 +1,13 @@
 //! Whole chunks: the segments that wait for them, read-ahead, and reports of bad fragments.
 
 use super::*;
-use crate::fetch::Fault;
 
 impl ReadCore {
     /// Logs once per file that the read waits for fragments: a silent half minute looks like a hang.
-    fn log_wait(&mut self, fault: Fault, chunk_id: u64) {
+    fn log_wait(&mut self, cause: Cause) {
         if !std::mem::replace(&mut self.wait_logged, true) {
             let waits_s = self.options.get_deadline_ms / 1000;
-            let error = fault.into_error(&self.params.file, chunk_id);
-            tracing::warn!(%error, "waiting up to {waits_s} s for more fragments to come within reach");
+            tracing::warn!(error = %cause.of(&self.params.file), "waiting up to {waits_s} s for more fragments to come within reach");
         }
     }
 
@@ -57,20 +55,18 @@ impl ReadCore {
         match made {
             Ok(fetch) => {
                 self.fetches.insert(chunk_id, ChunkRead { fetch, waiters: waiter.into_iter().collect(), keep });
-                self.step(chunk_id, |fetch, now, view, options, out| fetch.start(now, view, options, out));
+                self.step(chunk_id, Fetch::start);
             }
             Err(message) => {
-                let error = ReadError::Nonsense { file: self.params.file.clone(), message };
-                waiter.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+                waiter.into_iter().for_each(|w| self.fail(w.read, Cause::Nonsense(message.clone())));
             }
         }
     }
 
     /// Lets a fetch take a step, and carries out what it asks for.
-    pub(super) fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, i64, &View, &Options, &mut Vec<Step>)) {
+    pub(super) fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, &mut FetchContext<'_>)) {
         let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
-        let mut steps = Vec::new();
-        step(&mut whole.fetch, self.now, &self.view.read(), &self.options, &mut steps);
+        let steps = whole.fetch.run(self.now, &self.view, &self.options, step);
         let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
         self.report.late += late.len() as u64;
         for node_id in late {
@@ -83,11 +79,10 @@ impl ReadCore {
                 Step::Decode(job) => self.compute(Job::Decode(job), JobOwner::Whole(chunk_id)),
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
-                Step::Waits(fault) => self.log_wait(fault, chunk_id),
-                Step::Failed(fault) => {
+                Step::Waits(cause) => self.log_wait(cause),
+                Step::Failed(cause) => {
                     let Some(whole) = self.fetches.remove(&chunk_id) else { return };
-                    let error = fault.into_error(&self.params.file, chunk_id);
-                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, cause.clone()));
                 }
             }
         }
@@ -121,7 +116,7 @@ impl ReadCore {
             return self.set_ready(waiter, range);
         }
         let message = format!("a chunk ends before byte {} that an extent shows of it", waiter.from + waiter.len_bytes);
-        self.fail(waiter.read, ReadError::Nonsense { file: self.params.file.clone(), message });
+        self.fail(waiter.read, Cause::Nonsense(message));
     }
 
     pub(super) fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {

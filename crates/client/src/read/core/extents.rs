@@ -75,10 +75,7 @@ impl ReadCore {
         match answer.decode::<ListExtents>() {
             Ok((reply, _)) => self.take_extents(offset, reply),
             Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
-            Err(error) => {
-                let error = self.refusal("ListExtents", error, waited_ms);
-                self.fail_all(error);
-            }
+            Err(error) => self.fail_all(Cause::of_manager("ListExtents", error, waited_ms)),
         }
     }
 
@@ -100,10 +97,10 @@ impl ReadCore {
                 let size = self.opened.as_ref().map_or(0, |o| o.version.size_bytes);
                 if offset < size {
                     let message = format!("no extents at {offset} of a version of {size} bytes");
-                    self.fail_all(ReadError::Nonsense { file: self.params.file.clone(), message });
+                    self.fail_all(Cause::Nonsense(message));
                 }
             }
-            Err(message) => self.fail_all(ReadError::Nonsense { file: self.params.file.clone(), message }),
+            Err(message) => self.fail_all(Cause::Nonsense(message)),
         }
     }
 }

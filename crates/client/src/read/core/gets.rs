@@ -1,9 +1,9 @@
 //! Gets: requests to one node travel together, and each item of the reply finds its requester.
 
 use super::*;
-use crate::fetch::FragmentRequest;
+use crate::fetch::{FragmentRequest, split_answer};
 use crate::rpc_table::is_transport;
-use tessera_wire::data::{GetFragments, GetFragmentsReply, GetItem};
+use tessera_wire::data::{GetFragments, GetItem};
 use tessera_wire::rpc::Peer;
 
 #[derive(Debug)]
@@ -27,14 +27,6 @@ pub(super) enum Requester {
 /// Items not sent yet, by node.
 #[derive(Debug, Default)]
 pub(super) struct GetQueue(BTreeMap<u64, Vec<(GetItem, Requester, usize)>>);
-
-/// One item of an answer: its bytes, the fragment's checksum and the chunk's group hashes.
-#[derive(Debug)]
-pub(super) struct FetchedRange {
-    pub bytes: Bytes,
-    pub crc32c: u32,
-    pub groups: Bytes,
-}
 
 impl ReadCore {
     pub(super) fn want_fragment(&mut self, chunk_id: u64, want: FragmentRequest) {
@@ -74,8 +66,7 @@ impl ReadCore {
     }
 
     pub(super) fn on_got(&mut self, node_id: u64, items: Vec<Requester>, sent_ns: i64, answer: Answer) {
-        let answer = answer.decode::<GetFragments>();
-        let results = match answer.and_then(|(reply, payload)| cut_up(reply, payload, items.len())) {
+        let results = match split_answer(answer, items.len()) {
             Ok(results) => {
                 self.view.write().answered(node_id, self.now.saturating_sub(sent_ns));
                 results
@@ -91,35 +82,10 @@ impl ReadCore {
         for (who, result) in items.into_iter().zip(results) {
             match who {
                 Requester::Whole { chunk_id, want } => {
-                    let result = result.map(|got| (got.bytes, got.crc32c));
-                    self.step(chunk_id, |fetch, now, view, options, out| {
-                        fetch.on_fragment(&want, result, now, view, options, out);
-                    });
+                    self.step(chunk_id, |fetch, cx| fetch.on_fragment(&want, result, cx));
                 }
                 Requester::Small { key, part } => self.small_got(key, part, result),
             }
         }
     }
-}
-
-/// The items of a reply; if its lengths do not fit, nothing in it is used (P14).
-fn cut_up(
-    reply: GetFragmentsReply,
-    payload: Bytes,
-    expected: usize,
-) -> Result<Vec<Result<FetchedRange, Error>>, Error> {
-    let lens = reply.results.iter().filter(|r| r.error.is_none()).map(|r| r.len_bytes as usize);
-    if reply.results.len() != expected || lens.sum::<usize>() != payload.len() {
-        let message = format!("{} results and {} bytes do not fit what was asked", reply.results.len(), payload.len());
-        return Err(Error::new(Code::Internal, message));
-    }
-    let mut rest = payload;
-    let cut = |result: tessera_wire::data::GetResult| match result.error {
-        Some(error) => Err(error),
-        None => {
-            let bytes = rest.split_to(result.len_bytes as usize);
-            Ok(FetchedRange { bytes, crc32c: result.crc32c, groups: result.groups })
-        }
-    };
-    Ok(reply.results.into_iter().map(cut).collect())
 }

@@ -17,12 +17,12 @@ mod small;
 mod tests;
 
 use crate::config::{Options, ms};
-use crate::error::ReadError;
-use crate::fetch::{Fetch, Step};
+use crate::error::{Cause, FileError};
+use crate::fetch::{Fetch, FetchContext, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::read::cache::SharedCache;
 use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable};
-use crate::view::{SharedView, View};
+use crate::view::SharedView;
 use bytes::Bytes;
 use extents::Pages;
 use file_cache::FileCache;
@@ -123,7 +123,7 @@ pub enum ReadAction {
     /// The session is open.
     Opened(Box<Opened>),
     /// It could not be opened; no other action follows.
-    OpenFailed(ReadError),
+    OpenFailed(FileError),
     /// The next bytes of read `id`, verified.
     Deliver {
         /// The read.
@@ -136,7 +136,7 @@ pub enum ReadAction {
         /// The read.
         id: u64,
         /// Why it ended early.
-        result: Result<(), ReadError>,
+        result: Result<(), FileError>,
     },
 }
 
@@ -351,15 +351,14 @@ impl ReadCore {
         self.cache.close();
     }
 
-    fn fail_all(&mut self, error: ReadError) {
-        for (id, _) in std::mem::take(&mut self.reads) {
-            self.actions.push_back(ReadAction::Done { id, result: Err(error.clone()) });
-        }
+    fn fail_all(&mut self, cause: Cause) {
+        let ids: Vec<u64> = self.reads.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.fail(id, cause.clone()));
     }
 
-    fn fail(&mut self, id: u64, error: ReadError) {
+    fn fail(&mut self, id: u64, cause: Cause) {
         if self.reads.remove(&id).is_some() {
-            self.actions.push_back(ReadAction::Done { id, result: Err(error) });
+            self.actions.push_back(ReadAction::Done { id, result: Err(cause.of(&self.params.file)) });
         }
     }
 
@@ -390,7 +389,7 @@ impl ReadCore {
         }
         let chunks: Vec<u64> = self.fetches.keys().copied().collect();
         for chunk_id in chunks {
-            self.step(chunk_id, |fetch, now, view, options, out| fetch.tick(now, view, options, out));
+            self.step(chunk_id, Fetch::tick);
         }
         self.tick_smalls();
     }
@@ -473,9 +472,7 @@ impl ReadCore {
     fn computed(&mut self, done: Numbered<Output>) {
         match (self.jobs.finish(done.id), done.value) {
             (Some(JobOwner::Whole(chunk_id)), Output::Decoded(decoded)) => {
-                self.step(chunk_id, |fetch, now, view, options, out| {
-                    fetch.on_decoded(decoded, now, view, options, out);
-                });
+                self.step(chunk_id, |fetch, cx| fetch.on_decoded(decoded, cx));
             }
             (Some(JobOwner::Small(key)), Output::Range(bytes)) => self.small_computed(key, bytes),
             _ => {}
@@ -500,7 +497,7 @@ impl ReadCore {
             self.view.write().merge(&map, false);
         }
         for chunk_id in chunks {
-            self.step(chunk_id, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
+            self.step(chunk_id, Fetch::on_map);
         }
     }
 }

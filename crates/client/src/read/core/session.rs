@@ -68,7 +68,7 @@ impl ReadCore {
         }
         let (Some(attr), Some(version)) = (reply.attr, reply.version) else {
             let message = "a version was opened that has no description".to_string();
-            return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
+            return self.open_ends(Cause::Nonsense(message));
         };
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         // This build may ignore hints that it does not know.
@@ -92,16 +92,16 @@ impl ReadCore {
     }
 
     pub(super) fn open_failed(&mut self, error: Error, waited_ms: u64) {
-        let error = self.refusal("OpenRead", error, waited_ms);
-        if std::mem::take(&mut self.session.reopening) {
-            return self.fail_all(error);
+        let cause = Cause::of_manager("OpenRead", error, waited_ms);
+        match std::mem::take(&mut self.session.reopening) {
+            true => self.fail_all(cause),
+            false => self.open_ends(cause),
         }
-        self.open_ends(error);
     }
 
-    pub(super) fn open_ends(&mut self, error: ReadError) {
-        self.fail_all(error.clone());
-        self.actions.push_back(ReadAction::OpenFailed(error));
+    fn open_ends(&mut self, cause: Cause) {
+        self.fail_all(cause.clone());
+        self.actions.push_back(ReadAction::OpenFailed(cause.of(&self.params.file)));
         self.close();
     }
 
@@ -110,16 +110,6 @@ impl ReadCore {
         if !self.session.reopening {
             self.session.reopening = true;
             self.open();
-        }
-    }
-
-    pub(super) fn refusal(&self, request: &'static str, error: Error, waited_ms: u64) -> ReadError {
-        let file = self.params.file.clone();
-        match error.kind() {
-            Code::Unavailable | Code::Timeout => {
-                ReadError::ManagerSilent { file, request, waited_ms, last: error.message }
-            }
-            _ => ReadError::Refused { file, error: crate::error::by_name(error) },
         }
     }
 }

@@ -5,8 +5,8 @@
 //! stripe. After any further trouble, or any doubt about the bytes, it falls back to the whole chunk, where the wrong
 //! fragment can be found.
 
-use super::gets::FetchedRange;
 use super::*;
+use crate::fetch::FetchedRange;
 use crate::view::Readiness;
 use std::ops::Range;
 use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, group_count};
@@ -191,9 +191,7 @@ impl ReadCore {
         let turn = |n: u32| (u64::from(n) + read.chunk.chunk_id) % u64::from(count.max(1));
         let local = |n: u32| {
             let disk = read.pg.members.get(n as usize).map_or(0, |m| m.disk_id);
-            let view = self.view.read();
-            let host = view.node_of(disk).and_then(|node| view.node(node)).map(|node| node.host.clone());
-            !self.options.host.is_empty() && host.as_ref() == Some(&self.options.host)
+            self.view.read().is_local(disk, &self.options.host)
         };
         numbers.sort_by_key(|n| (self.rate(read, *n), !local(*n), !read.class.is_plain(*n), turn(*n)));
         numbers

@@ -163,10 +163,7 @@ impl WriteCore {
                     Arc::new(class)
                 })
             }
-            Err(error) => {
-                let message = error.to_string();
-                return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
-            }
+            Err(error) => return self.fail(Cause::Policy(error.to_string())),
         };
         for (index, answer) in chunks.into_iter().zip(&reply.answers) {
             self.chunks[index].class = Some(class.clone());
@@ -227,9 +224,7 @@ impl WriteCore {
                 }
                 self.place(index);
             }
-            Output::Decoded(decoded) => self.refetch_step(index, |fetch, now, view, options, out| {
-                fetch.on_decoded(decoded, now, view, options, out);
-            }),
+            Output::Decoded(decoded) => self.refetch_step(index, |fetch, cx| fetch.on_decoded(decoded, cx)),
             Output::Range(_) => {}
         }
     }

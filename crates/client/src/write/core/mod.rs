@@ -30,7 +30,7 @@ mod tests;
 pub use params::{ChunkReady, Owner, Target, WriteDone, WriteParams};
 
 use crate::config::{Options, ms};
-use crate::error::{WriteError, by_name};
+use crate::error::{Cause, FileError};
 use crate::fetch::{Fetch, FragmentRequest, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable};
@@ -117,7 +117,7 @@ pub enum WriteAction {
     },
     /// The version is visible and as durable as requested, or the write failed. The redundancy of an optimistic write
     /// may still follow.
-    Done(Result<WriteDone, WriteError>),
+    Done(Result<WriteDone, FileError>),
     /// No other action follows.
     Finished,
 }
@@ -254,7 +254,7 @@ impl WriteCore {
                 self.committer.ending = Some(Ending { size_bytes, keep_session });
             }
             WriteEvent::Tick => self.tick(),
-            WriteEvent::Cancel => self.fail(WriteError::Cancelled { file: self.params.file.clone() }),
+            WriteEvent::Cancel => self.fail(Cause::Cancelled),
         }
         self.pump();
     }

@@ -118,7 +118,7 @@ impl WriteCore {
         }
         for index in chunks {
             if self.fetches.contains_key(&index) {
-                self.refetch_step(index, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
+                self.refetch_step(index, Fetch::on_map);
             } else {
                 self.after_map(index);
             }
@@ -155,9 +155,8 @@ impl WriteCore {
         let chunk = &self.chunks[index];
         let active = chunk.active.as_ref()?;
         let fragment = active.frags.iter().find(|f| !f.is_acked()).map_or(0, |f| f.number);
-        let (file, last, offset) = (self.params.file.clone(), active.last_error.clone(), chunk.offset);
-        let waited_ms = (waited_ns / crate::config::MS) as u64;
-        self.fail(WriteError::NotStored { file, offset, fragment, waited_ms, last });
+        let (offset, last) = (chunk.offset, active.last_error.clone());
+        self.fail(Cause::NotStored { offset, fragment, waited_ms: (waited_ns / crate::config::MS) as u64, last });
         None
     }
 

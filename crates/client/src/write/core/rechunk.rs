@@ -12,7 +12,7 @@ fn chunking_of(policy: &Policy) -> (tessera_policy::Chunking, Option<u64>) {
 
 impl WriteCore {
     /// Rechunks if the policy in effect would cut the input differently; returns whether it did.
-    pub(super) fn rechunk_if_needed(&mut self) -> Result<bool, WriteError> {
+    pub(super) fn rechunk_if_needed(&mut self) -> Result<bool, Cause> {
         let Some(ending) = self.committer.ending else { return Ok(false) };
         let expected = self.params.expect_policy.clone().unwrap_or_default();
         let start = if self.params.mode == CommitMode::Append { self.session.base_bytes } else { 0 };
@@ -22,8 +22,7 @@ impl WriteCore {
         if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
             return Ok(false);
         }
-        let refused = |message| WriteError::Policy { file: self.params.file.clone(), message };
-        let rule = CutRule::of(&self.session.policy).map_err(refused)?;
+        let rule = CutRule::of(&self.session.policy).map_err(Cause::Policy)?;
         let Some(bytes) = self.whole_input() else { return Ok(false) };
         let (pieces, _) = Cutting::new(rule, start).feed(&Stretch { bytes, fresh: 0, last: true });
         self.forget_input();

@@ -1,7 +1,7 @@
 //! Reads a chunk back after its bytes were freed, when a commit asks for some of its fragments again.
 
 use super::*;
-use crate::fetch::Fault;
+use crate::fetch::{FetchContext, split_answer};
 use tessera_wire::data::{GetFragments, GetItem};
 use tessera_wire::rpc::Peer;
 
@@ -20,28 +20,25 @@ impl WriteCore {
         match Fetch::new(info, class, self.now) {
             Ok(fetch) => {
                 self.fetches.insert(index, fetch);
-                self.refetch_step(index, |fetch, now, view, options, out| fetch.start(now, view, options, out));
+                self.refetch_step(index, Fetch::start);
             }
             Err(message) => self.refused("Commit", Error::new(Code::Internal, message), 0),
         }
     }
 
-    pub(super) fn refetch_step(
-        &mut self,
-        index: usize,
-        step: impl FnOnce(&mut Fetch, i64, &crate::view::View, &Options, &mut Vec<Step>),
-    ) {
+    pub(super) fn refetch_step(&mut self, index: usize, step: impl FnOnce(&mut Fetch, &mut FetchContext<'_>)) {
         let Some(fetch) = self.fetches.get_mut(&index) else { return };
-        let mut steps = Vec::new();
-        step(fetch, self.now, &self.view.read(), &self.options, &mut steps);
-        for step in steps {
+        for step in fetch.run(self.now, &self.view, &self.options, step) {
             match step {
                 Step::Get(want) => self.get_back(index, want),
                 Step::Decode(job) => self.compute(index, Job::Decode(job)),
                 Step::NeedMap => self.want_map(index),
                 Step::Waits(_) => {}
                 Step::Done(parts) => self.refetched(index, parts),
-                Step::Failed(fault) => self.fail_refetch(index, fault),
+                Step::Failed(cause) => {
+                    let (offset, cause) = (self.chunks[index].offset, Box::new(cause));
+                    self.fail(Cause::Lost { offset, cause });
+                }
             }
         }
     }
@@ -59,23 +56,15 @@ impl WriteCore {
         self.rpcs.send_once(self.now, call, Purpose::Refetch { chunk: index, want });
     }
 
-    fn fail_refetch(&mut self, index: usize, fault: Fault) {
-        let (file, offset) = (self.params.file.clone(), self.chunks[index].offset);
-        let error = fault.into_error(&file, self.chunks[index].chunk_id);
-        self.fail(WriteError::Lost { file, offset, error });
-    }
-
     pub(super) fn on_refetched(&mut self, index: usize, want: FragmentRequest, answer: Answer) {
-        let result = crate::fetch::single_fragment(answer);
-        self.refetch_step(index, |fetch, now, view, options, out| {
-            fetch.on_fragment(&want, result, now, view, options, out);
-        });
+        let result = split_answer(answer, 1).and_then(|mut all| all.remove(0));
+        self.refetch_step(index, |fetch, cx| fetch.on_fragment(&want, result, cx));
     }
 
     pub(super) fn tick_fetches(&mut self) {
         let indexes: Vec<usize> = self.fetches.keys().copied().collect();
         for index in indexes {
-            self.refetch_step(index, |fetch, now, view, options, out| fetch.tick(now, view, options, out));
+            self.refetch_step(index, Fetch::tick);
         }
     }
 

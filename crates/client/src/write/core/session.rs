@@ -154,7 +154,7 @@ impl WriteCore {
                 self.session.enter(Phase::New);
                 let message =
                     format!("this client does not know a hint that is in effect ({error}); upgrade the client");
-                return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
+                return self.fail(Cause::Policy(message));
             }
         }
         self.session.enter(Phase::Open);
@@ -163,7 +163,7 @@ impl WriteCore {
         self.session.base_bytes = reply.base_size_bytes;
         let rechunked = match self.rechunk_if_needed() {
             Ok(rechunked) => rechunked,
-            Err(error) => return self.fail(error),
+            Err(cause) => return self.fail(cause),
         };
         for index in 0..self.chunks.len() {
             self.chunks[index].region = self.region(self.chunks[index].offset);
@@ -223,22 +223,20 @@ impl WriteCore {
 
     /// The manager refused a request without which the write cannot go on.
     pub(super) fn refused(&mut self, request: &'static str, error: Error, waited_ms: u64) {
-        let file = self.params.file.clone();
-        let message = error.message.clone();
-        self.fail(match error.kind() {
-            Code::TooFewHosts => WriteError::TooFewHosts { file, message },
-            Code::NoSpace => WriteError::NoSpace { file, message },
-            Code::SessionExpired => WriteError::SessionExpired { file, message },
-            Code::VersionConflict => {
-                let expected = self.params.if_version.unwrap_or(0);
-                WriteError::VersionConflict { file, expected, current: error.current }
+        let because = |what: String| Cause::Refused(Error { message: what, ..error.clone() });
+        self.fail(match error.code() {
+            Code::NoSpace => because(format!("no space: {}", error.message)),
+            Code::SessionExpired => {
+                because(format!("the write session ended before the commit ({}); write the file again", error.message))
             }
-            Code::Unavailable | Code::Timeout => WriteError::ManagerSilent { file, request, waited_ms, last: message },
-            _ => WriteError::Refused { file, error: by_name(error) },
+            Code::VersionConflict => {
+                Cause::VersionConflict { expected: self.params.if_version.unwrap_or(0), current: error.current }
+            }
+            _ => Cause::of_manager(request, error, waited_ms),
         });
     }
 
-    pub(super) fn fail(&mut self, error: WriteError) {
+    pub(super) fn fail(&mut self, cause: Cause) {
         let phase = self.session.phase();
         if phase == Phase::Finished {
             return;
@@ -247,11 +245,11 @@ impl WriteCore {
             self.rpcs.abandon();
             while self.rpcs.poll().is_some() {}
         }
-        if self.committer.done.is_none() || !matches!(error, WriteError::Cancelled { .. }) {
-            tracing::debug!(%error, "write ends");
+        if self.committer.done.is_none() || cause != Cause::Cancelled {
+            tracing::debug!(file = %self.params.file, %cause, "write ends");
         }
         if self.committer.done.is_none() {
-            self.actions.push_back(WriteAction::Done(Err(error)));
+            self.actions.push_back(WriteAction::Done(Err(cause.of(&self.params.file))));
         }
         match phase {
             // Otherwise the session would stay open, and hold its reservation, until it expires.

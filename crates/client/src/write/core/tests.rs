@@ -20,7 +20,7 @@ fn cluster(spec: &str) -> Drive {
 }
 
 /// Writes `data` in chunks of 10,000 bytes.
-fn put(drive: &mut Drive, name: &str, data: &[u8]) -> Result<WriteDone, WriteError> {
+fn put(drive: &mut Drive, name: &str, data: &[u8]) -> Result<WriteDone, FileError> {
     let mut core = drive.writer(name, CommitMode::Replace, Some(data.len() as u64));
     drive.write(&mut core, write_all(data, 10_000)).0
 }
@@ -216,14 +216,14 @@ fn a_manager_that_stays_silent_is_an_error_that_says_so() {
     let mut drive = cluster("ec:4+2");
     drive.fake.lose_answers.insert(Kind::AllocateChunks, u32::MAX);
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
-    assert!(matches!(error, WriteError::ManagerSilent { request: "AllocateChunks" | "OpenWrite", .. }), "{error}");
+    assert!(matches!(error.cause, Cause::ManagerSilent { request: "AllocateChunks" | "OpenWrite", .. }), "{error}");
 }
 
 #[test]
 fn too_few_hosts_is_said_clearly() {
     let mut drive = Drive::new(Fake::new(5).with("redundancy", "ec:4+2"));
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
-    assert!(matches!(&error, WriteError::TooFewHosts { message, .. } if message.contains("6 hosts")), "{error}");
+    assert!(error.code() == Code::TooFewHosts && error.to_string().contains("6 hosts"), "{error}");
     assert!(drive.fake.sessions.is_empty(), "the session is closed");
     assert!(drive.fake.names.is_empty());
 }
@@ -234,7 +234,7 @@ fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
     let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
     drive.fake.nodes.get_mut(&2).unwrap().down = true;
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
-    assert!(matches!(error, WriteError::NotStored { waited_ms: 120_000.., .. }), "{error}");
+    assert!(matches!(error.cause, Cause::NotStored { waited_ms: 120_000.., .. }), "{error}");
 
     for spec in ["ec:4+2", "copy+ec:4+2"] {
         let mut drive = Drive::new(Fake::new(6).with("redundancy", spec).with("degraded-writes", "yes"));
@@ -347,7 +347,7 @@ fn patches_appends_and_compare_and_swap() {
     let mut core = drive.writer("a", CommitMode::Replace, Some(3));
     core.params.if_version = Some(first.version);
     let error = drive.write(&mut core, write_all(b"new", 10)).0.unwrap_err();
-    assert!(matches!(error, WriteError::VersionConflict { expected, .. } if expected == first.version), "{error}");
+    assert!(matches!(error.cause, Cause::VersionConflict { expected, .. } if expected == first.version), "{error}");
     assert_ne!(first.version, second.version);
     assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
 }
@@ -375,7 +375,7 @@ fn a_cancelled_write_leaves_nothing_visible() {
     let mut events = write_all(&data(30_000, 1), 10_000);
     events.pop();
     events.push(WriteEvent::Cancel);
-    assert!(matches!(drive.write(&mut core, events).0, Err(WriteError::Cancelled { .. })));
+    assert!(matches!(drive.write(&mut core, events).0, Err(FileError { cause: Cause::Cancelled, .. })));
     assert!(drive.fake.names.is_empty());
 }
 
@@ -386,7 +386,7 @@ fn a_write_that_is_given_up_leaves_no_session() {
         let mut drive = cluster("ec:4+2");
         let mut core = drive.writer("a", CommitMode::Replace, None);
         let result = drive.write(&mut core, events).0;
-        assert!(matches!(result, Err(WriteError::Cancelled { .. })), "{result:?}");
+        assert!(matches!(result, Err(FileError { cause: Cause::Cancelled, .. })), "{result:?}");
         while let Some(WriteAction::Call(call)) = core.poll() {
             drive.fake.call(&call).unwrap();
         }
