@@ -1,11 +1,8 @@
 //! The matrix product that all erasure coding uses, and the choice of the instruction set that computes it.
-#![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
-#[cfg(target_arch = "aarch64")]
-use super::neon;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512, gfni};
-use super::{field, reference};
+use super::gfni;
+use super::{field, frame, reference};
 use crate::isa::{Isa, Level};
 
 /// A matrix of coefficients, row by row, with the tables that the leaves need to multiply by each.
@@ -14,7 +11,7 @@ pub struct Coefficients {
     columns: usize,
     values: Vec<u8>,
     /// Per coefficient c: c·x for x = 0..16, then c·(16x): the tables of the byte-shuffle kernels.
-    nibbles: Vec<[u8; 32]>,
+    nibbles: Vec<[[u8; 16]; 2]>,
     /// Per coefficient: multiplication by it as an 8 × 8 bit matrix, in the layout of `GF2P8AFFINEQB`.
     #[cfg(target_arch = "x86_64")]
     affine: Vec<u64>,
@@ -56,7 +53,7 @@ impl Coefficients {
     }
 
     /// Shuffle tables of a row, by column.
-    pub fn nibbles(&self, row: usize) -> &[[u8; 32]] {
+    pub fn nibbles(&self, row: usize) -> &[[[u8; 16]; 2]] {
         &self.nibbles[row * self.columns..][..self.columns]
     }
 
@@ -67,10 +64,8 @@ impl Coefficients {
     }
 }
 
-fn nibble_tables(c: u8) -> [u8; 32] {
-    std::array::from_fn(
-        |i| if i < 16 { field::multiply(c, i as u8) } else { field::multiply(c, ((i - 16) << 4) as u8) },
-    )
+fn nibble_tables(c: u8) -> [[u8; 16]; 2] {
+    [0, 4].map(|shift| std::array::from_fn(|x| field::multiply(c, (x as u8) << shift)))
 }
 
 #[cfg(any(target_arch = "x86_64", test))]
@@ -143,14 +138,10 @@ pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], t
     );
     match isa.level() {
         Level::Reference | Level::Portable => reference::multiply(coefficients, sources, targets),
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => neon::multiply(isa, coefficients, sources, targets),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::multiply(isa, coefficients, sources, targets),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => avx512::multiply(isa, coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]
         Level::Gfni => gfni::multiply(isa, coefficients, sources, targets),
+        #[allow(unreachable_patterns)] // On CPUs without vectors.
+        _ => frame::multiply_by_look_ups(isa, coefficients, sources, targets),
     }
 }
 
@@ -179,7 +170,7 @@ mod tests {
             let (nibbles, matrix) = (nibble_tables(c), affine_matrix(c));
             for x in 0..=255u8 {
                 let product = field::multiply(c, x);
-                assert_eq!(nibbles[usize::from(x & 15)] ^ nibbles[16 + usize::from(x >> 4)], product);
+                assert_eq!(nibbles[0][usize::from(x & 15)] ^ nibbles[1][usize::from(x >> 4)], product);
                 assert_eq!(affine(matrix, x), product);
             }
         }

@@ -1,12 +1,12 @@
 //! The loops of the matrix product, once for all instruction sets: blocks that let the first-level cache hold all
-//! sources, up to six rows a pass, two vectors a step. A leaf defines a vector and its multiplication.
-//!
-//! No closure may surround a vector's method: the compiler would build it without the leaf's instruction set, and call
-//! the method instead of inlining it, at a tenth of the speed.
+//! sources, up to six rows a pass, two vectors a step. [`Factors`] is how vectors are multiplied: [`Shuffle`] on every set,
+//! `gfni` where the CPU has it.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Rows and vectors of a pass are indexes, side by side.
 
 use super::dispatch::{Coefficients, Source, Target, block_bytes};
-use crate::simd::{Bytes, load, prefetch, store};
+use crate::isa::Isa;
+use crate::simd::{OnVectors, Vector, load, on_vectors, prefetch, store};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Prefetch distance. A call reads as many streams as there are fragments, each soon at the end of its page: more than
@@ -20,7 +20,7 @@ const AHEAD_BYTES: usize = 512;
 /// an entry for every column of the row.
 pub unsafe trait Factors {
     /// The vectors.
-    type Vector: Bytes;
+    type Vector: Vector;
     /// Multiplication data of one coefficient, as [`Coefficients`] stores it.
     type Entry;
     /// An entry, loaded into registers.
@@ -47,6 +47,63 @@ pub unsafe trait Factors {
     /// # Safety
     /// The instruction set.
     unsafe fn add_product(sum: Self::Vector, factor: Self::Factor, x: Self::Operand) -> Self::Vector;
+}
+
+/// Products by two look-ups: each byte's two nibbles look up their products (Plank, Greenan, Miller, FAST 2013).
+struct Shuffle<V>(PhantomData<V>);
+
+// SAFETY: the vector's instruction set alone; `nibbles` has a table for every column.
+unsafe impl<V: Vector> Factors for Shuffle<V> {
+    type Vector = V;
+    type Entry = [[u8; 16]; 2];
+    type Factor = (V::Table, V::Table);
+    type Operand = (V, V);
+    /// AVX2 has sixteen registers: eight sums, two operands in two halves, a factor in two halves, the mask. The other
+    /// sets have 32.
+    const ROWS: usize = if V::LEN == 32 { 4 } else { 6 };
+
+    #[inline(always)]
+    fn factors(coefficients: &Coefficients, row: usize) -> &[Self::Entry] {
+        coefficients.nibbles(row)
+    }
+
+    #[inline(always)]
+    unsafe fn prepare(x: V) -> Self::Operand {
+        // SAFETY: the instruction set, by the contract.
+        unsafe { x.nibbles() }
+    }
+
+    #[inline(always)]
+    unsafe fn factor([low, high]: &Self::Entry) -> Self::Factor {
+        // SAFETY: the instruction set, by the contract.
+        unsafe { (V::table(low), V::table(high)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(sum: V, (low_table, high_table): Self::Factor, (low, high): Self::Operand) -> V {
+        // SAFETY: the instruction set, by the contract.
+        unsafe { sum.xor3(low.look_up(low_table), high.look_up(high_table)) }
+    }
+}
+
+/// [`super::dispatch::multiply`] by [`Shuffle`]; dispatch has checked lengths, rows and columns.
+pub fn multiply_by_look_ups(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
+    on_vectors(isa, LookUps { coefficients, sources, targets });
+}
+
+/// The arguments of [`multiply`], with slices of equal length.
+struct LookUps<'a, 's, 't> {
+    coefficients: &'a Coefficients,
+    sources: &'a [Source<'s>],
+    targets: &'a mut [Target<'t>],
+}
+
+impl OnVectors for LookUps<'_, '_, '_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the instruction set, by the contract; the lengths, by the type's.
+        unsafe { multiply::<Shuffle<V>>(self.coefficients, self.sources, self.targets) }
+    }
 }
 
 /// [`super::dispatch::multiply`] with the multiplication of `F`.
@@ -116,13 +173,13 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
 ) {
     // SAFETY: the caller vouches for the set, the bytes and the columns.
     unsafe {
-        let mut sums = [[F::Vector::zero(); N]; R];
+        let mut sums = [[F::Vector::splat(0); N]; R];
         for source in sources {
             let bytes = source.bytes.as_ptr().add(at);
             if N > 1 {
                 prefetch::<F::Vector>(bytes.wrapping_add(AHEAD_BYTES), N * F::Vector::LEN);
             }
-            let mut x = [F::prepare(F::Vector::zero()); N];
+            let mut x = [F::prepare(F::Vector::splat(0)); N];
             for n in 0..N {
                 x[n] = F::prepare(load::<F::Vector, N>(bytes, n, part));
             }
@@ -149,7 +206,7 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
 /// # Safety
 /// The instruction set; all slices have the same length and `range` lies inside.
 #[inline(always)]
-unsafe fn xor<V: Bytes>(sources: &[Source<'_>], row: &mut Target<'_>, range: Range<usize>) {
+unsafe fn xor<V: Vector>(sources: &[Source<'_>], row: &mut Target<'_>, range: Range<usize>) {
     let out = row.bytes.as_mut_ptr();
     let mut at = range.start;
     while at + 4 * V::LEN <= range.end {
@@ -167,10 +224,10 @@ unsafe fn xor<V: Bytes>(sources: &[Source<'_>], row: &mut Target<'_>, range: Ran
 /// # Safety
 /// The instruction set; the bytes from `at` on lie in every source and in `out`.
 #[inline(always)]
-unsafe fn xor_step<V: Bytes, const N: usize>(sources: &[Source<'_>], out: *mut u8, at: usize, part: usize) {
+unsafe fn xor_step<V: Vector, const N: usize>(sources: &[Source<'_>], out: *mut u8, at: usize, part: usize) {
     // SAFETY: the caller vouches for the set and the bytes.
     unsafe {
-        let mut sums = [V::zero(); N];
+        let mut sums = [V::splat(0); N];
         for source in sources {
             for (n, sum) in sums.iter_mut().enumerate() {
                 *sum = sum.xor(load::<V, N>(source.bytes.as_ptr().add(at), n, part));

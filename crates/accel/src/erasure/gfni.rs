@@ -1,11 +1,11 @@
 //! The matrix product with GFNI on AVX-512 vectors: `VGF2P8AFFINEQB` multiplies 64 bytes by a constant of any
-//! field, written as an 8 × 8 bit matrix, so the nibble tables of `avx512` become one instruction.
+//! field, written as an 8 × 8 bit matrix, so the two look-ups of `frame` become one instruction.
 #![allow(unsafe_code)]
 
 use super::dispatch::{Coefficients, Source, Target};
 use super::frame::{self, Factors};
 use crate::isa::{Isa, Level};
-use crate::simd::{Avx512, Bytes};
+use crate::simd::{Avx512, Vector};
 use std::arch::x86_64::*;
 
 /// See [`super::dispatch::multiply`].

@@ -9,24 +9,17 @@
 //! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field arithmetic using
 //! Intel SIMD instructions", FAST 2013.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 pub(crate) mod cache;
 mod code;
 mod dispatch;
 mod errors;
 pub mod field;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod frame;
 pub(crate) mod galois;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod matrix;
 pub(crate) mod named;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 mod reference;
 mod rows;
 mod upkeep;

@@ -1,7 +1,7 @@
 //! Standard BLAKE3 digests of many buffers at once. A message of a few KiB has too few leaves to fill a vector's lanes.
 //! The leaves of a batch fill them, and so do its parents, level by level.
 
-use super::lanes::{self, Leaf, Pair, Values, lanes};
+use super::lanes::{self, Leaf, Pair, Values};
 use super::reference::{self, LEAF_BYTES, PARENT, ROOT};
 use super::{Hash, chunk_hash};
 use crate::isa::Isa;
@@ -62,7 +62,7 @@ impl<'a> Room<'a> {
     /// Computes the digests of the buffers that `group` lists, and empties `group`.
     fn hash_group(&mut self, isa: Isa, buffers: &[&'a [u8]], group: &mut Vec<usize>, digests: &mut [Hash]) {
         let leaves: usize = group.iter().map(|i| leaf_count(buffers[*i])).sum();
-        if leaves < lanes(isa) / 4 || group.len() == 1 {
+        if leaves < lanes::count(isa) / 4 || group.len() == 1 {
             group.drain(..).for_each(|i| digests[i] = chunk_hash(buffers[i]));
             return;
         }

@@ -3,12 +3,8 @@
 #![allow(unsafe_code, clippy::needless_range_loop)] // Words of the state are indexes, side by side.
 
 use super::reference::{CHUNK_END, CHUNK_START, IV, PERMUTATION};
-use crate::isa::{Isa, Level};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::Neon;
-use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::isa::Isa;
+use crate::simd::{BLOCK_BYTES, MAX_LANES, OnVectors, Vector, on_vectors};
 use std::ops::Range;
 
 /// Up to 1,024 bytes of a message.
@@ -63,7 +59,7 @@ const PREFETCH_BYTES: usize = 256;
 /// Chaining values of `leaves`, in order.
 pub fn compress_leaves(isa: Isa, leaves: &[Leaf<'_>], out: &mut Values) {
     out.make_room(leaves.len());
-    run(isa, Work::Leaves(leaves), out);
+    on_vectors(isa, Compress { nodes: Nodes::Leaves(leaves), out });
 }
 
 /// The parent value of each of `pairs` of the values `below`, in order.
@@ -71,7 +67,7 @@ pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values
     // A vector of pairs is read whole, from its first pair on.
     assert!(pairs.iter().all(|pair| pair.left as usize + 2 * MAX_LANES <= below.room));
     out.make_room(pairs.len());
-    run(isa, Work::Pairs(below, pairs), out);
+    on_vectors(isa, Compress { nodes: Nodes::Pairs(below, pairs), out });
     for (i, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.flags == 0) {
         for w in 0..8 {
             out.words[w * out.room + i] = below.words[w * below.room + pair.left as usize];
@@ -80,83 +76,46 @@ pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values
 }
 
 /// Nodes that `isa` computes at once.
-pub fn lanes(isa: Isa) -> usize {
-    match isa.level() {
-        Level::Reference | Level::Portable => One::LANES,
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => Neon::LANES,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Avx2::LANES,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Gfni => Avx512::LANES,
+pub fn count(isa: Isa) -> usize {
+    struct Count<'a>(&'a mut usize);
+    impl OnVectors for Count<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            *self.0 = V::LANES;
+        }
     }
+    let mut lanes = 0;
+    on_vectors(isa, Count(&mut lanes));
+    lanes
 }
 
-#[derive(Clone, Copy)]
-enum Work<'a> {
+/// Chaining values of nodes on vectors. `out` has room for as many values as there are leaves or pairs; the values below
+/// have room for two vectors from each pair's left value on.
+struct Compress<'a> {
+    nodes: Nodes<'a>,
+    out: &'a mut Values,
+}
+
+enum Nodes<'a> {
     Leaves(&'a [Leaf<'a>]),
     Pairs(&'a Values, &'a [Pair]),
 }
 
-fn run(isa: Isa, work: Work<'_>, out: &mut Values) {
-    match isa.level() {
-        // SAFETY: a plain word needs no instruction set.
-        Level::Reference | Level::Portable => unsafe { all::<One>(work, out) },
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: an Isa of this level exists only if the CPU has NEON.
-        Level::Neon => unsafe { neon(work, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
-        Level::Avx2 => unsafe { avx2(work, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
-        Level::Avx512 | Level::Gfni => unsafe { avx512(work, out) },
-    }
-}
-
-/// # Safety
-/// NEON; as [`all`].
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-unsafe fn neon(work: Work<'_>, out: &mut Values) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<Neon>(work, out) }
-}
-
-/// # Safety
-/// AVX2; as [`all`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2(work: Work<'_>, out: &mut Values) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<Avx2>(work, out) }
-}
-
-/// # Safety
-/// AVX-512F and BW; as [`all`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn avx512(work: Work<'_>, out: &mut Values) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<Avx512>(work, out) }
-}
-
-/// # Safety
-/// The instruction set of `V`; `out` has room for as many values as there are leaves or pairs; the values below have
-/// room for two vectors from each pair's left value on.
-#[inline(always)]
-unsafe fn all<V: Words>(work: Work<'_>, out: &mut Values) {
-    // SAFETY: the caller vouches for the instruction set and the room; there are at most LANES at a time.
-    unsafe {
-        match work {
-            Work::Leaves(leaves) => {
-                for (i, leaves) in leaves.chunks(V::LANES).enumerate() {
-                    put(out, i * V::LANES, &side_by_side::<V>(leaves));
+impl OnVectors for Compress<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the instruction set, by the contract; the room, by the type's; there are at most LANES at a time.
+        unsafe {
+            match self.nodes {
+                Nodes::Leaves(leaves) => {
+                    for (i, leaves) in leaves.chunks(V::LANES).enumerate() {
+                        put(self.out, i * V::LANES, &side_by_side::<V>(leaves));
+                    }
                 }
-            }
-            Work::Pairs(below, pairs) => {
-                for (i, pairs) in pairs.chunks(V::LANES).enumerate() {
-                    put(out, i * V::LANES, &parents::<V>(below, pairs));
+                Nodes::Pairs(below, pairs) => {
+                    for (i, pairs) in pairs.chunks(V::LANES).enumerate() {
+                        put(self.out, i * V::LANES, &parents::<V>(below, pairs));
+                    }
                 }
             }
         }
@@ -168,7 +127,7 @@ unsafe fn all<V: Words>(work: Work<'_>, out: &mut Values) {
 /// # Safety
 /// The instruction set; there is room for them.
 #[inline(always)]
-unsafe fn put<V: Words>(out: &mut Values, at: usize, value: &[V; 8]) {
+unsafe fn put<V: Vector>(out: &mut Values, at: usize, value: &[V; 8]) {
     for w in 0..8 {
         // SAFETY: the caller vouches for the set and the room.
         unsafe { value[w].store(out.words.as_mut_ptr().add(w * out.room + at)) };
@@ -180,7 +139,7 @@ unsafe fn put<V: Words>(out: &mut Values, at: usize, value: &[V; 8]) {
 /// # Safety
 /// The instruction set; 1 to LANES pairs, and two vectors of words from each pair's left value on.
 #[inline(always)]
-unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
+unsafe fn parents<V: Vector>(below: &Values, pairs: &[Pair]) -> [V; 8] {
     let (first, last) = (pairs[0].left as usize, pairs[pairs.len() - 1].left as usize);
     let mut flags = [0u32; MAX_LANES];
     flags.iter_mut().zip(pairs).for_each(|(flags, pair)| *flags = pair.flags);
@@ -211,7 +170,7 @@ unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
 /// # Safety
 /// The instruction set.
 #[inline(always)]
-unsafe fn initial<V: Words>() -> [V; 8] {
+unsafe fn initial<V: Vector>() -> [V; 8] {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         let mut value = [V::splat(0); 8];
@@ -261,7 +220,7 @@ impl Walk {
 /// # Safety
 /// The instruction set; 1 to LANES leaves.
 #[inline(always)]
-unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
+unsafe fn side_by_side<V: Vector>(leaves: &[Leaf<'_>]) -> [V; 8] {
     let walk = Walk::new(leaves, V::LANES);
     // While every lane has a whole block, and none or all of them their last one, the lanes differ only in bytes,
     // counters and flags.
@@ -278,7 +237,9 @@ unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
                 flags = flags.or(V::load(walk.flags.as_ptr()));
             }
             let message = V::transposed(&walk.at, block * BLOCK_BYTES);
-            V::prefetch(&walk.at, block * BLOCK_BYTES + PREFETCH_BYTES);
+            for at in &walk.at[..V::LANES] {
+                V::prefetch(at.wrapping_add(block * BLOCK_BYTES + PREFETCH_BYTES));
+            }
             value = compress(&value, &message, counter, V::splat(BLOCK_BYTES as u32), flags);
         }
         if alike < most {
@@ -293,7 +254,7 @@ unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
 /// # Safety
 /// The instruction set; `walk` is that of the leaves.
 #[inline(always)]
-unsafe fn to_the_end<V: Words>(
+unsafe fn to_the_end<V: Vector>(
     leaves: &[Leaf<'_>],
     walk: &Walk,
     mut value: [V; 8],
@@ -358,7 +319,7 @@ const SCHEDULE: [[usize; 16]; 7] = {
 /// # Safety
 /// The instruction set.
 #[inline(always)]
-unsafe fn compress<V: Words>(value: &[V; 8], message: &[V; 16], counter: [V; 2], len: V, flags: V) -> [V; 8] {
+unsafe fn compress<V: Vector>(value: &[V; 8], message: &[V; 16], counter: [V; 2], len: V, flags: V) -> [V; 8] {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         let mut v = [len; 16];
@@ -388,7 +349,12 @@ unsafe fn compress<V: Words>(value: &[V; 8], message: &[V; 16], counter: [V; 2],
 /// # Safety
 /// The instruction set.
 #[inline(always)]
-unsafe fn quarters<V: Words, const TURN: usize>(v: &mut [V; 16], message: &[V; 16], order: &[usize; 16], first: usize) {
+unsafe fn quarters<V: Vector, const TURN: usize>(
+    v: &mut [V; 16],
+    message: &[V; 16],
+    order: &[usize; 16],
+    first: usize,
+) {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         half::<V, TURN, 16, 16, 20, 12>(v, message, order, first);
@@ -401,7 +367,7 @@ unsafe fn quarters<V: Words, const TURN: usize>(v: &mut [V; 16], message: &[V; 1
 /// # Safety
 /// The instruction set.
 #[inline(always)]
-unsafe fn half<V: Words, const TURN: usize, const L1: i32, const R1: i32, const L2: i32, const R2: i32>(
+unsafe fn half<V: Vector, const TURN: usize, const L1: i32, const R1: i32, const L2: i32, const R2: i32>(
     v: &mut [V; 16],
     message: &[V; 16],
     order: &[usize; 16],

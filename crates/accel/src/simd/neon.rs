@@ -1,63 +1,13 @@
-//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. There are no prefetches: stable Rust has no
-//! intrinsic for them on ARM, and no measurement on ARM shows that they would help.
+//! [`Vector`] with NEON. There are no prefetches: stable Rust has no intrinsic for them on ARM, and no measurement on ARM
+//! shows that they would help.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
-use super::Bytes;
-use super::words::{MAX_LANES, Words};
+use super::{MAX_LANES, Vector};
 use std::arch::aarch64::*;
 
 /// 16 bytes.
 #[derive(Clone, Copy)]
-pub struct Neon(pub uint8x16_t);
-
-// SAFETY: every method uses NEON alone and touches only the bytes that its contract names.
-unsafe impl Bytes for Neon {
-    const LEN: usize = 16;
-
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { vdupq_n_u8(0) })
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: 16 readable bytes, by the contract.
-        Neon(unsafe { vld1q_u8(from) })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
-        // SAFETY: 16 writable bytes, by the contract.
-        unsafe { vst1q_u8(to, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part(from: *const u8, len: usize) -> Self {
-        let mut whole = [0u8; 16];
-        // SAFETY: len < 16 readable bytes, by the contract.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), len);
-            <Self as Bytes>::load(whole.as_ptr())
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_part(self, to: *mut u8, len: usize) {
-        let mut whole = [0u8; 16];
-        // SAFETY: len < 16 writable bytes, by the contract.
-        unsafe {
-            Bytes::store(self, whole.as_mut_ptr());
-            std::ptr::copy_nonoverlapping(whole.as_ptr(), to, len);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { veorq_u8(self.0, other.0) })
-    }
-}
+pub struct Neon(uint8x16_t);
 
 impl Neon {
     /// Reinterprets the vector as four words; no instruction.
@@ -79,8 +29,22 @@ impl Neon {
 const BYTES_BY_THREE: [u8; 16] = [1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12];
 
 // SAFETY: every method uses NEON alone and touches only what its contract names.
-unsafe impl Words for Neon {
-    const LANES: usize = 4;
+unsafe impl Vector for Neon {
+    type Table = Neon;
+    const LEN: usize = 16;
+
+    methods! {
+        add(self, other) = Neon::of(vaddq_u32(self.words(), other.words()));
+        xor(self, other) = Neon(veorq_u8(self.0, other.0));
+        and(self, other) = Neon(vandq_u8(self.0, other.0));
+        or(self, other) = Neon(vorrq_u8(self.0, other.0));
+        look_up(self, table) = Neon(vqtbl1q_u8(table.0, self.0));
+        swap_bytes(self) = Neon(vrev32q_u8(self.0));
+        choose(self, a, b) = Neon(vbslq_u8(self.0, a.0, b.0));
+        // Where two bits differ the third decides; otherwise either of them does.
+        majority(self, a, b) = Neon(vbslq_u8(veorq_u8(self.0, a.0), b.0, a.0));
+        xor_or_not(self, a, b) = Neon(veorq_u8(self.0, vornq_u8(a.0, b.0)));
+    }
 
     #[inline(always)]
     unsafe fn splat(x: u32) -> Self {
@@ -89,39 +53,27 @@ unsafe impl Words for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load(from: *const u32) -> Self {
-        // SAFETY: four readable words, by the contract. As bytes, which need no alignment.
+    unsafe fn load<T>(from: *const T) -> Self {
+        // SAFETY: 16 readable bytes, by the contract.
         Neon(unsafe { vld1q_u8(from.cast()) })
     }
 
     #[inline(always)]
-    unsafe fn store(self, to: *mut u32) {
-        // SAFETY: four writable words, by the contract. As bytes, which need no alignment.
+    unsafe fn store<T>(self, to: *mut T) {
+        // SAFETY: 16 writable bytes, by the contract.
         unsafe { vst1q_u8(to.cast(), self.0) }
     }
 
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
+    unsafe fn table(entries: &[u8; 16]) -> Self {
         // SAFETY: NEON, by the contract.
-        Neon::of(unsafe { vaddq_u32(self.words(), other.words()) })
+        unsafe { Self::load(entries.as_ptr()) }
     }
 
     #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
+    unsafe fn nibbles(self) -> (Self, Self) {
         // SAFETY: NEON, by the contract.
-        unsafe { Bytes::xor(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn and(self, other: Self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { vandq_u8(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn or(self, other: Self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { vorrq_u8(self.0, other.0) })
+        unsafe { (Neon(vandq_u8(self.0, vdupq_n_u8(15))), Neon(vshrq_n_u8::<4>(self.0))) }
     }
 
     #[inline(always)]
@@ -143,16 +95,10 @@ unsafe impl Words for Neon {
     }
 
     #[inline(always)]
-    unsafe fn swap_bytes(self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { vrev32q_u8(self.0) })
-    }
-
-    #[inline(always)]
     unsafe fn pairs(from: *const u32) -> (Self, Self) {
         // SAFETY: NEON and eight readable words, by the contract.
         unsafe {
-            let (first, second) = (<Self as Words>::load(from).words(), <Self as Words>::load(from.add(4)).words());
+            let (first, second) = (Self::load(from).words(), Self::load(from.add(4)).words());
             (Neon::of(vuzp1q_u32(first, second)), Neon::of(vuzp2q_u32(first, second)))
         }
     }
@@ -180,23 +126,5 @@ unsafe impl Words for Neon {
             }
             words
         }
-    }
-
-    #[inline(always)]
-    unsafe fn choose(self, a: Self, b: Self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { vbslq_u8(self.0, a.0, b.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn majority(self, a: Self, b: Self) -> Self {
-        // SAFETY: NEON, by the contract. Where two bits differ the third decides; otherwise either of them does.
-        Neon(unsafe { vbslq_u8(veorq_u8(self.0, a.0), b.0, a.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self {
-        // SAFETY: NEON, by the contract.
-        Neon(unsafe { veorq_u8(self.0, vornq_u8(a.0, b.0)) })
     }
 }

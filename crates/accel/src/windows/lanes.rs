@@ -3,12 +3,9 @@
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::{Compression, MAX_STATE, WindowShape, digest_of_lane, padding};
-use crate::isa::{Isa, Level};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::Neon;
-use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::isa::Isa;
+use crate::simd::{BLOCK_BYTES, MAX_LANES, OnVectors, Vector, on_vectors};
+use std::marker::PhantomData;
 
 /// See [`WindowShape::append`].
 pub fn append<H: Compression>(isa: Isa, windows: &WindowShape, buffer: &[u8], out: &mut Vec<u8>) {
@@ -61,87 +58,58 @@ impl Plan {
 /// Hashes the first `count` windows of `buffer`, which reaches a block beyond the whole blocks of the last one.
 fn run<H: Compression>(isa: Isa, plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
     assert!(count == 0 || (count - 1) * plan.step + (plan.whole + 1) * BLOCK_BYTES <= buffer.len());
-    match isa.level() {
-        // SAFETY: a plain word needs no instruction set; the buffer is long enough.
-        Level::Reference | Level::Portable => unsafe { all::<H, One>(plan, buffer, count, out) },
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: an Isa of this level exists only if the CPU has NEON; the buffer is long enough.
-        Level::Neon => unsafe { neon::<H>(plan, buffer, count, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of this level exists only if the CPU has AVX2; the buffer is long enough.
-        Level::Avx2 => unsafe { avx2::<H>(plan, buffer, count, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL; the buffer is long enough.
-        Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(plan, buffer, count, out) },
-    }
+    on_vectors(isa, Run { function: PhantomData::<H>, plan, buffer, count, out });
 }
 
-/// # Safety
-/// NEON; as [`all`].
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-unsafe fn neon<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
-    // SAFETY: the caller's contract.
-    unsafe { all::<H, Neon>(plan, buffer, count, out) }
+/// See [`run`], which has checked the length of the buffer.
+struct Run<'a, H> {
+    function: PhantomData<H>,
+    plan: &'a Plan,
+    buffer: &'a [u8],
+    count: usize,
+    out: &'a mut Vec<u8>,
 }
 
-/// # Safety
-/// AVX2; as [`all`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
-    // SAFETY: the caller's contract.
-    unsafe { all::<H, Avx2>(plan, buffer, count, out) }
-}
-
-/// # Safety
-/// AVX-512F and BW; as [`all`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn avx512<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
-    // SAFETY: the caller's contract.
-    unsafe { all::<H, Avx512>(plan, buffer, count, out) }
-}
-
-/// # Safety
-/// The instruction set of `V`; `buffer` reaches a block beyond the whole blocks of the last window.
-#[inline(always)]
-unsafe fn all<H: Compression, V: Words>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
-    for first in (0..count).step_by(V::LANES) {
-        let busy = V::LANES.min(count - first);
-        // Idle lanes hash the first window again, and their results are ignored.
-        let mut at = [buffer[first * plan.step..].as_ptr(); MAX_LANES];
-        for lane in 1..busy {
-            at[lane] = at[0].wrapping_add(lane * plan.step);
-        }
-        let mut words = [[0u32; MAX_LANES]; MAX_STATE];
-        // SAFETY: the instruction set and the buffer's length, by the contract.
-        unsafe {
-            let mut state = [V::splat(0); MAX_STATE];
-            for i in 0..H::STATE {
-                state[i] = V::splat(H::START[i]);
+impl<H: Compression> OnVectors for Run<'_, H> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Run { plan, buffer, count, out, .. } = self;
+        for first in (0..count).step_by(V::LANES) {
+            let busy = V::LANES.min(count - first);
+            // Idle lanes hash the first window again, and their results are ignored.
+            let mut at = [buffer[first * plan.step..].as_ptr(); MAX_LANES];
+            for lane in 1..busy {
+                at[lane] = at[0].wrapping_add(lane * plan.step);
             }
-            for block in 0..plan.whole {
-                add_block::<H, V>(&mut state, V::transposed(&at, block * BLOCK_BYTES));
-            }
-            let mut end = V::transposed(&at, plan.whole * BLOCK_BYTES);
-            for i in 0..16 {
-                end[i] = end[i].and(V::splat(plan.keep[i])).or(V::splat(plan.padding[0][i]));
-            }
-            add_block::<H, V>(&mut state, end);
-            if plan.padding_blocks == 2 {
+            let mut words = [[0u32; MAX_LANES]; MAX_STATE];
+            // SAFETY: the instruction set, by the contract; the buffer's length, by the type's.
+            unsafe {
+                let mut state = [V::splat(0); MAX_STATE];
+                for i in 0..H::STATE {
+                    state[i] = V::splat(H::START[i]);
+                }
+                for block in 0..plan.whole {
+                    add_block::<H, V>(&mut state, V::transposed(&at, block * BLOCK_BYTES));
+                }
+                let mut end = V::transposed(&at, plan.whole * BLOCK_BYTES);
                 for i in 0..16 {
-                    end[i] = V::splat(plan.padding[1][i]);
+                    end[i] = end[i].and(V::splat(plan.keep[i])).or(V::splat(plan.padding[0][i]));
                 }
                 add_block::<H, V>(&mut state, end);
+                if plan.padding_blocks == 2 {
+                    for i in 0..16 {
+                        end[i] = V::splat(plan.padding[1][i]);
+                    }
+                    add_block::<H, V>(&mut state, end);
+                }
+                for i in 0..H::STATE {
+                    state[i].store(words[i].as_mut_ptr());
+                }
             }
-            for i in 0..H::STATE {
-                state[i].store(words[i].as_mut_ptr());
+            for lane in 0..busy {
+                let digest = digest_of_lane::<H, MAX_LANES>(&words, lane);
+                out.extend_from_slice(&digest[..plan.width]);
             }
-        }
-        for lane in 0..busy {
-            let digest = digest_of_lane::<H, MAX_LANES>(&words, lane);
-            out.extend_from_slice(&digest[..plan.width]);
         }
     }
 }
@@ -149,7 +117,7 @@ unsafe fn all<H: Compression, V: Words>(plan: &Plan, buffer: &[u8], count: usize
 /// # Safety
 /// The instruction set.
 #[inline(always)]
-unsafe fn add_block<H: Compression, V: Words>(state: &mut [V; MAX_STATE], mut block: [V; 16]) {
+unsafe fn add_block<H: Compression, V: Vector>(state: &mut [V; MAX_STATE], mut block: [V; 16]) {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         if H::BIG_ENDIAN {

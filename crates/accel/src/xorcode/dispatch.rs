@@ -1,9 +1,7 @@
 //! Fragments as programs see them, and the choice of the instruction set that runs a program.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use super::frame;
 use super::program::Program;
-use super::reference;
+use super::{frame, reference};
 use crate::isa::{Isa, Level};
 
 /// A fragment's role in a run.
@@ -43,11 +41,7 @@ pub fn run(isa: Isa, program: &Program, w: usize, packet_bytes: usize, slots: &m
     }
     match isa.level() {
         Level::Reference | Level::Portable => reference::run(program, w, packet_bytes, slots, len),
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => frame::run_neon(isa, program, w, packet_bytes, slots, len),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => frame::run_avx2(isa, program, w, packet_bytes, slots, len),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Gfni => frame::run_avx512(isa, program, w, packet_bytes, slots, len),
+        #[allow(unreachable_patterns)] // On CPUs without vectors.
+        _ => frame::run(isa, program, w, packet_bytes, slots, len),
     }
 }

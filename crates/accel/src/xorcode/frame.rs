@@ -5,12 +5,8 @@
 
 use super::dispatch::Slot;
 use super::program::Program;
-use crate::isa::{Isa, Level};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::Neon;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
-use crate::simd::{Bytes, load, store};
+use crate::isa::Isa;
+use crate::simd::{OnVectors, Vector, load, on_vectors, store};
 
 /// Bytes of all packets that a slice may touch: the size of a second-level cache. Slices for the first level would be
 /// so short that memory reads are no longer sequential, which costs more than they save.
@@ -21,74 +17,50 @@ const MIN_SLICE_BYTES: usize = 512;
 const WIDE: usize = 8;
 
 /// See [`super::dispatch::run`], which has checked what this relies on.
-#[cfg(target_arch = "aarch64")]
-pub fn run_neon(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-    assert!(isa.level() >= Level::Neon);
-    #[target_feature(enable = "neon")]
-    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-        // SAFETY: the caller's contract is the frame's.
-        unsafe { run::<Neon>(program, w, packet, slots, len) }
-    }
-    // SAFETY: an Isa of this level exists only if the CPU has NEON; dispatch has checked the rest.
-    unsafe { enabled(program, w, packet, slots, len) }
+pub fn run(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+    on_vectors(isa, Run { program, w, packet, slots, len });
 }
 
-/// See [`super::dispatch::run`], which has checked what this relies on.
-#[cfg(target_arch = "x86_64")]
-pub fn run_avx2(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-    assert!(isa.level() >= Level::Avx2);
-    #[target_feature(enable = "avx2")]
-    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-        // SAFETY: the caller's contract is the frame's.
-        unsafe { run::<Avx2>(program, w, packet, slots, len) }
-    }
-    // SAFETY: an Isa of this level exists only if the CPU has AVX2; dispatch has checked the rest.
-    unsafe { enabled(program, w, packet, slots, len) }
+/// Every fragment that the program names has `len` bytes, a whole number of stripes of `w` packets, and packets below w;
+/// targets are `Out`.
+struct Run<'a, 'b> {
+    program: &'a Program,
+    w: usize,
+    packet: usize,
+    slots: &'a mut [Slot<'b>],
+    len: usize,
 }
 
-/// See [`super::dispatch::run`], which has checked what this relies on.
-#[cfg(target_arch = "x86_64")]
-pub fn run_avx512(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-    assert!(isa.level() >= Level::Avx512);
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-        // SAFETY: the caller's contract is the frame's.
-        unsafe { run::<Avx512>(program, w, packet, slots, len) }
-    }
-    // SAFETY: an Isa of this level exists only if the CPU has AVX-512F and BW; dispatch has checked the rest.
-    unsafe { enabled(program, w, packet, slots, len) }
-}
-
-/// # Safety
-/// The instruction set of `V`; every fragment that the program names has `len` bytes, a whole number of stripes of `w`
-/// packets, and packets below w; targets are `Out`.
-#[inline(always)]
-unsafe fn run<V: Bytes>(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
-    let bases: Vec<*mut u8> = slots
-        .iter_mut()
-        .map(|slot| match slot {
-            Slot::Absent => std::ptr::null_mut(),
-            Slot::In(bytes) => bytes.as_ptr().cast_mut(),
-            Slot::Out(bytes) => bytes.as_mut_ptr(),
-        })
-        .collect();
-    let words = slots.len() * w;
-    let slice = slice_bytes(words, packet);
-    // Word i of the program is packet i % w of fragment i / w; `at` holds its address in the current stripe.
-    let mut at: Vec<*mut u8> = Vec::with_capacity(words);
-    for start in (0..len).step_by(w * packet) {
-        at.clear();
-        for base in &bases {
-            at.extend((0..w).map(|p| base.wrapping_add(start + p * packet)));
-        }
-        for from in (0..packet).step_by(slice) {
-            let bytes = slice.min(packet - from);
-            let mut steps = program.flat();
-            while let [target, count, rest @ ..] = steps {
-                let (sources, rest) = rest.split_at(*count as usize);
-                // SAFETY: the program names words of fragments with `len` bytes, and from + bytes ≤ packet.
-                unsafe { sum::<V>(&at, *target, sources, from, bytes) };
-                steps = rest;
+impl OnVectors for Run<'_, '_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Run { program, w, packet, slots, len } = self;
+        let bases: Vec<*mut u8> = slots
+            .iter_mut()
+            .map(|slot| match slot {
+                Slot::Absent => std::ptr::null_mut(),
+                Slot::In(bytes) => bytes.as_ptr().cast_mut(),
+                Slot::Out(bytes) => bytes.as_mut_ptr(),
+            })
+            .collect();
+        let words = slots.len() * w;
+        let slice = slice_bytes(words, packet);
+        // Word i of the program is packet i % w of fragment i / w; `at` holds its address in the current stripe.
+        let mut at: Vec<*mut u8> = Vec::with_capacity(words);
+        for start in (0..len).step_by(w * packet) {
+            at.clear();
+            for base in &bases {
+                at.extend((0..w).map(|p| base.wrapping_add(start + p * packet)));
+            }
+            for from in (0..packet).step_by(slice) {
+                let bytes = slice.min(packet - from);
+                let mut steps = program.flat();
+                while let [target, count, rest @ ..] = steps {
+                    let (sources, rest) = rest.split_at(*count as usize);
+                    // SAFETY: the instruction set, by the contract; the program names words of fragments with `len` bytes, and from + bytes ≤ packet.
+                    unsafe { sum::<V>(&at, *target, sources, from, bytes) };
+                    steps = rest;
+                }
             }
         }
     }
@@ -104,7 +76,7 @@ fn slice_bytes(words: usize, packet: usize) -> usize {
 /// # Safety
 /// The instruction set; all words are indexes of `at`; the bytes are readable, and writable in the target.
 #[inline(always)]
-unsafe fn sum<V: Bytes>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, bytes: usize) {
+unsafe fn sum<V: Vector>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, bytes: usize) {
     let (mut done, end) = (from, from + bytes);
     // SAFETY: the caller vouches for words and bytes; `done` plus the bytes of a step never passes the end.
     unsafe {
@@ -124,14 +96,14 @@ unsafe fn sum<V: Bytes>(at: &[*mut u8], target: u32, sources: &[u32], from: usiz
 /// # Safety
 /// As [`sum`]; there is at least one source.
 #[inline(always)]
-unsafe fn step<V: Bytes, const N: usize>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, part: usize) {
+unsafe fn step<V: Vector, const N: usize>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, part: usize) {
     // SAFETY: the caller vouches for words and bytes.
     unsafe {
         // The only closure here: the compiler would build others without the leaf's instruction set.
         let word = |i: u32| at.get_unchecked(i as usize).add(from);
         let (first, mut rest) = sources.split_first().unwrap_unchecked();
         let first = word(*first);
-        let mut sums = [V::zero(); N];
+        let mut sums = [V::splat(0); N];
         for (n, sum) in sums.iter_mut().enumerate() {
             *sum = load::<V, N>(first, n, part);
         }

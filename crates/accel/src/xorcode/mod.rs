@@ -19,7 +19,6 @@ mod bits;
 mod code;
 mod dispatch;
 mod errors;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod frame;
 mod program;
 mod reference;

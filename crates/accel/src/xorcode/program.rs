@@ -100,7 +100,6 @@ impl Program {
         &self.steps
     }
 
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn flat(&self) -> &[u32] {
         &self.flat
     }

@@ -1,7 +1,7 @@
 //! The compression functions of SHA-1 and SHA-256, lane by lane. MD5's is [`tessera_accel::windows::Md5`].
 #![allow(unsafe_code, clippy::needless_range_loop)] // Steps and words are indexes.
 
-use tessera_accel::simd::words::Words;
+use tessera_accel::simd::Vector;
 use tessera_accel::windows::{Compression, MAX_DIGEST_BYTES, MAX_STATE};
 
 /// FIPS 180-4, §6.1.
@@ -12,76 +12,20 @@ pub struct Sha256;
 
 /// First 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, §4.2.2).
 const SHA256_ROOTS: [u32; 64] = [
-    0x428a_2f98,
-    0x7137_4491,
-    0xb5c0_fbcf,
-    0xe9b5_dba5,
-    0x3956_c25b,
-    0x59f1_11f1,
-    0x923f_82a4,
-    0xab1c_5ed5,
-    0xd807_aa98,
-    0x1283_5b01,
-    0x2431_85be,
-    0x550c_7dc3,
-    0x72be_5d74,
-    0x80de_b1fe,
-    0x9bdc_06a7,
-    0xc19b_f174,
-    0xe49b_69c1,
-    0xefbe_4786,
-    0x0fc1_9dc6,
-    0x240c_a1cc,
-    0x2de9_2c6f,
-    0x4a74_84aa,
-    0x5cb0_a9dc,
-    0x76f9_88da,
-    0x983e_5152,
-    0xa831_c66d,
-    0xb003_27c8,
-    0xbf59_7fc7,
-    0xc6e0_0bf3,
-    0xd5a7_9147,
-    0x06ca_6351,
-    0x1429_2967,
-    0x27b7_0a85,
-    0x2e1b_2138,
-    0x4d2c_6dfc,
-    0x5338_0d13,
-    0x650a_7354,
-    0x766a_0abb,
-    0x81c2_c92e,
-    0x9272_2c85,
-    0xa2bf_e8a1,
-    0xa81a_664b,
-    0xc24b_8b70,
-    0xc76c_51a3,
-    0xd192_e819,
-    0xd699_0624,
-    0xf40e_3585,
-    0x106a_a070,
-    0x19a4_c116,
-    0x1e37_6c08,
-    0x2748_774c,
-    0x34b0_bcb5,
-    0x391c_0cb3,
-    0x4ed8_aa4a,
-    0x5b9c_ca4f,
-    0x682e_6ff3,
-    0x748f_82ee,
-    0x78a5_636f,
-    0x84c8_7814,
-    0x8cc7_0208,
-    0x90be_fffa,
-    0xa450_6ceb,
-    0xbef9_a3f7,
-    0xc671_78f2,
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98,
+    0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786,
+    0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8,
+    0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
+    0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819,
+    0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
+    0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+    0xc67178f2,
 ];
 
 impl Compression for Sha1 {
     const STATE: usize = 5;
     const BIG_ENDIAN: bool = true;
-    const START: [u32; MAX_STATE] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0, 0, 0, 0];
+    const START: [u32; MAX_STATE] = [0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0, 0, 0, 0];
 
     fn reference(message: &[u8]) -> [u8; MAX_DIGEST_BYTES] {
         let mut digest = [0; MAX_DIGEST_BYTES];
@@ -90,7 +34,7 @@ impl Compression for Sha1 {
     }
 
     #[inline(always)]
-    unsafe fn compress<V: Words>(state: &mut [V; MAX_STATE], w: &mut [V; 16]) {
+    unsafe fn compress<V: Vector>(state: &mut [V; MAX_STATE], w: &mut [V; 16]) {
         // SAFETY: the caller vouches for the instruction set.
         unsafe {
             let [mut a, mut b, mut c, mut d, mut e, ..] = *state;
@@ -101,54 +45,30 @@ impl Compression for Sha1 {
                         let older = w[(i + 13) % 16].xor3(w[(i + 8) % 16], w[(i + 2) % 16]);
                         w[i] = older.xor(w[i]).rotate::<1, 31>();
                     }
-                    let sum = a.rotate::<5, 27>().add($mix(b, c, d)).add(e).add(V::splat($constant)).add(w[i]);
+                    let sum = a.rotate::<5, 27>().add($mix).add(e).add(V::splat($constant)).add(w[i]);
                     (e, d, c, b, a) = (d, c, b.rotate::<30, 2>(), a, sum);
                 }};
             }
             for i in 0..16 {
-                step!(i, choose::<V>, 0x5a82_7999);
+                step!(i, b.choose(c, d), 0x5a82_7999);
             }
             for i in 16..20 {
-                step!(i, choose::<V>, 0x5a82_7999);
+                step!(i, b.choose(c, d), 0x5a82_7999);
             }
             for i in 20..40 {
-                step!(i, parity::<V>, 0x6ed9_eba1);
+                step!(i, b.xor3(c, d), 0x6ed9_eba1);
             }
             for i in 40..60 {
-                step!(i, majority::<V>, 0x8f1b_bcdc);
+                step!(i, b.majority(c, d), 0x8f1b_bcdc);
             }
             for i in 60..80 {
-                step!(i, parity::<V>, 0xca62_c1d6);
+                step!(i, b.xor3(c, d), 0xca62_c1d6);
             }
             for (sum, x) in state.iter_mut().zip([a, b, c, d, e]) {
                 *sum = sum.add(x);
             }
         }
     }
-}
-
-/// # Safety
-/// The instruction set.
-#[inline(always)]
-unsafe fn choose<V: Words>(b: V, c: V, d: V) -> V {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { b.choose(c, d) }
-}
-
-/// # Safety
-/// The instruction set.
-#[inline(always)]
-unsafe fn parity<V: Words>(b: V, c: V, d: V) -> V {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { b.xor3(c, d) }
-}
-
-/// # Safety
-/// The instruction set.
-#[inline(always)]
-unsafe fn majority<V: Words>(b: V, c: V, d: V) -> V {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { b.majority(c, d) }
 }
 
 impl Compression for Sha256 {
@@ -164,7 +84,7 @@ impl Compression for Sha256 {
     }
 
     #[inline(always)]
-    unsafe fn compress<V: Words>(state: &mut [V; MAX_STATE], w: &mut [V; 16]) {
+    unsafe fn compress<V: Vector>(state: &mut [V; MAX_STATE], w: &mut [V; 16]) {
         // SAFETY: the caller vouches for the instruction set.
         unsafe {
             let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;

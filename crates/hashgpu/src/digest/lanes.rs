@@ -2,58 +2,22 @@
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::Digest;
-#[cfg(target_arch = "aarch64")]
-use tessera_accel::simd::Neon;
-use tessera_accel::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
-#[cfg(target_arch = "x86_64")]
-use tessera_accel::simd::{Avx2, Avx512};
+use std::marker::PhantomData;
+use tessera_accel::Isa;
+use tessera_accel::simd::{BLOCK_BYTES, MAX_LANES, OnVectors, Vector, on_vectors};
 use tessera_accel::windows::{Compression, MAX_STATE, digest_of_lane, padding};
-use tessera_accel::{Isa, isa::Level};
 
 /// Digests of all buffers, in order.
 pub fn batch<H: Compression>(isa: Isa, buffers: &[&[u8]]) -> Vec<Digest> {
     let mut digests = vec![Digest::default(); buffers.len()];
-    match isa.level() {
-        // SAFETY: a plain word needs no instruction set.
-        Level::Reference | Level::Portable => unsafe { all::<H, One>(buffers, &mut digests) },
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: an Isa of this level exists only if the CPU has NEON.
-        Level::Neon => unsafe { neon::<H>(buffers, &mut digests) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
-        Level::Avx2 => unsafe { avx2::<H>(buffers, &mut digests) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
-        Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(buffers, &mut digests) },
-    }
+    on_vectors(isa, Batch { function: PhantomData::<H>, buffers, digests: &mut digests });
     digests
 }
 
-/// # Safety
-/// NEON.
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-unsafe fn neon<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<H, Neon>(buffers, digests) }
-}
-
-/// # Safety
-/// AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<H, Avx2>(buffers, digests) }
-}
-
-/// # Safety
-/// AVX-512F and BW.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn avx512<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<H, Avx512>(buffers, digests) }
+struct Batch<'a, H> {
+    function: PhantomData<H>,
+    buffers: &'a [&'a [u8]],
+    digests: &'a mut [Digest],
 }
 
 /// A message in progress: its whole blocks, read in place, then its padded end.
@@ -80,51 +44,56 @@ impl End {
     }
 }
 
-/// # Safety
-/// The instruction set of `V`.
-#[inline(always)]
-unsafe fn all<H: Compression, V: Words>(buffers: &[&[u8]], digests: &mut [Digest]) {
-    let mut ends = [End([0; 2 * BLOCK_BYTES]); MAX_LANES];
-    let mut lanes: [Option<Lane>; MAX_LANES] = [None; MAX_LANES];
-    // Word by word, lane by lane.
-    let mut state = [[0u32; MAX_LANES]; MAX_STATE];
-    let mut next = 0;
-    loop {
-        for lane in 0..V::LANES {
-            if lanes[lane].is_none() && next < buffers.len() {
-                let message = buffers[next];
-                let (end, end_blocks) = End::of::<H>(message);
-                ends[lane] = end;
-                lanes[lane] =
-                    Some(Lane { message: next, at: message.as_ptr(), blocks: message.len() / BLOCK_BYTES, end_blocks });
-                for i in 0..H::STATE {
-                    state[i][lane] = H::START[i];
+impl<H: Compression> OnVectors for Batch<'_, H> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Batch { buffers, digests, .. } = self;
+        let mut ends = [End([0; 2 * BLOCK_BYTES]); MAX_LANES];
+        let mut lanes: [Option<Lane>; MAX_LANES] = [None; MAX_LANES];
+        // Word by word, lane by lane.
+        let mut state = [[0u32; MAX_LANES]; MAX_STATE];
+        let mut next = 0;
+        loop {
+            for lane in 0..V::LANES {
+                if lanes[lane].is_none() && next < buffers.len() {
+                    let message = buffers[next];
+                    let (end, end_blocks) = End::of::<H>(message);
+                    ends[lane] = end;
+                    lanes[lane] = Some(Lane {
+                        message: next,
+                        at: message.as_ptr(),
+                        blocks: message.len() / BLOCK_BYTES,
+                        end_blocks,
+                    });
+                    for i in 0..H::STATE {
+                        state[i][lane] = H::START[i];
+                    }
+                    next += 1;
                 }
-                next += 1;
+                if let Some(lane_now) = lanes[lane].as_mut().filter(|l| l.blocks == 0) {
+                    (lane_now.at, lane_now.blocks) = (ends[lane].0.as_ptr(), lane_now.end_blocks);
+                    lane_now.end_blocks = 0;
+                }
             }
-            if let Some(lane_now) = lanes[lane].as_mut().filter(|l| l.blocks == 0) {
-                (lane_now.at, lane_now.blocks) = (ends[lane].0.as_ptr(), lane_now.end_blocks);
-                lane_now.end_blocks = 0;
+            let Some(blocks) = lanes.iter().flatten().map(|lane| lane.blocks).min() else { return };
+            // Idle lanes read the blocks of a busy lane, and their results are ignored.
+            let any = lanes.iter().flatten().map(|lane| lane.at).next().unwrap_or(std::ptr::null());
+            let mut at = [any; MAX_LANES];
+            for lane in 0..V::LANES {
+                if let Some(busy) = &lanes[lane] {
+                    at[lane] = busy.at;
+                }
             }
-        }
-        let Some(blocks) = lanes.iter().flatten().map(|lane| lane.blocks).min() else { return };
-        // Idle lanes read the blocks of a busy lane, and their results are ignored.
-        let any = lanes.iter().flatten().map(|lane| lane.at).next().unwrap_or(std::ptr::null());
-        let mut at = [any; MAX_LANES];
-        for lane in 0..V::LANES {
-            if let Some(busy) = &lanes[lane] {
-                at[lane] = busy.at;
-            }
-        }
-        // SAFETY: the instruction set, by the contract; every busy lane has as many blocks at its pointer.
-        unsafe { run::<H, V>(&mut state, &at, blocks) };
-        for lane in 0..V::LANES {
-            let Some(busy) = &mut lanes[lane] else { continue };
-            (busy.at, busy.blocks) = (busy.at.wrapping_add(blocks * BLOCK_BYTES), busy.blocks - blocks);
-            if busy.blocks == 0 && busy.end_blocks == 0 {
-                let digest = digest_of_lane::<H, MAX_LANES>(&state, lane);
-                digests[busy.message] = Digest::new(&digest[..4 * H::STATE]);
-                lanes[lane] = None;
+            // SAFETY: the instruction set, by the contract; every busy lane has as many blocks at its pointer.
+            unsafe { run::<H, V>(&mut state, &at, blocks) };
+            for lane in 0..V::LANES {
+                let Some(busy) = &mut lanes[lane] else { continue };
+                (busy.at, busy.blocks) = (busy.at.wrapping_add(blocks * BLOCK_BYTES), busy.blocks - blocks);
+                if busy.blocks == 0 && busy.end_blocks == 0 {
+                    let digest = digest_of_lane::<H, MAX_LANES>(&state, lane);
+                    digests[busy.message] = Digest::new(&digest[..4 * H::STATE]);
+                    lanes[lane] = None;
+                }
             }
         }
     }
@@ -135,7 +104,7 @@ unsafe fn all<H: Compression, V: Words>(buffers: &[&[u8]], digests: &mut [Digest
 /// # Safety
 /// The instruction set; that many blocks are readable from each of the first LANES pointers on.
 #[inline(always)]
-unsafe fn run<H: Compression, V: Words>(
+unsafe fn run<H: Compression, V: Vector>(
     state: &mut [[u32; MAX_LANES]; MAX_STATE],
     at: &[*const u8; MAX_LANES],
     blocks: usize,
