@@ -268,7 +268,7 @@ mod tests {
     /// P14: an unknown version gives an error with both numbers, not damage.
     #[test]
     fn a_newer_log_is_told_from_a_torn_one() {
-        let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
+        let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::SimDisk::new(0));
         let around = StoreContext {
             disk: disk.clone(),
             dir: String::new(),
@@ -292,7 +292,7 @@ mod tests {
         /// P14: flipped bits end the replay or give an error. They never cause a panic or a wrong batch.
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
-            let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
+            let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::SimDisk::new(0));
             let around = StoreContext { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), durable: true };
             let mut log = Log::create(&around, 7, 64).unwrap();
             let mut out = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use tessera_cona::*;
-use tessera_disk::{Disk, MemDisk};
+use tessera_disk::{Disk, SimDisk};
 
 fn threaded(threads: u32) -> Options {
     Options { background: Background::Threads(threads), buffer_bytes: 16 << 10, cache_bytes: 64 << 10, ..small() }
@@ -27,7 +27,7 @@ fn pair(n: u64) -> ([u8; 9], [u8; 9]) {
 #[test]
 fn readers_see_whole_batches_and_never_go_back() {
     for threads in [1, 3] {
-        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
         let store = Arc::new(open(&disk, &threaded(threads)));
         let (written, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let number = |v: Option<Vec<u8>>| v.map_or(0, |v| u64::from_le_bytes(v[..8].try_into().unwrap()));
@@ -74,7 +74,7 @@ fn readers_see_whole_batches_and_never_go_back() {
 /// Many writers with `Durability::Sync` share syncs, and each finds its own write complete.
 #[test]
 fn writers_together_lose_nothing() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let store = Arc::new(open(&disk, &Options { durability: Durability::Sync, ..threaded(1) }));
     std::thread::scope(|scope| {
         for writer in 0..6_u32 {
@@ -96,7 +96,7 @@ fn writers_together_lose_nothing() {
 /// A backup taken during writes is the store at one moment.
 #[test]
 fn a_checkpoint_is_one_moment() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let store = Arc::new(open(&disk, &threaded(1)));
     let write = |n: u64| {
         let (a, b) = pair(n);
@@ -105,7 +105,7 @@ fn a_checkpoint_is_one_moment() {
         store.write(batch).unwrap();
     };
     (0..3000).for_each(write);
-    let copies: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let copies: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     std::thread::scope(|scope| {
         let (store, copies) = (store.clone(), copies.clone());
         let copier = scope.spawn(move || (0..3).for_each(|i| store.checkpoint(&copies, &format!("copy{i}")).unwrap()));
@@ -129,7 +129,7 @@ fn a_checkpoint_is_one_moment() {
 /// A buffer that gets writes of one key never fills; its log must not grow without bound.
 #[test]
 fn one_key_overwritten_for_ever_takes_bounded_space() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let store = open(&disk, &small());
     let most = (0..3000_u32).map(|n| {
         store.put(b"counter", &[n as u8; 100]).unwrap();
@@ -145,7 +145,7 @@ fn one_key_overwritten_for_ever_takes_bounded_space() {
 /// Tiny buffers make cells faster than one thread merges them. Writers then wait, and cells do not pile up.
 #[test]
 fn cells_stay_few_whatever_the_buffers() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let shape = Shape::Doubling { growth: 2 };
     let store = open(&disk, &Options { buffer_bytes: 4096, shape, volatile: true, ..threaded(1) });
     let most = (0..30_000_u64).map(|n| {
@@ -163,7 +163,7 @@ fn cells_stay_few_whatever_the_buffers() {
 /// A snapshot keeps the files of its cells. Dropping it frees them, and disk use stays within what the README says.
 #[test]
 fn space_comes_back_when_readers_let_go() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let store = open(&disk, &small());
     let used = || {
         let s = disk.space().unwrap();

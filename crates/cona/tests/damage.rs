@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::*;
 use tessera_cona::*;
-use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk, SplitMix64};
+use tessera_disk::{Disk, OpenMode, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
 
 fn filled(options: &Options) -> (SimDisk, Model) {
@@ -124,7 +124,7 @@ fn a_page_that_is_believed_unchecked_is_caught() {
 
 #[test]
 fn requests_that_cannot_be_are_refused_with_the_fact_and_the_limit() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let store = open(&disk, &small());
     let long = vec![1; KEY_BYTES_MAX + 1];
     assert_eq!(
@@ -148,7 +148,7 @@ fn requests_that_cannot_be_are_refused_with_the_fact_and_the_limit() {
         Options { filter_bits: FilterBits::Fixed { upper: 17, last: 0 }, ..small() },
         Options { filter_bits: FilterBits::Levels { levels: [1, 2, 3, 4, 5, 6, 7, 17], last: 0 }, ..small() },
     ] {
-        let error = Store::open_on(Arc::new(MemDisk::new()), "", bad).unwrap_err();
+        let error = Store::open_on(Arc::new(SimDisk::new(0)), "", bad).unwrap_err();
         assert!(matches!(error, Error::BadOption { .. }), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::*;
 use tessera_cona::*;
-use tessera_disk::{Disk, MemDisk, SplitMix64};
+use tessera_disk::{Disk, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
 
 fn ensure(ok: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -119,7 +119,7 @@ impl Run {
 fn sequence(seed: u64, steps: u64) -> Result<(), String> {
     let mut rng = SplitMix64::new(seed);
     let options = drawn(&mut rng);
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let spread = [8, 60, 600][rng.below(3) as usize];
     let store = Some(open(&disk, &options));
     let mut run = Run { rng, disk, options, store, model: Model::new(), spread, snapshots: Vec::new() };

@@ -1,9 +1,9 @@
 //! The interface between a node and its disk.
 //!
 //! The crate holds the [`Disk`] and [`DiskFile`] traits, through which a node stores every byte, and their typed
-//! errors. It has three backends: [`RealDisk`], a directory; [`MemDisk`], memory; [`SimDisk`], memory with power
-//! losses, full disks, lying syncs and bit rot, all drawn from a seed. It also holds the identity file, which says
-//! which disk of which cluster a directory is ([`Identity`]), and code that record formats share ([`record`]).
+//! errors. It has two backends: [`RealDisk`], a directory; [`SimDisk`], memory with power losses, full disks, lying syncs
+//! and bit rot, all drawn from a seed. It also holds the identity file, which says which disk of which cluster a
+//! directory is ([`Identity`]), and code that file formats share ([`record`]).
 //!
 //! It knows nothing of segments, fragments, logs or the network: only files and bytes. It never retries a failed sync
 //! and never hides an error.
@@ -13,7 +13,6 @@
 mod disk;
 mod error;
 mod identity;
-mod mem;
 mod path;
 mod poison;
 mod real;
@@ -24,7 +23,6 @@ mod sim;
 pub use disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
 pub use error::{DiskError, DiskOp};
 pub use identity::{IDENTITY_BYTES, IDENTITY_FILE, IDENTITY_VERSION, Identity, IdentityError, hex16};
-pub use mem::MemDisk;
 pub use real::RealDisk;
 pub use rng::SplitMix64;
 pub use sim::{CrashKind, Fault, FaultRates, SimDisk, SimOptions};

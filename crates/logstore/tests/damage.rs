@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::*;
 use harm::*;
 use proptest::prelude::*;
-use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk};
+use tessera_disk::{Disk, OpenMode, SimDisk};
 use tessera_logstore::*;
 
 fn log_filled() -> SimDisk {
@@ -62,7 +62,7 @@ fn fixtures_of_version_1() {
             std::fs::write(path, bytes).unwrap();
         }
     }
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     disk.create_dir("log").unwrap();
     let mut paths = vec!["tessera-disk".to_string()];
     let names =

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk, SplitMix64};
+use tessera_disk::{Disk, OpenMode, SimDisk, SplitMix64};
 use tessera_segment::*;
 
 fn entry(id: FragmentId, rng: &mut SplitMix64) -> Entry {
@@ -81,7 +81,7 @@ fn note(expected: &mut IndexState, changes: &Changes) {
 
 #[test]
 fn it_answers_as_the_index_in_memory_does_and_comes_back() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let (mut flash, memory) = (empty(&disk, 8192), MemIndex::default());
     let (mut rng, mut expected, mut merges) = (SplitMix64::new(1), IndexState::default(), 0);
     for n in 0..6_000 {
@@ -136,7 +136,7 @@ fn a_full_disk_loses_no_entry() {
 
 #[test]
 fn a_fragment_takes_about_a_byte_of_memory() {
-    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
     let mut index = ConaIndex::open(disk);
     index.reset(&IDENTITY).unwrap();
     let mut rng = SplitMix64::new(5);
@@ -377,7 +377,7 @@ fn a_running_store_makes_its_index_anew() {
 #[test]
 fn many_fragments_take_little_memory_and_one_read_each() {
     const COUNT: u64 = 200_000;
-    let disk = MemDisk::new();
+    let disk = SimDisk::new(0);
     IDENTITY.create(&disk).unwrap();
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let open = || {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::*;
 use harm::*;
 use proptest::prelude::*;
-use tessera_disk::{Disk, Fault, MemDisk, OpenMode, SimDisk};
+use tessera_disk::{Disk, Fault, OpenMode, SimDisk};
 use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
@@ -252,7 +252,7 @@ fn fixtures_of_version_1() {
             std::fs::write(path, bytes).unwrap();
         }
     }
-    let disk = MemDisk::new();
+    let disk = SimDisk::new(0);
     for sub in ["", "segments"] {
         if !sub.is_empty() {
             disk.create_dir(sub).unwrap();

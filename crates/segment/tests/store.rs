@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use tessera_disk::{CrashKind, Disk, DiskError, Fault, Identity, MemDisk, OpenMode, RealDisk, SimDisk};
+use tessera_disk::{CrashKind, Disk, DiskError, Fault, Identity, OpenMode, RealDisk, SimDisk};
 use tessera_segment::*;
 
 #[test]
@@ -366,7 +366,7 @@ fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
 fn real_and_memory_disks_hold_fragments_too() {
     let dir = tempfile::tempdir().unwrap();
     let real = RealDisk::open(dir.path()).unwrap();
-    let mem = MemDisk::new();
+    let mem = SimDisk::new(0);
     for disk in [&real as &dyn Disk, &mem] {
         IDENTITY.create(disk).unwrap();
     }
@@ -391,7 +391,7 @@ fn real_and_memory_disks_hold_fragments_too() {
 fn readers_go_on_while_the_writer_writes_and_compacts() {
     let store = on(
         {
-            let disk = MemDisk::new();
+            let disk = SimDisk::new(0);
             IDENTITY.create(&disk).unwrap();
             disk
         },

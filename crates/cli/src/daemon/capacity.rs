@@ -113,11 +113,11 @@ impl Disk for CappedDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_disk::MemDisk;
+    use tessera_disk::SimDisk;
 
     #[test]
     fn what_is_used_counts_against_the_limit() {
-        let inner: Arc<dyn Disk> = Arc::new(MemDisk::new());
+        let inner: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
         inner.create_dir("segments").unwrap();
         inner.open("segments/1.seg", OpenMode::Create).unwrap().write_at(0, &[1; 300]).unwrap();
         let disk = CappedDisk::new(inner.clone(), 1000);

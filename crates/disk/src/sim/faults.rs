@@ -44,12 +44,7 @@ pub struct FaultRates {
     pub misdirected: u32,
 }
 
-pub(super) enum Verdict {
-    Go,
-    Fault(Fault),
-    Off,
-}
-
+#[derive(Default)]
 pub(super) struct Faults {
     pub(super) io_count: u64,
     pub(super) planned: Vec<(u64, Fault)>,
@@ -58,24 +53,16 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn new(rates: FaultRates) -> Self {
-        Faults { io_count: 0, planned: Vec::new(), rates, off: false }
-    }
-
     /// Counts an operation and decides whether it fails.
-    pub(super) fn next(&mut self, op: DiskOp, rng: &mut SplitMix64) -> Verdict {
-        if self.off {
-            return Verdict::Off;
-        }
+    pub(super) fn next(&mut self, op: DiskOp, rng: &mut SplitMix64) -> Option<Fault> {
         let index = self.io_count;
         self.io_count += 1;
-        let due = self.planned.iter().position(|&(at, fault)| index >= at && applies(fault, op));
-        if let Some(due) = due {
-            let (_, fault) = self.planned.swap_remove(due);
-            self.off |= fault == Fault::PowerLoss;
-            return Verdict::Fault(fault);
-        }
-        self.drawn(op, rng).map_or(Verdict::Go, Verdict::Fault)
+        let Some(due) = self.planned.iter().position(|&(at, fault)| index >= at && applies(fault, op)) else {
+            return self.drawn(op, rng);
+        };
+        let (_, fault) = self.planned.swap_remove(due);
+        self.off |= fault == Fault::PowerLoss;
+        Some(fault)
     }
 
     fn drawn(&self, op: DiskOp, rng: &mut SplitMix64) -> Option<Fault> {

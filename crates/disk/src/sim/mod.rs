@@ -31,7 +31,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 pub use faults::{Fault, FaultRates};
 pub use names::CrashKind;
@@ -41,7 +41,7 @@ use crate::error::{DiskError, DiskOp};
 use crate::path;
 use crate::poison::Poison;
 use crate::rng::SplitMix64;
-use faults::{Faults, Verdict};
+use faults::Faults;
 use inode::Inode;
 use names::Names;
 
@@ -111,21 +111,18 @@ impl SimDisk {
     #[must_use]
     pub fn with_options(options: &SimOptions) -> Self {
         assert!(options.sector_bytes.is_power_of_two(), "sector_bytes must be a power of two");
-        Self::assemble(
-            State {
-                names: Names::default(),
-                faults: Faults::new(options.rates),
-                rng: SplitMix64::new(options.seed),
-                capacity_bytes: options.capacity_bytes,
-                locked: false,
-            },
-            options.sector_bytes,
-        )
+        Self::assemble(Names::default(), options)
     }
 
-    fn assemble(state: State, sector_bytes: u64) -> Self {
-        assert!(state.faults.planned.is_empty() && !state.locked, "a fresh disk has no faults and no lock");
-        let shared = Shared { state: Mutex::new(state), poison: Poison::default(), sector_bytes };
+    fn assemble(names: Names, options: &SimOptions) -> Self {
+        let state = State {
+            names,
+            faults: Faults { rates: options.rates, ..Faults::default() },
+            rng: SplitMix64::new(options.seed),
+            capacity_bytes: options.capacity_bytes,
+            locked: false,
+        };
+        let shared = Shared { state: Mutex::new(state), poison: Poison::default(), sector_bytes: options.sector_bytes };
         SimDisk { shared: Arc::new(shared) }
     }
 
@@ -183,14 +180,13 @@ impl SimDisk {
         state.faults.off = true;
         let state = &mut *state;
         let names = next(&state.names, &mut state.rng, self.shared.sector_bytes);
-        let state = State {
-            names,
-            faults: Faults::new(state.faults.rates),
-            rng: SplitMix64::new(state.rng.next_u64()),
+        let options = SimOptions {
+            seed: state.rng.next_u64(),
             capacity_bytes: state.capacity_bytes,
-            locked: false,
+            sector_bytes: self.shared.sector_bytes,
+            rates: state.faults.rates,
         };
-        Self::assemble(state, self.shared.sector_bytes)
+        Self::assemble(names, &options)
     }
 
     /// Flips the bits of `mask` in the stored byte of `path` at `offset`. Returns false if there is no such byte.
@@ -238,27 +234,52 @@ impl SimDisk {
         state.names.get(path).map(|inode| inode.lock().bytes().to_vec())
     }
 
-    /// Counts one operation on names and applies its fault. A fault that the caller must apply itself is returned with
-    /// the state: a lie, or a power loss to report after the change of the cache.
-    fn begin(&self, path: &str, op: DiskOp) -> Result<(MutexGuard<'_, State>, Option<Fault>), DiskError> {
+    /// One operation on names. Its `change` reaches the cache even if the power fails during it.
+    fn on_names<T>(
+        &self,
+        path: &str,
+        op: DiskOp,
+        change: impl FnOnce(&mut Names) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
         let mut state = self.shared.state.lock();
-        match state.next(op) {
-            Verdict::Go => Ok((state, None)),
-            Verdict::Fault(fault @ (Fault::PowerLoss | Fault::SyncLies)) => Ok((state, Some(fault))),
-            Verdict::Fault(fault) => {
-                if op == DiskOp::SyncDir {
-                    self.shared.poison.set(path);
+        match state.next(path, op, 0)? {
+            None => change(&mut state.names),
+            Some(fault) => {
+                if fault == Fault::PowerLoss {
+                    let _ = change(&mut state.names);
                 }
                 Err(faults::error(fault, path, op, 0))
             }
-            Verdict::Off => Err(faults::error(Fault::PowerLoss, path, op, 0)),
         }
     }
 }
 
+impl Shared {
+    /// One sync; `apply` makes bytes or names durable.
+    fn sync(&self, path: &str, op: DiskOp, apply: impl FnOnce(&mut State)) -> Result<(), DiskError> {
+        self.poison.check()?;
+        let mut state = self.state.lock();
+        match state.next(path, op, 0)? {
+            None => apply(&mut state),
+            Some(Fault::SyncLies) => {}
+            Some(fault) => {
+                if fault != Fault::PowerLoss {
+                    self.poison.set(path);
+                }
+                return Err(faults::error(fault, path, op, 0));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl State {
-    fn next(&mut self, op: DiskOp) -> Verdict {
-        self.faults.next(op, &mut self.rng)
+    /// Counts an operation; returns the fault that it meets, or an error if the disk is off.
+    fn next(&mut self, path: &str, op: DiskOp, offset: u64) -> Result<Option<Fault>, DiskError> {
+        if self.faults.off {
+            return Err(faults::error(Fault::PowerLoss, path, op, offset));
+        }
+        Ok(self.faults.next(op, &mut self.rng))
     }
 
     fn free_bytes(&self) -> u64 {
@@ -266,12 +287,8 @@ impl State {
     }
 }
 
-/// The error if the power failed during the operation.
-fn finish(fault: Option<Fault>, path: &str, op: DiskOp) -> Result<(), DiskError> {
-    match fault {
-        Some(Fault::PowerLoss) => Err(faults::error(Fault::PowerLoss, path, op, 0)),
-        _ => Ok(()),
-    }
+fn not_found(path: &str) -> DiskError {
+    DiskError::NotFound { path: path.into() }
 }
 
 impl Disk for SimDisk {
@@ -280,76 +297,58 @@ impl Disk for SimDisk {
         if mode != OpenMode::Existing {
             self.shared.poison.check()?;
         }
-        let (mut state, fault) = self.begin(path, DiskOp::Open)?;
-        let found = state.names.get(path).cloned();
-        let inode = match (found, mode) {
-            (Some(_), OpenMode::CreateNew) => return Err(DiskError::Exists { path: path.into() }),
-            (Some(inode), _) => inode,
-            (None, OpenMode::Existing) => return Err(DiskError::NotFound { path: path.into() }),
-            (None, _) if !state.names.has_dir(path::parent(path)) => {
-                return Err(DiskError::NotFound { path: path.into() });
+        let inode = self.on_names(path, DiskOp::Open, |names| match (names.get(path).cloned(), mode) {
+            (Some(_), OpenMode::CreateNew) => Err(DiskError::Exists { path: path.into() }),
+            (Some(inode), _) => Ok(inode),
+            (None, OpenMode::Create | OpenMode::CreateNew) if names.has_dir(path::parent(path)) => {
+                Ok(names.create(path))
             }
-            (None, _) => state.names.create(path),
-        };
-        finish(fault, path, DiskOp::Open)?;
+            (None, _) => Err(not_found(path)),
+        })?;
         Ok(Arc::new(SimFile { path: path.into(), inode, shared: self.shared.clone() }))
     }
 
     fn list(&self, dir: &str) -> Result<Vec<String>, DiskError> {
         path::check_dir(dir)?;
-        let (state, fault) = self.begin(dir, DiskOp::List)?;
-        finish(fault, dir, DiskOp::List)?;
-        if !state.names.has_dir(dir) {
-            return Err(DiskError::NotFound { path: dir.into() });
-        }
-        Ok(state.names.files_in(dir))
+        self.on_names(
+            dir,
+            DiskOp::List,
+            |names| {
+                if names.has_dir(dir) { Ok(names.files_in(dir)) } else { Err(not_found(dir)) }
+            },
+        )
     }
 
     fn list_dirs(&self, dir: &str) -> Result<Vec<String>, DiskError> {
         path::check_dir(dir)?;
-        let (state, fault) = self.begin(dir, DiskOp::List)?;
-        finish(fault, dir, DiskOp::List)?;
-        Ok(state.names.dirs_in(dir))
+        self.on_names(dir, DiskOp::List, |names| Ok(names.dirs_in(dir)))
     }
 
     fn create_dir(&self, dir: &str) -> Result<(), DiskError> {
         path::check(dir)?;
         self.shared.poison.check()?;
-        let (mut state, fault) = self.begin(dir, DiskOp::CreateDir)?;
-        state.names.create_dir(dir);
-        finish(fault, dir, DiskOp::CreateDir)
+        self.on_names(dir, DiskOp::CreateDir, |names| {
+            names.create_dir(dir);
+            Ok(())
+        })
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
         path::check(path)?;
         self.shared.poison.check()?;
-        let (mut state, fault) = self.begin(path, DiskOp::Remove)?;
-        if !state.names.remove(path) {
-            return Err(DiskError::NotFound { path: path.into() });
-        }
-        finish(fault, path, DiskOp::Remove)
+        self.on_names(path, DiskOp::Remove, |names| if names.remove(path) { Ok(()) } else { Err(not_found(path)) })
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         path::check(from)?;
         path::check(to)?;
         self.shared.poison.check()?;
-        let (mut state, fault) = self.begin(from, DiskOp::Rename)?;
-        if !state.names.rename(from, to) {
-            return Err(DiskError::NotFound { path: from.into() });
-        }
-        finish(fault, from, DiskOp::Rename)
+        self.on_names(from, DiskOp::Rename, |names| if names.rename(from, to) { Ok(()) } else { Err(not_found(from)) })
     }
 
     fn sync_dir(&self, dir: &str) -> Result<(), DiskError> {
         path::check_dir(dir)?;
-        self.shared.poison.check()?;
-        let (mut state, fault) = self.begin(dir, DiskOp::SyncDir)?;
-        finish(fault, dir, DiskOp::SyncDir)?;
-        if fault.is_none() {
-            state.names.sync_dir(dir);
-        }
-        Ok(())
+        self.shared.sync(dir, DiskOp::SyncDir, |state| state.names.sync_dir(dir))
     }
 
     fn space(&self) -> Result<Space, DiskError> {
@@ -382,10 +381,8 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
-        match self.shared.state.lock().next(DiskOp::Read) {
-            Verdict::Go => {}
-            Verdict::Fault(fault) => return self.fail(fault, DiskOp::Read, offset),
-            Verdict::Off => return self.fail(Fault::PowerLoss, DiskOp::Read, offset),
+        if let Some(fault) = self.shared.state.lock().next(&self.path, DiskOp::Read, offset)? {
+            return self.fail(fault, DiskOp::Read, offset);
         }
         let inode = self.inode.lock();
         let end = offset.saturating_add(buf.len() as u64);
@@ -407,56 +404,34 @@ impl DiskFile for SimFile {
         let sector = self.shared.sector_bytes;
         let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
         let mut state = self.shared.state.lock();
-        let verdict = state.next(DiskOp::Write);
+        let fault = state.next(&self.path, DiskOp::Write, offset)?;
         let grows = (offset + len).saturating_sub(self.inode.lock().len());
-        let free = state.free_bytes();
+        let missing = grows.saturating_sub(state.free_bytes());
         let mut inode = self.inode.lock();
-        match verdict {
-            Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Write, offset),
-            Verdict::Go if grows > free => {
-                inode.write(offset, slices, len - (grows - free), sector);
-                Err(DiskError::NoSpace { path: self.path.clone(), offset, len })
-            }
-            Verdict::Go => {
-                inode.write(offset, slices, len, sector);
-                Ok(())
-            }
-            Verdict::Fault(Fault::LostWrite) => {
+        let (at, written) = match fault {
+            None => (offset, len - missing),
+            Some(Fault::PowerLoss) => (offset, len),
+            Some(Fault::Misdirected { sectors }) => (offset + sectors * sector, len),
+            Some(Fault::LostWrite) => {
                 let grown = inode.len().max(offset + len);
                 inode.truncate(grown);
-                Ok(())
+                (offset, 0)
             }
-            Verdict::Fault(Fault::Misdirected { sectors }) => {
-                inode.write(offset + sectors * sector, slices, len, sector);
-                Ok(())
+            Some(_) => {
+                let part = sector - offset % sector + sector * state.rng.below(len / sector + 1);
+                (offset, part.min(len.saturating_sub(1)))
             }
-            Verdict::Fault(Fault::PowerLoss) => {
-                inode.write(offset, slices, len, sector);
-                self.fail(Fault::PowerLoss, DiskOp::Write, offset)
-            }
-            Verdict::Fault(fault) => {
-                let first = sector - offset % sector;
-                let part = first + sector * state.rng.below(len / sector + 1);
-                inode.write(offset, slices, part.min(len.saturating_sub(1)), sector);
-                self.fail(fault, DiskOp::Write, offset)
-            }
+        };
+        inode.write(at, slices, written, sector);
+        match fault {
+            None if missing > 0 => Err(DiskError::NoSpace { path: self.path.clone(), offset, len }),
+            None | Some(Fault::LostWrite | Fault::Misdirected { .. }) => Ok(()),
+            Some(fault) => self.fail(fault, DiskOp::Write, offset),
         }
     }
 
     fn sync_data(&self) -> Result<(), DiskError> {
-        self.shared.poison.check()?;
-        match self.shared.state.lock().next(DiskOp::Sync) {
-            Verdict::Go => {
-                self.inode.lock().sync();
-                Ok(())
-            }
-            Verdict::Fault(Fault::SyncLies) => Ok(()),
-            Verdict::Fault(Fault::PowerLoss) | Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Sync, 0),
-            Verdict::Fault(fault) => {
-                self.shared.poison.set(&self.path);
-                self.fail(fault, DiskOp::Sync, 0)
-            }
-        }
+        self.shared.sync(&self.path, DiskOp::Sync, |_| self.inode.lock().sync())
     }
 
     fn len(&self) -> Result<u64, DiskError> {
@@ -466,22 +441,15 @@ impl DiskFile for SimFile {
     fn truncate(&self, len: u64) -> Result<(), DiskError> {
         self.shared.poison.check()?;
         let mut state = self.shared.state.lock();
-        let verdict = state.next(DiskOp::Truncate);
+        let fault = state.next(&self.path, DiskOp::Truncate, len)?;
         let grows = len.saturating_sub(self.inode.lock().len());
-        let free = state.free_bytes();
-        match verdict {
-            Verdict::Go if grows > free => Err(DiskError::NoSpace { path: self.path.clone(), offset: len, len: grows }),
-            Verdict::Go => {
-                self.inode.lock().truncate(len);
-                Ok(())
-            }
-            Verdict::Fault(Fault::PowerLoss) => {
-                self.inode.lock().truncate(len);
-                self.fail(Fault::PowerLoss, DiskOp::Truncate, len)
-            }
-            Verdict::Fault(fault) => self.fail(fault, DiskOp::Truncate, len),
-            Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Truncate, len),
+        if fault.is_none() && grows > state.free_bytes() {
+            return Err(DiskError::NoSpace { path: self.path.clone(), offset: len, len: grows });
         }
+        if matches!(fault, None | Some(Fault::PowerLoss)) {
+            self.inode.lock().truncate(len);
+        }
+        fault.map_or(Ok(()), |fault| self.fail(fault, DiskOp::Truncate, len))
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

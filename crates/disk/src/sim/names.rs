@@ -24,12 +24,11 @@ pub enum CrashKind {
 
 type File = Arc<Mutex<Inode>>;
 
-/// A change of names that is not yet durable.
+/// A change of names that is not yet durable: `from` is removed, `to` names the file; a rename does both.
 #[derive(Clone)]
-enum Change {
-    Create { path: String, file: File },
-    Remove { path: String },
-    Rename { from: String, to: String, file: File },
+struct Change {
+    from: Option<String>,
+    to: Option<(String, File)>,
 }
 
 #[derive(Clone, Default)]
@@ -73,14 +72,14 @@ impl Names {
     pub(super) fn create(&mut self, path: &str) -> File {
         let file = File::default();
         self.now.insert(path.into(), file.clone());
-        self.unsynced.push(Change::Create { path: path.into(), file: file.clone() });
+        self.unsynced.push(Change { from: None, to: Some((path.into(), file.clone())) });
         file
     }
 
     pub(super) fn remove(&mut self, path: &str) -> bool {
         let there = self.now.remove(path).is_some();
         if there {
-            self.unsynced.push(Change::Remove { path: path.into() });
+            self.unsynced.push(Change { from: Some(path.into()), to: None });
         }
         there
     }
@@ -88,16 +87,13 @@ impl Names {
     pub(super) fn rename(&mut self, from: &str, to: &str) -> bool {
         let Some(file) = self.now.remove(from) else { return false };
         self.now.insert(to.into(), file.clone());
-        self.unsynced.push(Change::Rename { from: from.into(), to: to.into(), file });
+        self.unsynced.push(Change { from: Some(from.into()), to: Some((to.into(), file)) });
         true
     }
 
     /// Makes the changes of names in `dir` durable.
     pub(super) fn sync_dir(&mut self, dir: &str) {
-        let (ours, rest) = std::mem::take(&mut self.unsynced).into_iter().partition(|c| c.touches(dir));
-        self.unsynced = rest;
-        let ours: Vec<Change> = ours;
-        for change in &ours {
+        for change in self.unsynced.extract_if(.., |change| change.touches(dir)) {
             change.apply(&mut self.durable);
         }
     }
@@ -146,36 +142,22 @@ impl Names {
 
 impl Change {
     fn touches(&self, dir: &str) -> bool {
-        match self {
-            Change::Create { path, .. } | Change::Remove { path } => path::parent(path) == dir,
-            Change::Rename { from, to, .. } => path::parent(from) == dir || path::parent(to) == dir,
-        }
+        let to = self.to.as_ref().map(|(to, _)| to);
+        self.from.iter().chain(to).any(|path| path::parent(path) == dir)
     }
 
     fn apply(&self, names: &mut BTreeMap<String, File>) {
-        match self {
-            Change::Create { path, file } => {
-                names.insert(path.clone(), file.clone());
-            }
-            Change::Remove { path } => {
-                names.remove(path);
-            }
-            Change::Rename { from, to, file } => {
-                if names.get(from).is_some_and(|there| Arc::ptr_eq(there, file)) {
-                    names.remove(from);
-                }
-                names.insert(to.clone(), file.clone());
-            }
+        let is_it = |file: &File, from| names.get(from).is_some_and(|there| Arc::ptr_eq(there, file));
+        if let Some(from) = &self.from
+            && self.to.as_ref().is_none_or(|(_, file)| is_it(file, from))
+        {
+            names.remove(from);
         }
+        names.extend(self.to.clone());
     }
 
     fn with(&self, fresh: &mut impl FnMut(&File) -> File) -> Change {
-        match self {
-            Change::Create { path, file } => Change::Create { path: path.clone(), file: fresh(file) },
-            Change::Remove { path } => Change::Remove { path: path.clone() },
-            Change::Rename { from, to, file } => {
-                Change::Rename { from: from.clone(), to: to.clone(), file: fresh(file) }
-            }
-        }
+        let to = self.to.as_ref().map(|(to, file)| (to.clone(), fresh(file)));
+        Change { from: self.from.clone(), to }
     }
 }

@@ -345,7 +345,7 @@ mod tests {
 
     use crate::spool::SpoolConfig;
     use crate::testing::Tasks;
-    use tessera_disk::MemDisk;
+    use tessera_disk::SimDisk;
     use tokio::sync::Semaphore;
 
     /// A session that records its operations and waits at a gate before each write.
@@ -416,7 +416,7 @@ mod tests {
     }
 
     fn bench(limit_bytes: u64, fails_at: u64) -> Bench {
-        let config = SpoolConfig { disk: Arc::new(MemDisk::new()), limit_bytes, cluster_id: Vec::new() };
+        let config = SpoolConfig { disk: Arc::new(SimDisk::new(0)), limit_bytes, cluster_id: Vec::new() };
         let (spool, _) = Spool::new(config);
         let (spool, gate) = (Arc::new(spool), Arc::new(Semaphore::new(0)));
         let file = Arc::<Mutex<Vec<u8>>>::default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk};
+use tessera_disk::{Disk, OpenMode, SimDisk};
 
 /// Damage to apply to a file.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +45,8 @@ pub fn files(disk: &SimDisk) -> BTreeMap<String, Vec<u8>> {
     disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
 }
 
-pub fn copy(files: &BTreeMap<String, Vec<u8>>) -> MemDisk {
-    let disk = MemDisk::new();
+pub fn copy(files: &BTreeMap<String, Vec<u8>>) -> SimDisk {
+    let disk = SimDisk::new(0);
     for dir in ["segments", "log"] {
         disk.create_dir(dir).unwrap();
     }
