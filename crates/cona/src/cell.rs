@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tessera_disk::layout;
+use tessera_disk::record::{Field, HeaderFormat};
 use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use tessera_failpoint as failpoint;
 
@@ -19,78 +21,38 @@ use crate::plan::BOTTOM;
 /// Format version of cells that this code writes and reads.
 pub(crate) const CELL_VERSION: u32 = 1;
 pub(crate) const FOOTER_BYTES: usize = 96;
-const MAGIC: [u8; 8] = *b"CONACELL";
-/// Where the footer's checksum is.
-const FOOTER_CRC_AT: usize = FOOTER_BYTES - 4;
+const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONACELL", version: CELL_VERSION, crc_at: FOOTER_BYTES - 4 };
 
 // docs/formats.md, section 5.3: magic, version, page bytes, number, pages, index, bounds, checksum, records, deletes, user bytes; zeros.
-const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 <= FOOTER_CRC_AT && FOOTER_CRC_AT == 92);
+const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 <= FORMAT.crc_at && FORMAT.crc_at == 92);
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "the lengths of the bounds have 16 bits");
 
-/// The footer of a cell.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Footer {
-    pub(crate) number: u64,
-    pub(crate) page_bytes: u32,
-    pub(crate) pages: u32,
-    pub(crate) index_bytes: u32,
-    pub(crate) bounds_bytes: u32,
-    pub(crate) records: u64,
-    pub(crate) deletes: u64,
-    /// Bytes of keys and values.
-    pub(crate) user_bytes: u64,
-    /// crc32c of index and bounds.
-    pub(crate) index_crc: u32,
+layout! {
+    /// The footer of a cell.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Footer {
+        pub(crate) page_bytes: u32 = 12,
+        pub(crate) number: u64 = 16,
+        pub(crate) pages: u32 = 24,
+        pub(crate) index_bytes: u32 = 28,
+        pub(crate) bounds_bytes: u32 = 32,
+        /// crc32c of index and bounds.
+        pub(crate) index_crc: u32 = 36,
+        pub(crate) records: u64 = 40,
+        pub(crate) deletes: u64 = 48,
+        /// Bytes of keys and values.
+        pub(crate) user_bytes: u64 = 56,
+    }
 }
 
 impl Footer {
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
         assert!(self.deletes <= self.records, "{} deletes among {} records", self.deletes, self.records);
-        let mut bytes = [0; FOOTER_BYTES];
-        bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&CELL_VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.page_bytes.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.pages.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.index_bytes.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.bounds_bytes.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.index_crc.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.records.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.deletes.to_le_bytes());
-        bytes[56..64].copy_from_slice(&self.user_bytes.to_le_bytes());
-        let crc = crc32c(&bytes[..FOOTER_CRC_AT]);
-        bytes[FOOTER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        FORMAT.encode(self)
     }
 
     pub(crate) fn decode(bytes: &[u8; FOOTER_BYTES], file: &str, at: u64) -> Result<Self, Error> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
-        if bytes[0..8] != MAGIC {
-            return Err(Error::damaged(file, at, "the footer does not begin with CONACELL"));
-        }
-        let (got, expected) = (crc32c(&bytes[..FOOTER_CRC_AT]), word(FOOTER_CRC_AT));
-        if got != expected {
-            return Err(Error::damaged(
-                file,
-                at,
-                format!("checksum of the footer is {got:#010x}, expected {expected:#010x}"),
-            ));
-        }
-        if word(8) != CELL_VERSION {
-            return Err(Error::NewerFormat { file: file.into(), found: word(8), supported: CELL_VERSION });
-        }
-        Ok(Footer {
-            number: long(16),
-            page_bytes: word(12),
-            pages: word(24),
-            index_bytes: word(28),
-            bounds_bytes: word(32),
-            index_crc: word(36),
-            records: long(40),
-            deletes: long(48),
-            user_bytes: long(56),
-        })
+        FORMAT.decode(bytes).map_err(|fault| Error::of_header(fault, "footer", &FORMAT, file, at))
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -218,10 +180,10 @@ pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
 }
 
 fn decode_bounds(bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let first = usize::from(u16::from_le_bytes(bytes.get(0..2)?.try_into().ok()?));
-    let last = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
-    let keys = bytes.get(4..).filter(|k| k.len() == first + last)?;
-    Some((keys[..first].to_vec(), keys[first..].to_vec()))
+    let (lens, keys) = bytes.split_at_checked(4)?;
+    let (first, last) = (u16::take(lens), u16::take(&lens[2..]));
+    let (first, last) = keys.split_at_checked(first.into()).filter(|(_, rest)| rest.len() == usize::from(last))?;
+    Some((first.to_vec(), last.to_vec()))
 }
 
 impl Cell {
@@ -385,8 +347,8 @@ mod tests {
     fn a_newer_footer_is_told_from_damage() {
         let mut bytes = Footer { number: 7, page_bytes: 4096, ..Footer::default() }.encode();
         bytes[8] = 2;
-        let crc = crc32c(&bytes[..FOOTER_CRC_AT]);
-        bytes[FOOTER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&bytes[..FORMAT.crc_at]);
+        bytes[FORMAT.crc_at..].copy_from_slice(&crc.to_le_bytes());
         let error = Footer::decode(&bytes, "7.cell", 4096).unwrap_err();
         assert_eq!(error.to_string(), "7.cell: format version 2, but this program knows 1; use a newer release");
     }

@@ -1,6 +1,7 @@
 //! Why an operation failed: facts as fields, the way out in the text (P14).
 
 use tessera_disk::DiskError;
+use tessera_disk::record::{HeaderFault, HeaderFormat};
 
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -108,6 +109,21 @@ impl From<DiskError> for Error {
 impl Error {
     pub(crate) fn damaged(file: &str, offset: u64, what: impl Into<String>) -> Self {
         Error::Damaged { file: file.into(), offset, what: what.into() }
+    }
+
+    /// The error of an invalid header (or footer) of a file.
+    pub(crate) fn of_header(fault: HeaderFault, what: &str, format: &HeaderFormat, file: &str, offset: u64) -> Self {
+        match fault {
+            HeaderFault::Magic => {
+                let magic = String::from_utf8_lossy(&format.magic);
+                Self::damaged(file, offset, format!("the {what} does not begin with {magic}"))
+            }
+            HeaderFault::Checksum { expected, got } => {
+                let what = format!("checksum of the {what} is {got:#010x}, expected {expected:#010x}");
+                Self::damaged(file, offset, what)
+            }
+            HeaderFault::Version(found) => Error::NewerFormat { file: file.into(), found, supported: format.version },
+        }
     }
 
     /// True if a retry can succeed once space is free.

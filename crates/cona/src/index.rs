@@ -16,6 +16,9 @@
 //!
 //! Start reading at [`PageIndex::candidates`]; docs/formats.md, section 5, draws the bytes.
 
+use tessera_disk::layout;
+use tessera_disk::record::Field;
+
 use crate::bits::{BitWriter, Sorted, low_bits_for};
 
 /// Maximum number of pages in a block.
@@ -75,27 +78,41 @@ pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Block {
-    /// Offset of its separator.
-    separator_at: u32,
-    /// Its first word of bits.
-    words_at: u32,
-    /// Its first page in the file.
-    first_page: u32,
-    pages: u8,
-    /// Bytes that all its fences share.
-    prefix: u8,
-    /// Smallest and largest byte that tells fences apart.
-    lo: u8,
-    hi: u8,
-    /// Number of bytes after the prefix that make the number, and the shift.
-    symbols: u8,
-    shift: u8,
-    fence_low: u8,
-    fence_buckets: u8,
-    count_low: u8,
-    count_buckets: u8,
+layout! {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Block {
+        /// Offset of its separator.
+        separator_at: u32 = 0,
+        /// Its first word of bits.
+        words_at: u32 = 4,
+        /// Its first page in the file.
+        first_page: u32 = 8,
+        pages: u8 = 12,
+        /// Bytes that all its fences share.
+        prefix: u8 = 13,
+        /// Smallest and largest byte that tells fences apart.
+        lo: u8 = 14,
+        hi: u8 = 15,
+        /// Number of bytes after the prefix that make the number, and the shift.
+        symbols: u8 = 16,
+        shift: u8 = 17,
+        fence_low: u8 = 18,
+        fence_buckets: u8 = 19,
+        count_low: u8 = 20,
+        count_buckets: u8 = 21,
+    }
+}
+
+layout! {
+    /// What precedes the blocks in the file.
+    struct Header {
+        filter_bits: u32 = 0,
+        blocks: u32 = 4,
+        separator_bytes: u32 = 8,
+        words: u32 = 12,
+        keys: u64 = 16,
+        pages: u32 = 24,
+    }
 }
 
 /// Reads bytes as a number in base `hi - lo + 1`. Keeps the order; different bytes may give equal numbers.
@@ -148,36 +165,6 @@ impl Block {
             n: u64::from(self.pages),
             buckets: u64::from(self.count_buckets),
             low_bits: u32::from(self.count_low).min(63),
-        }
-    }
-
-    fn encode(&self) -> [u8; BLOCK_BYTES] {
-        let mut bytes = [0; BLOCK_BYTES];
-        bytes[0..4].copy_from_slice(&self.separator_at.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.words_at.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.first_page.to_le_bytes());
-        let small = [self.pages, self.prefix, self.lo, self.hi, self.symbols, self.shift, self.fence_low];
-        bytes[12..19].copy_from_slice(&small);
-        bytes[19..22].copy_from_slice(&[self.fence_buckets, self.count_low, self.count_buckets]);
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Block {
-            separator_at: word(0),
-            words_at: word(4),
-            first_page: word(8),
-            pages: bytes[12],
-            prefix: bytes[13],
-            lo: bytes[14],
-            hi: bytes[15],
-            symbols: bytes[16],
-            shift: bytes[17],
-            fence_low: bytes[18],
-            fence_buckets: bytes[19],
-            count_low: bytes[20],
-            count_buckets: bytes[21],
         }
     }
 }
@@ -299,43 +286,46 @@ impl PageIndex {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER_BYTES];
-        let head = [self.filter_bits, self.blocks.len() as u32, self.separators.len() as u32, self.words.len() as u32];
-        for (i, value) in head.iter().enumerate() {
-            bytes[i * 4..i * 4 + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        bytes[16..24].copy_from_slice(&self.keys.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.pages.to_le_bytes());
-        self.blocks.iter().for_each(|b| bytes.extend_from_slice(&b.encode()));
+        let header = Header {
+            filter_bits: self.filter_bits,
+            blocks: self.blocks.len() as u32,
+            separator_bytes: self.separators.len() as u32,
+            words: self.words.len() as u32,
+            keys: self.keys,
+            pages: self.pages,
+        };
+        let mut bytes = vec![0; HEADER_BYTES + self.blocks.len() * BLOCK_BYTES];
+        header.put(&mut bytes);
+        let table = bytes[HEADER_BYTES..].chunks_exact_mut(BLOCK_BYTES);
+        table.zip(&self.blocks).for_each(|(bytes, block)| block.put(bytes));
         bytes.extend_from_slice(&self.separators);
-        self.words.iter().for_each(|w| bytes.extend_from_slice(&w.to_le_bytes()));
+        bytes.extend(self.words.iter().flat_map(|word| word.to_le_bytes()));
         bytes
     }
 
     /// Decodes the output of [`PageIndex::encode`]; `Err` names what is wrong.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let head = bytes.get(..HEADER_BYTES).ok_or("the index is shorter than its header")?;
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (blocks, separators, words) = (word(4) as usize, word(8) as usize, word(12) as usize);
-        let long = u64::from(word(16)) | (u64::from(word(20)) << 32);
-        let expected = HEADER_BYTES as u64 + blocks as u64 * BLOCK_BYTES as u64 + separators as u64 + words as u64 * 8;
+        let header = bytes.get(..HEADER_BYTES).ok_or("the index is shorter than its header")?;
+        let Header { filter_bits, blocks, separator_bytes, words, keys, pages } = Header::take(header);
+        let (blocks, separators) = (blocks as usize, separator_bytes as usize);
+        let expected =
+            HEADER_BYTES as u64 + blocks as u64 * BLOCK_BYTES as u64 + separators as u64 + u64::from(words) * 8;
         if expected != bytes.len() as u64 {
             return Err("the index's parts do not add up to its length");
         }
-        if word(0) > FILTER_BITS_MAX {
+        if filter_bits > FILTER_BITS_MAX {
             return Err("the filter has more bits than this program knows");
         }
         let (table, rest) = bytes[HEADER_BYTES..].split_at(blocks * BLOCK_BYTES);
-        let blocks: Vec<Block> = table.chunks_exact(BLOCK_BYTES).map(Block::decode).collect();
+        let blocks: Vec<Block> = table.chunks_exact(BLOCK_BYTES).map(Block::take).collect();
         let (separators, rest) = rest.split_at(separators);
-        let words = rest.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect();
+        let words = rest.chunks_exact(8).map(u64::take).collect();
         let ordered = |a: &Block, b: &Block| a.separator_at <= b.separator_at && a.first_page < b.first_page;
-        if !blocks.is_sorted_by(ordered) || blocks.iter().any(|b| b.pages == 0 || b.first_page >= word(24)) {
+        if !blocks.is_sorted_by(ordered) || blocks.iter().any(|b| b.pages == 0 || b.first_page >= pages) {
             return Err("the index's blocks are out of order");
         }
         let separators = separators.to_vec();
-        let (filter_bits, pages) = (word(0), word(24));
-        let index = PageIndex { filter_bits, keys: long, pages, blocks, separators, words, ..PageIndex::default() };
+        let index = PageIndex { filter_bits, keys, pages, blocks, separators, words, ..PageIndex::default() };
         Ok(index.with_heads())
     }
 }
@@ -349,6 +339,7 @@ struct Pending {
 }
 
 /// Builds the index page by page.
+#[derive(Default)]
 pub(crate) struct IndexBuilder {
     filter_bits: u32,
     blocks: Vec<Block>,
@@ -365,18 +356,7 @@ pub(crate) struct IndexBuilder {
 
 impl IndexBuilder {
     pub(crate) fn new(filter_bits: u32) -> Self {
-        IndexBuilder {
-            filter_bits: filter_bits.min(FILTER_BITS_MAX),
-            blocks: Vec::new(),
-            separators: Vec::new(),
-            bits: BitWriter::default(),
-            pending: Vec::new(),
-            fragments: Vec::new(),
-            first_page: 0,
-            longest: 0,
-            pages: 0,
-            keys: 0,
-        }
+        IndexBuilder { filter_bits: filter_bits.min(FILTER_BITS_MAX), ..Self::default() }
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {

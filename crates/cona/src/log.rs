@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use tessera_disk::{DiskFile, OpenMode};
+use tessera_disk::record::{Field, HeaderFault, HeaderFormat, numbered_name};
+use tessera_disk::{DiskFile, OpenMode, layout};
 
 use crate::buffer::{Change, SmallKey};
 use crate::cell::{StoreContext, path_in, read_exact};
@@ -17,10 +18,11 @@ use crate::page::{self, crc32c};
 
 /// Format version of logs that this code writes and reads.
 pub(crate) const LOG_VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"CONAWLOG";
 const FILE_HEADER_BYTES: usize = 32;
+const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONAWLOG", version: LOG_VERSION, crc_at: FILE_HEADER_BYTES - 4 };
 const FRAME_MAGIC: [u8; 4] = *b"CWFR";
 const FRAME_HEADER_BYTES: usize = 40;
+const FRAME_CRC_AT: usize = FRAME_HEADER_BYTES - 4;
 
 // docs/formats.md, section 5.4: magic, length, sequence, durable sequence, chain, payload checksum, zeros, checksum.
 const _: () =
@@ -31,7 +33,26 @@ const _: () = assert!(
 );
 
 pub(crate) fn log_name(number: u64) -> String {
-    format!("{number:016x}.log")
+    numbered_name(number, ".log")
+}
+
+layout! {
+    struct FileHeader {
+        number: u64 = 16,
+    }
+}
+
+layout! {
+    /// What precedes a batch, apart from magic and checksum.
+    struct Frame {
+        len: u32 = 4,
+        seq: u64 = 8,
+        /// The newest sequence that was durable when the frame was written.
+        durable_seq: u64 = 16,
+        /// Header checksum of the previous frame.
+        chain: u32 = 24,
+        payload_crc: u32 = 28,
+    }
 }
 
 /// Mixed into a frame's checksum, so that a frame is valid only at its own offset of its own log.
@@ -62,12 +83,7 @@ impl Log {
     pub(crate) fn create(around: &StoreContext, number: u64, step_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::CreateNew)?;
-        let mut header = [0; FILE_HEADER_BYTES];
-        header[0..8].copy_from_slice(&MAGIC);
-        header[8..12].copy_from_slice(&LOG_VERSION.to_le_bytes());
-        header[16..24].copy_from_slice(&number.to_le_bytes());
-        let crc = crc32c(&header[..28]);
-        header[28..32].copy_from_slice(&crc.to_le_bytes());
+        let header: [u8; FILE_HEADER_BYTES] = FORMAT.encode(&FileHeader { number });
         if let Err(e) = file.write_at(0, &header) {
             let _ = around.disk.remove(&path);
             return Err(e.into());
@@ -91,15 +107,13 @@ impl Log {
             assert!(seq > durable_seq, "batch {seq} is durable before it is written");
             assert!(payload.len() <= u32::MAX as usize, "a batch of {} bytes", payload.len());
             let offset = self.end + at as u64;
-            out.extend_from_slice(&FRAME_MAGIC);
-            out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-            out.extend_from_slice(&seq.to_le_bytes());
-            out.extend_from_slice(&durable_seq.to_le_bytes());
-            out.extend_from_slice(&chain.to_le_bytes());
-            out.extend_from_slice(&crc32c(payload).to_le_bytes());
-            out.extend_from_slice(&[0; 4]);
-            chain = crc32c(&out[at..at + 36]) ^ place(self.number, offset);
-            out.extend_from_slice(&chain.to_le_bytes());
+            let frame = Frame { len: payload.len() as u32, seq, durable_seq, chain, payload_crc: crc32c(payload) };
+            let mut header = [0; FRAME_HEADER_BYTES];
+            FRAME_MAGIC.put(&mut header);
+            frame.put(&mut header);
+            chain = crc32c(&header[..FRAME_CRC_AT]) ^ place(self.number, offset);
+            chain.put(&mut header[FRAME_CRC_AT..]);
+            out.extend_from_slice(&header);
             out.extend_from_slice(payload);
             out.resize(out.len().next_multiple_of(8), 0);
         }
@@ -156,31 +170,12 @@ fn decode_changes(bytes: &[u8]) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-/// A frame header that passed its checksum.
-struct Frame {
-    len: usize,
-    seq: u64,
-    durable_seq: u64,
-    before: u32,
-    payload_crc: u32,
-    crc: u32,
-}
-
-fn frame_at(bytes: &[u8], at: usize, number: u64) -> Option<Frame> {
-    let header = bytes.get(at..at.checked_add(FRAME_HEADER_BYTES)?)?;
-    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
-    if header[0..4] != FRAME_MAGIC || crc32c(&header[..36]) ^ place(number, at as u64) != word(36) {
-        return None;
-    }
-    Some(Frame {
-        len: word(4) as usize,
-        seq: long(8),
-        durable_seq: long(16),
-        before: word(24),
-        payload_crc: word(28),
-        crc: word(36),
-    })
+/// The frame header at `at` and its checksum, if they fit.
+fn frame_at(bytes: &[u8], at: usize, number: u64) -> Option<(Frame, u32)> {
+    let header: &[u8; FRAME_HEADER_BYTES] = bytes.get(at..)?.first_chunk()?;
+    let crc = u32::take(&header[FRAME_CRC_AT..]);
+    let sealed = crc32c(&header[..FRAME_CRC_AT]) ^ place(number, at as u64) == crc;
+    (header.starts_with(&FRAME_MAGIC) && sealed).then(|| (Frame::take(header), crc))
 }
 
 /// Reads one log for replay.
@@ -192,14 +187,6 @@ pub(crate) struct LogReader {
     chain: u32,
 }
 
-/// The next item that replay reads.
-pub(crate) enum Next {
-    /// A batch.
-    Batch(u64, Vec<Change>),
-    /// No complete frame follows.
-    End,
-}
-
 impl LogReader {
     /// Reads a log, and makes its content durable first: after a kill, the system's cache may hold bytes that the
     /// medium does not. `None` if a crash interrupted the log's creation.
@@ -209,39 +196,37 @@ impl LogReader {
         file.sync_data()?;
         let mut bytes = vec![0; file.len()? as usize];
         read_exact(&*file, &path, 0, &mut bytes)?;
-        let Some(header) = bytes.get(..FILE_HEADER_BYTES) else { return Ok(None) };
-        let crc = u32::from_le_bytes([header[28], header[29], header[30], header[31]]);
-        let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-        if header[..8] != MAGIC || crc32c(&header[..28]) != crc || header[16..24] != number.to_le_bytes() {
-            return Ok(None);
-        }
-        if version != LOG_VERSION {
-            return Err(Error::NewerFormat { file: path, found: version, supported: LOG_VERSION });
+        match FORMAT.decode(&bytes) {
+            Ok(FileHeader { number: found }) if found == number => {}
+            Err(fault @ HeaderFault::Version(_)) => return Err(Error::of_header(fault, "log", &FORMAT, &path, 0)),
+            Ok(_) | Err(_) => return Ok(None),
         }
         Ok(Some(LogReader { number, path, bytes, at: FILE_HEADER_BYTES, chain: 0 }))
     }
 
     /// The sequence of the next frame, if it is complete.
     pub(crate) fn peek(&self) -> Option<u64> {
-        self.whole().map(|frame| frame.seq)
+        self.complete().map(|(frame, _)| frame.seq)
     }
 
-    fn whole(&self) -> Option<Frame> {
-        let frame = frame_at(&self.bytes, self.at, self.number).filter(|f| f.before == self.chain)?;
-        let from = self.at + FRAME_HEADER_BYTES;
-        let payload = self.bytes.get(from..from.checked_add(frame.len)?)?;
-        (crc32c(payload) == frame.payload_crc).then_some(frame)
+    /// The next frame, if it is complete, and its header's checksum.
+    fn complete(&self) -> Option<(Frame, u32)> {
+        let (frame, crc) = frame_at(&self.bytes, self.at, self.number).filter(|(f, _)| f.chain == self.chain)?;
+        let payload = self.bytes[self.at + FRAME_HEADER_BYTES..].get(..frame.len as usize)?;
+        (crc32c(payload) == frame.payload_crc).then_some((frame, crc))
     }
 
-    pub(crate) fn next(&mut self) -> Result<Next, Error> {
-        let Some(frame) = self.whole() else { return Ok(Next::End) };
+    /// The next batch and its sequence; `None` if no complete frame follows.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, Vec<Change>)>, Error> {
+        let Some((frame, crc)) = self.complete() else { return Ok(None) };
         let from = self.at + FRAME_HEADER_BYTES;
-        let changes = decode_changes(&self.bytes[from..from + frame.len]).ok_or_else(|| {
+        let end = from + frame.len as usize;
+        let changes = decode_changes(&self.bytes[from..end]).ok_or_else(|| {
             Error::damaged(&self.path, self.at as u64, "a batch is malformed although its checksum fits")
         })?;
-        self.at = (from + frame.len).next_multiple_of(8);
-        self.chain = frame.crc;
-        Ok(Next::Batch(frame.seq, changes))
+        self.at = end.next_multiple_of(8);
+        self.chain = crc;
+        Ok(Some((frame.seq, changes)))
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -254,7 +239,7 @@ impl LogReader {
         (from..self.bytes.len())
             .step_by(8)
             .filter_map(|at| frame_at(&self.bytes, at, self.number))
-            .map(|f| f.durable_seq)
+            .map(|(frame, _)| frame.durable_seq)
             .max()
             .unwrap_or(0)
     }
@@ -312,7 +297,7 @@ mod tests {
             file.write_at(0, &bytes).unwrap();
             if let Ok(Some(mut reader)) = LogReader::open(&around, 7) {
                 let mut expected = 1;
-                while let Ok(Next::Batch(seq, changes)) = reader.next() {
+                while let Ok(Some((seq, changes))) = reader.next() {
                     prop_assert_eq!(seq, expected);
                     prop_assert_eq!(changes[0].value.as_deref(), Some(&vec![seq as u8; seq as usize * 3][..]));
                     expected += 1;

@@ -1,28 +1,42 @@
 //! The manifest lists the cells of the store. Each change writes it whole and renames it into place (docs/formats.md,
 //! section 5.5).
 
-use tessera_disk::{DiskError, OpenMode};
+use tessera_disk::record::{Field, HeaderFormat};
+use tessera_disk::{DiskError, OpenMode, layout};
 
 use crate::cell::{StoreContext, path_in, read_exact};
 use crate::error::Error;
-use crate::page::crc32c;
 
 pub(crate) const MANIFEST: &str = "MANIFEST";
 /// Format version of manifests that this code writes and reads.
 pub(crate) const MANIFEST_VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"CONAMANI";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
 // docs/formats.md, section 5.5: magic, version, cells, next file, flushed sequence; a cell's number, length, level.
 const _: () = assert!(8 + 4 + 4 + 8 + 8 <= HEADER_BYTES && ENTRY_BYTES == 8 + 8 + 4 + 4);
 
-/// A cell as the manifest names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) number: u64,
-    pub(crate) file_bytes: u64,
-    pub(crate) level: u32,
+layout! {
+    struct Header {
+        cells: u32 = 12,
+        next_file: u64 = 16,
+        flushed_seq: u64 = 24,
+    }
+}
+
+layout! {
+    /// A cell as the manifest names it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Entry {
+        pub(crate) number: u64 = 0,
+        pub(crate) file_bytes: u64 = 8,
+        pub(crate) level: u32 = 16,
+    }
+}
+
+/// The format of a manifest whose cells end at `end`; its checksum follows them.
+fn format(end: usize) -> HeaderFormat {
+    HeaderFormat { magic: *b"CONAMANI", version: MANIFEST_VERSION, crc_at: end }
 }
 
 /// The content of a manifest.
@@ -46,45 +60,24 @@ impl Manifest {
                 cell.number
             );
         }
-        let mut bytes = vec![0; HEADER_BYTES];
-        bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&MANIFEST_VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(self.cells.len() as u32).to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.next_file.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.flushed_seq.to_le_bytes());
-        for cell in &self.cells {
-            bytes.extend_from_slice(&cell.number.to_le_bytes());
-            bytes.extend_from_slice(&cell.file_bytes.to_le_bytes());
-            bytes.extend_from_slice(&cell.level.to_le_bytes());
-            bytes.extend_from_slice(&[0; 4]);
-        }
-        assert!(bytes.len() == HEADER_BYTES + self.cells.len() * ENTRY_BYTES, "the manifest has {} bytes", bytes.len());
-        let crc = crc32c(&bytes);
-        bytes.extend_from_slice(&crc.to_le_bytes());
+        let end = HEADER_BYTES + self.cells.len() * ENTRY_BYTES;
+        let mut bytes = vec![0; end + 4];
+        let table = bytes[HEADER_BYTES..end].chunks_exact_mut(ENTRY_BYTES);
+        table.zip(&self.cells).for_each(|(bytes, cell)| cell.put(bytes));
+        let Manifest { next_file, flushed_seq, ref cells } = *self;
+        format(end).put(&Header { cells: cells.len() as u32, next_file, flushed_seq }, &mut bytes);
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8], file: &str) -> Result<Self, Error> {
-        let damaged = |what: String| Err(Error::damaged(file, 0, what));
-        if bytes.len() < HEADER_BYTES + 4 || bytes[0..8] != MAGIC {
-            return damaged("the file does not begin with CONAMANI".into());
+        let format = format(bytes.len().saturating_sub(4).max(HEADER_BYTES));
+        let header = format.decode(bytes).map_err(|fault| Error::of_header(fault, "manifest", &format, file, 0))?;
+        let Header { cells, next_file, flushed_seq } = header;
+        let table = &bytes[HEADER_BYTES..format.crc_at];
+        if table.len() as u64 != u64::from(cells) * ENTRY_BYTES as u64 {
+            return Err(Error::damaged(file, 0, "the manifest's length does not fit its cells"));
         }
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
-        let end = bytes.len() - 4;
-        let (got, expected) = (crc32c(&bytes[..end]), word(end));
-        if got != expected {
-            return damaged(format!("checksum of the manifest is {got:#010x}, expected {expected:#010x}"));
-        }
-        if word(8) != MANIFEST_VERSION {
-            return Err(Error::NewerFormat { file: file.into(), found: word(8), supported: MANIFEST_VERSION });
-        }
-        if (end - HEADER_BYTES) as u64 != u64::from(word(12)) * ENTRY_BYTES as u64 {
-            return damaged("the manifest's length does not fit its cells".into());
-        }
-        let entry = |at: usize| Entry { number: long(at), file_bytes: long(at + 8), level: word(at + 16) };
-        let cells = (0..word(12) as usize).map(|i| entry(HEADER_BYTES + i * ENTRY_BYTES)).collect();
-        Ok(Manifest { next_file: long(16), flushed_seq: long(24), cells })
+        Ok(Manifest { next_file, flushed_seq, cells: table.chunks_exact(ENTRY_BYTES).map(Entry::take).collect() })
     }
 
     /// Replaces the manifest durably, and makes the other names in the directory durable with it.
@@ -110,6 +103,7 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::crc32c;
     use proptest::prelude::*;
 
     fn example() -> Manifest {

@@ -11,7 +11,7 @@ use crate::cache::RecordCache;
 use crate::cell::{Cell, StoreContext, cell_name, path_in};
 use crate::commit::Committer;
 use crate::error::Error;
-use crate::log::{Log, LogReader, Next, log_name};
+use crate::log::{Log, LogReader, log_name};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::options::Options;
 use crate::state::{Failures, Shared, State};
@@ -177,7 +177,7 @@ fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buf
             continue;
         }
         let before = done.last_seq;
-        while let Next::Batch(seq, changes) = reader.next()? {
+        while let Some((seq, changes)) = reader.next()? {
             if seq == done.last_seq + 1 {
                 buffer.apply(std::iter::once((seq, &changes[..])), &nobody, &AtomicU64::new(0));
                 done.last_seq = seq;

@@ -140,6 +140,14 @@ pub trait DiskFile: Send + Sync {
     /// [`DiskError::ShortRead`] if the file ends first, or the system's.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError>;
 
+    /// Like [`DiskFile::read_at`], with one retry: a read may be retried, a sync never.
+    ///
+    /// # Errors
+    /// As for [`DiskFile::read_at`].
+    fn read_twice(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        self.read_at(offset, buf).or_else(|_| self.read_at(offset, buf))
+    }
+
     /// Writes all of `bytes` at `offset`, growing the file if needed.
     ///
     /// # Errors

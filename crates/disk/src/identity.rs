@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, OpenMode};
 use crate::error::DiskError;
-use crate::record::{bytes_at, u32_at, u64_at};
+use crate::record::{HeaderFault, HeaderFormat};
 
 /// Name of the identity file in the disk's root.
 pub const IDENTITY_FILE: &str = "tessera-disk";
@@ -11,25 +11,27 @@ pub const IDENTITY_VERSION: u32 = 1;
 /// Length of the identity file.
 pub const IDENTITY_BYTES: usize = 64;
 
-const MAGIC: [u8; 8] = *b"TESSDISK";
-/// Offset of the checksum.
-const CRC_AT: usize = IDENTITY_BYTES - 4;
+/// docs/formats.md, section 1.
+const FORMAT: HeaderFormat =
+    HeaderFormat { magic: *b"TESSDISK", version: IDENTITY_VERSION, crc_at: IDENTITY_BYTES - 4 };
 
 // docs/formats.md, section 1: magic, version, zeros, cluster, disk, time, zeros, checksum.
-const _: () = assert!(8 + 4 + 4 + 16 + 16 + 8 <= CRC_AT && CRC_AT == 60);
+const _: () = assert!(8 + 4 + 4 + 16 + 16 + 8 <= FORMAT.crc_at && FORMAT.crc_at == 60);
 
 /// Files that an otherwise empty directory may hold when it becomes a disk.
 const HARMLESS: [&str; 4] = ["lock", "lost+found", "poisoned", "tessera-disk.tmp"];
 
-/// The identity of a directory: its cluster and its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cluster it belongs to.
-    pub cluster_id: [u8; 16],
-    /// The id of this disk; never changes.
-    pub disk_uuid: [u8; 16],
-    /// Creation time of the disk, in ms since 1970.
-    pub created_ms: u64,
+crate::layout! {
+    /// The identity of a directory: its cluster and its disk.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Identity {
+        /// The cluster it belongs to.
+        pub cluster_id: [u8; 16] = 16,
+        /// The id of this disk; never changes.
+        pub disk_uuid: [u8; 16] = 32,
+        /// Creation time of the disk, in ms since 1970.
+        pub created_ms: u64 = 48,
+    }
 }
 
 /// Why a directory cannot serve as the expected disk. None of these cases changes the directory.
@@ -126,15 +128,7 @@ impl Identity {
     /// Encodes the 64 bytes of the file.
     #[must_use]
     pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
-        let mut bytes = [0; IDENTITY_BYTES];
-        bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&IDENTITY_VERSION.to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.cluster_id);
-        bytes[32..48].copy_from_slice(&self.disk_uuid);
-        bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
-        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_AT]);
-        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        FORMAT.encode(self)
     }
 
     /// Decodes the file's bytes; errors name `disk`. Every version keeps magic, version and the checksum of the first
@@ -143,27 +137,19 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::Length`], [`IdentityError::Magic`], [`IdentityError::Checksum`] or [`IdentityError::Version`].
     pub fn decode(bytes: &[u8], disk: &str) -> Result<Self, IdentityError> {
-        let disk = || disk.to_owned();
-        let len = bytes.len() as u64;
-        let Some(bytes) = bytes.first_chunk::<IDENTITY_BYTES>() else {
-            return Err(IdentityError::Length { disk: disk(), got: len });
-        };
-        if bytes[0..8] != MAGIC {
-            return Err(IdentityError::Magic { disk: disk() });
+        let (disk, got) = (disk.to_owned(), bytes.len() as u64);
+        if bytes.len() < IDENTITY_BYTES {
+            return Err(IdentityError::Length { disk, got });
         }
-        let expected = u32_at(bytes, CRC_AT);
-        let got = crc_fast::crc32_iscsi(&bytes[..CRC_AT]);
-        if expected != got {
-            return Err(IdentityError::Checksum { disk: disk(), expected, got });
+        match FORMAT.decode(bytes) {
+            Ok(_) if bytes.len() > IDENTITY_BYTES => Err(IdentityError::Length { disk, got }),
+            Ok(identity) => Ok(identity),
+            Err(HeaderFault::Magic) => Err(IdentityError::Magic { disk }),
+            Err(HeaderFault::Checksum { expected, got }) => Err(IdentityError::Checksum { disk, expected, got }),
+            Err(HeaderFault::Version(found)) => {
+                Err(IdentityError::Version { disk, found, supported: IDENTITY_VERSION })
+            }
         }
-        let found = u32_at(bytes, 8);
-        if found != IDENTITY_VERSION {
-            return Err(IdentityError::Version { disk: disk(), found, supported: IDENTITY_VERSION });
-        }
-        if len != IDENTITY_BYTES as u64 {
-            return Err(IdentityError::Length { disk: disk(), got: len });
-        }
-        Ok(Identity { cluster_id: bytes_at(bytes, 16), disk_uuid: bytes_at(bytes, 32), created_ms: u64_at(bytes, 48) })
     }
 
     /// Turns an empty directory into a disk.
@@ -200,29 +186,30 @@ impl Identity {
         Self::decode(&bytes, &disk.describe()).map(Some)
     }
 
+    /// Reads the identity of a directory that must be a disk.
+    ///
+    /// # Errors
+    /// As for [`Identity::load`]; [`IdentityError::Missing`].
+    pub fn require(disk: &dyn Disk) -> Result<Self, IdentityError> {
+        Self::load(disk)?.ok_or_else(|| IdentityError::Missing { disk: disk.describe() })
+    }
+
     /// Reads a disk's identity and compares it with the expected one.
     ///
     /// # Errors
-    /// As for [`Identity::load`]; [`IdentityError::Missing`], [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
+    /// As for [`Identity::require`]; [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
     /// [`IdentityError::OtherDisk`].
     pub fn check(disk: &dyn Disk, cluster_id: &[u8; 16], disk_uuid: Option<&[u8; 16]>) -> Result<Self, IdentityError> {
-        let Some(found) = Self::load(disk)? else {
-            return Err(IdentityError::Missing { disk: disk.describe() });
-        };
-        if found.cluster_id != *cluster_id {
-            return Err(IdentityError::OtherCluster {
-                disk: disk.describe(),
-                expected: hex16(cluster_id),
-                found: hex16(&found.cluster_id),
-            });
+        let identity = Self::require(disk)?;
+        let differ = |expected, found| (disk.describe(), hex16(expected), hex16(found));
+        if identity.cluster_id != *cluster_id {
+            let (disk, expected, found) = differ(cluster_id, &identity.cluster_id);
+            return Err(IdentityError::OtherCluster { disk, expected, found });
         }
-        match disk_uuid {
-            Some(expected) if *expected != found.disk_uuid => Err(IdentityError::OtherDisk {
-                disk: disk.describe(),
-                expected: hex16(expected),
-                found: hex16(&found.disk_uuid),
-            }),
-            _ => Ok(found),
+        if let Some(uuid) = disk_uuid.filter(|uuid| **uuid != identity.disk_uuid) {
+            let (disk, expected, found) = differ(uuid, &identity.disk_uuid);
+            return Err(IdentityError::OtherDisk { disk, expected, found });
         }
+        Ok(identity)
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_disk::record::{RecordPlace, parse_numbered_name};
-use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode};
+use tessera_disk::record::{HeaderFault, RecordPlace, parse_numbered_name, read_blocks};
+use tessera_disk::{Disk, DiskError, DiskFile, Identity, OpenMode};
 use tessera_failpoint as failpoint;
 
 use crate::error::{LogDamage, LogOpenError};
-use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader, LOG_VERSION, SnapshotHeader};
-use crate::snapshot::{self, Snapshot};
+use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, LOG_VERSION, SnapshotHeader};
+use crate::snapshot;
 use crate::store::{LOG_DIR, Location, LogFile, LogOptions, LogStore, file_path};
 
 /// What opening a log found.
@@ -26,9 +26,7 @@ pub struct LogReport {
 type Headers = Vec<(u64, Arc<dyn DiskFile>, Option<FileHeader>)>;
 
 pub(crate) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore, LogReport), LogOpenError> {
-    let Some(identity) = Identity::load(&*disk)? else {
-        return Err(IdentityError::Missing { disk: disk.describe() }.into());
-    };
+    let identity = Identity::require(&*disk)?;
     disk.create_dir(LOG_DIR)?;
     let mut log = LogStore {
         disk,
@@ -79,14 +77,7 @@ impl LogStore {
         for name in names {
             let Some(number) = parse_numbered_name(name, ".log") else { continue };
             let file = self.disk.open(&file_path(number), OpenMode::Existing)?;
-            let bytes = read_all(&*file, file.len()?.min(FILE_HEADER_BYTES))?.0;
-            let header = match FileHeader::decode(&bytes) {
-                Ok(header) => Some(header),
-                Err(Fault::Damaged) => None,
-                Err(Fault::Version(found)) => {
-                    return Err(LogOpenError::Version { name: name.clone(), found, supported: LOG_VERSION });
-                }
-            };
+            let header = read_header(&*file, name, FileHeader::decode)?;
             if let Some(h) = header {
                 self.check_home(name, &h.cluster_id, &h.disk_uuid, h.number == number)?;
             }
@@ -115,18 +106,11 @@ impl LogStore {
         for name in names.iter().filter(|name| name.ends_with(".snap")) {
             let file = self.disk.open(&format!("{LOG_DIR}/{name}"), OpenMode::Existing)?;
             let len = file.len()?;
-            let header = match SnapshotHeader::decode(&read_all(&*file, len.min(FILE_HEADER_BYTES))?.0) {
-                Ok(header) => header,
-                Err(Fault::Damaged) => {
-                    report.damage.push(LogDamage::Snapshot { name: name.clone(), reason: "header is damaged".into() });
-                    continue;
-                }
-                Err(Fault::Version(found)) => {
-                    return Err(LogOpenError::Version { name: name.clone(), found, supported: LOG_VERSION });
-                }
+            let Some(header) = read_header(&*file, name, SnapshotHeader::decode)? else {
+                report.damage.push(LogDamage::Snapshot { name: name.clone(), reason: "header is damaged".into() });
+                continue;
             };
-            let found =
-                Snapshot { seq: header.seq, term: header.term, total_bytes: header.total_bytes, hash: header.hash };
+            let found = header.snapshot;
             self.check_home(name, &header.cluster_id, &header.disk_uuid, snapshot::file_name(&found) == *name)?;
             if len != FILE_HEADER_BYTES.saturating_add(found.total_bytes) {
                 let reason = format!("{len} bytes, expected {}", FILE_HEADER_BYTES.saturating_add(found.total_bytes));
@@ -157,7 +141,8 @@ impl LogStore {
             report.removed_unborn = Some(number);
             return Ok(());
         }
-        let (bytes, unreadable) = read_all(&*file, len)?;
+        let mut bytes = vec![0; len as usize];
+        let unreadable = read_blocks(&*file, 0, &mut bytes)?.is_some();
         let loaded = self.load_entries(number, &bytes, header, last && !unreadable, report);
         let mut end = len;
         if last {
@@ -234,27 +219,22 @@ impl LogStore {
     }
 }
 
-/// Reads the first `len` bytes of a file. A block of 4096 bytes that cannot be read in two attempts becomes zeros, and
-/// the second result is true.
-fn read_all(file: &dyn DiskFile, len: u64) -> Result<(Vec<u8>, bool), DiskError> {
-    let mut bytes = vec![0; len as usize];
-    if file.read_at(0, &mut bytes).is_ok() {
-        return Ok((bytes, false));
+/// Reads and decodes a file's header; `None` if it is damaged or incomplete.
+fn read_header<H>(
+    file: &dyn DiskFile,
+    name: &str,
+    decode: fn(&[u8]) -> Result<H, HeaderFault>,
+) -> Result<Option<H>, LogOpenError> {
+    if file.len()? < FILE_HEADER_BYTES {
+        return Ok(None);
     }
-    let (mut unreadable, mut readable) = (None, false);
-    for (nth, block) in bytes.chunks_mut(4096).enumerate() {
-        let at = nth as u64 * 4096;
-        match file.read_at(at, block).or_else(|_| file.read_at(at, block)) {
-            Ok(()) => readable = true,
-            Err(e) => {
-                block.fill(0);
-                unreadable = Some(e);
-            }
+    let mut bytes = [0; FILE_HEADER_BYTES as usize];
+    read_blocks(file, 0, &mut bytes)?;
+    match decode(&bytes) {
+        Ok(header) => Ok(Some(header)),
+        Err(HeaderFault::Version(found)) => {
+            Err(LogOpenError::Version { name: name.into(), found, supported: LOG_VERSION })
         }
-    }
-    match unreadable {
-        // No block is readable: the disk is dead, not a sector.
-        Some(e) if !readable && len > 4096 => Err(e),
-        other => Ok((bytes, other.is_some())),
+        Err(HeaderFault::Magic | HeaderFault::Checksum { .. }) => Ok(None),
     }
 }

@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
-use tessera_disk::{DiskFile, OpenMode};
+use tessera_disk::{DiskFile, Identity, OpenMode};
 
 use crate::error::LogError;
 use crate::format::{FILE_HEADER_BYTES, SnapshotHeader};
 use crate::store::{LOG_DIR, LogStore};
 
-/// Identity of a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Sequence number of the last entry it contains.
-    pub seq: u64,
-    /// Term of the entry at `seq`. 0 if the sender does not say; then the entries after `seq` are kept without
-    /// comparing terms.
-    pub term: u64,
-    /// Length in bytes.
-    pub total_bytes: u64,
-    /// BLAKE3-256 of the whole snapshot.
-    pub hash: [u8; 32],
+tessera_disk::layout! {
+    /// Identity of a snapshot.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Snapshot {
+        /// Sequence number of the last entry it contains.
+        pub seq: u64 = 0,
+        /// Term of the entry at `seq`. 0 if the sender does not say; then the entries after `seq` are kept without
+        /// comparing terms.
+        pub term: u64 = 8,
+        /// Length in bytes.
+        pub total_bytes: u64 = 16,
+        /// BLAKE3-256 of the whole snapshot.
+        pub hash: [u8; 32] = 24,
+    }
 }
 
 /// Progress of receiving a snapshot.
@@ -157,14 +159,8 @@ impl LogStore {
             part.have_bytes,
             snapshot.total_bytes
         );
-        let header = SnapshotHeader {
-            cluster_id: self.identity.cluster_id,
-            disk_uuid: self.identity.disk_uuid,
-            seq: snapshot.seq,
-            term: snapshot.term,
-            total_bytes: snapshot.total_bytes,
-            hash: snapshot.hash,
-        };
+        let Identity { cluster_id, disk_uuid, .. } = self.identity;
+        let header = SnapshotHeader { cluster_id, disk_uuid, snapshot };
         part.file.write_at(0, &header.encode())?;
         part.file.sync_data()?;
         let to = path(&snapshot);

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use tessera_disk::{
-    Disk, DiskFile, Identity, OpenMode,
-    record::{RecordPlace, numbered_name},
-};
+use tessera_disk::record::{RecordPlace, create_file, numbered_name};
+use tessera_disk::{Disk, DiskFile, Identity};
 use tessera_failpoint as failpoint;
 
 use crate::error::{LogError, LogOpenError};
@@ -370,15 +368,7 @@ impl LogStore {
             term: self.term,
             resume_seq,
         };
-        // An existing file of this number can only come from a failed attempt.
-        let file = self.disk.open(&file_path(number), OpenMode::Create)?;
-        let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
-        if let Err(e) = written {
-            let _ = self.disk.remove(&file_path(number));
-            return Err(e.into());
-        }
-        file.sync_data()?;
-        self.disk.sync_dir(LOG_DIR)?;
+        let file = create_file(&*self.disk, LOG_DIR, &file_path(number), &header.encode())?;
         self.entries.split_off(&resume_seq);
         self.find_missing();
         assert!(

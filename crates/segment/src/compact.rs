@@ -228,7 +228,7 @@ impl SegmentStore {
         let entry = entry_of(header, segment.number, offset);
         let handle = crate::handle::FragmentHandle::new(entry, segment.file.clone(), self.identity.disk_uuid);
         let at = offset + RECORD_HEADER_BYTES;
-        if let Err(e) = segment.file.read_at(at, &mut bytes).or_else(|_| segment.file.read_at(at, &mut bytes)) {
+        if let Err(e) = segment.file.read_twice(at, &mut bytes) {
             return Err(handle.finding(crate::error::Damage::Unreadable { reason: e.to_string() }).into());
         }
         let (groups, data) = bytes.split_at(header.groups_len as usize);

@@ -13,16 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
-use tessera_disk::{
-    Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16,
-    record::{RecordPlace, parse_numbered_name},
-};
+use tessera_disk::record::{HeaderFault, RecordPlace, parse_numbered_name};
+use tessera_disk::{Disk, DiskError, DiskFile, Identity, OpenMode, hex16};
 use tessera_failpoint as failpoint;
 
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
-use crate::format::{HeaderFault, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
+use crate::format::{RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
 use crate::ledger::{Ledger, Overlay, Segments};
 use crate::scan::{Item, Scanner, check_payload};
@@ -118,9 +116,7 @@ pub(crate) fn open(
     index: Box<dyn Index>,
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<(SegmentStore, OpenReport), OpenError> {
-    let Some(identity) = Identity::load(&*disk)? else {
-        return Err(IdentityError::Missing { disk: disk.describe() }.into());
-    };
+    let identity = Identity::require(&*disk)?;
     let mut opening = Opening::new(disk.clone(), identity, index);
     opening.run(progress)?;
     let Opened { index, segments, writer, report } = opening.finish();
@@ -197,7 +193,7 @@ impl Opening {
         for &number in numbers {
             let file = self.disk.open(&Segment::path(number), OpenMode::Existing)?;
             let mut bytes = vec![0; file.len()?.min(SEGMENT_HEADER_BYTES) as usize];
-            let header = match read_twice(&*file, &mut bytes).map(|()| SegmentHeader::decode(&bytes)) {
+            let header = match file.read_twice(0, &mut bytes).map(|()| SegmentHeader::decode(&bytes)) {
                 Ok(Ok(header)) => {
                     self.check_home(number, &header)?;
                     Some(header)
@@ -205,7 +201,7 @@ impl Opening {
                 Ok(Err(HeaderFault::Version(found))) => {
                     return Err(OpenError::Version { segment: number, found, supported: SEGMENT_VERSION });
                 }
-                Ok(Err(HeaderFault::Damaged)) | Err(_) => None,
+                Ok(Err(_)) | Err(_) => None,
             };
             headed.push(SegmentFile { number, file, header });
         }
@@ -500,9 +496,4 @@ fn finding_of(segment: u64, offset: u64, header: &RecordHeader, damage: Damage) 
         live: false,
         damage,
     }
-}
-
-/// Reads, with one retry. A read may be retried, a sync never.
-fn read_twice(file: &dyn DiskFile, bytes: &mut [u8]) -> Result<(), DiskError> {
-    file.read_at(0, bytes).or_else(|_| file.read_at(0, bytes))
 }

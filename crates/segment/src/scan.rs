@@ -4,7 +4,8 @@
 //! bytes inside a fragment's data do not pass for a record. Sequences must increase, so leftovers of an earlier write
 //! do not pass for later records.
 
-use tessera_disk::{DiskError, DiskFile, record::RecordPlace};
+use tessera_disk::record::{RecordPlace, read_blocks};
+use tessera_disk::{DiskError, DiskFile};
 
 use crate::error::Damage;
 use crate::format::{ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
@@ -12,8 +13,6 @@ use crate::format::{ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
 /// Bytes per read while records are small. After a large record, only the header of the next record is read.
 const WINDOW_BYTES: u64 = 64 << 10;
 const HEADER_WINDOW_BYTES: u64 = 4 << 10;
-/// Bytes skipped around an unreadable sector.
-const BLOCK_BYTES: u64 = 4 << 10;
 
 /// The next item that a scan finds.
 #[derive(Debug)]
@@ -112,35 +111,10 @@ impl<'a> Scanner<'a> {
         self.window.resize(len, 0);
         self.window_at = at;
         self.bytes_read += len as u64;
-        if self.file.read_at(at, &mut self.window).is_err() {
-            self.fill_blockwise()?;
+        if let Some(e) = read_blocks(self.file, at, &mut self.window)? {
+            self.unreadable = Some(e.to_string());
         }
         Ok(())
-    }
-
-    /// Reads the window block by block. A block that cannot be read in two attempts counts as zeros.
-    fn fill_blockwise(&mut self) -> Result<(), DiskError> {
-        let mut readable = false;
-        let mut failure = None;
-        for (n, block) in self.window.chunks_mut(BLOCK_BYTES as usize).enumerate() {
-            let at = self.window_at + n as u64 * BLOCK_BYTES;
-            match self.file.read_at(at, block).or_else(|_| self.file.read_at(at, block)) {
-                Ok(()) => readable = true,
-                Err(e) => {
-                    block.fill(0);
-                    failure = Some(e);
-                }
-            }
-        }
-        match failure {
-            // No block is readable: the disk is dead, not a sector.
-            Some(e) if !readable && self.window.len() as u64 > BLOCK_BYTES => Err(e),
-            Some(e) => {
-                self.unreadable = Some(e.to_string());
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 }
 
@@ -173,7 +147,7 @@ fn crc_of(file: &dyn DiskFile, mut at: u64, len: u64, buf: &mut Vec<u8>) -> Resu
     let mut crc = 0;
     while at < end {
         buf.resize((end - at).min(1 << 20) as usize, 0);
-        file.read_at(at, buf).or_else(|_| file.read_at(at, buf))?;
+        file.read_twice(at, buf)?;
         crc = tessera_accel::checksum::crc32c_append(crc, buf);
         at += buf.len() as u64;
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use tessera_disk::{DiskError, OpenMode};
+use tessera_disk::{DiskError, record::create_file};
 use tessera_failpoint as failpoint;
 
 use crate::error::StoreError;
@@ -435,15 +435,7 @@ impl SegmentStore {
             after_sequence: writer.next_sequence - 1,
         };
         let path = Segment::path(header.number);
-        // An existing file of this number can only come from a failed attempt.
-        let file = self.disk.open(&path, OpenMode::Create)?;
-        let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
-        if let Err(e) = written {
-            let _ = self.disk.remove(&path);
-            return Err(e);
-        }
-        file.sync_data()?;
-        self.disk.sync_dir(SEGMENTS_DIR)?;
+        let file = create_file(&*self.disk, SEGMENTS_DIR, &path, &header.encode())?;
         Ok(Segment::new(header.number, file, header.after_sequence, header.size_limit_bytes, SEGMENT_HEADER_BYTES))
     }
 }
