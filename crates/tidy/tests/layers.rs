@@ -11,9 +11,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("index, sockets", &["cona", "hashgpu", "logstore", "net"]),
     ("data on disks, coding of chunks", &["segment", "stripe"]),
     ("services", &["manager", "node"]),
+    ("a cluster for tests", &["testkit"]),
     ("access", &["client"]),
     ("mount", &["mount"]),
-    ("front ends of the kernel", &["fuse", "testkit"]),
+    ("front ends of the kernel", &["fuse"]),
     ("programs", &["cli", "sim"]),
 ];
 
