@@ -31,7 +31,8 @@ impl ReadCore {
             version: pinned.map_or(self.params.version, |o| o.version.version),
             number: if pinned.is_some() { 0 } else { self.params.number },
             offset: self.params.first.start,
-            len_bytes: self.params.first.end.saturating_sub(self.params.first.start),
+            // The manager answers an empty range without extents, which the core takes for an error.
+            len_bytes: self.params.first.end.saturating_sub(self.params.first.start).max(1),
             known_map_version: self.view.read().known_version(),
             parent: if pinned.is_some() { 0 } else { self.params.parent },
             name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
