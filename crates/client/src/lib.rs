@@ -12,10 +12,10 @@
 mod client;
 pub mod config;
 mod context;
+#[cfg(test)]
+mod drive;
 mod driver;
 pub mod error;
-#[cfg(test)]
-pub(crate) mod fake;
 mod fetch;
 pub mod inodes;
 pub mod job;

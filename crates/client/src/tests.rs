@@ -1,9 +1,8 @@
 //! The whole library against the cluster in memory: threads, pipeline, caches, handles.
 
-use crate::fake::Fake;
+use crate::drive::view_of;
 use crate::lease_cache::DirectoryCache;
 use crate::transport::{Done, Transport};
-use crate::view::View;
 use crate::*;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -11,26 +10,27 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc;
 use tessera_net::BufferPool;
+use tessera_testkit::Cluster;
 use tessera_wire::rpc::{Answer, Call};
 
 /// A cluster whose answers come from another thread, as from a connection.
 struct Loopback {
-    fake: Arc<Mutex<Fake>>,
+    cluster: Arc<Mutex<Cluster>>,
     queue: Mutex<mpsc::Sender<(Call, Done)>>,
 }
 
 impl Loopback {
-    fn start(fake: Fake) -> Arc<Self> {
+    fn start(cluster: Cluster) -> Arc<Self> {
         let (sender, receiver) = mpsc::channel::<(Call, Done)>();
-        let fake = Arc::new(Mutex::new(fake));
-        let answering = fake.clone();
+        let cluster = Arc::new(Mutex::new(cluster));
+        let answering = cluster.clone();
         std::thread::spawn(move || {
             for (call, done) in receiver {
                 let result = answering.lock().call(&call);
                 done(Answer { token: call.token, result });
             }
         });
-        Arc::new(Loopback { fake, queue: Mutex::new(sender) })
+        Arc::new(Loopback { cluster, queue: Mutex::new(sender) })
     }
 }
 
@@ -40,14 +40,13 @@ impl Transport for Loopback {
     }
 }
 
-fn client(fake: Fake, options: Options) -> (Client, Arc<Mutex<Fake>>) {
-    let view = View::shared();
-    view.write().merge(&fake.map(), true);
-    let transport = Loopback::start(fake);
-    let fake = transport.fake.clone();
+fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>>) {
+    let view = view_of(&mut cluster);
+    let transport = Loopback::start(cluster);
+    let cluster = transport.cluster.clone();
     let directories = Arc::<DirectoryCache>::default();
     let client = Client::with_transport(transport, BufferPool::new(64 << 20), view, directories, options).unwrap();
-    (client, fake)
+    (client, cluster)
 }
 
 fn path(text: &str) -> StorePath {
@@ -73,7 +72,7 @@ fn read(client: &Client, name: &str) -> Vec<u8> {
 
 #[test]
 fn files_of_all_sizes_come_back_from_every_kind_of_source() {
-    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 8 << 20, ..Options::default() });
+    let (client, cluster) = client(Cluster::new(8, 1), Options { write_window_bytes: 8 << 20, ..Options::default() });
     for (i, len) in [0, 1, 4096, 200_000, 300_000, 5_000_000, 40_000_000].into_iter().enumerate() {
         let bytes = data(len, i as u64 + 1);
         let name = path(&format!("tess:/f{i}"));
@@ -95,12 +94,12 @@ fn files_of_all_sizes_come_back_from_every_kind_of_source() {
         client.get(&name, Sink::Lend(&mut take), GetOptions::default()).unwrap();
         assert!(lent == bytes, "{len} lent");
     }
-    fake.lock().check_all_stored();
+    cluster.lock().check_all_stored();
 }
 
 #[test]
 fn many_writers_share_a_client() {
-    let (client, fake) = client(Fake::new(8), Options::default());
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
     std::thread::scope(|scope| {
         for writer in 0..16u64 {
             let client = client.clone();
@@ -115,34 +114,34 @@ fn many_writers_share_a_client() {
     for writer in 0..16u64 {
         assert!(read(&client, &format!("tess:/w{writer}-7")) == data(4096, writer * 100 + 7));
     }
-    let fake = fake.lock();
-    assert_eq!((fake.count("AllocateChunks"), fake.count("Commit")), (0, 320));
+    let cluster = cluster.lock();
+    assert_eq!((cluster.count("AllocateChunks"), cluster.count("Commit")), (0, 320));
     // Each writer may open files until the first preallocated chunks arrive.
-    assert!(fake.count("OpenWrite") <= 48, "one trip for most small files: {}", fake.count("OpenWrite"));
-    assert!(fake.count("Resolve") <= 16, "the directory is known under a lease: {}", fake.count("Resolve"));
+    assert!(cluster.count("OpenWrite") <= 48, "one trip for most small files: {}", cluster.count("OpenWrite"));
+    assert!(cluster.count("Resolve") <= 16, "the directory is known under a lease: {}", cluster.count("Resolve"));
 }
 
 #[test]
 fn nodes_die_while_files_are_written_and_read() {
-    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 4 << 20, ..Options::default() });
+    let (client, cluster) = client(Cluster::new(8, 1), Options { write_window_bytes: 4 << 20, ..Options::default() });
     let bytes = data(20_000_000, 1);
     let mut seen = 0;
     let mut progress = |p: Progress| {
         seen = p.done;
         if p.done > 5_000_000 {
-            fake.lock().nodes.get_mut(&3).unwrap().down = true;
+            cluster.lock().node(3).down = true;
         }
     };
     let options = PutOptions { progress: Some(&mut progress), ..PutOptions::default() };
     client.put(&path("tess:/f"), Bytes::from(bytes.clone()), options).unwrap();
     assert_eq!(seen, 20_000_000);
-    fake.lock().nodes.get_mut(&5).unwrap().down = true;
+    cluster.lock().node(5).down = true;
     assert!(read(&client, "tess:/f") == bytes);
 }
 
 #[test]
 fn ranges_versions_and_handles() {
-    let (client, _fake) = client(Fake::new(8), Options::default());
+    let (client, _cluster) = client(Cluster::new(8, 1), Options::default());
     let (old, new) = (data(3_000_000, 1), data(2_000_000, 2));
     client.put(&path("tess:/f"), &old[..], PutOptions::default()).unwrap();
     let handle = client.open_read(&path("tess:/f"), 0).unwrap();
@@ -155,6 +154,8 @@ fn ranges_versions_and_handles() {
     let (opened, len) = client.get(&path("tess:/f"), Sink::Writer(&mut out), options).unwrap();
     assert_eq!((opened.version.number, len), (1, 500_000));
     assert!(out == old[1_000_000..1_500_000]);
+    let empty = GetOptions { range: Some(5..5), ..GetOptions::default() };
+    assert_eq!(client.get(&path("tess:/f"), Sink::Writer(&mut Vec::new()), empty).unwrap().1, 0);
     assert_eq!(client.versions(&path("tess:/f")).unwrap().len(), 2);
     std::thread::scope(|scope| {
         for i in 0..8u64 {
@@ -171,7 +172,7 @@ fn ranges_versions_and_handles() {
 
 #[test]
 fn open_files_are_written_piece_by_piece_patched_and_synced() {
-    let (client, fake) = client(Fake::new(8), Options::default());
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
     let mut expected = data(1_000_000, 1);
     let mut file = client.open_write(&path("tess:/f"), PutOptions::default()).unwrap();
     expected.chunks(77_777).for_each(|piece| file.write(piece).unwrap());
@@ -208,17 +209,17 @@ fn open_files_are_written_piece_by_piece_patched_and_synced() {
     let mut dropped = client.open_write(&path("tess:/g"), PutOptions::default()).unwrap();
     dropped.write(b"never").unwrap();
     drop(dropped);
-    assert!(!fake.lock().names.contains_key(&(1, b"g".to_vec())));
+    assert_eq!(cluster.lock().names(), [b"f"]);
 }
 
 #[test]
 fn cancelled_writes_and_failing_sources_leave_nothing() {
-    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 1 << 20, ..Options::default() });
+    let (client, cluster) = client(Cluster::new(8, 1), Options { write_window_bytes: 1 << 20, ..Options::default() });
     let cancel = Cancel::default();
     let mut stop = |p: Progress| {
         if p.done > 3_000_000 {
             cancel.cancel();
-            fake.lock().nodes.values_mut().for_each(|node| node.down = true);
+            cluster.lock().nodes.iter_mut().for_each(|node| node.down = true);
         }
     };
     let options = PutOptions { progress: Some(&mut stop), cancel: cancel.clone(), ..PutOptions::default() };
@@ -238,23 +239,23 @@ fn cancelled_writes_and_failing_sources_leave_nothing() {
         matches!(&error, Error::File(FileError { cause: Cause::Input(message), .. }) if message.contains("cable")),
         "{error}"
     );
-    assert!(fake.lock().names.is_empty());
+    assert!(cluster.lock().names().is_empty());
 }
 
 #[test]
 fn optimistic_redundancy_follows_in_the_background() {
-    let fake = Fake::new(8).with("redundancy", "ec:4+2").with("durability", "optimistic");
-    let (client, fake) = client(fake, Options::default());
+    let cluster = Cluster::new(8, 1).with("redundancy", "ec:4+2").with("durability", "optimistic");
+    let (client, cluster) = client(cluster, Options::default());
     let bytes = data(10_000_000, 1);
     client.put(&path("tess:/f"), &bytes[..], PutOptions::default()).unwrap();
     assert!(client.flush(std::time::Duration::from_secs(30)));
-    assert!(fake.lock().chunks.values().all(|chunk| chunk.missing.is_empty()));
-    fake.lock().check_all_stored();
+    assert!(cluster.lock().chunks().iter().all(|chunk| chunk.missing.is_empty()));
+    cluster.lock().check_all_stored();
 }
 
 #[test]
 fn directories_names_and_attributes() {
-    let (client, _fake) = client(Fake::new(4), Options::default());
+    let (client, _cluster) = client(Cluster::new(4, 1), Options::default());
     client.mkdir_all(&path("tess:/a/b/c")).unwrap();
     client.mkdir_all(&path("tess:/a/b/c")).unwrap();
     assert!(client.mkdir(&path("tess:/a"), false).is_err());
@@ -280,10 +281,10 @@ fn directories_names_and_attributes() {
 /// P14: hints and paths are checked before any request is sent.
 #[test]
 fn bad_hints_and_paths_change_nothing() {
-    let (client, fake) = client(Fake::new(4), Options::default());
+    let (client, cluster) = client(Cluster::new(4, 1), Options::default());
     let options = PutOptions { hints: vec![("colour".into(), "red".into())], ..PutOptions::default() };
     assert!(client.put(&path("tess:/f"), &b"x"[..], options).unwrap_err().to_string().contains("redundancy"));
     let error = client.put(&StorePath::root(), &b"x"[..], PutOptions::default()).unwrap_err();
     assert_eq!(error.code(), tessera_wire::Code::Invalid);
-    assert!(fake.lock().calls.is_empty());
+    assert!(cluster.lock().calls.is_empty());
 }

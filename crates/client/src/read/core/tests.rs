@@ -1,10 +1,12 @@
-//! The read core against the fake cluster: every pattern of loss, corruption and lateness, and never a wrong byte.
+//! The read core against a cluster in memory: every pattern of loss, corruption and lateness, and never a wrong byte.
 
 use super::*;
-use crate::fake::{Drive, Fake, read_all, write_all};
+use crate::drive::{Drive, read_all, write_all};
 use crate::read::cache::ChunkCache;
 use proptest::prelude::*;
-use tessera_wire::meta::CommitMode;
+use tessera_testkit::{Cluster, Config, config};
+use tessera_wire::Kind;
+use tessera_wire::meta::{CommitMode, ReportBad};
 
 fn data(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -18,8 +20,12 @@ fn data(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// A cluster with `bytes` in file `f`, in chunks of `chunk` bytes.
-fn stored(hosts: u64, spec: &str, bytes: &[u8], chunk: usize) -> Drive {
-    let mut drive = Drive::new(Fake::new(hosts).with("redundancy", spec));
+fn stored(hosts: usize, spec: &str, bytes: &[u8], chunk: usize) -> Drive {
+    stored_in(Cluster::new(hosts, 1), spec, bytes, chunk)
+}
+
+fn stored_in(cluster: Cluster, spec: &str, bytes: &[u8], chunk: usize) -> Drive {
+    let mut drive = Drive::new(cluster.with("redundancy", spec));
     let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
     drive.write(&mut core, write_all(bytes, chunk)).0.unwrap();
     drive.trace.clear();
@@ -39,22 +45,21 @@ enum Harm {
 }
 
 fn harm(drive: &mut Drive, number: u32, harm: Harm) {
-    let ids: Vec<u64> = drive.fake.chunks.keys().copied().collect();
-    for id in ids {
-        let pg = drive.fake.chunks[&id].pg_id;
-        let disk = drive.fake.pgs[&pg].members[number as usize].disk_id;
-        let node = drive.fake.node_of(disk);
+    let cluster = &mut drive.cluster;
+    for chunk in cluster.chunks() {
+        let (id, member) = (chunk.chunk_id, cluster.members_of(chunk.pg_id)[number as usize]);
+        let held = &mut cluster.disks.get_mut(&member.disk_id).unwrap().held;
         match harm {
             Harm::None => {}
-            Harm::Missing => drop(node.stored.remove(&(id, number))),
-            Harm::Rotten => node.stored.get_mut(&(id, number)).unwrap().rot(id as usize * 7),
+            Harm::Missing => drop(held.remove(&(id, number))),
+            Harm::Rotten => held.get_mut(&(id, number)).unwrap().rot(id as usize * 7),
             Harm::Lying => {
-                let fragment = node.stored.get_mut(&(id, number)).unwrap();
+                let fragment = held.get_mut(&(id, number)).unwrap();
                 fragment.rot(id as usize * 13);
                 fragment.crc32c = tessera_accel::checksum::crc32c(&fragment.bytes);
             }
-            Harm::Late => node.delay_ns = 3_000_000_000,
-            Harm::Down => node.down = true,
+            Harm::Late => cluster.node_of(member.disk_id).delay_ns = 3_000_000_000,
+            Harm::Down => cluster.node_of(member.disk_id).down = true,
         }
     }
 }
@@ -75,7 +80,8 @@ fn golden_plain_read() {
 fn golden_read_of_a_copy() {
     let bytes = data(100_000, 1);
     let mut drive = stored(6, "copy+ec:4+2", &bytes, 100_000);
-    let home = drive.fake.pgs[&drive.fake.chunks.values().next().unwrap().pg_id].members[0].disk_id / 10;
+    let copy = drive.cluster.members_of(drive.cluster.chunks()[0].pg_id)[0];
+    let home = drive.cluster.node_of(copy.disk_id).node_id;
     assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
     let get = format!("n{home} GetFragments");
     assert!(drive.trace.len() == 2 && drive.trace[1].starts_with(&get), "{get}: {:#?}", drive.trace);
@@ -127,8 +133,9 @@ fn every_pattern_of_two_harms(spec: &str) {
             harm(&mut drive, b, second);
             let read = read_all(&mut drive, "f");
             assert_eq!(read.as_ref(), Ok(&bytes), "{spec} {a} {first:?} {b} {second:?}\n{:#?}", drive.trace);
+            let reports = drive.cluster.asked::<ReportBad>();
             for (number, harm) in [(a, first), (b, second)] {
-                let reported = drive.fake.reports.iter().any(|r| r.fragment == number);
+                let reported = reports.iter().flat_map(|r| &r.fragments).any(|f| f.fragment == number);
                 // Slices beside a good copy are not read.
                 let looked_at = if spec.starts_with("copy") { number == 0 } else { number < 4 };
                 let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && looked_at;
@@ -164,7 +171,7 @@ fn more_harm_than_redundancy_is_an_error_that_says_what() {
         let mut drive = stored(6, spec, &bytes, 70_001);
         (0..3).for_each(|i| harm(&mut drive, i * 2, harms[i as usize]));
         let error = read_all(&mut drive, "f").unwrap_err();
-        let chunk = *drive.fake.chunks.keys().next().unwrap();
+        let chunk = drive.cluster.chunks()[0].chunk_id;
         assert_eq!(error.file, "tess:/f");
         match (&error.cause, harms[0]) {
             (Cause::TooFewFragments { chunk_id, needed: 4, got: 3, missing }, Harm::Missing | Harm::Down) => {
@@ -184,11 +191,8 @@ fn nodes_that_come_back_in_time_are_read() {
     let bytes = data(70_001, 2);
     let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
     (0..3).for_each(|i| harm(&mut drive, i, Harm::Down));
-    let nothing = || Box::new(|_: &mut Fake| {}) as crate::fake::Hook;
-    let back: crate::fake::Hook = Box::new(|fake| fake.nodes.values_mut().for_each(|n| n.down = false));
-    for hook in [nothing(), nothing(), nothing(), back] {
-        drive.fake.hooks.push((tessera_wire::Kind::GetMap, hook));
-    }
+    (0..3).for_each(|_| drive.cluster.before(Kind::GetMap, |_| {}));
+    drive.cluster.before(Kind::GetMap, |cluster| cluster.nodes.iter_mut().for_each(|n| n.down = false));
     assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
 }
 
@@ -197,13 +201,13 @@ fn nodes_that_come_back_in_time_are_read() {
 fn members_that_moved_are_followed() {
     let bytes = data(70_001, 2);
     let mut drive = stored(9, "ec:4+2", &bytes, 70_001);
-    let (chunk, pg) = drive.fake.chunks.iter().map(|(id, c)| (*id, c.pg_id)).next().unwrap();
+    let chunk = drive.cluster.chunks()[0].clone();
     for number in 0..3u32 {
-        let stored = drive.fake.fragment(chunk, number).unwrap().clone();
+        let stored = drive.cluster.fragment(chunk.chunk_id, number).unwrap().clone();
         harm(&mut drive, number, Harm::Missing);
-        let to = drive.fake.outsider(pg);
-        drive.fake.replace_member(pg, number as usize, to);
-        drive.fake.nodes.get_mut(&to).unwrap().stored.insert((chunk, number), stored);
+        drive.cluster.fail_disk(drive.cluster.members_of(chunk.pg_id)[number as usize].disk_id);
+        let to = drive.cluster.members_of(chunk.pg_id)[number as usize].incoming;
+        drive.cluster.disks.get_mut(&to).unwrap().held.insert((chunk.chunk_id, number), stored);
     }
     assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
 }
@@ -213,7 +217,7 @@ fn members_that_moved_are_followed() {
 fn late_fragments_are_hedged() {
     let bytes = data(300_000, 4);
     let mut drive = stored(6, "ec:4+2", &bytes, 100_000);
-    drive.fake.nodes.get_mut(&1).unwrap().delay_ns = 3_000_000_000;
+    drive.cluster.node(1).delay_ns = 3_000_000_000;
     let before = drive.now;
     assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
     let took_ms = (drive.now - before) / crate::config::MS;
@@ -226,11 +230,11 @@ fn late_fragments_are_hedged() {
 #[test]
 fn long_files_are_read_in_pages_of_extents_within_the_window() {
     let bytes = data(500_000, 5);
-    let mut drive = stored(6, "ec:4+2", &bytes, 5_000);
-    drive.fake.page = 7;
+    let pages_of_seven = Config { max_list_extents: 7, ..config() };
+    let mut drive = stored_in(Cluster::with_config(6, 1, pages_of_seven), "ec:4+2", &bytes, 5_000);
     drive.options = Arc::new(Options { read_window_bytes: 40_000, ..Options::default() });
     assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
-    assert!(drive.fake.count("ListExtents") >= 10, "{:?}", drive.fake.calls);
+    assert!(drive.cluster.count("ListExtents") >= 10, "{:?}", drive.cluster.calls);
     for (offset, len) in [(0, 1), (4_999, 2), (123_456, 54_321), (499_999, 10), (500_000, 10), (600_000, 1)] {
         let from = (offset as usize).min(bytes.len());
         let to = (offset as usize + len as usize).min(bytes.len());
@@ -266,10 +270,10 @@ fn small_reads_move_little() {
     let cache = ChunkCache::shared(8 << 20);
     let mut core = drive.reader("f", cache, 0, 0);
     assert_eq!(drive.read_with(&mut core, 1, 100, 50, false).unwrap(), bytes[100..150]);
-    let gets = drive.fake.count("GetFragments");
+    let gets = drive.cluster.count("GetFragments");
     assert_eq!(gets, 1, "one group lies in one fragment: {:#?}", drive.trace);
     assert_eq!(drive.read_with(&mut core, 2, 900_000, 50, false).unwrap(), bytes[900_000..900_050]);
-    assert_eq!(drive.fake.count("GetFragments"), 2);
+    assert_eq!(drive.cluster.count("GetFragments"), 2);
     // Sequential reads fetch whole chunks, and then find them in the cache.
     for i in 0..20 {
         let at = 300_000 + i * 1000;
@@ -278,7 +282,7 @@ fn small_reads_move_little() {
             bytes[at as usize..at as usize + 1000]
         );
     }
-    assert!(drive.fake.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
+    assert!(drive.cluster.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
 }
 
 /// `cache=SIZE` holds while a file is read (plus what is read ahead), and exactly once it is closed.
@@ -286,7 +290,7 @@ fn small_reads_move_little() {
 fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
     let bytes = data(40 << 20, 9);
     for (hint, closed_bytes) in [("auto", 40 << 20), ("8M", 8 << 20), ("none", 0)] {
-        let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2").with("cache", hint));
+        let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2").with("cache", hint));
         let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
         drive.write(&mut core, write_all(&bytes, 1 << 20)).0.unwrap();
         let cache = ChunkCache::shared(1 << 30);
@@ -311,7 +315,7 @@ fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
 fn nobody_reads_ahead_into_the_next_region() {
     let bytes = data(16 << 20, 10);
     for placement in ["scatter:4M", "spread"] {
-        let mut drive = Drive::new(Fake::new(4).with("redundancy", "none").with("placement", placement));
+        let mut drive = Drive::new(Cluster::new(4, 1).with("redundancy", "none").with("placement", placement));
         let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
         drive.write(&mut core, write_all(&bytes, 1 << 20)).0.unwrap();
         let cache = ChunkCache::shared(1 << 30);
@@ -333,18 +337,19 @@ fn nobody_reads_ahead_into_the_next_region() {
 #[test]
 fn versions_stay_readable_after_newer_ones() {
     let (old, new) = (data(20_000, 7), data(25_000, 8));
-    let mut drive = stored(6, "ec:4+2", &old, 10_000);
+    let mut drive = stored_in(Cluster::new(6, 1).with("lifetime", "keep"), "ec:4+2", &old, 10_000);
     let mut reader = drive.reader("f", ChunkCache::shared(0), 0, 0);
     assert_eq!(drive.read_with(&mut reader, 1, 0, 10_000, true).unwrap(), old[..10_000]);
     let mut core = drive.writer("f", CommitMode::Replace, Some(25_000));
     drive.write(&mut core, write_all(&new, 10_000)).0.unwrap();
     assert_eq!(read_all(&mut drive, "f").unwrap(), new);
     // The open reader keeps reading the version it opened, even after its session is reopened.
-    drive.fake.sessions.clear();
+    drive.cluster.run(31_000);
+    assert_eq!(drive.cluster.status().sessions, 0);
     drive.now += 60_000 * crate::config::MS;
     reader.handle(drive.now, ReadEvent::Tick);
     assert_eq!(drive.read_with(&mut reader, 2, 5_000, 15_000, true).unwrap(), old[5_000..]);
-    assert_eq!(drive.fake.count("OpenRead"), 3);
+    assert_eq!(drive.cluster.count("OpenRead"), 3);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::config::MS;
-use crate::fake::{Drive, Fake, read_all, write_all};
+use crate::drive::{Drive, read_all, write_all};
+use tessera_testkit::Cluster;
 use tessera_wire::Kind;
 
 fn content(seed: u64) -> Vec<u8> {
@@ -37,7 +38,7 @@ fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) 
 
 /// A client that has preallocated ids: it wrote some small files one after another.
 fn warm() -> Drive {
-    let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
+    let mut drive = Drive::new(Cluster::new(8, 1).with("redundancy", "replica:3"));
     for i in 0..3 {
         put(&mut drive, &format!("warm{i}"), &content(i));
     }
@@ -60,16 +61,17 @@ fn the_manager_is_asked_once_for_each_of_many_small_files() {
         assert_eq!(asked, ["Commit"], "file {i}: {:#?}", drive.trace);
     }
     // Sessions whose ids are all used are closed; the sessions of the last grants remain.
-    assert!(drive.fake.sessions.len() <= 2, "{} sessions", drive.fake.sessions.len());
+    let sessions = drive.cluster.status().sessions;
+    assert!(sessions <= 2, "{sessions} sessions");
     for i in 10..200 {
         assert_eq!(read_all(&mut drive, &format!("f{i}")).unwrap(), content(i));
     }
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }
 
 #[test]
 fn an_empty_file_needs_no_blank_and_one_trip() {
-    let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
+    let mut drive = Drive::new(Cluster::new(8, 1).with("redundancy", "replica:3"));
     put(&mut drive, "empty", b"");
     assert_eq!(manager_calls(&drive), ["Commit"]);
     assert_eq!(read_all(&mut drive, "empty").unwrap(), b"");
@@ -84,7 +86,7 @@ fn a_file_of_many_pieces_is_opened() {
     put(&mut drive, "pieces", &piece.repeat(5));
     assert_eq!(manager_calls(&drive)[0], "OpenWrite");
     assert_eq!(read_all(&mut drive, "pieces").unwrap(), piece.repeat(5));
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }
 
 #[test]
@@ -95,7 +97,7 @@ fn content_that_is_stored_already_is_kept_once() {
     let view = std::mem::replace(&mut drive.view, crate::view::View::shared());
     put(&mut drive, "other", &known);
     drive.view = view;
-    let chunks = |drive: &Drive| drive.fake.chunks.values().filter(|c| c.committed).count();
+    let chunks = |drive: &Drive| drive.cluster.committed().len();
     let before = chunks(&drive);
     let done = put(&mut drive, "same", &known);
     assert_eq!((done.new_bytes, done.known_chunks, chunks(&drive)), (0, 1, before));
@@ -113,12 +115,13 @@ fn content_that_is_stored_already_is_kept_once() {
 #[test]
 fn expired_preallocated_ids_lead_to_an_ordinary_allocation() {
     let mut drive = warm();
-    drive.fake.sessions.clear();
+    drive.cluster.run(31_000);
+    assert_eq!(drive.cluster.status().sessions, 0);
     let done = put(&mut drive, "a", &content(50));
     assert_eq!((done.number, done.new_bytes), (1, 4096));
     assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
     assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }
 
 #[test]
@@ -128,48 +131,46 @@ fn preallocated_ids_are_not_kept_for_long() {
     put(&mut drive, "a", &content(50));
     assert_eq!(manager_calls(&drive)[0], "OpenWrite");
     assert!(manager_calls(&drive).contains(&"CloseSession"), "{:#?}", drive.trace);
-    assert!(drive.fake.sessions.is_empty());
+    assert_eq!(drive.cluster.status().sessions, 0);
 }
 
 #[test]
 fn a_policy_that_was_not_expected_leads_to_the_ordinary_way() {
     let mut drive = warm();
-    drive.fake = std::mem::replace(&mut drive.fake, Fake::new(1)).with("redundancy", "ec:2+1");
+    drive.cluster.set_hint("redundancy", "ec:2+1");
     put(&mut drive, "a", &content(50));
     assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
     assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }
 
 /// Small input is cut before the client knows the file's policy.
 #[test]
 fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
-    let cuts = |drive: &Drive| {
-        let chunks = drive.fake.chunks.values().filter(|c| c.committed);
-        chunks.map(|c| c.len_bytes).collect::<Vec<_>>()
-    };
+    let cuts = |drive: &Drive| drive.cluster.committed().iter().map(|c| c.len_bytes).collect::<Vec<_>>();
     let mut bytes = content(3).repeat(3);
     bytes[4096..8192].fill(0);
     bytes.extend(content(4).iter().take(100));
     for hints in [("chunking", "fixed:4K"), ("placement", "scatter:4K")] {
-        let fake = || Fake::new(8).with("redundancy", "replica:3").with(hints.0, hints.1);
-        let mut drive = Drive::new(fake());
+        let mut drive = Drive::new(Cluster::new(8, 1).with("redundancy", "replica:3").with(hints.0, hints.1));
         let done = put(&mut drive, "a", &bytes);
-        // The first and the third are the same; the client asks about them once per region. The second is a hole.
-        let asked = if hints.0 == "chunking" { 2 } else { 3 };
-        assert_eq!((cuts(&drive), done.chunks, done.input_bytes), (vec![4096, 100], asked, 12_388));
+        // The first and the third are the same. Each region has a chunk of its own, because it has a host of its own. The
+        // second is a hole.
+        let expected = if hints.0 == "chunking" { vec![4096, 100] } else { vec![4096, 4096, 100] };
+        assert_eq!((done.chunks, done.input_bytes), (expected.len() as u64, 12_388));
+        assert_eq!(cuts(&drive), expected);
         assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
-        drive.fake.check_all_stored();
+        drive.cluster.check_all_stored();
 
         // The same with preallocated ids: the manager says so at the commit.
         let mut drive = warm();
-        drive.fake = std::mem::replace(&mut drive.fake, fake()).with(hints.0, hints.1);
+        drive.cluster.set_hint(hints.0, hints.1);
         let before = cuts(&drive).len();
         put(&mut drive, "a", &bytes);
         assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
-        assert_eq!(cuts(&drive)[before..], [4096, 100]);
+        assert_eq!(cuts(&drive)[before..], expected);
         assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
-        drive.fake.check_all_stored();
+        drive.cluster.check_all_stored();
     }
 }
 
@@ -177,39 +178,36 @@ fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
 #[test]
 fn a_stale_commit_leads_to_the_ordinary_way() {
     let mut drive = warm();
-    let lose = |fake: &mut Fake| {
-        for pg in fake.pgs.keys().copied().collect::<Vec<_>>() {
-            let to = fake.outsider(pg);
-            fake.replace_member(pg, 0, to);
-        }
-    };
-    drive.fake.hooks.push((Kind::Commit, Box::new(lose)));
+    drive.cluster.before(Kind::Commit, |cluster| {
+        let is_put = |id| cluster.disks.values().any(|disk| disk.held.contains_key(&(id, 0)));
+        let put = cluster.chunks().into_iter().find(|chunk| !chunk.committed && is_put(chunk.chunk_id)).unwrap();
+        cluster.fail_disk(cluster.members_of(put.pg_id)[0].disk_id);
+    });
     put(&mut drive, "a", &content(50));
     assert_eq!(manager_calls(&drive).iter().filter(|k| **k == "Commit").count(), 2, "{:#?}", drive.trace);
     assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
-    let (&id, _) = drive.fake.chunks.iter().rfind(|(_, chunk)| chunk.committed).unwrap();
-    (0..3).for_each(|number| assert!(drive.fake.fragment(id, number).is_some(), "fragment {number}"));
+    drive.cluster.check_stored(drive.cluster.committed().last().unwrap());
 }
 
 #[test]
 fn a_node_that_dies_leads_to_the_ordinary_way() {
     let mut drive = warm();
     for i in 0..20 {
-        drive.fake.nodes.get_mut(&3).unwrap().down = i % 2 == 0;
+        drive.cluster.node(3).down = i % 2 == 0;
         put(&mut drive, &format!("a{i}"), &content(50 + i));
         assert_eq!(read_all(&mut drive, &format!("a{i}")).unwrap(), content(50 + i));
     }
-    drive.fake.nodes.get_mut(&3).unwrap().down = false;
-    drive.fake.check_all_stored();
+    drive.cluster.node(3).down = false;
+    drive.cluster.check_all_stored();
 }
 
 /// P8: a lost answer changes nothing.
 #[test]
 fn a_lost_answer_has_one_effect() {
     let mut drive = warm();
-    drive.fake.lose_answers.insert(Kind::Commit, 2);
+    drive.cluster.lose_answers.insert(Kind::Commit, 2);
     let done = put(&mut drive, "a", &content(50));
     assert_eq!(done.number, 1);
     assert_eq!(manager_calls(&drive), ["Commit"; 3], "{:#?}", drive.trace);
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }

@@ -1,7 +1,9 @@
-//! Scripts for the write core against the fake cluster: which requests it sends, in which order, and their effects.
+//! Scripts for the write core against a cluster in memory: which requests it sends, in which order, and their effects.
 
 use super::*;
-use crate::fake::{Drive, Fake, read_all, write_all};
+use crate::drive::{Drive, read_all, write_all};
+use std::collections::BTreeMap;
+use tessera_testkit::Cluster;
 use tessera_wire::{Health, Kind};
 
 fn data(len: usize, seed: u64) -> Vec<u8> {
@@ -16,7 +18,7 @@ fn data(len: usize, seed: u64) -> Vec<u8> {
 }
 
 fn cluster(spec: &str) -> Drive {
-    Drive::new(Fake::new(8).with("redundancy", spec))
+    Drive::new(Cluster::new(8, 1).with("redundancy", spec))
 }
 
 /// Writes `data` in chunks of 10,000 bytes.
@@ -33,26 +35,18 @@ fn script(drive: &Drive) -> Vec<&str> {
 fn golden_new_data() {
     let mut drive = cluster("ec:4+2");
     put(&mut drive, "a", &data(25_000, 1)).unwrap();
-    assert_eq!(
-        script(&drive),
-        [
-            "manager OpenWrite",
-            "manager AllocateChunks 3",
-            "n1 PutFragments [3, 2, 1]",
-            "n2 PutFragments [4, 3, 2]",
-            "n3 PutFragments [5, 4, 3]",
-            "n4 PutFragments [5, 4]",
-            "n5 PutFragments [5]",
-            "n6 PutFragments [0]",
-            "n7 PutFragments [1, 0]",
-            "n8 PutFragments [2, 1, 0]",
-            "manager Commit 3 extents 3 acks",
-            "done: version 1",
-        ],
-        "{:#?}",
-        drive.trace
-    );
-    drive.fake.check_all_stored();
+    // One request for each node: the first chunk's fragment first.
+    let mut puts = BTreeMap::<u64, Vec<u32>>::new();
+    for chunk in drive.cluster.chunks() {
+        for member in drive.cluster.members_of(chunk.pg_id) {
+            puts.entry(drive.cluster.node_of(member.disk_id).node_id).or_default().push(member.position);
+        }
+    }
+    let mut expected = vec!["manager OpenWrite".to_string(), "manager AllocateChunks 3".to_string()];
+    expected.extend(puts.iter().map(|(node, fragments)| format!("n{node} PutFragments {fragments:?}")));
+    expected.extend(["manager Commit 3 extents 3 acks".to_string(), "done: version 1".to_string()]);
+    assert_eq!(drive.trace, expected);
+    drive.cluster.check_all_stored();
 }
 
 #[test]
@@ -108,7 +102,7 @@ fn repeated_content_is_asked_and_sent_once() {
     let mut drive = cluster("replica:3");
     let one = data(10_000, 1);
     let done = put(&mut drive, "a", &one.repeat(5)).unwrap();
-    assert_eq!((done.chunks, done.sent_bytes, drive.fake.chunks.len()), (1, 30_000, 1));
+    assert_eq!((done.chunks, done.sent_bytes, drive.cluster.chunks().len()), (1, 30_000, 1));
     assert_eq!(read_all(&mut drive, "a").unwrap(), one.repeat(5));
 }
 
@@ -126,7 +120,7 @@ fn empty_files_and_holes_cost_no_chunks() {
     ];
     drive.write(&mut core, events).0.unwrap();
     let read = read_all(&mut drive, "sparse").unwrap();
-    assert_eq!((read.len(), &read[(1 << 20) - 1..], drive.fake.chunks.len()), ((1 << 20) + 3, &b"\0end"[..], 1));
+    assert_eq!((read.len(), &read[(1 << 20) - 1..], drive.cluster.chunks().len()), ((1 << 20) + 3, &b"\0end"[..], 1));
 }
 
 /// P12: if a node dies during the write, chunks move to other groups, and the write succeeds.
@@ -134,18 +128,9 @@ fn empty_files_and_holes_cost_no_chunks() {
 fn chunks_move_when_a_node_dies() {
     for kill in 1..=8 {
         let mut drive = cluster("ec:4+2");
-        drive
-            .fake
-            .hooks
-            .push((Kind::PutFragments, Box::new(move |fake| fake.nodes.get_mut(&kill).unwrap().down = true)));
+        drive.cluster.before(Kind::PutFragments, move |cluster| cluster.node(kill).down = true);
         put(&mut drive, "a", &data(95_000, kill)).unwrap();
-        for chunk in drive.fake.chunks.values_mut() {
-            chunk.committed = false;
-        }
-        let used: Vec<u64> =
-            drive.fake.files.values().flat_map(|f| &f.versions).flat_map(|(_, e)| e).map(|e| e.chunk_id).collect();
-        used.iter().for_each(|id| drive.fake.chunks.get_mut(id).unwrap().committed = true);
-        drive.fake.check_all_stored();
+        drive.cluster.check_all_stored();
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(95_000, kill));
     }
 }
@@ -153,10 +138,10 @@ fn chunks_move_when_a_node_dies() {
 #[test]
 fn a_full_disk_is_avoided() {
     let mut drive = cluster("ec:4+2");
-    drive.fake.nodes.get_mut(&3).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "disk 30 is full"));
+    drive.cluster.node(3).refuse_puts = Some(Error::new(Code::NoSpace, "disk 30 is full"));
     put(&mut drive, "a", &data(50_000, 1)).unwrap();
     assert!(drive.trace.iter().any(|l| l.contains("elsewhere")), "{:#?}", drive.trace);
-    assert!(drive.fake.nodes[&3].stored.is_empty());
+    assert!(drive.cluster.disks[&3].held.is_empty());
     assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
 }
 
@@ -164,17 +149,10 @@ fn a_full_disk_is_avoided() {
 #[test]
 fn stale_puts_follow_the_map() {
     let mut drive = cluster("ec:4+2");
-    let lose = |fake: &mut Fake| {
-        let pgs: Vec<u64> = fake.pgs.keys().copied().collect();
-        for pg in pgs {
-            let to = fake.outsider(pg);
-            fake.replace_member(pg, 2, to);
-        }
-    };
-    drive.fake.hooks.push((Kind::PutFragments, Box::new(lose)));
+    drive.cluster.before(Kind::PutFragments, |cluster| cluster.fail_disk(3));
     put(&mut drive, "a", &data(50_000, 1)).unwrap();
     assert!(drive.trace.iter().any(|l| l == "manager GetMap"));
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
     assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
 }
 
@@ -184,16 +162,17 @@ fn stale_puts_follow_the_map() {
 fn a_stale_commit_reads_back_and_stores_again() {
     for spec in ["ec:4+2", "replica:3"] {
         let mut drive = cluster(spec);
-        let lose = |fake: &mut Fake| {
-            let pg = fake.chunks.values().next().unwrap().pg_id;
-            let to = fake.outsider(pg);
-            fake.replace_member(pg, 0, to);
-        };
-        drive.fake.hooks.push((Kind::Commit, Box::new(lose)));
+        drive.cluster.before(Kind::Commit, |cluster| cluster.fail_disk(1));
         put(&mut drive, "a", &data(50_000, 1)).unwrap();
-        assert_eq!(drive.fake.count("Commit"), 2);
-        assert!(drive.trace.iter().any(|l| l.ends_with("PutFragments [0]")), "{:#?}", drive.trace);
-        drive.fake.check_all_stored();
+        assert_eq!(drive.cluster.count("Commit"), 2);
+        let (first, second) = drive.trace.split_at(drive.trace.iter().position(|l| l.contains("Commit")).unwrap());
+        let puts = |lines: &[String], node: &str| {
+            let of = lines.iter().filter(|l| l.starts_with(node) && l.contains("PutFragments"));
+            of.map(|l| l.matches(|c: char| c.is_ascii_digit()).count() - 1).sum::<usize>()
+        };
+        let lost = puts(first, "n1 ");
+        assert!(lost > 0 && puts(second, "n") == lost, "{:#?}", drive.trace);
+        drive.cluster.check_all_stored();
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
     }
 }
@@ -204,9 +183,10 @@ fn lost_answers_have_one_effect() {
     let kinds = [Kind::OpenWrite, Kind::AllocateChunks, Kind::Commit, Kind::RenewSession];
     for kind in kinds {
         let mut drive = cluster("ec:4+2");
-        drive.fake.lose_answers.insert(kind, 3);
+        drive.cluster.lose_answers.insert(kind, 3);
         let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
-        assert_eq!((done.number, drive.fake.chunks.len(), drive.fake.sessions.len()), (1, 3, 0), "{kind:?}");
+        let chunks = drive.cluster.chunks().len();
+        assert_eq!((done.number, chunks, drive.cluster.status().sessions), (1, 3, 0), "{kind:?}");
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
     }
 }
@@ -214,31 +194,31 @@ fn lost_answers_have_one_effect() {
 #[test]
 fn a_manager_that_stays_silent_is_an_error_that_says_so() {
     let mut drive = cluster("ec:4+2");
-    drive.fake.lose_answers.insert(Kind::AllocateChunks, u32::MAX);
+    drive.cluster.lose_answers.insert(Kind::AllocateChunks, u32::MAX);
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
     assert!(matches!(error.cause, Cause::ManagerSilent { request: "AllocateChunks" | "OpenWrite", .. }), "{error}");
 }
 
 #[test]
 fn too_few_hosts_is_said_clearly() {
-    let mut drive = Drive::new(Fake::new(5).with("redundancy", "ec:4+2"));
+    let mut drive = Drive::new(Cluster::new(5, 1).with("redundancy", "ec:4+2"));
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
     assert!(error.code() == Code::TooFewHosts && error.to_string().contains("6 hosts"), "{error}");
-    assert!(drive.fake.sessions.is_empty(), "the session is closed");
-    assert!(drive.fake.names.is_empty());
+    assert_eq!(drive.cluster.status().sessions, 0, "the session is closed");
+    assert!(drive.cluster.names().is_empty());
 }
 
 /// Without another group, the write waits for a dead node; then it fails with what was not stored.
 #[test]
 fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
-    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
-    drive.fake.nodes.get_mut(&2).unwrap().down = true;
+    let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2"));
+    drive.cluster.node(2).down = true;
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
     assert!(matches!(error.cause, Cause::NotStored { waited_ms: 120_000.., .. }), "{error}");
 
     for spec in ["ec:4+2", "copy+ec:4+2"] {
-        let mut drive = Drive::new(Fake::new(6).with("redundancy", spec).with("degraded-writes", "yes"));
-        drive.fake.nodes.get_mut(&2).unwrap().down = true;
+        let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", spec).with("degraded-writes", "yes"));
+        drive.cluster.node(2).down = true;
         let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
         assert_eq!(done.missing_fragments, 3);
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
@@ -247,51 +227,46 @@ fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
 
 #[test]
 fn a_node_that_comes_back_takes_its_fragments() {
-    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
-    drive.fake.nodes.get_mut(&2).unwrap().down = true;
+    let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2"));
+    drive.cluster.node(2).down = true;
     // The node is back at the third request for the map.
-    let back: crate::fake::Hook = Box::new(|fake| fake.nodes.get_mut(&2).unwrap().down = false);
-    for hook in [Box::new(|_: &mut Fake| {}) as crate::fake::Hook, Box::new(|_: &mut Fake| {}), back] {
-        drive.fake.hooks.push((Kind::GetMap, hook));
-    }
+    (0..2).for_each(|_| drive.cluster.before(Kind::GetMap, |_| {}));
+    drive.cluster.before(Kind::GetMap, |cluster| cluster.node(2).down = false);
     put(&mut drive, "a", &data(30_000, 1)).unwrap();
-    drive.fake.check_all_stored();
+    drive.cluster.check_all_stored();
 }
 
 /// P1: an optimistic write is acknowledged when it can be read; its redundancy follows and is reported.
 #[test]
 fn optimistic_writes_are_done_before_their_parity() {
-    let mut drive = Drive::new(Fake::new(8).with("redundancy", "ec:4+2").with("durability", "optimistic"));
-    for node in drive.fake.nodes.values_mut().filter(|n| n.info.node_id > 6) {
+    let mut drive = Drive::new(Cluster::new(8, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+    for node in drive.cluster.nodes.iter_mut().filter(|n| n.node_id > 6) {
         node.delay_ns = 5_000_000_000;
     }
     put(&mut drive, "a", &data(55_000, 1)).unwrap();
     let at = |text: &str| drive.trace.iter().position(|l| l.starts_with(text));
     assert!(at("done").unwrap() < at("manager CompleteFragments").unwrap(), "{:#?}", drive.trace);
-    assert!(!drive.fake.completed.is_empty());
-    assert!(drive.fake.chunks.values().all(|c| c.missing.is_empty()));
-    drive.fake.check_all_stored();
+    assert!(drive.cluster.count("CompleteFragments") > 0);
+    assert!(drive.cluster.chunks().iter().all(|c| c.missing.is_empty()));
+    drive.cluster.check_all_stored();
 }
 
 /// P1: a copy with slices is acknowledged once the copy is stored, or any k other fragments are.
 #[test]
 fn optimistic_writes_are_done_with_the_copy_or_with_pieces() {
     for (slow, until) in [(1..6usize, "pieces"), (0..1, "copy")] {
-        let fake = Fake::new(6).with("redundancy", "copy+ec:4+2").with("durability", "optimistic");
-        let mut drive = Drive::new(fake);
-        let hook: crate::fake::Hook = Box::new(move |fake| {
-            let pg = fake.chunks.values().next().unwrap().pg_id;
-            for i in slow.clone() {
-                let disk_id = fake.pgs[&pg].members[i].disk_id;
-                fake.node_of(disk_id).delay_ns = 5_000_000_000;
+        let cluster = Cluster::new(6, 1).with("redundancy", "copy+ec:4+2").with("durability", "optimistic");
+        let mut drive = Drive::new(cluster);
+        drive.cluster.before(Kind::PutFragments, move |cluster| {
+            for member in &cluster.members_of(cluster.chunks()[0].pg_id)[slow] {
+                cluster.node_of(member.disk_id).delay_ns = 5_000_000_000;
             }
         });
-        drive.fake.hooks.push((Kind::PutFragments, hook));
         put(&mut drive, "a", &data(9_000, 1)).unwrap();
         let at = |text: &str| drive.trace.iter().position(|l| l.starts_with(text));
         assert!(at("done").unwrap() < at("manager CompleteFragments").unwrap(), "{until}: {:#?}", drive.trace);
-        drive.fake.check_all_stored();
-        assert!(drive.fake.chunks.values().all(|c| c.missing.is_empty()));
+        drive.cluster.check_all_stored();
+        assert!(drive.cluster.chunks().iter().all(|c| c.missing.is_empty()));
     }
 }
 
@@ -302,7 +277,7 @@ fn huge_files_are_staged_and_only_the_last_commit_shows() {
     let bytes = data(1_000_000, 3);
     put(&mut drive, "a", &bytes).unwrap();
     let partial = drive.trace.iter().filter(|l| l.ends_with("partial")).count();
-    assert_eq!((partial, drive.fake.files.values().map(|f| f.versions.len()).sum::<usize>()), (9, 1));
+    assert_eq!((partial, drive.cluster.status().versions), (9, 1));
     assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
 }
 
@@ -376,7 +351,7 @@ fn a_cancelled_write_leaves_nothing_visible() {
     events.pop();
     events.push(WriteEvent::Cancel);
     assert!(matches!(drive.write(&mut core, events).0, Err(FileError { cause: Cause::Cancelled, .. })));
-    assert!(drive.fake.names.is_empty());
+    assert!(drive.cluster.names().is_empty());
 }
 
 /// A write that is given up closes its session, even one that is still being opened: sessions hold space and garbage.
@@ -388,9 +363,10 @@ fn a_write_that_is_given_up_leaves_no_session() {
         let result = drive.write(&mut core, events).0;
         assert!(matches!(result, Err(FileError { cause: Cause::Cancelled, .. })), "{result:?}");
         while let Some(WriteAction::Call(call)) = core.poll() {
-            drive.fake.call(&call).unwrap();
+            drive.call(&call).result.unwrap();
         }
-        (drive.fake.count("OpenWrite"), drive.fake.count("CloseSession"), drive.fake.sessions.len())
+        let sessions = drive.cluster.status().sessions;
+        (drive.cluster.count("OpenWrite"), drive.cluster.count("CloseSession"), sessions)
     };
     assert_eq!(cancelled(vec![WriteEvent::Cancel]), (0, 0, 0));
     assert_eq!(cancelled(vec![WriteEvent::Open, WriteEvent::Cancel]), (1, 1, 0), "cancelled while it opens");
@@ -404,29 +380,28 @@ fn a_write_that_is_given_up_leaves_no_session() {
 fn sessions_are_renewed_and_space_is_reserved_ahead() {
     let mut drive = cluster("ec:4+2");
     let mut core = drive.writer("a", CommitMode::Replace, None);
-    drive.fake.nodes.values_mut().for_each(|node| node.delay_ns = 15_000_000_000);
+    drive.cluster.nodes.iter_mut().for_each(|node| node.delay_ns = 15_000_000_000);
     drive.write(&mut core, write_all(&data(90_000, 1), 10_000)).0.unwrap();
-    assert_eq!(drive.fake.count("RenewSession"), 1, "once in 15 s of a session of 30 s");
+    assert_eq!(drive.cluster.count("RenewSession"), 1, "once in 15 s of a session of 30 s");
 
     let mut core = drive.writer("b", CommitMode::Replace, None);
     core.handle(drive.now, WriteEvent::Open);
     let Some(WriteAction::Call(open)) = core.poll() else { panic!() };
-    let result = drive.fake.call(&open);
-    core.handle(drive.now, WriteEvent::Answer(Answer { token: open.token, result }));
+    core.handle(drive.now, WriteEvent::Answer(drive.call(&open)));
     core.handle(drive.now, WriteEvent::Chunk(ChunkReady::new(0, 0, Bytes::from_static(b"x"))));
     let calls: Vec<Call> = std::iter::from_fn(|| core.poll())
         .filter_map(|a| if let WriteAction::Call(c) = a { Some(c) } else { None })
         .collect();
     let renew = calls.iter().find(|c| c.kind == Kind::RenewSession).unwrap();
-    drive.fake.call(renew).unwrap();
-    assert!(drive.fake.sessions.values().any(|s| s.reserved_bytes >= 64 << 20));
+    drive.call(renew).result.unwrap();
+    assert!(drive.cluster.status().reserved_bytes >= 64 << 20);
 }
 
 #[test]
 fn nodes_that_are_down_are_not_allocated() {
     let mut drive = cluster("ec:4+2");
-    drive.fake.declare_down(4);
-    assert_eq!(drive.fake.nodes[&4].info.health(), Health::Down);
+    drive.cluster.declare_down(4);
+    assert_eq!(drive.cluster.status().nodes[3].health(), Health::Down);
     put(&mut drive, "a", &data(30_000, 1)).unwrap();
     assert!(!drive.trace.iter().any(|l| l.starts_with("n4")));
 }
@@ -437,19 +412,16 @@ fn nodes_that_are_down_are_not_allocated() {
 fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
     for durability in ["pessimistic", "optimistic"] {
         for (full, garbles) in (1..=6).map(|n| (n, n % 6 + 1)) {
-            let fake = Fake::new(6).with("redundancy", "ec:4+2").with("durability", durability);
-            let mut drive = Drive::new(fake);
-            drive.fake.nodes.get_mut(&full).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "full"));
-            drive.fake.nodes.get_mut(&garbles).unwrap().refuse_puts = Some(Error::new(Code::Corrupt, "garbled"));
-            let well = |node: u64| -> crate::fake::Hook {
-                Box::new(move |fake| fake.nodes.get_mut(&node).unwrap().refuse_puts = None)
-            };
-            drive.fake.hooks.push((Kind::GetMap, well(garbles)));
+            let cluster = Cluster::new(6, 1).with("redundancy", "ec:4+2").with("durability", durability);
+            let mut drive = Drive::new(cluster);
+            drive.cluster.node(full).refuse_puts = Some(Error::new(Code::NoSpace, "full"));
+            drive.cluster.node(garbles).refuse_puts = Some(Error::new(Code::Corrupt, "garbled"));
+            drive.cluster.before(Kind::GetMap, move |cluster| cluster.node(garbles).refuse_puts = None);
             // The full disk has space again at the third request for the map.
-            drive.fake.hooks.push((Kind::GetMap, Box::new(|_| {})));
-            drive.fake.hooks.push((Kind::GetMap, well(full)));
+            drive.cluster.before(Kind::GetMap, |_| {});
+            drive.cluster.before(Kind::GetMap, move |cluster| cluster.node(full).refuse_puts = None);
             put(&mut drive, "a", &data(9_000, 1)).unwrap();
-            drive.fake.check_all_stored();
+            drive.cluster.check_all_stored();
         }
     }
 }
@@ -459,11 +431,11 @@ fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
 #[test]
 fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
     for (full, slow, slower) in (1..=8).flat_map(|n| (1..=6).map(move |i| (n, n % 8 + 1, (n + i) % 8 + 1))) {
-        let mut drive = Drive::new(Fake::new(8).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
-        drive.fake.nodes.get_mut(&full).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "full"));
+        let mut drive = Drive::new(Cluster::new(8, 1).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
+        drive.cluster.node(full).refuse_puts = Some(Error::new(Code::NoSpace, "full"));
         // One node answers during the request for another group; another delays the commit.
-        drive.fake.nodes.get_mut(&slow).unwrap().delay_ns = 1_500_000;
-        drive.fake.nodes.get_mut(&slower).unwrap().delay_ns = 5_000_000;
+        drive.cluster.node(slow).delay_ns = 1_500_000;
+        drive.cluster.node(slower).delay_ns = 5_000_000;
         put(&mut drive, "a", &data(50_000, 1)).unwrap();
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
     }
@@ -473,20 +445,17 @@ fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
 #[test]
 fn an_optimistic_commit_does_not_claim_an_epoch_that_the_map_does_not_show() {
     for (turn, lost) in (0..7).flat_map(|turn| (0..4).map(move |lost| (turn, lost))) {
-        let mut drive = Drive::new(Fake::new(7).with("redundancy", "ec:4+2").with("durability", "optimistic"));
-        drive.fake.next_id += turn;
-        (1..=5).for_each(|node| drive.fake.nodes.get_mut(&node).unwrap().delay_ns = 500_000);
-        for _ in 0..5 {
-            drive.fake.hooks.push((Kind::PutFragments, Box::new(|_| {})));
-        }
+        let mut drive = Drive::new(Cluster::new(7, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+        // Each further file is in another group.
+        (0..turn).for_each(|i| _ = put(&mut drive, "other", &data(9_000, 2 + i)).unwrap());
+        (1..=5).for_each(|node| drive.cluster.node(node).delay_ns = 500_000);
+        (0..5).for_each(|_| drive.cluster.before(Kind::PutFragments, |_| {}));
         // The last put finds another epoch; its answer comes before the others'.
-        let replace: crate::fake::Hook = Box::new(move |fake| {
-            let pg = fake.chunks.values().next().unwrap().pg_id;
-            let to = fake.outsider(pg);
-            fake.replace_member(pg, lost, to);
+        drive.cluster.before(Kind::PutFragments, move |cluster| {
+            let pg_id = cluster.chunks().last().unwrap().pg_id;
+            cluster.fail_disk(cluster.members_of(pg_id)[lost].disk_id);
         });
-        drive.fake.hooks.push((Kind::PutFragments, replace));
         put(&mut drive, "a", &data(9_000, 1)).unwrap();
-        drive.fake.check_all_stored();
+        drive.cluster.check_stored(drive.cluster.committed().last().unwrap());
     }
 }

@@ -1,6 +1,5 @@
-//! Runs one core against the fake in virtual time, event by event, and keeps a trace.
+//! Runs one core of this crate against a cluster in memory in virtual time, event by event, and keeps a trace.
 
-use super::*;
 use crate::config::{MS, Options};
 use crate::error::FileError;
 use crate::job::Numbered;
@@ -8,15 +7,20 @@ use crate::read::cache::ChunkCache;
 use crate::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
 use crate::view::{SharedView, View};
 use crate::write::core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use bytes::Bytes;
 use prost::Message;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_net::BufferPool;
-use tessera_wire::meta::CommitMode;
-use tessera_wire::rpc::Answer;
+use tessera_testkit::Cluster;
+use tessera_wire::meta::{CommitMode, GetMap};
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Error, Kind};
 
 /// Virtual time, answers in flight, and a trace for people.
 pub(crate) struct Drive {
-    pub fake: Fake,
+    pub cluster: Cluster,
+    /// The client's time; the manager's is never behind it.
     pub now: i64,
     pub options: Arc<Options>,
     pub view: SharedView,
@@ -28,14 +32,12 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    pub fn new(fake: Fake) -> Self {
-        let view = View::shared();
-        view.write().merge(&fake.map(), true);
+    pub fn new(mut cluster: Cluster) -> Self {
         Drive {
-            fake,
-            now: 1_000 * MS,
+            now: cluster.now_ns,
             options: Arc::new(Options::default()),
-            view,
+            view: view_of(&mut cluster),
+            cluster,
             pool: BufferPool::new(0),
             trace: Vec::new(),
             queue: BTreeMap::new(),
@@ -44,12 +46,18 @@ impl Drive {
         }
     }
 
+    /// Carries out a call now, without delay.
+    pub fn call(&mut self, call: &Call) -> Answer {
+        self.cluster.now_ns = self.cluster.now_ns.max(self.now);
+        Answer { token: call.token, result: self.cluster.call(call) }
+    }
+
     fn carry(&mut self, call: Call) {
         let (peer, delay_ns) = match &call.peer {
-            Peer::Node(id) => (format!("n{id}"), self.fake.nodes.get(id).map_or(0, |n| n.delay_ns)),
+            Peer::Node(id) => (format!("n{id}"), self.cluster.node(*id).delay_ns),
             _ => ("manager".into(), 0),
         };
-        let answer = Answer { token: call.token, result: self.fake.call(&call) };
+        let answer = self.call(&call);
         let timeout_ns = crate::config::ms(call.timeout_ms);
         let (delay_ns, answer) = match delay_ns >= timeout_ns {
             true => (timeout_ns, Answer { result: Err(Error::new(tessera_wire::Code::Timeout, "late")), ..answer }),
@@ -232,6 +240,13 @@ impl Drive {
         self.seed += 1;
         WriteCore::new(params, self.options.clone(), self.view.clone(), self.seed)
     }
+}
+
+/// What a client that has the whole map of a cluster knows.
+pub(crate) fn view_of(cluster: &mut Cluster) -> SharedView {
+    let view = View::shared();
+    view.write().merge(&cluster.ask(&GetMap::default()).unwrap(), true);
+    view
 }
 
 /// The detail of a call that the trace shows.
