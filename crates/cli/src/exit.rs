@@ -1,12 +1,27 @@
 //! How a command ends: an exit code for programs and one line for people (P14).
 
+use serde::Serialize;
 use serde_json::json;
 use std::fmt;
 use std::io;
+use std::path::Path;
 use tessera_wire::Code;
 
-/// Exit codes; `tessera --help` lists them. Numbers never change meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Makes a [`Failure`] from an exit code and a format string.
+macro_rules! failure {
+    ($exit:expr, $($message:tt)+) => { $crate::exit::Failure::new($exit, format!($($message)+)) };
+}
+pub(crate) use failure;
+
+/// Returns early with a [`Failure`] made from an exit code and a format string.
+macro_rules! bail {
+    ($exit:expr, $($message:tt)+) => { return Err($crate::exit::failure!($exit, $($message)+)) };
+}
+pub(crate) use bail;
+
+/// Exit codes; `tessera --help` lists them. Numbers never change meaning. JSON has the name in kebab case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Exit {
     /// The command failed, or did only part of its work.
@@ -30,21 +45,6 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Exit::Failed => "failed",
-            Exit::Usage => "usage",
-            Exit::NotFound => "not-found",
-            Exit::Unavailable => "unavailable",
-            Exit::Corrupt => "corrupt",
-            Exit::Conflict => "conflict",
-            Exit::NoSpace => "no-space",
-            Exit::Refused => "refused",
-            Exit::Interrupted => "interrupted",
-        }
-    }
-
     /// The exit code for an error code.
     pub fn of_code(code: Code) -> Exit {
         match code {
@@ -88,34 +88,24 @@ impl Failure {
     }
 
     /// A failure caused by invalid arguments.
-    pub fn usage(message: impl Into<String>) -> Self {
-        Self::new(Exit::Usage, message)
+    pub fn usage(message: impl ToString) -> Self {
+        Self::new(Exit::Usage, message.to_string())
+    }
+
+    /// A failure that gets no message: its reason was already printed, or nobody reads the output any more.
+    pub fn silent(exit: Exit) -> Self {
+        Failure { exit, message: String::new() }
     }
 
     /// A failure of local I/O on `what`.
-    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+    pub fn io(what: impl AsRef<Path>, error: &io::Error) -> Self {
         let exit = match error.kind() {
             io::ErrorKind::NotFound => Exit::NotFound,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Exit::NoSpace,
             io::ErrorKind::AlreadyExists => Exit::Conflict,
             _ => Exit::Failed,
         };
-        Self::new(exit, format!("{what}: {error}"))
-    }
-
-    /// Makes a local directory and its parents, unless it exists.
-    ///
-    /// # Errors
-    /// Names the directory and the system's error.
-    pub fn or_make_directory(path: &std::path::Path) -> Outcome {
-        match std::fs::create_dir_all(path) {
-            Ok(()) => Ok(()),
-            Err(_) if path.exists() && !path.is_dir() => Err(Self::new(
-                Exit::Conflict,
-                format!("{}: is not a directory; name one, or a path that does not exist yet", path.display()),
-            )),
-            Err(error) => Err(Self::io(path.display(), &error)),
-        }
+        failure!(exit, "{}: {error}", what.as_ref().display())
     }
 
     /// The same failure, with the name of the thing that it concerns.
@@ -127,8 +117,7 @@ impl Failure {
     pub fn report(&self, json: bool) {
         use io::Write;
         let line = match json {
-            true => json!({"error": {"code": self.exit.name(), "exit": self.exit as u8, "message": self.message}})
-                .to_string(),
+            true => json!({"error": {"code": self.exit, "exit": self.exit as u8, "message": self.message}}).to_string(),
             false => format!("tessera: {}", self.message),
         };
         let _ = writeln!(io::stderr(), "{line}");
@@ -141,15 +130,42 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Gives an I/O error the name of what it concerns.
+pub trait At<T> {
+    /// Converts the error into a [`Failure`] that names `what`: a path, or a phrase.
+    ///
+    /// # Errors
+    /// The I/O error.
+    fn at(self, what: impl AsRef<Path>) -> Outcome<T>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, what: impl AsRef<Path>) -> Outcome<T> {
+        self.map_err(|error| Failure::io(what, &error))
+    }
+}
+
 impl From<tessera_wire::Error> for Failure {
     fn from(error: tessera_wire::Error) -> Self {
         Failure::new(Exit::of_code(error.kind()), error.message)
     }
 }
 
+impl From<tessera_client::Error> for Failure {
+    fn from(error: tessera_client::Error) -> Self {
+        Failure::new(Exit::of_code(error.code()), error.to_string())
+    }
+}
+
+impl From<tessera_client::path::PathError> for Failure {
+    fn from(error: tessera_client::path::PathError) -> Self {
+        Failure::usage(error)
+    }
+}
+
 impl From<tessera_policy::HintError> for Failure {
     fn from(error: tessera_policy::HintError) -> Self {
-        Failure::usage(error.to_string())
+        Failure::usage(error)
     }
 }
 

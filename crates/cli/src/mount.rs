@@ -5,9 +5,8 @@ use crate::daemon::announce::Announcement;
 use crate::daemon::logging;
 use crate::daemon::metrics::{Family, Server, device_families};
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::remote::Store;
-use crate::term::Out;
 use crossbeam_channel::RecvTimeoutError;
 use serde_json::json;
 use std::path::Path;
@@ -25,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// # Errors
 /// The store cannot be mounted, or open files could not be committed at the end.
 pub fn run(args: MountArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.common.output;
     logging::start_for_command(true)?;
     let events = Events::listen(false)?;
     if args.follow_stdin {
@@ -38,7 +37,7 @@ pub fn run(args: MountArgs) -> Outcome {
     let _ = measured.set(Box::new(mount.metrics()));
     let metrics_address = metrics.as_ref().map(Server::address);
     let shown = mount.path().display().to_string();
-    match out.json() {
+    match out.json {
         _ if args.announce => {
             Announcement { role: "mount".into(), listen: vec![shown.clone()], metrics: metrics_address }.print(true);
         }
@@ -73,12 +72,10 @@ pub fn end(mount: Mount) -> Outcome {
     let shown = mount.path().display().to_string();
     match mount.unmount() {
         Ok(0) => Ok(()),
-        Ok(failed) => Err(Failure::new(
+        Ok(failed) => bail!(
             Exit::Failed,
-            format!(
-                "{shown}: {failed} files could not be committed; the log above says why, and which of them stay in the spool"
-            ),
-        )),
+            "{shown}: {failed} files could not be committed; the log above says why, and which of them stay in the spool"
+        ),
         Err(error) => Err(Failure::io(format!("unmount {shown}"), &error)),
     }
 }

@@ -1,9 +1,8 @@
 //! Reaches the cluster: the client library with this program's options, and its errors in one line.
 
 use crate::args::Common;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::term::Out;
-use std::ops::Deref;
+use crate::exit::{Exit, Failure, Outcome, bail};
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::inodes::NewAttr;
@@ -13,7 +12,7 @@ use tessera_client::{
 };
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
-use tessera_wire::{Attr, Hello, Request, Role};
+use tessera_wire::{Attr, Hello, Role};
 
 /// An inode and its path.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +32,7 @@ impl Deref for Item {
 
 /// Attributes and conditions of a file to store.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
+pub struct StoreOptions {
     /// Hints; they override those of the directory.
     pub hints: Vec<(String, String)>,
     /// Store only if this is the current version.
@@ -46,14 +45,8 @@ pub struct Given {
     pub owner: Option<(u32, u32)>,
 }
 
-/// The part of a file to read.
-#[derive(Debug, Clone, Default)]
-pub struct Wanted {
-    /// Version number; `None`: the current one.
-    pub version: Option<u64>,
-    /// Start, and end if there is one.
-    pub range: Option<(u64, Option<u64>)>,
-}
+/// Receives the number of further bytes done.
+pub type Steps<'a> = &'a (dyn Fn(u64) + Sync);
 
 /// A connection to the cluster: a [`Client`] with the command's options.
 pub struct Store {
@@ -96,22 +89,24 @@ impl Store {
         let host = common.host.clone().unwrap_or_else(crate::daemon::config::host_name);
         let options = Options { host, device: common.device, ..options };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
-        let mut told = false;
+        let mut noted = false;
         loop {
-            match Client::connect(&common.manager, options.clone()) {
-                Ok(client) => return Ok(client),
-                Err(Error::Connect { address, error }) => {
-                    if error.is_retryable() && Instant::now() + RETRY < deadline {
-                        if !std::mem::replace(&mut told, true) {
-                            Out::new(common.output).note(format!("waiting for the manager at {} ...", common.manager));
-                        }
-                        std::thread::sleep(RETRY);
-                        continue;
-                    }
-                    return Err(unreachable_manager(&address, &error));
-                }
-                Err(error) => return Err(error.into()),
+            let (address, error) = match Client::connect(&common.manager, options.clone()) {
+                Err(Error::Connect { address, error }) => (address, error),
+                other => return Ok(other?),
+            };
+            if !error.is_retryable() {
+                return Err(Failure::from(error).of(format!("manager {address}")));
             }
+            if Instant::now() + RETRY >= deadline {
+                let Failure { exit, message } = error.into();
+                let way_out = "check that it runs, or name it with --manager or TESSERA_MANAGER";
+                bail!(exit, "manager {address}: {message}; {way_out}");
+            }
+            if !std::mem::replace(&mut noted, true) {
+                common.output.note(format!("waiting for the manager at {} ...", common.manager));
+            }
+            std::thread::sleep(RETRY);
         }
     }
 
@@ -133,10 +128,7 @@ impl Store {
     /// # Errors
     /// The path is no directory, or the manager cannot be reached.
     pub fn items(&self, path: &StorePath) -> Outcome<Vec<Item>> {
-        let item = |entry: Dirent| {
-            let path = path.join(&entry.name).map_err(|e| Failure::usage(e.to_string()))?;
-            Ok(Item { path, attr: entry.attr.unwrap_or_default() })
-        };
+        let item = |e: Dirent| Ok(Item { path: path.join(&e.name)?, attr: e.attr.unwrap_or_default() });
         self.list(path)?.into_iter().map(item).collect()
     }
 
@@ -151,21 +143,16 @@ impl Store {
         Ok(())
     }
 
-    /// Stores a file again under its current policy. `progress` receives the number of further bytes done.
+    /// Stores a file again under its current policy.
     ///
     /// # Errors
     /// The file cannot be read, or the store refuses the new version.
-    pub fn rewrite(&self, item: &Item, progress: &(dyn Fn(u64) + Sync)) -> Outcome<WriteDone> {
-        let mut told = 0;
-        let mut hear = |p: Progress| {
-            progress(p.done.saturating_sub(told));
-            told = told.max(p.done);
-        };
-        let done = self.inodes().rewrite(item.attr.ino, &mut hear, &Cancel::default());
+    pub fn rewrite(&self, item: &Item, progress: Steps<'_>) -> Outcome<WriteDone> {
+        let done = self.inodes().rewrite(item.attr.ino, &mut steps(progress), &Cancel::default());
         done.map_err(|e| Failure::from(e).of(&item.path))
     }
 
-    /// Stores a file. `progress` receives the number of further bytes read.
+    /// Stores a file. `progress` counts bytes read.
     ///
     /// # Errors
     /// The source cannot be read, or the store refuses the file.
@@ -173,22 +160,21 @@ impl Store {
         &self,
         path: &StorePath,
         source: Source<'_>,
-        given: &Given,
-        progress: &(dyn Fn(u64) + Sync),
+        options: &StoreOptions,
+        progress: Steps<'_>,
     ) -> Outcome<WriteDone> {
-        let mut hear = steps(progress);
         let options = PutOptions {
-            hints: given.hints.clone(),
-            if_version: given.if_version,
-            mtime_ns: given.mtime_ns,
-            owner: owner(given.mode, given.owner),
-            progress: Some(&mut hear),
+            hints: options.hints.clone(),
+            if_version: options.if_version,
+            mtime_ns: options.mtime_ns,
+            owner: owner(options.mode, options.owner),
+            progress: Some(&mut steps(progress)),
             ..PutOptions::default()
         };
         Ok(self.put(path, source, options)?)
     }
 
-    /// Fetches a file and returns its number of bytes. `progress` receives the number of further bytes that arrived.
+    /// Fetches a file, the current version and all of it unless given. `progress` counts bytes that arrived.
     ///
     /// # Errors
     /// The file cannot be read or verified, or the sink cannot be written.
@@ -196,17 +182,13 @@ impl Store {
         &self,
         path: &StorePath,
         sink: Sink<'_>,
-        wanted: &Wanted,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Outcome<u64> {
-        let mut hear = steps(progress);
-        let options = GetOptions {
-            version: wanted.version.unwrap_or(0),
-            range: wanted.range.map(|(start, end)| start..end.unwrap_or(u64::MAX)),
-            progress: Some(&mut hear),
-            cancel: Cancel::default(),
-        };
-        Ok(self.get(path, sink, options)?.1)
+        version: Option<u64>,
+        range: Option<Range<u64>>,
+        progress: Steps<'_>,
+    ) -> Outcome {
+        let (version, progress) = (version.unwrap_or(0), &mut steps(progress));
+        self.get(path, sink, GetOptions { version, range, progress: Some(progress), cancel: Cancel::default() })?;
+        Ok(())
     }
 
     /// Waits for the redundancy of optimistic writes.
@@ -232,42 +214,25 @@ impl Deref for Store {
 }
 
 /// Converts cumulative progress into steps.
-fn steps(hear: &(dyn Fn(u64) + Sync)) -> impl FnMut(Progress) + Send + '_ {
+fn steps(report: Steps<'_>) -> impl FnMut(Progress) + Send + '_ {
     let mut last = 0;
     move |progress: Progress| {
-        hear(progress.done.saturating_sub(last));
-        last = progress.done;
+        report(progress.done.saturating_sub(last));
+        last = last.max(progress.done);
     }
 }
 
 fn owner(mode: u32, owner: Option<(u32, u32)>) -> Owner {
-    let ours = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (uid, gid) = owner.unwrap_or_else(ours);
+    let of_process = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) = owner.unwrap_or_else(of_process);
     Owner { mode, uid, gid }
 }
 
-fn unreachable_manager(address: &str, error: &tessera_wire::Error) -> Failure {
-    let failure = Failure::from(error.clone()).of(format!("manager {address}"));
-    match error.is_retryable() {
-        true => Failure {
-            message: format!("{}; check that it runs, or name it with --manager or TESSERA_MANAGER", failure.message),
-            ..failure
-        },
-        false => failure,
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::new(Exit::of_code(error.code()), error.to_string())
-    }
-}
-
-/// Sends one request, without the client library's retries.
+/// The state of the cluster, in one attempt, without the client library's retries.
 ///
 /// # Errors
-/// The peer does not answer within `timeout`, or answers with an error.
-pub fn ask_once<R: Request>(address: &str, message: &R, timeout: Duration) -> Outcome<R::Reply> {
+/// The manager does not answer within five seconds.
+pub fn status_once(address: &str) -> Outcome<ClusterStatus> {
     let endpoint = crate::daemon::config::endpoint(address)?;
     let hello = Hello {
         protocol_version: tessera_wire::PROTOCOL_VERSION,
@@ -277,15 +242,7 @@ pub fn ask_once<R: Request>(address: &str, message: &R, timeout: Duration) -> Ou
         ..Hello::default()
     };
     let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default());
-    let answer = dialer.call_wait(&endpoint, message, Vec::new(), timeout);
+    let answer = dialer.call_wait(&endpoint, &GetStatus {}, Vec::new(), Duration::from_secs(5));
     dialer.close();
-    Ok(answer.map_err(Failure::from)?.0)
-}
-
-/// The state of the cluster, in one attempt.
-///
-/// # Errors
-/// The manager does not answer.
-pub fn status_once(address: &str) -> Outcome<ClusterStatus> {
-    ask_once(address, &GetStatus {}, Duration::from_secs(5))
+    Ok(answer?.0)
 }

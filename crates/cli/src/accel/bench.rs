@@ -5,8 +5,8 @@
 use super::roofs::{self, Roofs};
 use super::{open_with, say_faults};
 use crate::args::{BenchArgs, OnDevice};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::term::{Align, Out, Table, units};
+use crate::exit::{Exit, Failure, Outcome, bail};
+use crate::term::{Out, Table, units};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const ENOUGH_FOR_TESTS: Duration = Duration::from_millis(5);
 const AT_ONCE: usize = 8;
 
 pub fn bench(args: &BenchArgs) -> Outcome {
-    let out = Out::new(args.on.output);
+    let out = args.on.output;
     if matches!(args.on.device, Spec::Emulated(_)) {
         out.note("an emulated device is for tests: these figures say nothing about any GPU");
     }
-    if args.ablate { ablate(args, &out) } else { compare(args, &out) }
+    if args.ablate { ablate(args, out) } else { compare(args, out) }
 }
 
 /// One job of each primitive that calibration measures, with about `bytes` of input.
@@ -35,7 +35,7 @@ fn everything(bytes: usize) -> Outcome<Vec<Work>> {
     let all = samples(bytes);
     match all.len() == samples(1 << 20).len() {
         true => Ok(all.into_iter().map(Work::like).collect()),
-        false => Err(Failure::usage(format!("jobs of {bytes} bytes are too large to measure with"))),
+        false => bail!(Exit::Usage, "jobs of {bytes} bytes are too large to measure with"),
     }
 }
 
@@ -137,7 +137,7 @@ pub fn gigabytes(rate: f64) -> String {
 }
 
 /// The device compared with the CPU, and where a job of this size would go.
-fn compare(args: &BenchArgs, out: &Out) -> Outcome {
+fn compare(args: &BenchArgs, out: Out) -> Outcome {
     let on = open_with(&args.on, Options::default())?;
     let devices = on.runtime().devices();
     if !devices.is_empty() && args.on.device != Spec::Auto {
@@ -149,18 +149,12 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
         false => Some(Roofs::measured(&on, args.size, emulated)?),
     };
     // So that a column copied from an emulated device's table says what it is.
-    let of_device =
-        |what: &'static str, said: &'static str| if emulated { (said, Align::Right) } else { (what, Align::Right) };
-    let mut table = Table::new([
-        ("primitive", Align::Left),
-        ("bytes a job", Align::Right),
-        ("cpu GB/s", Align::Right),
-        of_device("device GB/s", "emulated, no speed"),
-        of_device("roof", "emulated roof"),
-        of_device("resident GB/s", "emulated resident"),
-        of_device("roof", "emulated roof"),
-        ("with auto", Align::Left),
-    ]);
+    let [device, roof, resident] = match emulated {
+        true => ["emulated, no speed", "emulated roof", "emulated resident"],
+        false => ["device GB/s", "roof", "resident GB/s"],
+    };
+    let headings = ["primitive", "bytes a job", "cpu GB/s", device, roof, resident, roof, "with auto"];
+    let mut table = Table::new("lrrrrrrl", &headings);
     for work in everything(args.size)? {
         let (name, bytes) = (work.operation.primitive(), work.operation.input_bytes());
         let rate = |target| -> Outcome<Option<f64>> {
@@ -172,7 +166,7 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
             Some(roofs) => (rate(Target::AnyDevice)?, roofs.beside(&on, &work)?),
         };
         let decision = on.runtime().explain(name, bytes).to_string();
-        if out.json() {
+        if out.json {
             let device_name: Vec<String> = devices.iter().map(|d| d.name.to_string()).collect();
             out.document(&json!({
                 "primitive": name, "bytes": bytes, "cpu_bytes_per_s": cpu, "device": device_name,
@@ -190,7 +184,7 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
         roofs.print(out)?;
     }
     say_faults(out, &on);
-    if out.json() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
+    if out.json { Ok(()) } else { out.table(&table) }
 }
 
 /// A variant of the runtime.
@@ -231,15 +225,8 @@ fn variants(on: &OnDevice) -> Vec<Variant> {
 }
 
 /// The gain of buffer reuse, overlap and more devices: hashing, the paper's first measurement, with and without each.
-fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
-    let mut table = Table::new([
-        ("runtime", Align::Left),
-        ("devices", Align::Right),
-        ("GB/s", Align::Right),
-        ("jobs", Align::Right),
-        ("buffers made", Align::Right),
-        ("reused", Align::Right),
-    ]);
+fn ablate(args: &BenchArgs, out: Out) -> Outcome {
+    let mut table = Table::new("lrrrrr", &["runtime", "devices", "GB/s", "jobs", "buffers made", "reused"]);
     let target = if args.on.device == Spec::Cpu { Target::Cpu } else { Target::AnyDevice };
     for variant in variants(&args.on) {
         let on = open_with(&OnDevice { device: variant.device, ..args.on }, variant.options)?;
@@ -249,7 +236,7 @@ fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
         };
         let rate = per_second * work.operation.input_bytes() as f64;
         let (PoolUse { made, reused, .. }, devices) = (on.runtime().buffers(), on.runtime().devices().len());
-        if out.json() {
+        if out.json {
             out.document(&json!({
                 "runtime": variant.name, "devices": devices, "bytes_per_s": rate, "jobs": jobs,
                 "buffers_made": made, "buffers_reused": reused,
@@ -259,7 +246,7 @@ fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
         let [devices, jobs, made, reused] = cells;
         table.row([variant.name.into(), devices, gigabytes(rate), jobs, made, reused]);
     }
-    if out.json() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
+    if out.json { Ok(()) } else { out.table(&table) }
 }
 
 #[cfg(test)]

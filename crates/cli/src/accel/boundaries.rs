@@ -4,7 +4,6 @@ use super::streams::{PIECE_BYTES, open_file, read_more};
 use super::{open, say_faults};
 use crate::args::FilesArgs;
 use crate::exit::{Failure, Outcome};
-use crate::term::Out;
 use serde_json::json;
 use std::path::Path;
 use tessera_accel::Accelerated;
@@ -12,13 +11,13 @@ use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_policy::Chunking;
 
 pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
-    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
+    let (out, device) = (args.on.output, open(&args.on)?);
     let rule = rule(chunking)?;
     for path in &args.files {
         let mut start = 0;
         cuts(&device, rule, path, &mut |end: u64| {
             let length = end - start;
-            let line = match out.json() {
+            let line = match out.json {
                 true => json!({"file": path.display().to_string(), "offset": start, "bytes": length}).to_string(),
                 false => format!("{start:>14} {length:>9}  {}", path.display()),
             };
@@ -26,7 +25,7 @@ pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
             out.line(line)
         })?;
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     Ok(())
 }
 
@@ -39,7 +38,7 @@ fn rule(chunking: Chunking) -> Outcome<Rule> {
             Rule::cbch(size(window_bytes), low_bits, size(advance_bytes))
         }
     };
-    rule.map_err(|e| Failure::usage(e.to_string()))
+    rule.map_err(Failure::usage)
 }
 
 /// Calls `cut` with the end of each chunk of a file. The device finds the candidates of one piece, then the CPU walks

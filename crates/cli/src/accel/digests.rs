@@ -2,7 +2,7 @@
 //! standard ones, whatever the parts (P10).
 
 use super::streams::{PIECE_BYTES, open_file, read_more};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{At, Outcome};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
@@ -164,7 +164,7 @@ pub fn blake3_by_parts(
     let mut values: Vec<[u8; HASH_BYTES]> = Vec::new();
     loop {
         let mut input = line.buffer(part_bytes)?;
-        let len = fill(&mut source, &mut input).map_err(|e| Failure::io(path.display(), &e))?;
+        let len = fill(&mut source, &mut input).at(path)?;
         if len == 0 {
             break;
         }

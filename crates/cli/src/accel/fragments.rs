@@ -6,9 +6,9 @@ use super::page::{AnyCode, Page, fragment_path, page_path};
 use super::streams::open_file;
 use super::{open, say_faults};
 use crate::args::{EncodeArgs, FilesArgs};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::files::local::Pending;
-use crate::term::{Out, units};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
+use crate::files::local::PartialFile;
+use crate::term::units;
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,17 +19,17 @@ use tessera_accel::Accelerated;
 use tessera_hashgpu::digest::{Function, Hasher};
 
 pub fn encode(args: &EncodeArgs) -> Outcome {
-    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
+    let (out, device) = (args.files.on.output, open(&args.files.on)?);
     for file in &args.files.files {
         let page = encode_one(args, file, &device).map_err(|e| e.of(file.display()))?;
-        if out.json() {
+        if out.json {
             out.document(&json!({"file": file.display().to_string(), "page": page}))?;
         } else {
             let len = units::bytes(page.bytes);
             out.line(format!("{}: {len} in {}+{} fragments by {}", file.display(), page.k, page.m, page.code))?;
         }
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
     let len = code.fragment_len(&page)?;
     // A page makes the fragments valid, so there is none while they are written.
     match fs::remove_file(page_path(file)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Failure::io(page_path(file).display(), &e)),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Failure::io(page_path(file), &e)),
         _ => {}
     }
     let mut writers: Vec<Fragment> =
@@ -70,13 +70,13 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
         return Err(Failure::new(Exit::Failed, "changed while it was being encoded; encode it again"));
     }
     let text = serde_json::to_string_pretty(&page).map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
-    fs::write(page_path(file), text + "\n").map_err(|e| Failure::io(page_path(file).display(), &e))?;
+    fs::write(page_path(file), text + "\n").at(page_path(file))?;
     Ok(page)
 }
 
 /// Length and time that show whether a file has changed.
 fn state(file: &Path) -> Outcome<(u64, Option<std::time::SystemTime>)> {
-    let meta = fs::metadata(file).map_err(|e| Failure::io(file.display(), &e))?;
+    let meta = fs::metadata(file).at(file)?;
     Ok((meta.len(), meta.modified().ok()))
 }
 
@@ -94,13 +94,13 @@ struct Fragment {
 
 impl Fragment {
     fn create(path: PathBuf) -> Outcome<Fragment> {
-        let file = File::create(&path).map_err(|e| Failure::io(path.display(), &e))?;
+        let file = File::create(&path).at(&path)?;
         Ok(Fragment { path, file, digest: Hasher::new(Function::Blake3) })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Outcome {
         self.digest.update(bytes);
-        self.file.write_all(bytes).map_err(|e| Failure::io(self.path.display(), &e))
+        self.file.write_all(bytes).at(&self.path)
     }
 }
 
@@ -139,7 +139,7 @@ fn read_at(file: &File, path: &Path, offset: u64, room: &mut [u8]) -> Outcome<us
             Ok(0) => break,
             Ok(n) => filled += n,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Failure::io(path.display(), &e)),
+            Err(e) => return Err(Failure::io(path, &e)),
         }
     }
     Ok(filled)
@@ -158,14 +158,14 @@ struct Look {
 /// Reads the page and every fragment. Checks the page before use (P14).
 fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
     let path = page_path(file);
-    let text = fs::read(&path).map_err(|e| Failure::io(path.display(), &e))?;
+    let text = fs::read(&path).at(&path)?;
     let page: Page = serde_json::from_slice(&text)
-        .map_err(|e| Failure::new(Exit::Corrupt, format!("{}: {e}; encode the file again", path.display())))?;
+        .map_err(|e| failure!(Exit::Corrupt, "{}: {e}; encode the file again", path.display()))?;
     if page.version != 1 || page.fragments.len() != page.k.saturating_add(page.m) {
-        return Err(Failure::new(Exit::Corrupt, format!("{}: not a page of version 1", path.display())));
+        bail!(Exit::Corrupt, "{}: not a page of version 1", path.display());
     }
     // Invalid values are the page's fault, not the command's.
-    let corrupt = |e: Failure| Failure::new(Exit::Corrupt, format!("{}: {}", path.display(), e.message));
+    let corrupt = |e: Failure| failure!(Exit::Corrupt, "{}: {}", path.display(), e.message);
     let code = AnyCode::of(&page).map_err(corrupt)?;
     let len = code.fragment_len(&page).map_err(corrupt)?;
     code.piece_bytes(page.k).map_err(corrupt)?;
@@ -174,7 +174,7 @@ fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
         let path = fragment_path(file, number);
         match fs::metadata(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing.push(number),
-            Err(e) => return Err(Failure::io(path.display(), &e)),
+            Err(e) => return Err(Failure::io(&path, &e)),
             Ok(meta) if meta.len() != len as u64 => damaged.push(number),
             Ok(_) => match blake3_file(device, &path)?.1.to_string() == *digest {
                 true => sound.push(number),
@@ -187,9 +187,9 @@ fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
 
 pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
     if output.is_some() && args.files.len() > 1 {
-        return Err(Failure::usage("--output names one path, but there are several files; decode them one by one"));
+        bail!(Exit::Usage, "--output names one path, but there are several files; decode them one by one");
     }
-    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
+    let (out, device) = (args.on.output, open(&args.on)?);
     for file in &args.files {
         let target = output.unwrap_or(file);
         if !force && target.exists() {
@@ -198,7 +198,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
         }
         let look = decode_one(file, target, &device).map_err(|e| e.of(file.display()))?;
         let (bytes, without) = (look.page.bytes, [look.missing, look.damaged].concat());
-        if out.json() {
+        if out.json {
             let (file, target) = (file.display().to_string(), target.display().to_string());
             out.document(&json!({"file": file, "output": target, "bytes": bytes, "without": without}))?;
         } else {
@@ -206,7 +206,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
             out.line(format!("{}: {}{note}", target.display(), units::bytes(bytes)))?;
         }
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     Ok(())
 }
 
@@ -220,20 +220,20 @@ fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Look>
         return Err(Failure::new(Exit::Corrupt, why));
     }
     look.sound.truncate(k);
-    let mut pending = Pending::create(target)?;
-    decode_pieces(&look, file, device, pending.file()?, target)?;
-    let (bytes, digest) = blake3_file(device, pending.path())?;
+    let mut partial = PartialFile::create(target)?;
+    decode_pieces(&look, file, device, partial.file(), target)?;
+    let (bytes, digest) = blake3_file(device, partial.path())?;
     if (bytes, digest.to_string()) != (look.page.bytes, look.page.blake3.clone()) {
         let why = "the fragments do not make the file that the page names; nothing was written";
         return Err(Failure::new(Exit::Corrupt, why));
     }
-    pending.place()?;
+    partial.place()?;
     Ok(look)
 }
 
 fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, target: &Path) -> Outcome {
     let Look { page, code, len, sound, .. } = look;
-    let failed = |e: std::io::Error| Failure::io(target.display(), &e);
+    let failed = |e: std::io::Error| Failure::io(target, &e);
     let lost: Vec<usize> = (0..page.k).filter(|i| !sound.contains(i)).collect();
     let sources = sound.iter().map(|i| (*i, fragment_path(file, *i)));
     let sources: Vec<(usize, PathBuf)> = sources.collect();
@@ -262,13 +262,13 @@ fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, 
 }
 
 pub fn verify(args: &FilesArgs) -> Outcome {
-    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
+    let (out, device) = (args.on.output, open(&args.on)?);
     let mut worst = Ok(());
     for file in &args.files {
         let look = look(file, &device).map_err(|e| e.of(file.display()))?;
         let Look { page, missing, damaged, sound, .. } = &look;
         let spare = sound.len() as i64 - page.k as i64;
-        if out.json() {
+        if out.json {
             let file = file.display().to_string();
             out.document(&json!({"file": file, "missing": missing, "damaged": damaged, "spare": spare}))?;
         } else {
@@ -283,6 +283,6 @@ pub fn verify(args: &FilesArgs) -> Outcome {
             worst = Err(Failure { exit: Exit::Corrupt, message: String::new() });
         }
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     worst
 }

@@ -6,7 +6,7 @@ use super::digests::{PART_BYTES, blake3_by_parts, digests, segmented};
 use super::streams::{digest_rest, open_file, read_more};
 use super::{open, say_faults};
 use crate::args::HashArgs;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Outcome, bail};
 use crate::term::Out;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -19,21 +19,21 @@ const BATCH_BYTES: usize = 64 << 20;
 const BATCH_FILES: usize = 4096;
 
 pub fn hash(args: &HashArgs) -> Outcome {
-    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
+    let (out, device) = (args.files.on.output, open(&args.files.on)?);
     match args.segment {
-        None => whole_files(args, &device, &out)?,
-        Some(0) => return Err(Failure::usage("segments of 0 bytes: a segment has at least 1 byte; 4K is usual")),
+        None => whole_files(args, &device, out)?,
+        Some(0) => bail!(Exit::Usage, "segments of 0 bytes: a segment has at least 1 byte; 4K is usual"),
         Some(segment) => args.files.files.iter().try_for_each(|path| {
             let (bytes, digest) = segmented(&device, args.function, segment, path)?;
-            show(args, &out, path, bytes, digest)
+            show(args, out, path, bytes, digest)
         })?,
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     Ok(())
 }
 
-fn show(args: &HashArgs, out: &Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {
-    if !out.json() {
+fn show(args: &HashArgs, out: Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {
+    if !out.json {
         return out.line(format!("{digest}  {}", path.display()));
     }
     let mut page = Map::new();
@@ -45,7 +45,7 @@ fn show(args: &HashArgs, out: &Out, path: &Path, bytes: u64, digest: Digest) -> 
 }
 
 /// Digests in the order of the files.
-fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
+fn whole_files(args: &HashArgs, device: &Accelerated, out: Out) -> Outcome {
     let (mut batch, mut held): (Vec<(&Path, Vec<u8>)>, usize) = Default::default();
     let flush = |batch: &mut Vec<(&Path, Vec<u8>)>| {
         let digests = digests(device, args.function, &batch.iter().map(|(_, b)| b.as_slice()).collect::<Vec<_>>())?;

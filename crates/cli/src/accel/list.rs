@@ -1,8 +1,7 @@
 //! `tessera accel list`.
 
-use crate::args::OutputOptions;
 use crate::exit::Outcome;
-use crate::term::{Align, Out, Table, units};
+use crate::term::{Out, Table, units};
 use serde_json::json;
 use tessera_accel::runtime::{Backend, Options};
 use tessera_accel::{Isa, Spec, cuda, emulated::Emulated};
@@ -15,8 +14,8 @@ struct Line {
     state: String,
 }
 
-pub fn list(output: OutputOptions) -> Outcome {
-    let out = Out::new(output);
+pub fn list(output: Out) -> Outcome {
+    let out = output;
     let mut lines = vec![cpu()];
     lines.extend(cuda_devices());
     let emulated = Emulated::new(0);
@@ -26,18 +25,17 @@ pub fn list(output: OutputOptions) -> Outcome {
         memory_bytes: Some(emulated.memory_bytes()),
         state: "ready; emulated:N gives N of them; never for speed".into(),
     });
-    if out.json() {
+    if out.json {
         return lines.iter().try_for_each(|l| {
             let ready = l.state.starts_with("ready");
             out.document(&json!({"device": l.name, "what": l.what, "memory_bytes": l.memory_bytes, "ready": ready, "state": l.state}))
         });
     }
-    let mut table =
-        Table::new([("device", Align::Left), ("what", Align::Left), ("memory", Align::Right), ("state", Align::Left)]);
+    let mut table = Table::new("llrl", &["device", "what", "memory", "state"]);
     for l in lines {
         table.row([l.name, l.what, l.memory_bytes.map(units::bytes).unwrap_or_default(), l.state]);
     }
-    table.lines().iter().try_for_each(|line| out.line(line))
+    out.table(&table)
 }
 
 fn cpu() -> Line {

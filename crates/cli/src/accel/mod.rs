@@ -47,7 +47,7 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     let (runtime, target) = on.device.runtime(options)?;
     if on.device == tessera_accel::Spec::Auto {
         match calibration_file().filter(|_| !runtime.devices().is_empty()) {
-            Some(file) => Out::new(on.output).note(runtime.calibrate_kept(&file).to_string()),
+            Some(file) => on.output.note(runtime.calibrate_kept(&file).to_string()),
             None => drop(runtime.calibrate()),
         }
     }
@@ -55,7 +55,7 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
 }
 
 /// Tells the user where the CPU did the work of a device.
-fn say_faults(out: &Out, on: &Accelerated) {
+fn say_faults(out: Out, on: &Accelerated) {
     faults(on).iter().for_each(|fault| out.note(fault));
 }
 

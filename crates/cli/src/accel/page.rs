@@ -1,7 +1,7 @@
 //! The page of a file's fragments: the code that made them and the digest of each. Also the codes that a page can name.
 
 use super::streams::PIECE_BYTES;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl AnyCode {
         });
         let countable = |len: &usize| len.checked_mul(page.k + page.m).is_some_and(|all| all <= isize::MAX as usize);
         len.filter(countable)
-            .ok_or_else(|| Failure::usage(format!("fragments of a file of {} bytes cannot be counted", page.bytes)))
+            .ok_or_else(|| failure!(Exit::Usage, "fragments of a file of {} bytes cannot be counted", page.bytes))
     }
 
     /// Bytes of every fragment that are computed together: whole stripes of about [`PIECE_BYTES`] of data. A byte of
@@ -80,7 +80,7 @@ impl AnyCode {
         };
         match stripe.checked_mul(k) {
             Some(..=MOST_STRIPE_BYTES) => Ok((PIECE_BYTES / k / stripe).max(1) * stripe),
-            _ => Err(Failure::usage(format!("stripes of {k} times {stripe} bytes are too large; use smaller packets"))),
+            _ => bail!(Exit::Usage, "stripes of {k} times {stripe} bytes are too large; use smaller packets"),
         }
     }
 
@@ -96,7 +96,7 @@ impl AnyCode {
         len: usize,
     ) -> Outcome<Vec<Vec<u8>>> {
         let numbers: Vec<usize> = sources.iter().map(|(i, _)| *i).collect();
-        let undecidable = || Failure::new(Exit::Corrupt, format!("fragments {numbers:?} do not determine {wanted:?}"));
+        let undecidable = || failure!(Exit::Corrupt, "fragments {numbers:?} do not determine {wanted:?}");
         let parity = |code_k: usize| numbers.iter().copied().eq(0..code_k) && wanted.iter().all(|i| *i >= code_k);
         match self {
             AnyCode::Rs(code) => {

@@ -74,7 +74,7 @@ impl Roofs {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn print(&self, out: &Out) -> Outcome {
+    pub fn print(&self, out: Out) -> Outcome {
         let rows = [
             ("to the device", self.up),
             ("from the device", self.down),
@@ -82,7 +82,7 @@ impl Roofs {
             ("inside the device, read and written", self.memory),
         ];
         for (what, rate) in rows {
-            if out.json() {
+            if out.json {
                 out.document(&json!({ "transfer": what, "bytes_per_s": rate, "emulated": self.emulated }))?;
             } else if let Some(rate) = rate {
                 let of = if self.emulated { " (emulated: no speed of anything)" } else { "" };

@@ -1,6 +1,6 @@
 //! Reads files piece by piece: no command here holds more than a few pieces of a file in memory.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{At, Outcome};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub const PIECE_BYTES: usize = 16 << 20;
 /// # Errors
 /// The file cannot be opened.
 pub fn open_file(path: &Path) -> Outcome<File> {
-    File::open(path).map_err(|e| Failure::io(path.display(), &e))
+    File::open(path).at(path)
 }
 
 /// Appends up to `most` of the next bytes to `buffer`; returns their number, 0 at the end.
@@ -22,7 +22,7 @@ pub fn open_file(path: &Path) -> Outcome<File> {
 /// # Errors
 /// The file cannot be read.
 pub fn read_more(file: &mut File, path: &Path, most: usize, buffer: &mut Vec<u8>) -> Outcome<usize> {
-    file.take(most as u64).read_to_end(buffer).map_err(|e| Failure::io(path.display(), &e))
+    file.take(most as u64).read_to_end(buffer).at(path)
 }
 
 /// Length and digest of a file whose first bytes, `before`, have been read already; reads the rest.

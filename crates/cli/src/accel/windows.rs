@@ -4,8 +4,8 @@
 use super::streams::{PIECE_BYTES, open_file, read_more};
 use super::{open, say_faults};
 use crate::args::WindowsArgs;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::files::local::Pending;
+use crate::exit::{Exit, Failure, Outcome, bail};
+use crate::files::local::PartialFile;
 use crate::term::Out;
 use serde_json::json;
 use std::io::{BufWriter, Write};
@@ -20,27 +20,27 @@ const READ_BYTES: usize = 1 << 20;
 pub fn windows(args: &WindowsArgs) -> Outcome {
     let width = args.width.unwrap_or(args.function.digest_bytes());
     let windows = Windows::new(args.function, args.window, args.step, width);
-    let windows = windows.map_err(|e| Failure::usage(e.to_string()))?;
+    let windows = windows.map_err(Failure::usage)?;
     if args.window > PIECE_BYTES {
-        return Err(Failure::usage(format!("windows of {} bytes: {PIECE_BYTES} are the most", args.window)));
+        bail!(Exit::Usage, "windows of {} bytes: {PIECE_BYTES} are the most", args.window);
     }
     if args.output.is_some() && args.files.files.len() > 1 {
-        return Err(Failure::usage("--output names one path, but there are several files; hash them one by one"));
+        bail!(Exit::Usage, "--output names one path, but there are several files; hash them one by one");
     }
-    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
+    let (out, device) = (args.files.on.output, open(&args.files.on)?);
     for path in &args.files.files {
         let Some(target) = &args.output else {
-            each(&device, windows, path, &mut |first, results| show(&out, windows, path, first, results))?;
+            each(&device, windows, path, &mut |first, results| show(out, windows, path, first, results))?;
             continue;
         };
         let count = to_file(&device, windows, path, target, args.force)?;
         let (path, target) = (path.display().to_string(), target.display().to_string());
-        match out.json() {
+        match out.json {
             true => out.document(&json!({"file": path, "output": target, "windows": count}))?,
             false => out.line(format!("{path}: {count} windows, {width} bytes of each in {target}"))?,
         }
     }
-    say_faults(&out, &device);
+    say_faults(out, &device);
     Ok(())
 }
 
@@ -51,25 +51,25 @@ fn to_file(device: &Accelerated, windows: Windows, path: &Path, target: &Path, f
         let why = format!("{} exists; --force overwrites it, --output names another", target.display());
         return Err(Failure::new(Exit::Conflict, why));
     }
-    let failed = |e: std::io::Error| Failure::io(target.display(), &e);
-    let (mut pending, mut count) = (Pending::create(target)?, 0);
-    let mut file = BufWriter::new(pending.file()?);
+    let failed = |e: std::io::Error| Failure::io(target, &e);
+    let (mut partial, mut count) = (PartialFile::create(target)?, 0);
+    let mut file = BufWriter::new(partial.file());
     each(device, windows, path, &mut |_, results| {
         count += results.len() / windows.width_bytes();
         file.write_all(results).map_err(failed)
     })?;
     file.flush().map_err(failed)?;
     drop(file);
-    pending.place()?;
+    partial.place()?;
     Ok(count)
 }
 
 /// Prints a line for each window; the first one is at offset `first`.
-fn show(out: &Out, windows: Windows, path: &Path, first: u64, results: &[u8]) -> Outcome {
+fn show(out: Out, windows: Windows, path: &Path, first: u64, results: &[u8]) -> Outcome {
     for (number, result) in results.chunks_exact(windows.width_bytes()).enumerate() {
         let offset = first + (number * windows.step_bytes()) as u64;
         let digits: String = result.iter().map(|b| format!("{b:02x}")).collect();
-        match out.json() {
+        match out.json {
             true => out.document(&json!({"file": path.display().to_string(), "offset": offset, "hash": digits}))?,
             false => out.line(format!("{offset:>14} {digits}  {}", path.display()))?,
         }

@@ -1,6 +1,6 @@
 //! `tessera accel`: what computes on bytes, on files of anybody, without a store.
 
-use super::OutputOptions;
+use crate::term::Out;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -17,7 +17,7 @@ pub struct OnDevice {
     pub device: Spec,
     /// Output.
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub output: Out,
 }
 
 /// `tessera accel …`.
@@ -31,7 +31,7 @@ Examples:
     List {
         /// Output.
         #[command(flatten)]
-        output: OutputOptions,
+        output: Out,
     },
     /// Measure every primitive on a device beside the CPU, and say what would go where.
     #[command(after_help = "\

@@ -1,6 +1,7 @@
 //! `up`, `demo`, `manager` and `node`'s own flags.
 
-use super::{OutputOptions, SpoolArgs};
+use super::SpoolArgs;
+use crate::term::Out;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -51,7 +52,7 @@ pub struct UpArgs {
     pub node_config: Option<PathBuf>,
     /// Output.
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub output: Out,
 }
 
 /// `tessera demo`.
@@ -80,7 +81,7 @@ pub struct DemoArgs {
     pub keep: bool,
     /// Output.
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub output: Out,
 }
 
 /// How daemons log.

@@ -15,6 +15,7 @@ pub use store::*;
 pub use upkeep::*;
 
 use crate::commands::Command;
+use crate::term::Out;
 use clap::Parser;
 use tessera_accel::Spec;
 
@@ -49,17 +50,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// How a command prints.
-#[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub struct OutputOptions {
-    /// Print only results and errors.
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// One JSON document, or one per line, on stdout; errors as JSON on stderr (docs/config.md, section 4).
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// What every client command accepts.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
@@ -77,7 +67,7 @@ pub struct Common {
     pub device: Option<Spec>,
     /// Output.
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub output: Out,
 }
 
 #[cfg(test)]

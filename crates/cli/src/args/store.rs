@@ -1,7 +1,20 @@
 //! Commands on files and directories.
 
 use super::Common;
+use crate::term::Out;
 use clap::{Args, Subcommand};
+use std::ffi::OsString;
+
+/// Paths of a command that takes several.
+#[derive(Debug, Args)]
+pub struct StorePaths {
+    /// Paths in the store.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<OsString>,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
 
 /// `tessera put`.
 #[derive(Debug, Args)]
@@ -25,7 +38,7 @@ Examples:
 pub struct PutArgs {
     /// Local files or directories, then the store path. `-` is stdin.
     #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<std::ffi::OsString>,
+    pub paths: Vec<OsString>,
     /// Store directories with all below them.
     #[arg(long, short)]
     pub recursive: bool,
@@ -61,7 +74,7 @@ Examples:
 pub struct GetArgs {
     /// Store paths, then the local target. `-` is stdout.
     #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<std::ffi::OsString>,
+    pub paths: Vec<OsString>,
     /// Fetch directories with all below them.
     #[arg(long, short)]
     pub recursive: bool,
@@ -84,18 +97,15 @@ Examples:
   tessera cat --range 1M..1028K tess:/model.bin | xxd     only these bytes are read and verified
   tessera cat --version 1 tess:/notes")]
 pub struct CatArgs {
-    /// Files.
-    #[arg(required = true, value_name = "TESS:/PATH")]
-    pub paths: Vec<String>,
     /// Bytes from START up to END (either may be left out).
     #[arg(long, value_name = "START..END")]
     pub range: Option<String>,
     /// Number of the version.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,
-    /// Common.
+    /// Paths.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }
 
 /// `tessera ls`.
@@ -108,7 +118,7 @@ Examples:
 pub struct LsArgs {
     /// Directories or files.
     #[arg(value_name = "TESS:/PATH", default_value = "tess:/")]
-    pub paths: Vec<String>,
+    pub paths: Vec<OsString>,
     /// Mode, version, size and time of each.
     #[arg(long, short)]
     pub long: bool,
@@ -128,11 +138,8 @@ Examples:
   tessera stat --json tess:/notes | jq .version")]
 pub struct StatArgs {
     /// Paths.
-    #[arg(required = true, value_name = "TESS:/PATH")]
-    pub paths: Vec<String>,
-    /// Common.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }
 
 /// `tessera rm`.
@@ -143,18 +150,15 @@ Examples:
   tessera rm -r tess:/backup/old
   tessera rm -f tess:/maybe-there               no error when it is not")]
 pub struct RmArgs {
-    /// Paths.
-    #[arg(required = true, value_name = "TESS:/PATH")]
-    pub paths: Vec<String>,
     /// Directories with all below them, too.
     #[arg(long, short)]
     pub recursive: bool,
     /// What is not there is no error.
     #[arg(long, short)]
     pub force: bool,
-    /// Common.
+    /// Paths.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }
 
 /// `tessera mv`.
@@ -173,7 +177,7 @@ Examples:
 pub struct MvArgs {
     /// Sources, then the target.
     #[arg(required = true, value_name = "PATH")]
-    pub paths: Vec<String>,
+    pub paths: Vec<OsString>,
     /// Fail when the target exists.
     #[arg(long, short)]
     pub no_replace: bool,
@@ -190,18 +194,15 @@ Examples:
   tessera mkdir --parents tess:/a/b/c
   tessera mkdir tess:/models -P redundancy=ec:6+2     everything created in it inherits that")]
 pub struct MkdirArgs {
-    /// Directories.
-    #[arg(required = true, value_name = "TESS:/PATH")]
-    pub paths: Vec<String>,
     /// Make what is missing above, and do not mind what is there.
     #[arg(long, short)]
     pub parents: bool,
     /// Hint for the new directory; may be repeated.
     #[arg(long, short = 'P', value_name = "NAME=VALUE")]
     pub policy: Vec<String>,
-    /// Common.
+    /// Paths.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }
 
 /// `tessera versions`.
@@ -236,18 +237,15 @@ Examples:
   tessera rewrite tess:/model.bin
   tessera rewrite -r tess:/archive")]
 pub struct RewriteArgs {
-    /// Files or, with --recursive, directories.
-    #[arg(required = true, value_name = "TESS:/PATH")]
-    pub paths: Vec<std::ffi::OsString>,
     /// All files below a directory.
     #[arg(long, short = 'r')]
     pub recursive: bool,
     /// Files at once.
     #[arg(long, short = 'j', value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
-    /// Common.
+    /// Paths.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }
 
 /// `tessera policy`.
@@ -257,7 +255,7 @@ pub enum PolicyCommand {
     List {
         /// Output.
         #[command(flatten)]
-        output: super::OutputOptions,
+        output: Out,
     },
     /// The policy of a path: what is set, and defaults for the rest.
     #[command(after_help = "Examples:\n  tessera policy get tess:/models")]
@@ -304,13 +302,10 @@ Examples:
   tessera locate tess:/model.bin --json | jq .hosts
   tessera locate tess:/model.bin --extents       every extent with its fragments")]
 pub struct LocateArgs {
-    /// Files in the store.
-    #[arg(required = true, value_name = "TESS:/FILE")]
-    pub paths: Vec<std::ffi::OsString>,
     /// Every extent.
     #[arg(long)]
     pub extents: bool,
-    /// Common.
+    /// Paths.
     #[command(flatten)]
-    pub common: Common,
+    pub on: StorePaths,
 }

@@ -3,7 +3,7 @@
 
 use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
 use crate::daemon::knobs::{self, Keys};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -123,10 +123,12 @@ impl ManagerSettings {
         let mut core = tessera_manager::config::Config::default();
         apply(&mut core, &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
-            return Err(Failure::usage(format!(
+            bail!(
+                Exit::Usage,
                 "tuning: out_after_ms ({}) must exceed node_lease_ms ({}), or a node that was given up could still acknowledge",
-                core.out_after_ms, core.node_lease_ms
-            )));
+                core.out_after_ms,
+                core.node_lease_ms
+            );
         }
         Ok(ManagerSettings {
             dir,
@@ -149,7 +151,7 @@ impl NodeSettings {
         let of_file = file.disks.unwrap_or_default().into_iter().map(|d| base.join(d)).collect();
         let disks: Vec<PathBuf> = if args.disks.is_empty() { of_file } else { args.disks };
         if disks.is_empty() {
-            return Err(Failure::usage("tessera node: no disk; give --disk DIR, or disks in the configuration"));
+            bail!(Exit::Usage, "tessera node: no disk; give --disk DIR, or disks in the configuration");
         }
         let capacity = match file.capacity {
             Some(SizeValue::Text(text)) => Some(crate::args::parse_size(&text).map_err(Failure::usage)?),
@@ -201,7 +203,7 @@ pub fn host_name() -> String {
 /// Reads the configuration file. Also returns the directory that its relative paths start from.
 fn load<T: DeserializeOwned + Default>(flags: &DaemonFlags) -> Outcome<(T, PathBuf)> {
     let Some(path) = &flags.config else { return Ok((T::default(), PathBuf::new())) };
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path.display(), &e))?;
+    let text = std::fs::read_to_string(path).at(path)?;
     let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
     parse(&text, path).map(|file| (file, base))
 }
@@ -209,7 +211,7 @@ fn load<T: DeserializeOwned + Default>(flags: &DaemonFlags) -> Outcome<(T, PathB
 fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        Failure::usage(format!("{} line {line}: {}", path.display(), error.message()))
+        failure!(Exit::Usage, "{} line {line}: {}", path.display(), error.message())
     })
 }
 
@@ -217,14 +219,14 @@ fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
 fn apply<T: Keys>(target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
     let file = flags.config.as_deref().unwrap_or(Path::new("")).display().to_string();
     for (key, value) in tuning {
-        knobs::set(target, key, value).map_err(|e| Failure::usage(format!("{file}: [tuning] {e}")))?;
+        knobs::set(target, key, value).map_err(|e| failure!(Exit::Usage, "{file}: [tuning] {e}"))?;
     }
     for text in &flags.set {
         let (key, value) = text
             .split_once('=')
-            .ok_or_else(|| Failure::usage(format!("--set {text:?} is not KEY=VALUE, as in --set heartbeat_ms=500")))?;
+            .ok_or_else(|| failure!(Exit::Usage, "--set {text:?} is not KEY=VALUE, as in --set heartbeat_ms=500"))?;
         knobs::set(target, key.trim(), &toml::Value::String(value.trim().into()))
-            .map_err(|e| Failure::usage(format!("--set: {e}")))?;
+            .map_err(|e| failure!(Exit::Usage, "--set: {e}"))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::args::LogFormat;
 use crate::daemon::config::Shared;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Outcome, failure};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
@@ -52,9 +52,10 @@ fn filter(level: &str) -> Outcome<EnvFilter> {
     let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word.trim());
     let bad = level.split(',').find(|part| !is_level(part.rsplit_once('=').map_or(*part, |(_, level)| level)));
     let wrong = |part: &str| {
-        Failure::usage(format!(
+        failure!(
+            Exit::Usage,
             "`{part}` is not a log level; write error, warn, info, debug, trace, or target=level pairs with commas"
-        ))
+        )
     };
     match bad {
         Some(part) => Err(wrong(part)),

@@ -1,7 +1,7 @@
 //! `/metrics` for Prometheus. A daemon passes a function that takes a snapshot of its numbers. Names and help texts
 //! stand beside the numbers, so that they stay in step.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome, failure};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
@@ -123,10 +123,7 @@ impl Server {
     /// The address cannot be bound.
     pub fn start(address: &str, snapshot: Snapshot) -> Outcome<Self> {
         let failed = |error: &dyn fmt::Display| {
-            Failure::new(
-                Exit::Failed,
-                format!("cannot serve metrics on {address}: {error}; choose another --metrics address"),
-            )
+            failure!(Exit::Failed, "cannot serve metrics on {address}: {error}; choose another --metrics address")
         };
         let http = Arc::new(tiny_http::Server::http(address).map_err(|e| failed(&e))?);
         let mut registry = Registry::with_prefix("tessera");

@@ -6,7 +6,7 @@ use super::config::NodeSettings;
 use super::metrics::{self, Family, device_families};
 use super::signals::{Event, Events};
 use crate::args::NodeRunArgs;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crossbeam_channel::select;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -63,10 +63,11 @@ pub fn run(args: NodeRunArgs) -> Outcome {
 
 fn options(settings: &NodeSettings, metrics_address: String) -> Outcome<NodeOptions> {
     let Endpoint::Tcp(listen) = &settings.listen else {
-        return Err(Failure::usage(format!(
+        bail!(
+            Exit::Usage,
             "--listen {}: a node listens on HOST:PORT; its Unix socket is --unix-socket",
             settings.listen
-        )));
+        );
     };
     let disk = |path: &std::path::PathBuf| -> Outcome<Arc<dyn Disk>> {
         let real = Arc::new(RealDisk::open(path).map_err(|e| missing(path, e))?);
@@ -91,14 +92,14 @@ fn options(settings: &NodeSettings, metrics_address: String) -> Outcome<NodeOpti
 /// A missing directory is not created: it may be the mount point of a disk that is not mounted.
 fn missing(path: &std::path::Path, error: DiskError) -> Failure {
     match error {
-        DiskError::NotFound { .. } => Failure::new(
+        DiskError::NotFound { .. } => failure!(
             Exit::NotFound,
-            format!("disk {}: no such directory; mount the disk, or make the directory", path.display()),
+            "disk {}: no such directory; mount the disk, or make the directory",
+            path.display()
         ),
-        _ if path.exists() && !path.is_dir() => Failure::new(
-            Exit::Conflict,
-            format!("disk {}: is not a directory; name the one it is mounted at", path.display()),
-        ),
+        _ if path.exists() && !path.is_dir() => {
+            failure!(Exit::Conflict, "disk {}: is not a directory; name the one it is mounted at", path.display())
+        }
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! Events that end a daemon: SIGTERM, SIGINT, or (`--follow-stdin`) the end of the process that started it.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{At, Outcome};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -33,7 +33,7 @@ impl Events {
         if children {
             kinds.push(signal_hook::consts::SIGCHLD);
         }
-        let mut signals = Signals::new(kinds).map_err(|e| Failure::io("signals", &e))?;
+        let mut signals = Signals::new(kinds).at("signals")?;
         let sending = sender.clone();
         spawn("signals", move || {
             let mut stops = 0;
@@ -76,5 +76,5 @@ impl Events {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
     let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-    thread.map(|_| ()).map_err(|e| Failure::io("cannot start a thread", &e))
+    thread.map(|_| ()).at("cannot start a thread")
 }

@@ -5,7 +5,7 @@
 //! symbolic links).
 
 use super::edits::Random;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{At, Outcome};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn generate(directory: &Path, size_bytes: u64) -> Outcome {
         .and_then(|()| image(&directory.join("images"), size_bytes / 20))
         .and_then(|()| texts(&directory.join("sources"), size_bytes / 20))
         .and_then(|()| odd_ones(&directory.join("odd ones")));
-    made.map_err(|e| Failure::io(directory.display(), &e))
+    made.at(directory)
 }
 
 /// Writes `count` states of one memory image. Pages change at random, mostly where they changed before.

@@ -10,8 +10,7 @@ mod story;
 
 use crate::args::DemoArgs;
 use crate::daemon::signals::Events;
-use crate::exit::{Failure, Outcome};
-use crate::term::Out;
+use crate::exit::{At, Exit, Outcome, bail};
 use crate::up::cluster::{Cluster, Shape};
 use crate::up::directory::Directory;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ const HASTE: &[&str] =
 /// # Errors
 /// A step failed, or a byte differs.
 pub fn run(args: DemoArgs) -> Outcome {
-    let out = Out::new(args.output);
+    let out = args.output;
     let events = Events::listen(true)?;
     let scratch = Scratch::new(args.dir.as_deref(), args.keep)?;
     let source = match &args.path {
@@ -50,7 +49,7 @@ pub fn run(args: DemoArgs) -> Outcome {
         restore: false,
     };
     let mut cluster = Cluster::new(directory, shape);
-    let outcome = story::tell(&mut cluster, &source, &events, &out);
+    let outcome = story::tell(&mut cluster, &source, &events, out);
     let stopped = cluster.stop(&mut |line| out.note(line));
     drop(cluster);
     if args.keep {
@@ -73,14 +72,11 @@ impl Scratch {
             None => std::env::temp_dir().join(format!("tessera-demo-{:08x}", rand::random::<u32>())),
         };
         let made = !path.exists();
-        std::fs::create_dir_all(&path).map_err(|e| Failure::io(path.display(), &e))?;
-        let path = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
-        let in_use = std::fs::read_dir(&path).map_err(|e| Failure::io(path.display(), &e))?.next().is_some();
+        std::fs::create_dir_all(&path).at(&path)?;
+        let path = path.canonicalize().at(&path)?;
+        let in_use = std::fs::read_dir(&path).at(&path)?.next().is_some();
         if in_use {
-            return Err(Failure::usage(format!(
-                "{} is not empty; the demo wants a directory of its own",
-                path.display()
-            )));
+            bail!(Exit::Usage, "{} is not empty; the demo wants a directory of its own", path.display());
         }
         Ok(Scratch { path, made, keep })
     }

@@ -2,13 +2,13 @@
 
 use super::compare::Compare;
 use super::edits::Edits;
-use crate::args::{Common, OutputOptions};
+use crate::args::Common;
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::files::local::{self, Kind, LocalEntry};
 use crate::files::pool;
-use crate::remote::{Given, Store, Wanted};
-use crate::term::{Align, Out, Progress, Table, units};
+use crate::remote::{Store, StoreOptions};
+use crate::term::{Out, Progress, Table, units};
 use crate::up::child;
 use crate::up::cluster::Cluster;
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ struct Step {
 struct Story<'a> {
     cluster: &'a mut Cluster,
     events: &'a Events,
-    out: &'a Out,
+    out: Out,
     files: Vec<LocalEntry>,
     bytes: u64,
     steps: Vec<Step>,
@@ -67,12 +67,12 @@ impl Tree {
 ///
 /// # Errors
 /// A step failed, or a byte differs.
-pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: &Out) -> Outcome {
+pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> Outcome {
     let (found, failures) = local::walk(source)?;
     failures.iter().for_each(|f| out.warn(f));
     let files: Vec<LocalEntry> = found.into_iter().filter(|f| matches!(f.kind, Kind::File(_))).collect();
     if files.is_empty() {
-        return Err(Failure::usage(format!("{}: no files to store", source.display())));
+        bail!(Exit::Usage, "{}: no files to store", source.display());
     }
     let bytes = files.iter().map(LocalEntry::len_bytes).sum();
     let mut story = Story { cluster, events, out, files, bytes, steps: Vec::new(), different: 0 };
@@ -81,7 +81,7 @@ pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: &Out) ->
     outcome?;
     match story.different {
         0 => Ok(()),
-        n => Err(Failure::new(Exit::Corrupt, format!("{} bytes differ from what was stored", units::count(n)))),
+        n => bail!(Exit::Corrupt, "{} bytes differ from what was stored", units::count(n)),
     }
 }
 
@@ -106,7 +106,7 @@ impl Story<'_> {
     }
 
     fn connect(&self) -> Outcome<Store> {
-        let output = OutputOptions { quiet: true, json: false };
+        let output = Out { quiet: true, json: false };
         Store::connect(&Common {
             manager: self.cluster.manager_address().to_string(),
             wait: 60,
@@ -132,14 +132,14 @@ impl Story<'_> {
         let started = Instant::now();
         let progress = Progress::bytes(self.out, "put", Some(self.bytes));
         let work = |file: &LocalEntry| -> Outcome {
-            let given = Given { mode: 0o644, ..Given::default() };
+            let options = StoreOptions { mode: 0o644, ..StoreOptions::default() };
             let (mut reader, len) = open(tree, file)?;
             let source = Source::Reader { reader: &mut reader, len_bytes: Some(len) };
-            store.store(&path(tree, &file.names)?, source, &given, &|n| progress.add(n)).map(drop)
+            store.store(&path(tree, &file.names)?, source, &options, &|n| progress.add(n)).map(drop)
         };
-        let ran = pool::run(self.jobs(), JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        let ran = pool::run(self.files.iter().collect(), |f| f.len_bytes(), JOBS, work, |f| progress.warn(f));
         progress.finish();
-        pool::sum(ran)?;
+        ran.outcome()?;
         let time = started.elapsed();
         let after = store.status()?;
         let logical = after.logical_bytes.saturating_sub(before.logical_bytes);
@@ -160,10 +160,6 @@ impl Story<'_> {
             facts: json!({"logical_bytes": logical, "new_bytes": new, "stored_bytes": on_disk}),
         });
         Ok(())
-    }
-
-    fn jobs(&self) -> Vec<(u64, &LocalEntry)> {
-        self.files.iter().map(|f| (f.len_bytes(), f)).collect()
     }
 
     fn kill(&mut self, names: &[&str]) -> Outcome {
@@ -190,24 +186,22 @@ impl Story<'_> {
         let work = |(tree, file): (Tree, &LocalEntry)| -> Outcome {
             let (reader, _) = open(tree, file)?;
             let mut compare = Compare::new(reader);
-            store.fetch(&path(tree, &file.names)?, Sink::Writer(&mut compare), &Wanted::default(), &|n| {
-                progress.add(n)
-            })?;
-            let (compared, different) = compare.finish().map_err(|e| Failure::io(file.path.display(), &e))?;
+            store.fetch(&path(tree, &file.names)?, Sink::Writer(&mut compare), None, None, &|n| progress.add(n))?;
+            let (compared, different) = compare.finish().at(&file.path)?;
             let mut sums = sums.lock();
             *sums = (sums.0 + compared, sums.1 + different);
             match different {
                 0 => Ok(()),
-                n => Err(Failure::new(Exit::Corrupt, format!("{}: {n} bytes differ", path(tree, &file.names)?))),
+                n => bail!(Exit::Corrupt, "{}: {n} bytes differ", path(tree, &file.names)?),
             }
         };
         let both = [Tree::Original, Tree::Edited].into_iter();
-        let jobs = both.flat_map(|tree| self.files.iter().map(move |f| (f.len_bytes(), (tree, f)))).collect();
-        let ran = pool::run(jobs, JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        let jobs = both.flat_map(|tree| self.files.iter().map(move |f| (tree, f))).collect();
+        let ran = pool::run(jobs, |(_, f)| f.len_bytes(), JOBS, work, |f| progress.warn(f));
         progress.finish();
         let (compared, different) = sums.into_inner();
         self.different += different;
-        pool::sum(ran)?;
+        ran.outcome()?;
         self.steps.push(Step {
             what: what.into(),
             files: self.files.len() as u64 * 2,
@@ -224,7 +218,7 @@ impl Story<'_> {
     fn repair(&mut self) -> Outcome {
         let store = self.connect()?;
         let started = Instant::now();
-        let progress = Progress::things(self.out, "repair", Some(0));
+        let progress = Progress::items(self.out, "repair");
         let (mut most, mut last, mut moved) = (0, (u64::MAX, 0), Instant::now());
         let status = loop {
             let status = store.status()?;
@@ -240,7 +234,7 @@ impl Story<'_> {
                 (last, moved) = (now, Instant::now());
             }
             if moved.elapsed() > REPAIR_PATIENCE {
-                return Err(Failure::new(Exit::Failed, format!("repair stands still: {} chunks reduced", now.0)));
+                bail!(Exit::Failed, "repair stands still: {} chunks reduced", now.0);
             }
             if let Ok(Event::Stop(why)) = self.events.receiver().recv_timeout(LOOK_EVERY) {
                 return Err(child::interrupted(why));
@@ -257,9 +251,7 @@ impl Story<'_> {
         let before = self.connect()?.status()?;
         self.cluster.kill("manager")?;
         let directory = self.cluster.directory().manager();
-        std::fs::remove_dir_all(&directory)
-            .and_then(|()| std::fs::create_dir(&directory))
-            .map_err(|e| Failure::io(directory.display(), &e))?;
+        std::fs::remove_dir_all(&directory).and_then(|()| std::fs::create_dir(&directory)).at(&directory)?;
         let mut restore = vec!["--restore".to_string()];
         for address in self.cluster.node_addresses() {
             restore.extend(["--from".into(), address]);
@@ -267,13 +259,14 @@ impl Story<'_> {
         self.cluster.restart_manager_with(&restore, self.events)?;
         let after = self.connect()?.status()?;
         if (before.files, before.chunks, before.logical_bytes) != (after.files, after.chunks, after.logical_bytes) {
-            return Err(Failure::new(
+            bail!(
                 Exit::Corrupt,
-                format!(
-                    "the restored manager knows {} files and {} chunks, before there were {} and {}",
-                    after.files, after.chunks, before.files, before.chunks
-                ),
-            ));
+                "the restored manager knows {} files and {} chunks, before there were {} and {}",
+                after.files,
+                after.chunks,
+                before.files,
+                before.chunks
+            );
         }
         self.steps.push(Step {
             what: "wipe the manager's disk, restore it".into(),
@@ -289,7 +282,7 @@ impl Story<'_> {
 
     fn print(&self, outcome: &Outcome) -> Outcome {
         let out = self.out;
-        if out.json() {
+        if out.json {
             let step = |s: &Step| {
                 let mut value = s.facts.clone();
                 value["step"] = s.what.clone().into();
@@ -302,14 +295,7 @@ impl Story<'_> {
             out.document(&json!({"ok": ok, "different_bytes": self.different, "steps": steps}))?;
             return out.flush();
         }
-        let mut table = Table::new([
-            ("step", Align::Left),
-            ("files", Align::Right),
-            ("bytes", Align::Right),
-            ("time", Align::Right),
-            ("rate", Align::Right),
-            ("result", Align::Left),
-        ]);
+        let mut table = Table::new("lrrrrl", &["step", "files", "bytes", "time", "rate", "result"]);
         for (i, s) in self.steps.iter().enumerate() {
             let of = |n: u64, text: String| if n == 0 { String::new() } else { text };
             table.row([
@@ -321,7 +307,7 @@ impl Story<'_> {
                 s.result.clone(),
             ]);
         }
-        table.lines().iter().try_for_each(|line| out.line(line))?;
+        out.table(&table)?;
         if outcome.is_ok() && self.different == 0 {
             out.line("")?;
             out.line("Two nodes and the manager's disk were lost. Not one byte was.")?;
@@ -352,13 +338,13 @@ fn repaired(status: &ClusterStatus, time: Duration) -> Step {
 }
 
 fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
-    let root = StorePath::root().join(tree.root()).map_err(|e| Failure::usage(e.to_string()));
-    names.iter().try_fold(root?, |path, name| path.join(name).map_err(|e| Failure::usage(e.to_string())))
+    let root = StorePath::root().join(tree.root()).map_err(Failure::usage);
+    names.iter().try_fold(root?, |path, name| path.join(name).map_err(Failure::usage))
 }
 
 /// Opens a file as it is, or as it would be after its edits; also returns its length.
 fn open(tree: Tree, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
-    let handle = File::open(&file.path).map_err(|e| Failure::io(file.path.display(), &e))?;
+    let handle = File::open(&file.path).at(&file.path)?;
     let len = file.len_bytes();
     // A file that grows meanwhile is stored with the length that the walk found.
     let handle = Limited { file: handle, at: 0, len };

@@ -1,12 +1,13 @@
 //! `tessera cat`, and `get … -`.
 
 use super::pool;
-use super::target::store_path;
+use super::target::store_paths;
 use crate::args::CatArgs;
 use crate::exit::{Failure, Outcome};
-use crate::remote::{Store, Wanted};
+use crate::remote::Store;
 use crate::term::{Out, units};
 use std::io::{self, Write};
+use std::ops::Range;
 use tessera_client::path::StorePath;
 use tessera_client::{ReadReport, Sink};
 
@@ -16,41 +17,39 @@ use tessera_client::{ReadReport, Sink};
 /// A file cannot be read or verified, or stdout cannot be written.
 pub fn cat(args: CatArgs) -> Outcome {
     let range = args.range.as_deref().map(units::parse_range).transpose().map_err(Failure::usage)?;
-    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
-    let store = Store::connect(&args.common)?;
-    let wanted = Wanted { version: args.version, range };
-    let out = Out::new(args.common.output);
-    let ran = pool::each(&out, &paths, |path| write_out(&store, path, wanted.clone()));
-    tell_report(store.read_report(), &out);
-    pool::sum(ran).and(out.flush())
+    let paths = store_paths(&args.on.paths)?;
+    let store = Store::connect(&args.on.common)?;
+    to_stdout(&store, &paths, args.version, range, args.on.common.output)
+}
+
+/// Writes files to stdout, one after the other.
+pub(super) fn to_stdout(
+    store: &Store,
+    paths: &[StorePath],
+    version: Option<u64>,
+    range: Option<Range<u64>>,
+    out: Out,
+) -> Outcome {
+    let ran = pool::each(out, paths, |path| {
+        let mut sink = Stdout { broken: false };
+        let outcome = store.fetch(path, Sink::Writer(&mut sink), version, range.clone(), &|_| ());
+        // A closed pipe ends the output without a message.
+        outcome.map_err(|failure| if sink.broken { Failure::silent(failure.exit) } else { failure })
+    });
+    note_report(store.read_report(), out);
+    ran.outcome().and(out.flush())
 }
 
 /// Prints one line on the fragments that reads did without, unless they were only late.
-pub(super) fn tell_report(report: ReadReport, out: &Out) {
+pub(super) fn note_report(report: ReadReport, out: Out) {
     let clauses = [
         (report.bad, "missing or wrong (reported for repair)"),
         (report.unreachable, "on nodes that cannot be reached"),
         (report.late, "late"),
     ];
-    let clauses = clauses.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(n)));
+    let clauses = units::clauses(clauses, ", ");
     if report.bad + report.unreachable > 0 {
-        let clauses: Vec<String> = clauses.collect();
-        out.note(format!("fragments read around: {}; every byte that was delivered is verified", clauses.join(", ")));
-    }
-}
-
-/// The same report as JSON.
-pub(super) fn report_document(report: ReadReport) -> serde_json::Value {
-    serde_json::json!({"bad": report.bad, "unreachable": report.unreachable, "late": report.late})
-}
-
-/// Writes a file to stdout. A closed pipe ends it without a message.
-pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outcome {
-    let mut sink = Stdout { broken: false };
-    let outcome = store.fetch(path, Sink::Writer(&mut sink), &wanted, &|_| ());
-    match outcome {
-        Err(failure) if sink.broken => Err(Failure { message: String::new(), ..failure }),
-        outcome => outcome.map(drop),
+        out.note(format!("fragments read around: {clauses}; every byte that was delivered is verified"));
     }
 }
 

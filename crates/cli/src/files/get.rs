@@ -1,14 +1,14 @@
 //! `tessera get`.
 
+use super::cat::{note_report, to_stdout};
 use super::holes::Sparse;
-use super::local::{self, Pending};
+use super::local::{self, PartialFile};
 use super::pool::{self, Tally};
-use super::put::split;
-use super::target::{Target, all_differ, store_path};
+use super::target::{Target, all_differ, split, store_paths};
 use crate::args::GetArgs;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::remote::{Item, Store, Wanted};
-use crate::term::{Out, Progress, units};
+use crate::exit::{At, Exit, Outcome, bail};
+use crate::remote::{Item, Store};
+use crate::term::{Progress, units};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -31,13 +31,13 @@ struct Job {
 /// # Errors
 /// An argument is not valid, or an entry cannot be read, verified or written.
 pub fn get(args: GetArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.common.output;
     let (sources, target) = split(&args.paths)?;
-    let sources = sources.iter().map(|s| store_path(s)).collect::<Outcome<Vec<_>>>()?;
+    let sources = store_paths(sources)?;
     let store = Store::connect(&args.common)?;
     store.give_up_when_interrupted();
     if target.as_bytes() == b"-" {
-        return to_stdout(&store, &sources, args.version, &out);
+        return to_stdout(&store, &sources, args.version, None, out);
     }
     let target = local_target(target, sources.len())?;
     let started = Instant::now();
@@ -46,53 +46,41 @@ pub fn get(args: GetArgs) -> Outcome {
         plan(&store, source, &target, args.recursive, &mut jobs)?;
     }
     if let Target::IntoNew(directory) = &target {
-        std::fs::create_dir(directory).map_err(|e| Failure::io(directory.display(), &e))?;
+        std::fs::create_dir(directory).at(directory)?;
     }
-    let (jobs, special): (Vec<Job>, Vec<Job>) = jobs
-        .into_iter()
-        .partition(|j| matches!(j.item.kind(), InodeKind::File | InodeKind::Directory | InodeKind::Symlink));
-    let skipped: Vec<String> = special.iter().map(|j| j.item.path.to_string()).collect();
-    skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
-    let places = jobs.iter().filter(|j| j.item.kind() != InodeKind::Directory);
-    all_differ(places.map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
-    let bytes = jobs.iter().filter(|j| j.item.kind() == InodeKind::File).map(|j| j.item.size_bytes).sum();
-    let links = jobs.iter().filter(|j| j.item.kind() == InodeKind::Symlink).count();
-    let progress = Progress::bytes(&out, "get", Some(bytes));
-    let ran = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
+    let (directories, rest) = of_kind(jobs, InodeKind::Directory);
+    let (files, rest) = of_kind(rest, InodeKind::File);
+    let (links, special) = of_kind(rest, InodeKind::Symlink);
+    let skipped = pool::note_skipped(out, special.iter().map(|j| j.item.path.to_string()));
+    all_differ(files.iter().chain(&links).map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
+    let bytes = files.iter().map(|j| j.item.size_bytes).sum();
+    let link_count = links.len() as u64;
+    let progress = Progress::bytes(out, "get", Some(bytes));
+    let ran = carry_out(&store, [directories, files, links], &args, &progress);
     progress.finish();
-    let (fetched, failed) = (ran.done, ran.failures.len());
-    let time = started.elapsed();
-    if out.json() {
-        let seconds = time.as_secs_f64();
+    let (time, bytes, report) = (started.elapsed(), progress.done(), store.read_report());
+    if out.json {
         out.document(&json!({
-            "files": fetched, "symlinks": links, "bytes": progress.done(), "skipped": skipped, "failed": failed,
-            "untried": ran.untried, "seconds": seconds,
-            "read_around": super::cat::report_document(store.read_report()),
+            "files": ran.done, "symlinks": link_count, "bytes": bytes, "skipped": skipped,
+            "failed": ran.failures.len(), "untried": ran.untried, "seconds": time.as_secs_f64(),
+            "read_around": {"bad": report.bad, "unreachable": report.unreachable, "late": report.late},
         }))?;
-    } else {
-        let any = fetched > 0 || failed == 0;
-        let note = |line: String| {
-            if any {
-                out.note(line)
-            }
-        };
-        note(format!(
-            "fetched {}{}, {} in {} ({}), every byte verified",
-            units::things(fetched, "file"),
-            if links > 0 { format!(", {}", units::things(links as u64, "symbolic link")) } else { String::new() },
-            units::bytes(progress.done()),
+    } else if ran.done > 0 || ran.failures.is_empty() {
+        out.note(format!(
+            "fetched {}, {} in {} ({}), every byte verified",
+            units::files_and_links(ran.done, link_count),
+            units::bytes(bytes),
             units::duration(time),
-            units::rate(progress.done(), time),
+            units::rate(bytes, time),
         ));
-        super::cat::tell_report(store.read_report(), &out);
     }
-    pool::sum(ran)
+    note_report(report, out);
+    ran.outcome()
 }
 
-fn to_stdout(store: &Store, sources: &[StorePath], version: Option<u64>, out: &Out) -> Outcome {
-    let ran = pool::each(out, sources, |path| super::cat::write_out(store, path, Wanted { version, range: None }));
-    super::cat::tell_report(store.read_report(), out);
-    pool::sum(ran).and(out.flush())
+/// The jobs on entries of this kind, and the rest.
+fn of_kind(jobs: Vec<Job>, kind: InodeKind) -> (Vec<Job>, Vec<Job>) {
+    jobs.into_iter().partition(|job| job.item.kind() == kind)
 }
 
 fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {
@@ -101,7 +89,7 @@ fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {
     match path.is_dir() {
         true => Ok(Target::Into(path)),
         false if path.exists() && wants_directory => {
-            Err(Failure::usage(format!("{}: is not a directory; give a directory as the target", path.display())))
+            bail!(Exit::Usage, "{}: is not a directory; give a directory as the target", path.display())
         }
         false if wants_directory => Ok(Target::IntoNew(path)),
         false => Ok(Target::As(path)),
@@ -114,12 +102,8 @@ fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: 
         (Target::Into(path) | Target::IntoNew(path), Some(name)) => local::below(path, &[name.to_vec()])?,
     };
     let item = store.item(source)?;
-    if item.kind() != InodeKind::Directory {
-        jobs.push(Job { item, to: root });
-        return Ok(());
-    }
-    if !recursive {
-        return Err(Failure::usage(format!("{source} is a directory; fetch it with --recursive")));
+    if item.kind() == InodeKind::Directory && !recursive {
+        bail!(Exit::Usage, "{source} is a directory; fetch it with --recursive");
     }
     let depth = source.components().len();
     for item in tree(store, item)? {
@@ -134,78 +118,50 @@ pub(super) fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
     let (mut all, mut todo) = (Vec::new(), vec![root]);
     while let Some(item) = todo.pop() {
         if item.kind() == InodeKind::Directory {
-            let mut children = store.items(&item.path)?;
-            children.reverse();
-            todo.extend(children);
+            todo.extend(store.items(&item.path)?.into_iter().rev());
         }
         all.push(item);
     }
     Ok(all)
 }
 
-fn carry_out(
-    store: &Store,
-    jobs: Vec<Job>,
-    version: Option<u64>,
-    at_once: usize,
-    out: &Out,
-    progress: &Progress,
-) -> Tally {
-    let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind() == kind;
-    let (directories, rest): (Vec<_>, Vec<_>) = jobs.into_iter().partition(of_kind(InodeKind::Directory));
-    let (files, links): (Vec<_>, Vec<_>) = rest.into_iter().partition(of_kind(InodeKind::File));
-    for directory in &directories {
-        if let Err(failure) = make_directory(&directory.to) {
-            out.warn(&failure);
-            return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
-        }
+fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &GetArgs, progress: &Progress) -> Tally {
+    if let Err(failure) = directories.iter().try_for_each(|directory| make_directory(&directory.to)) {
+        progress.warn(&failure);
+        return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
     }
-    let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
-    let files = files.into_iter().map(|job| (job.item.size_bytes, job)).collect();
-    let mut ran = pool::run(files, at_once, |job| get_file(store, &job, version, progress), tell);
+    let warn = |failure: &_| progress.warn(failure);
+    let file = |job: Job| get_file(store, &job, args.version, progress);
+    let mut ran = pool::run(files, |job| job.item.size_bytes, args.jobs.into(), file, warn);
     // Links come after files, so that nothing is written through a link.
-    let links = links.into_iter().map(|job| (0, job)).collect();
-    ran = ran.and(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
-    for directory in directories.iter().rev() {
-        if let Err(failure) = finish(directory) {
-            out.warn(&failure);
-            ran.failures.push(failure);
-        }
-    }
-    ran
+    let link = |job: Job| local::make_symlink(&job.to, &job.item.symlink_target);
+    ran = ran.and(pool::run(links, |_| 0, 1, link, warn));
+    let finish = |Job { item, to }: Job| local::finish_directory(&to, item.mode, item.mtime_ns, (item.uid, item.gid));
+    ran.and(pool::run(directories.into_iter().rev().collect(), |_| 0, 1, finish, warn))
 }
 
 /// Makes a directory, or uses the existing one. A symbolic link of that name is not followed (P14).
 fn make_directory(path: &Path) -> Outcome {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::new(
+        Ok(_) => bail!(
             Exit::Conflict,
-            format!("{}: a directory must go here and a file is in its place; move it away", path.display()),
-        )),
-        Err(_) => {
-            let made = DirBuilder::new().mode(0o700).recursive(false).create(path);
-            made.map_err(|e| Failure::io(path.display(), &e))
-        }
+            "{}: a directory must go here and a file is in its place; move it away",
+            path.display()
+        ),
+        Err(_) => DirBuilder::new().mode(0o700).create(path).at(path),
     }
 }
 
-fn finish(directory: &Job) -> Outcome {
-    let item = &directory.item;
-    local::finish_directory(&directory.to, item.mode, item.mtime_ns, (item.uid, item.gid))
-}
-
-fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress) -> Outcome {
-    if job.to.is_dir() {
-        let message = format!("{}: is a directory, {} is a file", job.to.display(), job.item.path);
-        return Err(Failure::new(Exit::Conflict, message));
+fn get_file(store: &Store, Job { item, to }: &Job, version: Option<u64>, progress: &Progress) -> Outcome {
+    if to.is_dir() {
+        bail!(Exit::Conflict, "{}: is a directory, {} is a file", to.display(), item.path);
     }
-    let mut pending = Pending::create(&job.to)?;
-    let wanted = Wanted { version, range: None };
-    let mut sink = Sparse::new(pending.file()?);
-    store.fetch(&job.item.path, Sink::Sparse(&mut sink), &wanted, &|n| progress.add(n))?;
-    sink.finish().map_err(|e| Failure::io(job.to.display(), &e))?;
-    pending.finish(job.item.mode, job.item.mtime_ns, (job.item.uid, job.item.gid))
+    let mut partial = PartialFile::create(to)?;
+    let mut sink = Sparse::new(partial.file());
+    store.fetch(&item.path, Sink::Sparse(&mut sink), version, None, &|n| progress.add(n))?;
+    sink.finish().at(to)?;
+    partial.finish(item.mode, item.mtime_ns, (item.uid, item.gid))
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Local files and directories: walks them, and restores them with their attributes.
 
-use crate::exit::{Exit, Failure, Outcome};
-use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata, Permissions};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tempfile::NamedTempFile;
 
 /// What a local path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl LocalEntry {
         if let Kind::File(len) = self.kind { len } else { 0 }
     }
 
-    fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> std::io::Result<LocalEntry> {
+    fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> io::Result<LocalEntry> {
         let kind = match meta.file_type() {
             t if t.is_file() => Kind::File(meta.len()),
             t if t.is_dir() => Kind::Directory,
@@ -70,8 +72,8 @@ pub fn is_root() -> bool {
 /// # Errors
 /// Nothing is there, or it cannot be examined.
 pub fn look(path: &Path) -> Outcome<LocalEntry> {
-    let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
-    LocalEntry::new(path.to_path_buf(), Vec::new(), &meta).map_err(|e| Failure::io(path.display(), &e))
+    let meta = std::fs::metadata(path).at(path)?;
+    LocalEntry::new(path.to_path_buf(), Vec::new(), &meta).at(path)
 }
 
 /// Everything below `root`, parents before children, in byte order of names; and failures of entries that cannot be
@@ -83,15 +85,11 @@ pub fn walk(root: &Path) -> Outcome<(Vec<LocalEntry>, Vec<Failure>)> {
     let (mut found, mut failures, mut todo) = (Vec::new(), Vec::new(), vec![look(root)?]);
     while let Some(next) = todo.pop() {
         if next.kind == Kind::Directory {
-            match children(&next) {
-                Ok(children) => todo.extend(children.into_iter().rev().filter_map(|child| match child {
-                    Ok(child) => Some(child),
-                    Err(failure) => {
-                        failures.push(failure);
-                        None
-                    }
-                })),
-                Err(failure) => failures.push(failure),
+            for child in children(&next) {
+                match child {
+                    Ok(child) => todo.push(child),
+                    Err(failure) => failures.push(failure),
+                }
             }
         }
         found.push(next);
@@ -99,22 +97,24 @@ pub fn walk(root: &Path) -> Outcome<(Vec<LocalEntry>, Vec<Failure>)> {
     Ok((found, failures))
 }
 
-fn children(parent: &LocalEntry) -> Outcome<Vec<Outcome<LocalEntry>>> {
-    let failed = |e: std::io::Error| Failure::io(parent.path.display(), &e);
-    let mut names: Vec<OsString> = Vec::new();
-    for entry in std::fs::read_dir(&parent.path).map_err(failed)? {
-        names.push(entry.map_err(failed)?.file_name());
+/// The entries of a directory, the last name first.
+fn children(parent: &LocalEntry) -> Vec<Outcome<LocalEntry>> {
+    let entries = std::fs::read_dir(&parent.path);
+    let names = entries.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>());
+    match names.at(&parent.path) {
+        Ok(mut names) => {
+            names.sort();
+            names.iter().rev().map(|name| child(parent, name)).collect()
+        }
+        Err(failure) => vec![Err(failure)],
     }
-    names.sort();
-    Ok(names.iter().map(|name| child(parent, name)).collect())
 }
 
 fn child(parent: &LocalEntry, name: &OsStr) -> Outcome<LocalEntry> {
     let path = parent.path.join(name);
     let names = [&parent.names[..], &[name.as_bytes().to_vec()]].concat();
-    std::fs::symlink_metadata(&path)
-        .and_then(|meta| LocalEntry::new(path.clone(), names, &meta))
-        .map_err(|e| Failure::io(path.display(), &e))
+    let meta = std::fs::symlink_metadata(&path).at(&path)?;
+    LocalEntry::new(path.clone(), names, &meta).at(path)
 }
 
 /// The local path of names from the store, below `root`. The manager refuses names with `/` and the name `..`; this
@@ -127,72 +127,66 @@ pub fn below(root: &Path, names: &[Vec<u8>]) -> Outcome<PathBuf> {
     for name in names {
         let bad = name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0));
         if bad {
-            return Err(Failure::usage(format!("{:?} is no name for a local file", String::from_utf8_lossy(name))));
+            bail!(Exit::Usage, "{:?} is no name for a local file", String::from_utf8_lossy(name));
         }
         path.push(OsStr::from_bytes(name));
     }
     Ok(path)
 }
 
-/// A file that appears under its name only when it is complete.
-pub struct Pending {
-    temporary: PathBuf,
+/// A file that appears under its name only when it is complete. A drop removes it.
+pub struct PartialFile {
+    file: NamedTempFile,
     target: PathBuf,
-    file: Option<File>,
 }
 
-impl Pending {
+impl PartialFile {
     /// Starts writing beside `target`. If that is a symbolic link: beside the file that it points to.
     ///
     /// # Errors
     /// The name belongs to something other than a regular file, such as a device, which is not replaced.
-    pub fn create(target: &Path) -> Outcome<Pending> {
-        let target = &match std::fs::symlink_metadata(target) {
-            Ok(meta) if meta.is_symlink() => target.canonicalize().map_err(|e| Failure::io(target.display(), &e))?,
+    pub fn create(target: &Path) -> Outcome<PartialFile> {
+        let target = match std::fs::symlink_metadata(target) {
+            Ok(meta) if meta.is_symlink() => target.canonicalize().at(target)?,
             _ => target.to_path_buf(),
         };
-        if std::fs::metadata(target).is_ok_and(|meta| !meta.is_file()) {
-            let place = target.display();
-            let message = format!("{place}: is no regular file; write into it with `tessera cat TESS:/FILE > {place}`");
-            return Err(Failure::new(Exit::Conflict, message));
+        let place = target.display();
+        if std::fs::metadata(&target).is_ok_and(|meta| !meta.is_file()) {
+            bail!(Exit::Conflict, "{place}: is no regular file; write into it with `tessera cat TESS:/FILE > {place}`");
         }
-        let name = target.file_name().ok_or_else(|| Failure::usage(format!("{} is no file name", target.display())))?;
+        let name = target.file_name().ok_or_else(|| failure!(Exit::Usage, "{place} is no file name"))?;
         // A name may have the maximum length already, so the temporary name uses only part of it.
-        let short = &name.as_bytes()[..name.len().min(200)];
-        let mut temporary = OsString::from(".");
-        temporary.push(OsStr::from_bytes(short));
-        temporary.push(format!(".{:08x}.part", rand::random::<u32>()));
-        let temporary = target.with_file_name(temporary);
-        let file = File::options().create_new(true).write(true).open(&temporary);
-        let file = file.map_err(|e| Failure::io(target.display(), &e))?;
-        crate::cleanup::watch(&temporary);
-        Ok(Pending { temporary, target: target.to_path_buf(), file: Some(file) })
+        let prefix = [b".", &name.as_bytes()[..name.len().min(200)], b"."].concat();
+        let file = tempfile::Builder::new()
+            .prefix(OsStr::from_bytes(&prefix))
+            .suffix(".part")
+            .permissions(Permissions::from_mode(0o666)) // The system applies the umask.
+            .tempfile_in(target.parent().unwrap_or(Path::new("")))
+            .at(&target)?;
+        crate::cleanup::watch(file.path());
+        Ok(PartialFile { file, target })
     }
 
     /// The open file.
-    ///
-    /// # Errors
-    /// The file was already finished.
-    pub fn file(&mut self) -> Outcome<&mut File> {
-        self.file.as_mut().ok_or_else(|| Failure::usage("the file was finished already"))
+    pub fn file(&mut self) -> &mut File {
+        self.file.as_file_mut()
     }
 
     /// Its temporary path.
     pub fn path(&self) -> &Path {
-        &self.temporary
+        self.file.path()
     }
 
     /// Sets its attributes and gives it its name.
     ///
     /// # Errors
     /// The system's, with the name of the file.
-    pub fn finish(mut self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
-        let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
-        if let Some(file) = self.file.take() {
-            set_owner(&file, owner).map_err(failed)?;
-            set_mode(&file, mode).map_err(failed)?;
-            file.set_modified(system_time(mtime_ns)).map_err(failed)?;
-        }
+    pub fn finish(self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
+        let file = self.file.as_file();
+        set_owner(file, owner)
+            .and_then(|()| set_mode(file, mode))
+            .and_then(|()| file.set_modified(system_time(mtime_ns)))
+            .at(&self.target)?;
         self.place()
     }
 
@@ -200,32 +194,21 @@ impl Pending {
     ///
     /// # Errors
     /// The system's, with the name of the file.
-    pub fn place(mut self) -> Outcome {
-        let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
-        std::fs::rename(&self.temporary, &self.target).map_err(failed)?;
-        crate::cleanup::forget(&self.temporary);
-        self.temporary = PathBuf::new();
+    pub fn place(self) -> Outcome {
+        let temporary = self.path().to_path_buf();
+        self.file.persist(&self.target).map_err(|e| e.error).at(&self.target)?;
+        crate::cleanup::forget(&temporary);
         Ok(())
     }
 }
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.temporary.as_os_str().is_empty() {
-            let _ = std::fs::remove_file(&self.temporary);
-            crate::cleanup::forget(&self.temporary);
-        }
-    }
-}
-
 /// Sets the owner, if this process is root. Must precede the change of mode: a change of owner clears set-user-id bits.
-fn set_owner(file: &File, (uid, gid): (u32, u32)) -> std::io::Result<()> {
+fn set_owner(file: &File, (uid, gid): (u32, u32)) -> io::Result<()> {
     if is_root() { std::os::unix::fs::fchown(file, Some(uid), Some(gid)) } else { Ok(()) }
 }
 
-fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))
+fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode & 0o7777))
 }
 
 /// Sets mode, time and owner of a directory whose entries are complete.
@@ -233,13 +216,9 @@ fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
 /// # Errors
 /// The system's, with the name of the directory.
 pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
-    let open = File::open(path);
-    open.and_then(|dir| {
-        dir.set_modified(system_time(mtime_ns))?;
-        set_owner(&dir, owner)?;
-        set_mode(&dir, mode)
-    })
-    .map_err(|e| Failure::io(path.display(), &e))
+    let dir = File::open(path).at(path)?;
+    let times = dir.set_modified(system_time(mtime_ns));
+    times.and_then(|()| set_owner(&dir, owner)).and_then(|()| set_mode(&dir, mode)).at(path)
 }
 
 /// Makes a symbolic link. Replaces a link or file of that name.
@@ -249,12 +228,12 @@ pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)
 pub fn make_symlink(path: &Path, target: &[u8]) -> Outcome {
     let target = OsStr::from_bytes(target);
     let made = match std::os::unix::fs::symlink(target, path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
             std::fs::remove_file(path).and_then(|()| std::os::unix::fs::symlink(target, path))
         }
         made => made,
     };
-    made.map_err(|e| Failure::io(path.display(), &e))
+    made.at(path)
 }
 
 fn system_time(ns: i64) -> SystemTime {
@@ -275,13 +254,13 @@ mod tests {
         std::fs::write(&file, b"old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         std::os::unix::fs::symlink(scratch.path().join("nothing"), &gone).unwrap();
-        let mut pending = Pending::create(&link).unwrap();
-        std::io::Write::write_all(pending.file().unwrap(), b"new").unwrap();
-        pending.place().unwrap();
+        let mut partial = PartialFile::create(&link).unwrap();
+        std::io::Write::write_all(partial.file(), b"new").unwrap();
+        partial.place().unwrap();
         assert_eq!((std::fs::read(&file).unwrap(), std::fs::read_link(&link).unwrap()), (b"new".to_vec(), file));
-        assert!(Pending::create(&gone).is_err());
+        assert!(PartialFile::create(&gone).is_err());
         for special in [Path::new("/dev/null"), scratch.path()] {
-            assert_eq!(Pending::create(special).err().unwrap().exit, Exit::Conflict);
+            assert_eq!(PartialFile::create(special).err().unwrap().exit, Exit::Conflict);
         }
     }
 
@@ -319,11 +298,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("f");
         std::fs::write(&target, "old").unwrap();
-        drop(Pending::create(&target).unwrap());
+        drop(PartialFile::create(&target).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
         let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Pending::create(&target).unwrap().finish(0o640, 5_000_000_007, ours).unwrap();
+        PartialFile::create(&target).unwrap().finish(0o640, 5_000_000_007, ours).unwrap();
         let meta = std::fs::metadata(&target).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0, 0o640, 5, 7));
     }

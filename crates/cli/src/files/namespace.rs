@@ -2,11 +2,11 @@
 
 use super::pool;
 use super::put::hints;
-use super::target::{Target, all_differ, missing, store_path};
+use super::target::{Target, all_differ, missing, split, store_paths};
 use crate::args::{MkdirArgs, MvArgs, RmArgs};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome, bail};
 use crate::remote::Store;
-use crate::term::{Out, units};
+use crate::term::units;
 use serde_json::json;
 use tessera_client::Cancel;
 use tessera_client::path::StorePath;
@@ -17,14 +17,14 @@ use tessera_wire::InodeKind;
 /// # Errors
 /// An argument is not valid, or an entry cannot be removed.
 pub fn rm(args: RmArgs) -> Outcome {
-    let out = Out::new(args.common.output);
-    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let out = args.on.common.output;
+    let paths = store_paths(&args.on.paths)?;
     if paths.iter().any(StorePath::is_root) {
-        return Err(Failure::usage("tess:/ itself cannot be removed; name what is in it"));
+        bail!(Exit::Usage, "tess:/ itself cannot be removed; name what is in it");
     }
-    let store = Store::connect(&args.common)?;
+    let store = Store::connect(&args.on.common)?;
     let mut removed = 0;
-    let ran = pool::each(&out, &paths, |path| match remove(&store, path, args.recursive) {
+    let ran = pool::each(out, &paths, |path| match remove(&store, path, args.recursive) {
         Ok(count) => {
             removed += count;
             Ok(())
@@ -32,19 +32,19 @@ pub fn rm(args: RmArgs) -> Outcome {
         Err(failure) if failure.exit == Exit::NotFound && args.force => Ok(()),
         Err(failure) => Err(failure),
     });
-    match out.json() {
+    match out.json {
         true => out.document(&json!({"removed": removed, "failed": ran.failures.len(), "untried": ran.untried}))?,
         false if args.recursive => out.note(format!("removed {} entries", units::count(removed))),
         false => {}
     }
-    pool::sum(ran)
+    ran.outcome()
 }
 
 fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
     let item = store.stat(path)?;
     match (item.kind() == InodeKind::Directory, recursive) {
         (true, true) => Ok(store.remove_all(path, None, &Cancel::default())?),
-        (true, false) => Err(Failure::usage(format!("{path} is a directory; remove it with --recursive"))),
+        (true, false) => bail!(Exit::Usage, "{path} is a directory; remove it with --recursive"),
         (false, _) => Ok(store.unlink(path, false).map(|()| 1)?),
     }
 }
@@ -54,28 +54,26 @@ fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
 /// # Errors
 /// An argument is not valid, or an entry cannot be moved.
 pub fn mv(args: MvArgs) -> Outcome {
-    let out = Out::new(args.common.output);
-    let Some((target, sources)) = args.paths.split_last().filter(|(_, sources)| !sources.is_empty()) else {
-        return Err(Failure::usage("name at least one source, and the target"));
-    };
-    let sources = sources.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let out = args.common.output;
+    let (sources, target) = split(&args.paths)?;
+    let sources = store_paths(sources)?;
     let store = Store::connect(&args.common)?;
-    let target = Target::in_store(&store, target.as_ref(), sources.len())?;
+    let target = Target::in_store(&store, target, sources.len())?;
     if let Target::IntoNew(directory) = &target {
         return Err(missing("mv", &directory.to_string()));
     }
     let places = sources.iter().map(|from| target.place(from.name())).collect::<Outcome<Vec<_>>>()?;
     all_differ(places.iter().zip(&sources).map(|(to, from)| (to.to_string(), from.to_string())))?;
     let mut moved = Vec::new();
-    let ran = pool::each(&out, sources.iter().zip(places), |(from, to)| {
+    let ran = pool::each(out, sources.iter().zip(places), |(from, to)| {
         store.rename(from, &to, args.no_replace)?;
         moved.push(json!({"from": from.to_string(), "to": to.to_string()}));
         Ok(())
     });
-    if out.json() {
+    if out.json {
         out.document(&json!({"moved": moved, "failed": ran.failures.len(), "untried": ran.untried}))?;
     }
-    pool::sum(ran)
+    ran.outcome()
 }
 
 /// `tessera mkdir`.
@@ -83,25 +81,25 @@ pub fn mv(args: MvArgs) -> Outcome {
 /// # Errors
 /// An argument is not valid, or a directory cannot be made.
 pub fn mkdir(args: MkdirArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.on.common.output;
     let hints = hints(&args.policy)?;
-    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
-    let store = Store::connect(&args.common)?;
+    let paths = store_paths(&args.on.paths)?;
+    let store = Store::connect(&args.on.common)?;
     let mut made = Vec::new();
-    let ran = pool::each(&out, &paths, |path| {
+    let ran = pool::each(out, &paths, |path| {
         match args.parents {
             true => store.mkdir_all(path)?,
             false => store.mkdir(path, false)?,
         };
         store.set_hints(path, &hints)?;
         if !hints.is_empty() {
-            super::policy::warn_if_too_wide(&store, path, &out)?;
+            super::policy::warn_if_too_wide(&store, path, out)?;
         }
         made.push(path.to_string());
         Ok(())
     });
-    if out.json() {
+    if out.json {
         out.document(&json!({"made": made, "failed": ran.failures.len(), "untried": ran.untried}))?;
     }
-    pool::sum(ran)
+    ran.outcome()
 }

@@ -2,10 +2,10 @@
 
 use super::put::hints;
 use super::target::store_path;
-use crate::args::{OutputOptions, PolicyCommand};
+use crate::args::PolicyCommand;
 use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
-use crate::term::{Align, Out, Table};
+use crate::term::{Out, Table};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use tessera_client::path::StorePath;
@@ -21,18 +21,18 @@ pub fn policy(command: PolicyCommand) -> Outcome {
         PolicyCommand::Get { path, common } => {
             let path = store_path(path.as_ref())?;
             let set = Store::connect(&common)?.hints(&path)?;
-            show(&Out::new(common.output), &path.to_string(), &set)
+            show(common.output, &path.to_string(), &set)
         }
         PolicyCommand::Set { path, hints: words, common } => {
             let path = store_path(path.as_ref())?;
             let hints = hints(&words)?;
             let store = Store::connect(&common)?;
             store.set_hints(&path, &hints)?;
-            let out = Out::new(common.output);
-            warn_if_too_wide(&store, &path, &out)?;
-            match out.quiet() {
+            let out = common.output;
+            warn_if_too_wide(&store, &path, out)?;
+            match out.quiet {
                 true => Ok(()),
-                false => show(&out, &path.to_string(), &store.hints(&path)?),
+                false => show(out, &path.to_string(), &store.hints(&path)?),
             }
         }
     }
@@ -40,7 +40,7 @@ pub fn policy(command: PolicyCommand) -> Outcome {
 
 /// Warns when the redundancy of `path` needs more hosts than the cluster has: nothing can be stored there until hosts are
 /// added.
-pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: &Out) -> Outcome {
+pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: Out) -> Outcome {
     let set = store.hints(path)?;
     let Some((_, redundancy)) = set.iter().find(|(name, _)| name == "redundancy") else { return Ok(()) };
     let policy = Policy::from_hints(set.iter().map(|(n, v)| (n.as_str(), v.as_str())))?;
@@ -56,9 +56,8 @@ pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: &Out) -> Ou
     Ok(())
 }
 
-fn list(output: OutputOptions) -> Outcome {
-    let out = Out::new(output);
-    if out.json() {
+fn list(out: Out) -> Outcome {
+    if out.json {
         let one = |h: &tessera_policy::HintSpec| json!({"name": h.name, "allowed": h.allowed, "default": h.default, "help": h.help});
         return out.document(&Value::Array(HINTS.iter().map(one).collect()));
     }
@@ -75,19 +74,19 @@ fn list(output: OutputOptions) -> Outcome {
 }
 
 /// Prints the hints in effect, and whether each was set or is the default.
-fn show(out: &Out, path: &str, set: &[(String, String)]) -> Outcome {
+fn show(out: Out, path: &str, set: &[(String, String)]) -> Outcome {
     let pairs = set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let policy = Policy::from_hints(pairs).map_err(|e| Failure::from(e).of(path))?;
     let rows = policy.to_hints();
     let is_set = |name: &str| set.iter().any(|(n, _)| n == name);
-    if out.json() {
+    if out.json {
         let one = |(name, value): &(&str, String)| (name.to_string(), json!({"value": value, "set": is_set(name)}));
         let map: Map<String, Value> = rows.iter().map(one).collect();
         return out.document(&json!({"path": path, "policy": map}));
     }
-    let mut table = Table::new([("hint", Align::Left), ("value", Align::Left), ("", Align::Left)]);
+    let mut table = Table::new("lll", &["hint", "value", ""]);
     for (name, value) in rows {
         table.row([name.into(), value, if is_set(name) { "set" } else { "default" }.into()]);
     }
-    table.lines().iter().try_for_each(|line| out.line(line))
+    out.table(&table)
 }

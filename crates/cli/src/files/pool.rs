@@ -1,7 +1,7 @@
 //! Runs many transfers at once. Small files go side by side, because each mostly waits. Large files go two at a time,
 //! because each saturates the network and holds buffers.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::term::Out;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -29,30 +29,44 @@ impl Tally {
         self.failures.extend(minor.failures);
         self
     }
+
+    /// The failure that sums up the run. Each failure was already printed, so a single one gets no summary.
+    ///
+    /// # Errors
+    /// The run had failures.
+    pub fn outcome(self) -> Outcome {
+        let Some(first) = self.failures.first() else { return Ok(()) };
+        let exit = if self.failures.iter().all(|f| f.exit == first.exit) { first.exit } else { Exit::Failed };
+        match (self.failures.len(), self.untried) {
+            (1, 0) => Err(Failure::silent(exit)),
+            _ if self.failures.iter().any(|f| f.message.is_empty()) => Err(Failure::silent(exit)),
+            (n, 0) => bail!(exit, "{n} failed"),
+            (n, left) => bail!(exit, "{n} failed, {left} were not tried after that"),
+        }
+    }
 }
 
-/// Runs `work` on every item, at most `jobs` at once. Failures are passed to `tell` as they happen. A failure that the
-/// next item would meet, too (unreachable, no space, refused), ends the run.
+/// Runs `work` on every item, at most `jobs` at once; `size` is the length of an item's file in bytes. Failures are passed
+/// to `warn` as they happen. A failure that the next item would meet, too (unreachable, no space, refused), ends the run.
 pub fn run<T: Send>(
-    items: Vec<(u64, T)>,
+    items: Vec<T>,
+    size: impl Fn(&T) -> u64,
     jobs: usize,
     work: impl Fn(T) -> Outcome + Sync,
-    tell: impl Fn(&Failure) + Sync,
+    warn: impl Fn(&Failure) + Sync,
 ) -> Tally {
     let jobs = jobs.max(1);
-    let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|(len, _)| *len > LARGE_BYTES);
+    let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|item| size(item) > LARGE_BYTES);
     let queues = [Mutex::new(large), Mutex::new(small)];
     let (failures, done, stop) = (Mutex::new(Vec::new()), AtomicU64::new(0), AtomicBool::new(false));
     let worker = |order: &[usize]| {
         while !stop.load(Ordering::Relaxed) {
-            let Some((_, item)) = order.iter().find_map(|i| queues[*i].lock().pop_front()) else { return };
+            let Some(item) = order.iter().find_map(|i| queues[*i].lock().pop_front()) else { return };
             match work(item) {
                 Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
                 Err(failure) => {
-                    tell(&failure);
-                    if is_general(&failure) {
-                        stop.store(true, Ordering::Relaxed);
-                    }
+                    warn(&failure);
+                    stop.fetch_or(is_general(&failure), Ordering::Relaxed);
                     failures.lock().push(failure);
                 }
             }
@@ -72,7 +86,7 @@ pub fn run<T: Send>(
 
 /// Runs `work` on one item after the other and prints failures as they happen. Ends early for the same failures as
 /// [`run`].
-pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Tally {
+pub fn each<T>(out: Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Tally {
     let mut ran = Tally::default();
     let mut items = items.into_iter();
     for item in items.by_ref() {
@@ -102,20 +116,9 @@ fn is_general(failure: &Failure) -> bool {
         || matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)
 }
 
-/// The failure that sums up a run. Each failure was already printed, so a single one gets no summary.
-///
-/// # Errors
-/// The run had failures.
-pub fn sum(ran: Tally) -> Outcome {
-    let Tally { untried, failures, .. } = ran;
-    let Some(first) = failures.first() else { return Ok(()) };
-    let exit = if failures.iter().all(|f| f.exit == first.exit) { first.exit } else { Exit::Failed };
-    match (failures.len(), untried) {
-        (1, 0) => Err(Failure { exit, message: String::new() }),
-        _ if failures.iter().any(|f| f.message.is_empty()) => Err(Failure { exit, message: String::new() }),
-        (n, 0) => Err(Failure::new(exit, format!("{n} failed"))),
-        (n, left) => Err(Failure::new(exit, format!("{n} failed, {left} were not tried after that"))),
-    }
+/// Notes the entries of a tree that are not transferred, and returns them.
+pub fn note_skipped(out: Out, names: impl Iterator<Item = String>) -> Vec<String> {
+    names.inspect(|name| out.note(format!("skipped {name}: neither file, directory nor symbolic link"))).collect()
 }
 
 #[cfg(test)]
@@ -126,8 +129,7 @@ mod tests {
     fn every_item_is_done_once_whatever_its_size() {
         for jobs in [1, 2, 16] {
             let sum = AtomicU64::new(0);
-            let items = (0..100u64).map(|i| ((i % 3) * LARGE_BYTES, i)).collect();
-            let ran = run(items, jobs, |i| count(&sum, i), |_| ());
+            let ran = run((0..100u64).collect(), |i| (i % 3) * LARGE_BYTES, jobs, |i| count(&sum, i), |_| ());
             assert_eq!((ran.done, ran.untried, ran.failures.len()), (100, 0, 0));
             assert_eq!(sum.into_inner(), 4950);
         }
@@ -146,7 +148,7 @@ mod tests {
                 0 => Err(Failure::new(exit, "no")),
                 _ => count(&done, 1),
             };
-            let ran = run((0..10).map(|i| (0, i)).collect(), 1, work, |_| ());
+            let ran = run((0..10).collect(), |_| 0, 1, work, |_| ());
             assert_eq!(ran.done, done.into_inner());
             (ran.failures.len(), ran.done, ran.untried)
         };

@@ -1,12 +1,13 @@
 //! `tessera ls`, `stat`, `versions`.
 
 use super::pool;
-use super::target::store_path;
+use super::target::{store_path, store_paths};
 use crate::args::{LsArgs, StatArgs, VersionsArgs};
 use crate::exit::Outcome;
 use crate::remote::{Item, Store};
-use crate::term::{Align, Out, Table, name_text, units};
+use crate::term::{Out, Table, name_text, units};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use tessera_client::path::StorePath;
 use tessera_client::similarity::Similarity;
 use tessera_wire::meta::VersionInfo;
@@ -17,28 +18,28 @@ use tessera_wire::{InodeKind, hex};
 /// # Errors
 /// A path does not exist, or the manager cannot be reached.
 pub fn ls(args: LsArgs) -> Outcome {
-    let out = Out::new(args.common.output);
-    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let out = args.common.output;
+    let paths = store_paths(&args.paths)?;
     let store = Store::connect(&args.common)?;
-    let ran = pool::each(&out, &paths, |path| {
+    let ran = pool::each(out, &paths, |path| {
         let item = store.item(path)?;
         if item.kind() != InodeKind::Directory {
-            return print(&out, &[item], args.long, &shown(path));
+            return print(out, &[item], args.long, &shown(path));
         }
-        if paths.len() > 1 && !args.recursive && !out.json() {
+        if paths.len() > 1 && !args.recursive && !out.json {
             out.line(format!("{}:", shown(path)))?;
         }
-        directory(&store, &out, path, &args)
+        directory(&store, out, path, &args)
     });
-    pool::sum(ran).and(out.flush())
+    ran.outcome()
 }
 
 /// Prints directories as they arrive, without waiting for the whole tree.
-fn directory(store: &Store, out: &Out, path: &StorePath, args: &LsArgs) -> Outcome {
+fn directory(store: &Store, out: Out, path: &StorePath, args: &LsArgs) -> Outcome {
     let mut todo = vec![path.clone()];
     while let Some(path) = todo.pop() {
         let items = store.items(&path)?;
-        if args.recursive && !out.json() {
+        if args.recursive && !out.json {
             out.line(format!("{}:", shown(&path)))?;
         }
         if args.recursive {
@@ -46,7 +47,7 @@ fn directory(store: &Store, out: &Out, path: &StorePath, args: &LsArgs) -> Outco
             todo.extend(below.map(|i| i.path.clone()));
         }
         print(out, &items, args.long, "")?;
-        if args.recursive && !out.json() && !todo.is_empty() {
+        if args.recursive && !out.json && !todo.is_empty() {
             out.line("")?;
         }
     }
@@ -58,8 +59,8 @@ fn shown(path: &StorePath) -> String {
     format!("{}/{}", tessera_client::path::SCHEME, names.join("/"))
 }
 
-fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
-    if out.json() {
+fn print(out: Out, items: &[Item], long: bool, whole: &str) -> Outcome {
+    if out.json {
         return items.iter().try_for_each(|item| out.document(&document(item)));
     }
     let name = |item: &Item| match whole {
@@ -70,13 +71,7 @@ fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
         let mark = |item: &Item| if item.kind() == InodeKind::Directory { "/" } else { "" };
         return items.iter().try_for_each(|item| out.line(format!("{}{}", name(item), mark(item))));
     }
-    let mut table = Table::new([
-        ("mode", Align::Left),
-        ("version", Align::Right),
-        ("size", Align::Right),
-        ("modified (UTC)", Align::Left),
-        ("name", Align::Left),
-    ]);
+    let mut table = Table::new("lrrll", &["mode", "version", "size", "modified (UTC)", "name"]);
     for item in items {
         let arrow = match item.kind() {
             InodeKind::Symlink => format!(" -> {}", name_text(&item.symlink_target)),
@@ -92,7 +87,7 @@ fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
             format!("{}{arrow}", name(item)),
         ]);
     }
-    if table.is_empty() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
+    if table.is_empty() { Ok(()) } else { out.table(&table) }
 }
 
 fn letter(kind: InodeKind) -> char {
@@ -108,17 +103,8 @@ fn letter(kind: InodeKind) -> char {
     }
 }
 
-fn kind_name(kind: InodeKind) -> &'static str {
-    match kind {
-        InodeKind::Directory => "directory",
-        InodeKind::Symlink => "symlink",
-        InodeKind::File => "file",
-        InodeKind::Fifo => "fifo",
-        InodeKind::Socket => "socket",
-        InodeKind::CharDevice => "char-device",
-        InodeKind::BlockDevice => "block-device",
-        InodeKind::Unknown => "unknown",
-    }
+fn kind_name(kind: InodeKind) -> String {
+    units::enum_name(kind.as_str_name(), "INODE_KIND_")
 }
 
 /// An inode as JSON (docs/config.md, section 4).
@@ -151,33 +137,29 @@ fn document(item: &Item) -> Value {
 /// # Errors
 /// A path does not exist, or the manager cannot be reached.
 pub fn stat(args: StatArgs) -> Outcome {
-    let out = Out::new(args.common.output);
-    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
-    let store = Store::connect(&args.common)?;
-    let ran = pool::each(&out, paths.iter().enumerate(), |(i, path)| {
+    let out = args.on.common.output;
+    let paths = store_paths(&args.on.paths)?;
+    let store = Store::connect(&args.on.common)?;
+    let ran = pool::each(out, paths.iter().enumerate(), |(i, path)| {
         let item = store.item(path)?;
         let hints = store.hints(path)?;
-        if out.json() {
+        if out.json {
             let mut value = document(&item);
-            value["hints"] = hints
-                .iter()
-                .map(|(n, v)| (n.clone(), Value::from(v.clone())))
-                .collect::<serde_json::Map<_, _>>()
-                .into();
+            value["hints"] = json!(hints.into_iter().collect::<BTreeMap<_, _>>());
             return out.document(&value);
         }
         if i > 0 {
             out.line("")?;
         }
-        describe(&out, &item, &hints)
+        describe(out, &item, &hints)
     });
-    pool::sum(ran).and(out.flush())
+    ran.outcome()
 }
 
-fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
+fn describe(out: Out, item: &Item, hints: &[(String, String)]) -> Outcome {
     let row = |name: &str, value: String| out.line(format!("{name:<10} {value}"));
     row("path", shown(&item.path))?;
-    row("kind", kind_name(item.kind()).into())?;
+    row("kind", kind_name(item.kind()))?;
     if item.kind() == InodeKind::Symlink {
         row("target", name_text(&item.symlink_target))?;
     }
@@ -200,38 +182,30 @@ fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
 /// # Errors
 /// A path does not exist, or the manager cannot be reached.
 pub fn versions(args: VersionsArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.common.output;
     let path = store_path(args.path.as_ref())?;
     let store = Store::connect(&args.common)?;
     let versions: Vec<(VersionInfo, Option<Similarity>)> = match args.similarity {
         true => store.similarity(&path)?.into_iter().map(|s| (s.version, Some(s))).collect(),
         false => store.versions(&path)?.into_iter().map(|version| (version, None)).collect(),
     };
-    if out.json() {
-        for (v, similarity) in &versions {
-            let mut shown = json!({
+    let (mut align, mut headings) = ("rrrrl", vec!["number", "id", "size", "new bytes", "committed (UTC)"]);
+    if args.similarity {
+        align = "rrrrlrr";
+        headings.extend(["in the one before", "in all before"]);
+    }
+    let mut table = Table::new(align, &headings);
+    for (v, similarity) in &versions {
+        if out.json {
+            let mut document = json!({
                 "version": v.version, "number": v.number, "size_bytes": v.size_bytes,
                 "committed": units::rfc3339(v.committed_ns), "new_bytes": v.new_bytes,
             });
             if let Some(similarity) = similarity {
-                shown["similarity"] = json!(similarity);
+                document["similarity"] = json!(similarity);
             }
-            out.document(&shown)?;
+            out.document(&document)?;
         }
-        return out.flush();
-    }
-    let mut columns = vec![
-        ("number", Align::Right),
-        ("id", Align::Right),
-        ("size", Align::Right),
-        ("new bytes", Align::Right),
-        ("committed (UTC)", Align::Left),
-    ];
-    if args.similarity {
-        columns.extend([("in the one before", Align::Right), ("in all before", Align::Right)]);
-    }
-    let mut table = Table::new(columns);
-    for (v, similarity) in &versions {
         let mut row = vec![
             v.number.to_string(),
             v.version.to_string(),
@@ -244,6 +218,5 @@ pub fn versions(args: VersionsArgs) -> Outcome {
         row.extend(parts.map(|(part, whole)| units::percent(part, whole)));
         table.row(row);
     }
-    table.lines().iter().try_for_each(|line| out.line(line))?;
-    out.flush()
+    if out.json { Ok(()) } else { out.table(&table) }
 }

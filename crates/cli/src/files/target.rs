@@ -2,9 +2,9 @@
 //! are several sources; else as the target. `put` and `get` create a missing target that ends with a slash, as `rsync` does,
 //! so that the same command always stores to the same names.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crate::remote::Store;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
@@ -14,9 +14,31 @@ use tessera_wire::InodeKind;
 /// # Errors
 /// A usage error that names the argument.
 pub fn store_path(word: &OsStr) -> Outcome<StorePath> {
-    match word.as_bytes().strip_prefix(tessera_client::path::SCHEME.as_bytes()) {
-        Some(path) => StorePath::from_bytes(path).map_err(|e| Failure::usage(e.to_string())),
-        None => StorePath::parse(&word.to_string_lossy()).map_err(|e| Failure::usage(e.to_string())),
+    Ok(match word.as_bytes().strip_prefix(tessera_client::path::SCHEME.as_bytes()) {
+        Some(path) => StorePath::from_bytes(path)?,
+        None => StorePath::parse(&word.to_string_lossy())?,
+    })
+}
+
+/// Parses arguments as store paths.
+///
+/// # Errors
+/// As [`store_path`].
+pub fn store_paths(words: &[OsString]) -> Outcome<Vec<StorePath>> {
+    words.iter().map(|word| store_path(word)).collect()
+}
+
+/// Splits the arguments into sources and target. The target is the last one.
+///
+/// # Errors
+/// There are fewer than two arguments, or one is empty.
+pub fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
+    if paths.iter().any(|p| p.is_empty()) {
+        bail!(Exit::Usage, "`''` is not a path; name a file, a directory or `-`");
+    }
+    match paths.split_last() {
+        Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),
+        _ => bail!(Exit::Usage, "name at least one source, and the target"),
     }
 }
 
@@ -42,18 +64,15 @@ impl Target<StorePath> {
         let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
         match store.item(&path) {
             Ok(entry) if entry.kind() == InodeKind::Directory => Ok(Target::Into(path)),
-            Ok(_) if wants_directory => Err(Failure::usage(format!("{shown} is not a directory"))),
+            Ok(_) if wants_directory => bail!(Exit::Usage, "{shown} is not a directory"),
             Ok(_) => Ok(Target::As(path)),
-            Err(failure) if failure.exit == Exit::NotFound => {
-                let above = path.split_last().map(|(above, _)| above);
-                match above.ok().map(|above| (store.item(&above), above)) {
-                    Some((Err(failure), above)) if failure.exit == Exit::NotFound => {
-                        Err(missing(&shown, &above.brief()))
-                    }
-                    _ if wants_directory => Ok(Target::IntoNew(path)),
-                    _ => Ok(Target::As(path)),
+            Err(failure) if failure.exit == Exit::NotFound => match path.split_last() {
+                Ok((above, _)) if store.item(&above).is_err_and(|failure| failure.exit == Exit::NotFound) => {
+                    Err(missing(&shown, &above.brief()))
                 }
-            }
+                _ if wants_directory => Ok(Target::IntoNew(path)),
+                _ => Ok(Target::As(path)),
+            },
             Err(failure) => Err(failure),
         }
     }
@@ -63,19 +82,17 @@ impl Target<StorePath> {
     /// # Errors
     /// The path would not be valid.
     pub fn place(&self, name: Option<&[u8]>) -> Outcome<StorePath> {
-        match (self, name) {
-            (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => Ok(path.clone()),
-            (Target::Into(path) | Target::IntoNew(path), Some(name)) => {
-                path.join(name).map_err(|e| Failure::usage(e.to_string()))
-            }
-        }
+        Ok(match (self, name) {
+            (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => path.clone(),
+            (Target::Into(path) | Target::IntoNew(path), Some(name)) => path.join(name)?,
+        })
     }
 }
 
 /// The failure for a target whose parent directory is missing.
 pub fn missing(target: &str, directory: &str) -> Failure {
     let way_out = "make it with `tessera mkdir --parents`";
-    Failure::new(Exit::NotFound, format!("{target}: there is no directory {directory}; {way_out}"))
+    failure!(Exit::NotFound, "{target}: there is no directory {directory}; {way_out}")
 }
 
 /// Refuses two sources that would get the same name.
@@ -85,10 +102,9 @@ pub fn missing(target: &str, directory: &str) -> Failure {
 pub fn all_differ(places: impl IntoIterator<Item = (String, String)>) -> Outcome {
     let mut taken = std::collections::HashMap::new();
     for (to, from) in places {
-        if let Some(other) = taken.get(&to) {
-            return Err(Failure::usage(format!("{other} and {from} would both become {to}; give them other names")));
+        if let Some(other) = taken.insert(to.clone(), from.clone()) {
+            bail!(Exit::Usage, "{other} and {from} would both become {to}; give them other names");
         }
-        taken.insert(to, from);
     }
     Ok(())
 }

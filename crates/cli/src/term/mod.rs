@@ -7,4 +7,4 @@ pub mod units;
 
 pub use out::{Out, name_text};
 pub use progress::Progress;
-pub use table::{Align, Table};
+pub use table::Table;

@@ -1,91 +1,111 @@
 //! Stdout and stderr: results, notes, JSON. A closed pipe (`| head`) ends the output without a panic.
 
-use crate::args::OutputOptions;
-use crate::exit::{Exit, Failure, Outcome};
+use super::Table;
+use crate::exit::{At, Exit, Failure, Outcome};
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
-/// Where and how a command prints.
-#[derive(Debug, Clone, Copy)]
+/// How a command prints.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Out {
-    output: OutputOptions,
+    /// Print only results and errors.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// One JSON document, or one per line, on stdout; errors as JSON on stderr (docs/config.md, section 4).
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl Out {
-    /// Output with the user's options.
-    pub fn new(output: OutputOptions) -> Self {
-        Out { output }
-    }
-
-    /// Whether results are JSON.
-    pub fn json(&self) -> bool {
-        self.output.json
-    }
-
-    /// Whether notes are suppressed.
-    pub fn quiet(&self) -> bool {
-        self.output.quiet
+    /// Whether facts for people are printed to stderr.
+    pub fn has_notes(self) -> bool {
+        !self.quiet && !self.json
     }
 
     /// Whether progress bars can be drawn.
-    pub fn draws(&self) -> bool {
-        !self.output.quiet && !self.output.json && io::stderr().is_terminal()
+    pub fn draws(self) -> bool {
+        self.has_notes() && io::stderr().is_terminal()
     }
 
-    /// Prints one line of a result.
+    /// Prints one line of a result. Stdout is line-buffered, so the line needs no flush.
     ///
     /// # Errors
     /// Stdout cannot be written.
-    pub fn line(&self, line: impl AsRef<str>) -> Outcome {
+    pub fn line(self, line: impl AsRef<str>) -> Outcome {
         let mut out = io::stdout().lock();
-        out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(|e| stdout_failed(&e))
+        written(out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")))
+    }
+
+    /// Prints a table.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn table(self, table: &Table) -> Outcome {
+        table.lines().iter().try_for_each(|line| self.line(line))
     }
 
     /// Prints one JSON document on its own line.
     ///
     /// # Errors
     /// Stdout cannot be written.
-    pub fn document(&self, value: &serde_json::Value) -> Outcome {
+    pub fn document(self, value: &Value) -> Outcome {
         self.line(value.to_string())
+    }
+
+    /// Prints a result: with `--json` the document, else the line.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn result(self, document: &Value, line: impl AsRef<str>) -> Outcome {
+        if self.json { self.document(document) } else { self.line(line) }
+    }
+
+    /// Prints a summary: with `--json` the document to stdout, else the line to stderr.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn summary(self, document: &Value, line: impl AsRef<str>) -> Outcome {
+        self.note(line);
+        if self.json { self.document(document) } else { Ok(()) }
     }
 
     /// Flushes stdout.
     ///
     /// # Errors
     /// Stdout cannot be written.
-    pub fn flush(&self) -> Outcome {
-        io::stdout().flush().map_err(|e| stdout_failed(&e))
+    pub fn flush(self) -> Outcome {
+        written(io::stdout().flush())
     }
 
     /// Prints a fact for people to stderr. Suppressed by `--quiet` and `--json`.
-    pub fn note(&self, line: impl AsRef<str>) {
-        if !self.output.quiet && !self.output.json {
+    pub fn note(self, line: impl AsRef<str>) {
+        if self.has_notes() {
             let _ = writeln!(io::stderr(), "{}", line.as_ref());
         }
     }
 
     /// Warns of something that will go wrong later; on stderr, even with `--quiet`.
-    pub fn caution(&self, message: impl Into<String>) {
-        let message = message.into();
-        let line = match self.output.json {
-            true => serde_json::json!({"warning": message}).to_string(),
+    pub fn caution(self, message: String) {
+        let line = match self.json {
+            true => json!({"warning": message}).to_string(),
             false => format!("tessera: warning: {message}"),
         };
         let _ = writeln!(io::stderr(), "{line}");
     }
 
     /// Reports a failure that did not end the command; on stderr, even with `--quiet`.
-    pub fn warn(&self, failure: &Failure) {
+    pub fn warn(self, failure: &Failure) {
         if !crate::cleanup::is_interrupted() {
-            failure.report(self.output.json);
+            failure.report(self.json);
         }
     }
 }
 
-/// The failure for a write to stdout. A closed pipe gets an empty message: nothing is reported.
-pub fn stdout_failed(error: &io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure { exit: Exit::Failed, message: String::new() },
-        _ => Failure::io("stdout", error),
+/// The outcome of a write to stdout. A closed pipe gets an empty message: nothing is reported.
+fn written(outcome: io::Result<()>) -> Outcome {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(Exit::Failed)),
+        outcome => outcome.at("stdout"),
     }
 }
 

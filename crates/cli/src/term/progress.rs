@@ -2,9 +2,9 @@
 //! nothing with `--quiet` or `--json`.
 
 use super::{Out, units};
+use crate::exit::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval of the plain lines.
@@ -12,119 +12,83 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Progress of one command; its threads share it.
 pub struct Progress {
-    verb: &'static str,
-    bar: Option<ProgressBar>,
-    lines: bool,
-    total: AtomicU64,
-    done: AtomicU64,
-    started: Instant,
-    last_line: Mutex<Instant>,
+    out: Out,
+    bar: ProgressBar,
+    /// When the last plain line was printed; `None`: there are no plain lines.
+    last_line: Option<Mutex<Instant>>,
 }
 
 impl Progress {
     /// Progress in bytes towards `total_bytes`, if known.
-    pub fn bytes(out: &Out, verb: &'static str, total_bytes: Option<u64>) -> Self {
+    pub fn bytes(out: Out, verb: &'static str, total_bytes: Option<u64>) -> Self {
         let template = match total_bytes {
             Some(_) => "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
             None => "{prefix} {spinner} {binary_bytes}  {binary_bytes_per_sec}",
         };
-        Self::new(out, verb, total_bytes, template)
+        let last_line = (out.has_notes() && !out.draws()).then(|| Mutex::new(Instant::now()));
+        Progress { last_line, ..Self::new(out, verb, total_bytes, template) }
     }
 
-    /// Progress in items.
-    pub fn things(out: &Out, verb: &'static str, total: Option<u64>) -> Self {
-        let template = match total {
-            Some(_) => "{prefix} {wide_bar} {human_pos} of {human_len} {msg}  {eta} left",
-            None => "{prefix} {spinner} {human_pos} {msg}",
-        };
-        let mut progress = Self::new(out, verb, total, template);
-        progress.lines = false;
-        progress
+    /// Progress in items towards a total that [`Progress::set`] sets.
+    pub fn items(out: Out, verb: &'static str) -> Self {
+        Self::new(out, verb, Some(0), "{prefix} {wide_bar} {human_pos} of {human_len} {msg}  {eta} left")
     }
 
-    fn new(out: &Out, verb: &'static str, total: Option<u64>, template: &str) -> Self {
-        let bar = out.draws().then(|| {
-            let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(8));
-            // The templates above are constants. A wrong one falls back to the plain style.
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_prefix(verb);
-            bar
-        });
-        let now = Instant::now();
-        Progress {
-            verb,
-            lines: bar.is_none() && !out.quiet() && !out.json(),
-            bar,
-            total: AtomicU64::new(total.unwrap_or(0)),
-            done: AtomicU64::new(0),
-            started: now,
-            last_line: Mutex::new(now),
-        }
+    fn new(out: Out, verb: &'static str, total: Option<u64>, template: &str) -> Self {
+        let target = if out.draws() { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(total, target).with_prefix(verb);
+        // The templates above are constants. A wrong one falls back to the plain style.
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { out, bar, last_line: None }
     }
 
     /// Adds to the amount done.
     pub fn add(&self, amount: u64) {
-        let done = self.done.fetch_add(amount, Ordering::Relaxed) + amount;
-        if let Some(bar) = &self.bar {
-            bar.set_position(done);
-        }
-        if self.lines {
-            self.maybe_line(done);
-        }
+        self.bar.inc(amount);
+        self.print_line_when_due();
     }
 
     /// Sets the amount done and the total.
     pub fn set(&self, done: u64, total: u64) {
-        self.done.store(done, Ordering::Relaxed);
-        self.total.store(total, Ordering::Relaxed);
-        if let Some(bar) = &self.bar {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-        if self.lines {
-            self.maybe_line(done);
-        }
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.print_line_when_due();
     }
 
     /// Sets a short message.
-    pub fn message(&self, text: impl Into<String>) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(text.into());
-        }
+    pub fn message(&self, text: &'static str) {
+        self.bar.set_message(text);
     }
 
-    /// Hides the bar while `say` prints.
-    pub fn suspend(&self, say: impl FnOnce()) {
-        match &self.bar {
-            Some(bar) => bar.suspend(say),
-            None => say(),
-        }
+    /// Reports a failure that did not end the command. The bar is hidden meanwhile.
+    pub fn warn(&self, failure: &Failure) {
+        self.bar.suspend(|| self.out.warn(failure));
     }
 
     /// The amount done so far.
     pub fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
+        self.bar.position()
     }
 
     /// Time since the start.
     pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        self.bar.elapsed()
     }
 
     /// Removes the bar.
     pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        let done = self.done();
+        self.bar.finish_and_clear(); // This sets the position to the total.
+        self.bar.set_position(done);
     }
 
-    fn maybe_line(&self, done: u64) {
-        let Some(mut last) = self.last_line.try_lock() else { return };
-        if last.elapsed() < LINE_EVERY {
-            return;
+    fn print_line_when_due(&self) {
+        let Some(mut last) = self.last_line.as_ref().and_then(Mutex::try_lock) else { return };
+        if last.elapsed() >= LINE_EVERY {
+            *last = Instant::now();
+            let (verb, total) = (self.bar.prefix(), self.bar.length().unwrap_or(0));
+            eprintln!("{}", line(&verb, self.done(), total, self.elapsed()));
         }
-        *last = Instant::now();
-        eprintln!("{}", line(self.verb, done, self.total.load(Ordering::Relaxed), self.started.elapsed()));
     }
 }
 

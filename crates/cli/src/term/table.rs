@@ -1,25 +1,17 @@
 //! Columns that line up.
 
-/// Alignment of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
-    /// Text.
-    Left,
-    /// Numbers.
-    Right,
-}
-
 /// Rows of text under headings.
 #[derive(Debug, Clone)]
 pub struct Table {
-    headings: Vec<(String, Align)>,
+    align: &'static str,
+    /// The headings, then the rows.
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
-    pub fn new<'a>(headings: impl IntoIterator<Item = (&'a str, Align)>) -> Self {
-        Table { headings: headings.into_iter().map(|(h, a)| (h.to_string(), a)).collect(), rows: Vec::new() }
+    /// A table with these headings. `align` has one letter for each column: `l` (left, text) or `r` (right, numbers).
+    pub fn new(align: &'static str, headings: &[&str]) -> Self {
+        Table { align, rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
     /// Adds a row; missing cells are empty.
@@ -27,40 +19,22 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether there are no rows.
+    /// Whether there are only headings.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.len() == 1
     }
 
-    /// The lines, headings first.
+    /// The lines, headings first. A character counts as one cell, which is right for the usual scripts of names.
     pub fn lines(&self) -> Vec<String> {
-        let widths: Vec<usize> = (0..self.headings.len())
-            .map(|i| {
-                let cells = self.rows.iter().filter_map(|r| r.get(i)).map(|c| width(c));
-                cells.chain([width(&self.headings[i].0)]).max().unwrap_or(0)
-            })
-            .collect();
-        let headings: Vec<String> = self.headings.iter().map(|(h, _)| h.clone()).collect();
-        std::iter::once(&headings).chain(&self.rows).map(|row| self.line(row, &widths)).collect()
+        let width = |i: usize| self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
+        let columns: Vec<(char, usize)> = self.align.chars().enumerate().map(|(i, align)| (align, width(i))).collect();
+        let cell = |(text, (align, width)): (&String, &(char, usize))| match align {
+            'r' => format!("{text:>width$}"),
+            _ => format!("{text:<width$}"),
+        };
+        let line = |row: &Vec<String>| row.iter().zip(&columns).map(cell).collect::<Vec<_>>().join("  ");
+        self.rows.iter().map(|row| line(row).trim_end().to_string()).collect()
     }
-
-    fn line(&self, row: &[String], widths: &[usize]) -> String {
-        let empty = String::new();
-        let cells = widths.iter().enumerate().map(|(i, w)| {
-            let cell = row.get(i).unwrap_or(&empty);
-            let gap = " ".repeat(w.saturating_sub(width(cell)));
-            match self.headings[i].1 {
-                Align::Left => format!("{cell}{gap}"),
-                Align::Right => format!("{gap}{cell}"),
-            }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
-    }
-}
-
-/// Width on a terminal in cells: one a character, which is right for the usual scripts of names.
-fn width(text: &str) -> usize {
-    text.chars().count()
 }
 
 #[cfg(test)]
@@ -69,7 +43,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new([("name", Align::Left), ("size", Align::Right)]);
+        let mut table = Table::new("lr", &["name", "size"]);
         table.row(["ä".into(), "1".into()]);
         table.row(["longer".into(), "1,000".into()]);
         assert_eq!(table.lines(), ["name     size", "ä           1", "longer  1,000"]);

@@ -1,5 +1,6 @@
 //! Numbers with units: formatting and parsing.
 
+use std::ops::Range;
 use std::time::Duration;
 pub use tessera_policy::human_size as bytes;
 
@@ -22,20 +23,29 @@ pub fn duration(time: Duration) -> String {
 
 /// With thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
+    indicatif::HumanCount(number).to_string()
 }
 
 /// A count with its noun: "1 file", "2 files".
-pub fn things(number: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+pub fn plural(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// "2 files, 1 symbolic link"; links only if there are some.
+pub fn files_and_links(files: u64, links: u64) -> String {
+    let links = if links > 0 { format!(", {}", plural(links, "symbolic link")) } else { String::new() };
+    plural(files, "file") + &links
+}
+
+/// Counts with what each one counts, without those that are 0: "2 late, 1 bad".
+pub fn clauses(counts: impl IntoIterator<Item = (u64, &'static str)>, separator: &str) -> String {
+    let clauses = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(n)));
+    clauses.collect::<Vec<_>>().join(separator)
+}
+
+/// A value of a protobuf enum in words: `INODE_KIND_CHAR_DEVICE` without its prefix is `char-device`.
+pub fn enum_name(value: &str, prefix: &str) -> String {
+    value.trim_start_matches(prefix).to_lowercase().replace('_', "-")
 }
 
 /// `12.3 %`; 0 of 0 is 0 %.
@@ -76,16 +86,12 @@ fn civil(days: i64) -> (i64, i64, i64) {
 /// `drwxr-xr-x`.
 pub fn mode(kind: char, mode: u32) -> String {
     let mut out = String::from(kind);
-    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+    for (shift, special, set) in [(6, 0o4000, "sS"), (3, 0o2000, "sS"), (0, 0o1000, "tT")] {
         let bits = mode >> shift;
         out.push(if bits & 4 != 0 { 'r' } else { '-' });
         out.push(if bits & 2 != 0 { 'w' } else { '-' });
-        out.push(match (bits & 1 != 0, mode & special != 0) {
-            (true, true) => letter,
-            (false, true) => letter.to_ascii_uppercase(),
-            (true, false) => 'x',
-            (false, false) => '-',
-        });
+        let letters = if mode & special != 0 { set } else { "x-" };
+        out.push_str(if bits & 1 != 0 { &letters[..1] } else { &letters[1..] });
     }
     out
 }
@@ -99,19 +105,21 @@ pub fn bar(part: u64, whole: u64, width: usize) -> String {
     format!("{}{}", "█".repeat(filled), "░".repeat(width - filled))
 }
 
-/// Parses `START..END`, both sizes and both optional: (start, end or `None` for the end of the file).
+/// Parses `START..END`, both sizes and both optional; without END the range has no end.
 ///
 /// # Errors
 /// The text is no range, or the range ends before it starts.
-pub fn parse_range(text: &str) -> Result<(u64, Option<u64>), String> {
+pub fn parse_range(text: &str) -> Result<Range<u64>, String> {
     let form = || format!("{text:?} is not a range; write START..END in bytes or with K, M, G (1M..1028K)");
+    let size = |text: &str, default| match text {
+        "" => Ok(default),
+        text => tessera_policy::parse_size(text).map_err(|_| form()),
+    };
     let (start, end) = text.split_once("..").ok_or_else(form)?;
-    let size = |t: &str| tessera_policy::parse_size(t).map_err(|_| form());
-    let start = if start.is_empty() { 0 } else { size(start)? };
-    let end = if end.is_empty() { None } else { Some(size(end)?) };
-    match end {
-        Some(end) if end < start => Err(format!("the range {text} ends before it starts")),
-        _ => Ok((start, end)),
+    let range = size(start, 0)?..size(end, u64::MAX)?;
+    match range.end < range.start {
+        true => Err(format!("the range {text} ends before it starts")),
+        false => Ok(range),
     }
 }
 
@@ -144,9 +152,9 @@ mod tests {
 
     #[test]
     fn ranges_that_make_no_sense_are_refused() {
-        assert_eq!(parse_range("1M..1028K"), Ok((1 << 20, Some(1028 << 10))));
-        assert_eq!(parse_range("..10"), Ok((0, Some(10))));
-        assert_eq!(parse_range("5.."), Ok((5, None)));
+        assert_eq!(parse_range("1M..1028K"), Ok(1 << 20..1028 << 10));
+        assert_eq!(parse_range("..10"), Ok(0..10));
+        assert_eq!(parse_range("5.."), Ok(5..u64::MAX));
         for bad in ["", "5", "9..1", "a..b", "-1..2"] {
             assert!(parse_range(bad).is_err(), "{bad}");
         }

@@ -2,7 +2,7 @@
 
 use crate::daemon::announce::Announcement;
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, failure};
 use crossbeam_channel::{bounded, select, tick};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -44,9 +44,9 @@ impl Child {
     /// It died or was silent for too long (with the last line of its log), or this process was asked to stop.
     pub fn start(recipe: &Recipe, events: &Events) -> Outcome<Child> {
         let name = &recipe.name;
-        let binary = std::env::current_exe().map_err(|e| Failure::io("this program's own path", &e))?;
+        let binary = std::env::current_exe().at("this program's own path")?;
         let log = File::options().create(true).append(true).open(&recipe.log);
-        let log = log.map_err(|e| Failure::io(recipe.log.display(), &e))?;
+        let log = log.at(&recipe.log)?;
         let mut process = Command::new(binary)
             .args(&recipe.args)
             .args(["--announce", "--follow-stdin"])
@@ -55,7 +55,7 @@ impl Child {
             .stderr(log)
             .process_group(0)
             .spawn()
-            .map_err(|e| Failure::io(format!("cannot start {name}"), &e))?;
+            .at(format!("cannot start {name}"))?;
         let stdin = process.stdin.take();
         match hear(&mut process, recipe, events) {
             Ok(announced) => Ok(Child { process, _stdin: stdin, announced }),
@@ -117,7 +117,7 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
         // The daemon prints nothing more. The pipe stays open, so that it never writes to a closed one.
         let _ = stdout.read_line(&mut String::new());
     });
-    reading.map_err(|e| Failure::io("cannot start a thread", &e))?;
+    reading.at("cannot start a thread")?;
     let log_len = || std::fs::metadata(&recipe.log).map_or(0, |m| m.len());
     let looks = tick(LOOK_EVERY);
     let (mut heard, mut len) = (Instant::now(), log_len());
@@ -144,7 +144,7 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
 
 /// The failure after a request to stop.
 pub fn interrupted(why: &str) -> Failure {
-    Failure::new(Exit::Interrupted, format!("stopped while starting ({why})"))
+    failure!(Exit::Interrupted, "stopped while starting ({why})")
 }
 
 fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
@@ -161,7 +161,7 @@ fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
         Some(code) => exit_of(code),
         None => Exit::Failed,
     };
-    Failure::new(exit, format!("{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display()))
+    failure!(exit, "{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display())
 }
 
 /// Converts the child's exit code into that of this command.

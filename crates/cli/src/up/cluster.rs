@@ -4,9 +4,9 @@ use super::child::{self, Child, Recipe};
 use super::directory::Directory;
 use crate::args::UpArgs;
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::remote;
-use crate::term::{Align, Table};
+use crate::term::Table;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,10 +44,11 @@ impl Shape {
     pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
         let (nodes, disks) = directory.found();
         let pick = |asked: Option<u32>, found: u32, default: u32, what: &str| match asked {
-            Some(asked) if asked < found => Err(Failure::usage(format!(
+            Some(asked) if asked < found => bail!(
+                Exit::Usage,
                 "{} holds {found} {what}, --{what} {asked} would leave some out; drain them first, or leave --{what} away",
                 directory.root().display()
-            ))),
+            ),
             asked => Ok(asked.unwrap_or(if found > 0 { found } else { default })),
         };
         let config = |file: &Option<PathBuf>| match file {
@@ -72,15 +73,16 @@ impl Shape {
 /// Host and port of the manager. The ports above it must exist, for nodes and metrics.
 fn port(listen: &str, nodes: u32) -> Outcome<(String, u16)> {
     let Endpoint::Tcp(address) = crate::daemon::config::endpoint(listen)? else {
-        return Err(Failure::usage(format!("--listen {listen}: write HOST:PORT; nodes take the ports after it")));
+        bail!(Exit::Usage, "--listen {listen}: write HOST:PORT; nodes take the ports after it");
     };
     let (host, port) = address.rsplit_once(':').unwrap_or((&address, "0"));
     let port: u16 = port.parse().unwrap_or(0);
     let last = u32::from(port) + nodes + u32::from(METRICS_OFFSET);
     if last > u32::from(u16::MAX) || (nodes >= u32::from(METRICS_OFFSET) && port != 0) {
-        return Err(Failure::usage(format!(
+        bail!(
+            Exit::Usage,
             "--listen {listen}: {nodes} nodes and their metrics do not fit in the ports after it; choose a lower port, or 0 for any"
-        )));
+        );
     }
     Ok((host.to_string(), port))
 }
@@ -216,7 +218,7 @@ impl Cluster {
         }
         for disk in 1..=self.shape.disks {
             let disk = self.directory.disk(node, disk);
-            std::fs::create_dir_all(&disk).map_err(|e| Failure::io(disk.display(), &e))?;
+            std::fs::create_dir_all(&disk).at(&disk)?;
             args.extend(["--disk".into(), disk.display().to_string()]);
         }
         args.extend_from_slice(&self.shape.node_args);
@@ -325,7 +327,7 @@ impl Cluster {
 
     fn member(&mut self, name: &str) -> Outcome<&mut Member> {
         let found = self.members.iter_mut().find(|m| m.recipe.name == name);
-        found.ok_or_else(|| Failure::new(Exit::NotFound, format!("no child is called {name}")))
+        found.ok_or_else(|| failure!(Exit::NotFound, "no child is called {name}"))
     }
 
     /// Stops the manager first, while its log replicas still run, then all nodes at once.
@@ -354,7 +356,7 @@ impl Cluster {
         let _ = self.write_file();
         match stubborn.is_empty() {
             true => Ok(()),
-            false => Err(Failure::new(Exit::Failed, format!("had to be killed: {}", stubborn.join(", ")))),
+            false => bail!(Exit::Failed, "had to be killed: {}", stubborn.join(", ")),
         }
     }
 
@@ -384,12 +386,7 @@ impl Cluster {
 
     /// The addresses of all daemons, for people.
     pub fn table(&self) -> Table {
-        let mut table = Table::new([
-            ("daemon", Align::Left),
-            ("listens on", Align::Left),
-            ("metrics", Align::Left),
-            ("pid", Align::Right),
-        ]);
+        let mut table = Table::new("lllr", &["daemon", "listens on", "metrics", "pid"]);
         for member in &self.members {
             let Some(child) = &member.child else { continue };
             let metrics = child.announced.metrics.as_ref().map(|m| format!("http://{m}/metrics"));
@@ -426,7 +423,7 @@ fn free_address(host: &str, port: u16) -> Outcome<String> {
         return Ok(format!("{host}:{port}"));
     }
     let found = std::net::TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-    found.map(|address| address.to_string()).map_err(|e| Failure::io(format!("--listen {host}:0"), &e))
+    found.map(|address| address.to_string()).at(format!("--listen {host}:0"))
 }
 
 fn set_flag(args: &mut [String], flag: &str, value: &str) {

@@ -1,6 +1,6 @@
 //! The directory of a local store: its lock, its paths, and `cluster.json`.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, bail};
 use serde_json::Value;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -27,39 +27,38 @@ impl Directory {
     /// # Errors
     /// Another `up` holds the lock; the path is no directory; the directory holds foreign files.
     pub fn open(path: &Path) -> Outcome<Self> {
-        Failure::or_make_directory(path)?;
-        let root = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+        match std::fs::create_dir_all(path) {
+            Err(_) if path.exists() && !path.is_dir() => {
+                let message = "is not a directory; name one, or a path that does not exist yet";
+                bail!(Exit::Conflict, "{}: {message}", path.display())
+            }
+            made => made.at(path)?,
+        }
+        let root = path.canonicalize().at(path)?;
         refuse_foreign(&root)?;
         let lock_path = root.join(LOCK_FILE);
-        let mut lock = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&lock_path)
-            .map_err(|e| Failure::io(lock_path.display(), &e))?;
+        let mut lock =
+            File::options().create(true).truncate(false).read(true).write(true).open(&lock_path).at(&lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let _ = lock.read_to_string(&mut holder);
-                return Err(Failure::new(
+                bail!(
                     Exit::Refused,
-                    format!(
-                        "{}: a running `tessera up` holds this directory (process {}); stop it, or choose another --dir",
-                        root.display(),
-                        holder.trim()
-                    ),
-                ));
+                    "{}: a running `tessera up` holds this directory (process {}); stop it, or choose another --dir",
+                    root.display(),
+                    holder.trim()
+                );
             }
-            Err(TryLockError::Error(e)) => return Err(Failure::io(lock_path.display(), &e)),
+            Err(TryLockError::Error(e)) => return Err(Failure::io(&lock_path, &e)),
         }
         let written =
             lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        written.map_err(|e| Failure::io(lock_path.display(), &e))?;
+        written.at(&lock_path)?;
         for below in ["manager", "logs", "run"] {
             let below = root.join(below);
-            std::fs::create_dir_all(&below).map_err(|e| Failure::io(below.display(), &e))?;
+            std::fs::create_dir_all(&below).at(&below)?;
         }
         Ok(Directory { root, _lock: lock })
     }
@@ -106,23 +105,23 @@ impl Directory {
         let database = self.manager().join(tessera_manager::db::FILE_NAME);
         let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
         match (database.exists(), restore, of_a_cluster) {
-            (true, true, _) => Err(Failure::new(
+            (true, true, _) => bail!(
                 Exit::Conflict,
-                format!("{} exists: there is nothing to restore; start without --restore", database.display()),
-            )),
-            (false, true, None) => Err(Failure::new(
+                "{} exists: there is nothing to restore; start without --restore",
+                database.display()
+            ),
+            (false, true, None) => bail!(
                 Exit::NotFound,
-                format!("{}: no disk here belongs to a cluster; there is nothing to restore from", self.root.display()),
-            )),
-            (false, false, Some((disk, cluster))) => Err(Failure::new(
+                "{}: no disk here belongs to a cluster; there is nothing to restore from",
+                self.root.display()
+            ),
+            (false, false, Some((disk, cluster))) => bail!(
                 Exit::Refused,
-                format!(
-                    "{} belongs to cluster {cluster}, but {} is gone: a new manager would know nothing of what the disks hold; \
+                "{} belongs to cluster {cluster}, but {} is gone: a new manager would know nothing of what the disks hold; \
                      rebuild it from them with `tessera up --restore`, or choose another --dir for a new store",
-                    disk.display(),
-                    database.display()
-                ),
-            )),
+                disk.display(),
+                database.display()
+            ),
             _ => Ok(()),
         }
     }
@@ -146,28 +145,24 @@ impl Directory {
         let path = self.root.join(CLUSTER_FILE);
         let temporary = self.root.join("cluster.json.tmp");
         let text = serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
-        std::fs::write(&temporary, text)
-            .and_then(|()| std::fs::rename(&temporary, &path))
-            .map_err(|e| Failure::io(path.display(), &e))
+        std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path)).at(&path)
     }
 }
 
 /// Refuses a directory that has only foreign files: nothing is written there (P14).
 fn refuse_foreign(root: &Path) -> Outcome {
-    let entries = std::fs::read_dir(root).map_err(|e| Failure::io(root.display(), &e))?;
+    let entries = std::fs::read_dir(root).at(root)?;
     let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let names: Vec<String> = names.filter(|n| n != "lost+found").collect();
     let is_store = names.is_empty() || names.iter().any(|n| n == LOCK_FILE);
     match is_store {
         true => Ok(()),
-        false => Err(Failure::new(
+        false => bail!(
             Exit::Refused,
-            format!(
-                "{}: holds {:?} but no store of `tessera up`; choose an empty directory with --dir",
-                root.display(),
-                names[0]
-            ),
-        )),
+            "{}: holds {:?} but no store of `tessera up`; choose an empty directory with --dir",
+            root.display(),
+            names[0]
+        ),
     }
 }
 

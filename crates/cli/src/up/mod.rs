@@ -9,7 +9,7 @@ pub mod directory;
 
 use crate::args::{Common, UpArgs};
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crate::term::Out;
 use cluster::{Cluster, Death, Shape};
 use crossbeam_channel::RecvTimeoutError;
@@ -31,9 +31,9 @@ const MOUNT_WAIT_S: u64 = 10;
 /// # Errors
 /// The store cannot be started or mounted, or a daemon had to be killed at the end.
 pub fn run(args: UpArgs) -> Outcome {
-    let out = Out::new(args.output);
+    let out = args.output;
     if args.spool.spool.is_some() && args.mount.is_none() {
-        return Err(Failure::usage("--spool is the mount's: give --mount DIR, too"));
+        bail!(Exit::Usage, "--spool is the mount's: give --mount DIR, too");
     }
     let events = Events::listen(true)?;
     let directory = Directory::open(&args.dir)?;
@@ -46,7 +46,7 @@ pub fn run(args: UpArgs) -> Outcome {
         directory.root().display()
     ));
     let mut cluster = Cluster::new(directory, shape);
-    let outcome = serve(&mut cluster, &events, &out, &args);
+    let outcome = serve(&mut cluster, &events, out, &args);
     let stopped = cluster.stop(&mut |line| out.note(line));
     if outcome.is_ok() && stopped.is_ok() {
         out.note("Stopped. Everything is kept; the next `tessera up` finds it again.");
@@ -54,7 +54,7 @@ pub fn run(args: UpArgs) -> Outcome {
     outcome.and(stopped)
 }
 
-fn serve(cluster: &mut Cluster, events: &Events, out: &Out, args: &UpArgs) -> Outcome {
+fn serve(cluster: &mut Cluster, events: &Events, out: Out, args: &UpArgs) -> Outcome {
     cluster.start(events)?;
     cluster.wait_ready(events, READY_WITHIN)?;
     let mounted = args.mount.as_ref().map(|dir| mount(cluster, dir, args)).transpose()?;
@@ -78,13 +78,13 @@ fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
 }
 
 /// Prints the addresses and what to type next.
-fn welcome(cluster: &Cluster, out: &Out, mounted: Option<&Mount>) -> Outcome {
-    if out.json() {
+fn welcome(cluster: &Cluster, out: Out, mounted: Option<&Mount>) -> Outcome {
+    if out.json {
         out.document(&cluster.describe())?;
         return out.flush();
     }
     cluster.table().lines().iter().try_for_each(|line| out.line(line))?;
-    if !out.quiet() {
+    if !out.quiet {
         let program = program();
         out.line("")?;
         out.line(format!("All {} nodes are up. In another terminal:", cluster.shape().nodes))?;
@@ -117,7 +117,7 @@ struct Revival {
 }
 
 /// Watches the children until a stop is requested.
-fn watch(cluster: &mut Cluster, events: &Events, out: &Out, restart: bool) -> Outcome {
+fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Outcome {
     let mut revivals: Vec<Revival> = Vec::new();
     loop {
         let now = Instant::now();
@@ -151,8 +151,8 @@ fn pause(deaths: u32) -> Duration {
     RESTART_PAUSE.0.saturating_mul(1 << deaths.clamp(1, 16).saturating_sub(1)).min(RESTART_PAUSE.1)
 }
 
-fn tell(death: &Death, out: &Out, restart: bool) -> Outcome {
-    if out.json() {
+fn tell(death: &Death, out: Out, restart: bool) -> Outcome {
+    if out.json {
         out.document(&json!({"event": "died", "name": death.name, "how": death.how, "log": death.log}))?;
         return out.flush();
     }
@@ -161,20 +161,17 @@ fn tell(death: &Death, out: &Out, restart: bool) -> Outcome {
         false => format!("start it again by stopping and starting `{} up`, or use --restart", program()),
     };
     let last = death.last_line.as_ref().map(|l| format!("; its last words: {l}")).unwrap_or_default();
-    out.warn(&Failure::new(
-        Exit::Failed,
-        format!("{} died ({}){last}; log {}; {next}", death.name, death.how, death.log),
-    ));
+    out.warn(&failure!(Exit::Failed, "{} died ({}){last}; log {}; {next}", death.name, death.how, death.log));
     Ok(())
 }
 
-fn revive(cluster: &mut Cluster, events: &Events, out: &Out, revivals: &mut Vec<Revival>) {
+fn revive(cluster: &mut Cluster, events: &Events, out: Out, revivals: &mut Vec<Revival>) {
     let now = Instant::now();
     let (due, later): (Vec<_>, Vec<_>) = std::mem::take(revivals).into_iter().partition(|r| r.at <= now);
     *revivals = later;
     for revival in due {
         match cluster.restart(&revival.name, events) {
-            Ok(()) if out.json() => drop(out.document(&json!({"event": "restarted", "name": revival.name}))),
+            Ok(()) if out.json => drop(out.document(&json!({"event": "restarted", "name": revival.name}))),
             Ok(()) => out.note(format!("{} runs again", revival.name)),
             Err(failure) => {
                 out.warn(&failure);

@@ -2,13 +2,13 @@
 
 use super::status::HEAL;
 use crate::args::UpkeepArgs;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome, bail, failure};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tessera_wire::Health;
-use tessera_wire::meta::{ClusterStatus, MaintainReply, MaintenanceJob};
+use tessera_wire::meta::{ClusterStatus, Counter, MaintainReply, MaintenanceJob};
 
 /// Interval of the status requests.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -21,38 +21,43 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// # Errors
 /// The manager cannot be reached, or the job left damage that needs attention.
 pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.common.output;
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
     let mut state = store.maintain(what, !args.look)?;
+    let mut damage = Ok(());
     if !args.no_wait && !args.look {
-        state = follow(&store, what, state, &out)?;
+        state = follow(&store, what, state, out)?;
+        damage = match what {
+            MaintenanceJob::Repair => unrepaired(&state, &store.status()?),
+            MaintenanceJob::Scrub => lost(store.status()?.chunks_lost),
+            _ => Ok(()),
+        };
     }
-    let watched = !args.no_wait && !args.look;
-    let unrepaired = match what {
-        MaintenanceJob::Repair if watched => unrepaired(&state, &store.status()?),
-        MaintenanceJob::Scrub if watched => lost(store.status()?.chunks_lost),
-        _ => Ok(()),
-    };
-    if out.json() {
-        out.document(&document(what, &state))?;
-        return unrepaired;
-    }
-    out.line(sentence(what, &state, started.elapsed()))?;
-    let waiting = state.counters.iter().find(|c| c.name == "garbage_chunks").map_or(0, |c| c.value);
+    out.result(&document(what, &state), sentence(what, &state, started.elapsed()))?;
+    let waiting = counter(&state.counters, "garbage_chunks");
     if what == MaintenanceJob::Gc && !state.running && waiting > 0 {
         out.note(format!(
-            "{} chunks wait for sessions that began before they became garbage (after a restart of the manager: for those it may not know); they go by themselves",
+            "{} chunks wait for sessions that began before they became garbage (after a restart of the manager: for those it may not know); they are collected later",
             units::count(waiting)
         ));
     }
-    unrepaired
+    damage
+}
+
+/// The value of a counter; 0 if it is missing.
+pub(super) fn counter(counters: &[Counter], name: &str) -> u64 {
+    counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
+}
+
+/// Counters as a JSON object.
+pub(super) fn counters_document(counters: &[Counter]) -> Value {
+    Value::Object(counters.iter().map(|c| (c.name.clone(), c.value.into())).collect())
 }
 
 /// The failure for what a repair left missing when it ended or got stuck. Programs see it in the exit code.
 fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
-    let counter = |name: &str| state.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
-    let (reduced, lost) = (counter("chunks_reduced"), counter("chunks_lost"));
+    let [reduced, lost] = ["chunks_reduced", "chunks_lost"].map(|name| counter(&state.counters, name));
     if !state.running && reduced + lost == 0 {
         return Ok(());
     }
@@ -68,14 +73,12 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
         ),
     };
     let left = state.total.saturating_sub(state.done);
-    Err(Failure::new(
+    Err(failure!(
         Exit::Unavailable,
-        format!(
-            "repair cannot go on: {} to rebuild, {} with reduced redundancy, {} unreadable; {way_out}",
-            units::things(left, "fragment"),
-            units::things(reduced, "chunk"),
-            units::things(lost, "chunk"),
-        ),
+        "repair cannot go on: {} to rebuild, {} with reduced redundancy, {} unreadable; {way_out}",
+        units::plural(left, "fragment"),
+        units::plural(reduced, "chunk"),
+        units::plural(lost, "chunk"),
     ))
 }
 
@@ -83,7 +86,7 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
 fn lost(chunks: u64) -> Outcome {
     match chunks {
         0 => Ok(()),
-        n => Err(Failure::new(Exit::Corrupt, format!("{} damaged beyond repair; {HEAL}", units::things(n, "chunk")))),
+        n => bail!(Exit::Corrupt, "{} damaged beyond repair; {HEAL}", units::plural(n, "chunk")),
     }
 }
 
@@ -98,14 +101,13 @@ pub(super) fn away(status: &ClusterStatus) -> Vec<String> {
 
 /// Whether a repair without progress is stuck: chunks are lost or daemons are away, and no node has a task.
 fn is_stuck(status: &ClusterStatus) -> bool {
-    let tasks_out = status.counters.iter().find(|c| c.name == "tasks_out").map_or(0, |c| c.value);
-    tasks_out == 0 && (status.chunks_lost > 0 || !away(status).is_empty())
+    counter(&status.counters, "tasks_out") == 0 && (status.chunks_lost > 0 || !away(status).is_empty())
 }
 
-fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {
+fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: Out) -> Outcome<MaintainReply> {
     let progress = match what {
         MaintenanceJob::Scrub => Progress::bytes(out, name(what), Some(state.total)),
-        _ => Progress::things(out, name(what), Some(state.total)),
+        _ => Progress::items(out, name(what)),
     };
     let mut moved = (Instant::now(), state.done, state.total);
     while state.running {
@@ -132,7 +134,7 @@ fn name(what: MaintenanceJob) -> &'static str {
 }
 
 fn document(what: MaintenanceJob, state: &MaintainReply) -> Value {
-    let counters: Map<String, Value> = state.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect();
+    let counters = counters_document(&state.counters);
     json!({"pass": name(what), "running": state.running, "done": state.done, "total": state.total, "counters": counters})
 }
 
@@ -161,7 +163,6 @@ fn phrase(name: &str, value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_wire::meta::Counter;
 
     #[test]
     fn a_pass_ends_in_a_sentence_with_units() {

@@ -2,7 +2,7 @@
 
 use super::status;
 use crate::args::NodeCommand;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::remote::Store;
 use crate::term::{Out, Progress};
 use std::time::Duration;
@@ -19,15 +19,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub fn node(command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::List { common } => {
-            let out = Out::new(common.output);
+            let out = common.output;
             let state = Store::connect(&common)?.status()?;
-            match out.json() {
+            match out.json {
                 true => out.document(&status::nodes_document(&state)),
                 false => status::node_table(&state).lines().iter().try_for_each(|line| out.line(line)),
             }
         }
         NodeCommand::Drain { node, disk, undo, follow, common } => {
-            let out = Out::new(common.output);
+            let out = common.output;
             let store = Store::connect(&common)?;
             let state = store.status()?;
             let node_id = find(&state, &node)?;
@@ -36,11 +36,11 @@ pub fn node(command: NodeCommand) -> Outcome {
             }
             store.drain(&node_id.to_string(), disk.unwrap_or(0), undo)?;
             if follow {
-                wait_drained(&store, &out, node_id, disk)?;
+                wait_drained(&store, out, node_id, disk)?;
             } else if !undo {
                 out.note(format!("{node} drains; it serves until `tessera status` shows it as drained"));
             }
-            match out.json() {
+            match out.json {
                 true => out.document(&status::nodes_document(&store.status()?)),
                 false => Ok(()),
             }
@@ -50,39 +50,35 @@ pub fn node(command: NodeCommand) -> Outcome {
 
 /// The id of a node, found by name or id.
 fn find(state: &ClusterStatus, word: &str) -> Outcome<u64> {
-    let mut named = state.nodes.iter().filter(|n| n.name == word);
-    match (named.next(), named.next()) {
-        (Some(node), None) => Ok(node.node_id),
-        (Some(_), Some(_)) => Err(Failure::usage(format!("several nodes are called {word}; name one by its id"))),
-        _ => {
-            let id = word.parse().ok().filter(|id| state.nodes.iter().any(|n| n.node_id == *id));
+    let named: Vec<u64> = state.nodes.iter().filter(|n| n.name == word).map(|n| n.node_id).collect();
+    let id = word.parse().ok().filter(|id| state.nodes.iter().any(|n| n.node_id == *id));
+    match (&named[..], id) {
+        ([id], _) => Ok(*id),
+        ([], Some(id)) => Ok(id),
+        ([], None) => {
             let names: Vec<&str> = state.nodes.iter().map(|n| &*n.name).collect();
-            id.ok_or_else(|| {
-                Failure::new(Exit::NotFound, format!("no node is called {word}; there are: {}", names.join(", ")))
-            })
+            bail!(Exit::NotFound, "no node is called {word}; there are: {}", names.join(", "))
         }
+        _ => bail!(Exit::Usage, "several nodes are called {word}; name one by its id"),
     }
 }
 
 fn check_disk(state: &ClusterStatus, node_id: u64, node: &str, disk: u64) -> Outcome {
-    let mut ids = state.disks.iter().filter(|d| d.node_id == node_id).map(|d| d.disk_id);
-    match ids.clone().any(|id| id == disk) {
-        true => Ok(()),
-        false => {
-            let first = ids.next().map(|id| id.to_string()).unwrap_or_default();
-            let more: String = ids.map(|id| format!(", {id}")).collect();
-            Err(Failure::new(Exit::NotFound, format!("{node} has no disk {disk}; it has: {first}{more}")))
-        }
+    let disks = state.disks.iter().filter(|d| d.node_id == node_id).map(|d| d.disk_id);
+    if !disks.clone().any(|id| id == disk) {
+        let ids: Vec<String> = disks.map(|id| id.to_string()).collect();
+        bail!(Exit::NotFound, "{node} has no disk {disk}; it has: {}", ids.join(", "));
     }
+    Ok(())
 }
 
-fn wait_drained(store: &Store, out: &Out, node_id: u64, disk: Option<u64>) -> Outcome {
-    let progress = Progress::things(out, "drain", Some(0));
+fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Outcome {
+    let progress = Progress::items(out, "drain");
     let mut most = 0;
     loop {
         let state = store.status()?;
-        let mine = |d: &&tessera_wire::DiskInfo| d.node_id == node_id && disk.is_none_or(|id| id == d.disk_id);
-        let disks: Vec<_> = state.disks.iter().filter(mine).collect();
+        let drained = |d: &&tessera_wire::DiskInfo| d.node_id == node_id && disk.is_none_or(|id| id == d.disk_id);
+        let disks: Vec<_> = state.disks.iter().filter(drained).collect();
         let left: u64 = disks.iter().map(|d| d.fragments).sum();
         most = most.max(left);
         progress.set(most - left, most);

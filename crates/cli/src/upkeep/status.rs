@@ -1,9 +1,12 @@
 //! `tessera status`: the state of the cluster.
 
+use super::maintain::{counter, counters_document};
 use crate::args::StatusArgs;
 use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
-use crate::term::{Align, Out, Table, units};
+use crate::term::Table;
+use crate::term::units::{self, bytes, count, percent, plural};
+
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -19,33 +22,24 @@ const BAR: usize = 16;
 /// # Errors
 /// The manager cannot be reached, or stdout cannot be written.
 pub fn status(args: StatusArgs) -> Outcome {
-    let out = Out::new(args.common.output);
+    let out = args.common.output;
     let store = Store::connect(&args.common)?;
     loop {
-        let status = match (store.status().map_err(Failure::from), args.watch) {
-            (Err(failure), Some(seconds)) => {
-                // With `--watch` the command goes on, to see the manager come back.
-                out.warn(&failure);
-                std::thread::sleep(Duration::from_secs(seconds.max(1)));
-                continue;
-            }
-            (status, _) => status?,
-        };
-        match out.json() {
-            true => out.document(&document(&status))?,
-            false => {
-                if args.watch.is_some() && std::io::stdout().is_terminal() {
+        match (store.status().map_err(Failure::from), args.watch) {
+            // With `--watch` the command goes on, to see the manager come back.
+            (Err(failure), Some(_)) => out.warn(&failure),
+            (Err(failure), None) => return Err(failure),
+            (Ok(status), _) if out.json => out.document(&document(&status))?,
+            (Ok(status), watch) => {
+                if watch.is_some() && std::io::stdout().is_terminal() {
                     // Cursor home, then clear what is below: the screen does not flicker.
                     let _ = write!(std::io::stdout(), "\x1b[H\x1b[J");
                 }
                 lines(&status).iter().try_for_each(|line| out.line(line))?;
             }
         }
-        out.flush()?;
-        match args.watch {
-            None => return Ok(()),
-            Some(seconds) => std::thread::sleep(Duration::from_secs(seconds.max(1))),
-        }
+        let Some(seconds) = args.watch else { return Ok(()) };
+        std::thread::sleep(Duration::from_secs(seconds.max(1)));
     }
 }
 
@@ -54,15 +48,8 @@ pub const HEAL: &str =
     "`tessera get -r tess:/ DIR` names the files; storing the same bytes again heals them, else remove them";
 
 /// A health state in one word.
-pub fn health_name(health: i32) -> &'static str {
-    match Health::try_from(health).unwrap_or(Health::Unknown) {
-        Health::Up => "up",
-        Health::Down => "down",
-        Health::Out => "out",
-        Health::Draining => "draining",
-        Health::Drained => "drained",
-        Health::Unknown => "unknown",
-    }
+pub fn health_name(health: i32) -> String {
+    units::enum_name(Health::try_from(health).unwrap_or(Health::Unknown).as_str_name(), "HEALTH_")
 }
 
 /// Whether everything is in order.
@@ -72,37 +59,30 @@ pub fn is_healthy(s: &ClusterStatus) -> bool {
 
 /// The state in one line.
 fn verdict(s: &ClusterStatus) -> String {
+    let not_up = s.nodes.iter().filter(|n| n.health == Health::Down as i32).count() as u64;
     if s.chunks_lost > 0 {
         let away = super::maintain::away(s);
-        let way_out = match away.is_empty() {
-            true => HEAL.to_string(),
-            false => format!("start what is missing: {}", away.join(", ")),
-        };
+        let missing = format!("start what is missing: {}", away.join(", "));
         return format!(
-            "DATA UNREADABLE: {} chunks have fewer good fragments within reach than they need; {way_out}",
-            units::count(s.chunks_lost)
+            "DATA UNREADABLE: {} chunks have fewer good fragments within reach than they need; {}",
+            count(s.chunks_lost),
+            if away.is_empty() { HEAL } else { &missing }
         );
     }
-    let not_up = s.nodes.iter().filter(|n| n.health == Health::Down as i32).count();
     if s.chunks_reduced > 0 {
+        let (chunks, fragments) = (count(s.chunks_reduced), count(s.fragments_to_repair));
         return format!(
-            "reduced redundancy: everything can be read; {} chunks miss fragments, {} fragments to repair or move",
-            units::count(s.chunks_reduced),
-            units::count(s.fragments_to_repair)
+            "reduced redundancy: everything can be read; {chunks} chunks miss fragments, {fragments} fragments to repair or move"
         );
     }
-    match not_up {
-        0 if s.members_backfilling > 0 => {
-            format!(
-                "healthy: every chunk has all its fragments; {} being moved",
-                units::things(s.members_backfilling, "group member")
-            )
+    let healthy = "healthy: every chunk has all its fragments";
+    match (not_up, s.members_backfilling) {
+        (0, 0) => healthy.into(),
+        (0, members) => format!("{healthy}; {} being moved", plural(members, "group member")),
+        (nodes, _) => {
+            let nodes = plural(nodes, "node");
+            format!("{nodes} down: everything can be read; repair starts when they are declared out")
         }
-        0 => "healthy: every chunk has all its fragments".into(),
-        n => format!(
-            "{n} node{} down: everything can be read; repair starts when they are declared out",
-            if n == 1 { "" } else { "s" }
-        ),
     }
 }
 
@@ -129,68 +109,43 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
     lines.push(String::new());
     lines.extend(node_table(s).lines());
     lines.push(String::new());
-    let row = |name: &str, text: String| format!("{name:<12} {text}");
-    lines.push(row(
-        "files",
-        format!(
-            "{} files, {} directories, {} versions",
-            units::count(s.files),
-            units::count(s.directories),
-            units::count(s.versions)
+    let saved = percent(s.logical_bytes.saturating_sub(s.unique_bytes), s.logical_bytes);
+    let (files, directories, versions) = (count(s.files), count(s.directories), count(s.versions));
+    let (logical, unique, stored) = (bytes(s.logical_bytes), bytes(s.unique_bytes), bytes(s.stored_bytes));
+    let (chunks, groups) = (count(s.chunks), count(s.pgs));
+    let (full, reduced, lost) = (count(s.chunks_full), count(s.chunks_reduced), count(s.chunks_lost));
+    let (garbage, garbage_bytes) = (count(s.garbage_chunks), bytes(s.garbage_bytes));
+    let mut rows = vec![
+        ("files", format!("{files} files, {directories} directories, {versions} versions")),
+        ("data", format!("{logical} logical, {unique} unique ({saved} saved by deduplication), {stored} on disks")),
+        ("chunks", format!("{chunks} in {groups} groups: {full} full, {reduced} reduced, {lost} lost")),
+        ("repair", repair(s)),
+        (
+            "garbage",
+            format!("{garbage} chunks, {garbage_bytes}; {} deletes not yet confirmed", count(s.deletes_pending)),
         ),
-    ));
-    let saved = s.logical_bytes.saturating_sub(s.unique_bytes);
-    lines.push(row(
-        "data",
-        format!(
-            "{} logical, {} unique ({} saved by deduplication), {} on disks",
-            units::bytes(s.logical_bytes),
-            units::bytes(s.unique_bytes),
-            units::percent(saved, s.logical_bytes),
-            units::bytes(s.stored_bytes)
-        ),
-    ));
-    lines.push(row(
-        "chunks",
-        format!(
-            "{} in {} groups: {} full, {} reduced, {} lost",
-            units::count(s.chunks),
-            units::count(s.pgs),
-            units::count(s.chunks_full),
-            units::count(s.chunks_reduced),
-            units::count(s.chunks_lost)
-        ),
-    ));
-    lines.push(row("repair", repair(s)));
-    lines.push(row(
-        "garbage",
-        format!(
-            "{} chunks, {}; {} deletes not yet confirmed",
-            units::count(s.garbage_chunks),
-            units::bytes(s.garbage_bytes),
-            units::count(s.deletes_pending)
-        ),
-    ));
-    lines.push(row(
-        "sessions",
-        format!("{} open, {} reserved", units::count(s.sessions), units::bytes(s.reserved_bytes)),
-    ));
-    lines.extend(hints(s).map(|text| row("hints", text)));
-    lines.push(row("log", log(s)));
-    lines.push(row("index", index(s)));
-    lines.extend(computed(s).into_iter().map(|text| row("computed", text)));
+        ("sessions", format!("{} open, {} reserved", count(s.sessions), bytes(s.reserved_bytes))),
+        ("hints", hints(s)),
+        ("log", log(s)),
+        ("index", index(s)),
+        ("computed", computed(s, "clients", |node_id| node_id == 0)),
+        ("computed", computed(s, "nodes", |node_id| node_id != 0)),
+    ];
+    rows.retain(|(_, text)| !text.is_empty());
+    lines.extend(rows.iter().map(|(name, text)| format!("{name:<12} {text}")));
     lines
 }
 
-/// Effects of hints since the manager started, if any: placements that could not be honoured, files that expired.
-fn hints(s: &ClusterStatus) -> Option<String> {
-    let value = |name: &str| s.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
+/// Effects of hints since the manager started: placements that could not be honoured, files that expired.
+fn hints(s: &ClusterStatus) -> String {
     let clauses = [
-        (value("placements_not_met"), "new chunks not where their placement asked (no such host, or full)"),
-        (value("files_expired"), "files gone by their lifetime"),
+        (
+            counter(&s.counters, "placements_not_met"),
+            "new chunks not where their placement asked (no such host, or full)",
+        ),
+        (counter(&s.counters, "files_expired"), "files gone by their lifetime"),
     ];
-    let clauses = clauses.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(n)));
-    Some(clauses.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+    units::clauses(clauses, "; ")
 }
 
 /// Index memory in bytes a million fragments, if there are fragments. It means little while buffers dominate.
@@ -200,48 +155,40 @@ fn index_bytes_per_million(index_bytes: u64, fragments: u64) -> Option<u64> {
 
 /// Memory of the nodes' indexes.
 fn index(s: &ClusterStatus) -> String {
-    let bytes = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.index_bytes));
-    let fragments = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.fragments));
-    let rate = index_bytes_per_million(bytes, fragments);
-    let rate = rate.map_or(String::new(), |rate| format!(", {} a million", units::bytes(rate)));
-    format!("{} of memory for {} fragments{rate}", units::bytes(bytes), units::count(fragments))
+    let sum = |of: fn(&DiskInfo) -> u64| s.disks.iter().map(of).fold(0, u64::saturating_add);
+    let (memory, fragments) = (sum(|d| d.index_bytes), sum(|d| d.fragments));
+    let rate = index_bytes_per_million(memory, fragments).map(|rate| format!(", {} a million", bytes(rate)));
+    format!("{} of memory for {} fragments{}", bytes(memory), count(fragments), rate.unwrap_or_default())
 }
 
-/// Computation on devices: one line for clients, one for all nodes together.
-fn computed(s: &ClusterStatus) -> Vec<String> {
-    let line = |who: &str, of_clients: bool| {
-        let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for work in s.device_work.iter().filter(|w| (w.node_id == 0) == of_clients) {
-            let sum = sums.entry((&work.device, &work.primitive)).or_default();
-            *sum = sum.saturating_add(work.bytes);
-        }
-        let mut devices: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for ((device, primitive), bytes) in sums {
-            devices.entry(device).or_default().push(format!("{primitive} {}", units::bytes(bytes)));
-        }
-        let devices: Vec<String> = devices.iter().map(|(name, work)| format!("{name}: {}", work.join(", "))).collect();
-        (!devices.is_empty()).then(|| format!("by {who} on {}", devices.join("; ")))
+/// Computation on devices by these nodes together; node 0 stands for the clients.
+fn computed(s: &ClusterStatus, by: &str, includes: fn(u64) -> bool) -> String {
+    let mut devices: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for work in s.device_work.iter().filter(|w| includes(w.node_id)) {
+        let sum = devices.entry(&work.device).or_default().entry(&work.primitive).or_default();
+        *sum = sum.saturating_add(work.bytes);
+    }
+    let device = |(name, work): (&&str, &BTreeMap<&str, u64>)| {
+        let work: Vec<String> = work.iter().map(|(primitive, n)| format!("{primitive} {}", bytes(*n))).collect();
+        format!("{name}: {}", work.join(", "))
     };
-    line("clients", true).into_iter().chain(line("nodes", false)).collect()
+    let devices: Vec<String> = devices.iter().map(device).collect();
+    if devices.is_empty() { String::new() } else { format!("by {by} on {}", devices.join("; ")) }
 }
 
 fn repair(s: &ClusterStatus) -> String {
-    let done = format!(
-        "{} fragments ({}) since the manager started",
-        units::count(s.fragments_repaired),
-        units::bytes(s.repaired_bytes)
-    );
+    let (repaired, repaired_bytes) = (count(s.fragments_repaired), bytes(s.repaired_bytes));
+    let done = format!("{repaired} fragments ({repaired_bytes}) since the manager started");
     match (s.members_backfilling == 0 && s.fragments_to_repair == 0, s.chunks_reduced + s.chunks_lost) {
         (true, 0) => format!("nothing to do; {done}"),
         (true, short) => format!(
             "{} chunks miss fragments on nodes that are down; repair begins when they count as out, or ends when they return; {done}",
-            units::count(short)
+            count(short)
         ),
-        (false, _) => format!(
-            "{} fragments to go, {} group members being filled; {done}",
-            units::count(s.fragments_to_repair),
-            units::count(s.members_backfilling)
-        ),
+        (false, _) => {
+            let (fragments, members) = (count(s.fragments_to_repair), count(s.members_backfilling));
+            format!("{fragments} fragments to go, {members} group members being filled; {done}")
+        }
     }
 }
 
@@ -251,59 +198,44 @@ fn log(s: &ClusterStatus) -> String {
         node.map_or_else(|| format!("node {id}"), |n| n.name.clone())
     };
     let names: Vec<String> = s.log_replicas.iter().map(name).collect();
-    let wanted = (s.log_copies as usize).min(s.nodes.len());
-    let short = s.log_replicas.len() < wanted;
+    let is_short = names.len() < (s.log_copies as usize).min(s.nodes.len());
     format!(
         "entry {} on {} of {} replicas{}{}",
         s.log_seq,
-        s.log_replicas.len(),
+        names.len(),
         s.log_copies,
         if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) },
-        if short { ", catching up" } else { "" }
+        if is_short { ", catching up" } else { "" }
     )
 }
 
 /// Nodes and their disks: bytes that Tessera uses, bytes free and in all on the file system, and a bar of how full that is.
 pub fn node_table(s: &ClusterStatus) -> Table {
-    let mut table = Table::new([
-        ("node", Align::Left),
-        ("state", Align::Left),
-        ("address", Align::Left),
-        ("disk", Align::Right),
-        ("state", Align::Left),
-        ("used", Align::Right),
-        ("free", Align::Right),
-        ("of", Align::Right),
-        ("", Align::Left),
-        ("fragments", Align::Right),
-        ("directory", Align::Left),
-    ]);
+    let mut table = Table::new(
+        "lllrlrrrlrl",
+        &["node", "state", "address", "disk", "state", "used", "free", "of", "", "fragments", "directory"],
+    );
     for node in &s.nodes {
-        let mut disks = s.disks.iter().filter(|d| d.node_id == node.node_id);
-        let first = [node.name.clone(), health_name(node.health).into(), node.address.clone()];
-        match disks.next() {
-            Some(disk) => add(&mut table, first, disk),
-            None => table.row(first),
+        let mut name = vec![node.name.clone(), health_name(node.health), node.address.clone()];
+        let disks = s.disks.iter().filter(|d| d.node_id == node.node_id);
+        for disk in disks {
+            table.row(name.iter().cloned().chain([
+                disk.disk_id.to_string(),
+                health_name(disk.health),
+                bytes(disk.used_bytes),
+                bytes(disk.free_bytes),
+                bytes(disk.capacity_bytes),
+                units::bar(disk.capacity_bytes.saturating_sub(disk.free_bytes), disk.capacity_bytes, BAR),
+                count(disk.fragments),
+                disk.path.clone(),
+            ]));
+            name = vec![String::new(); name.len()]; // Only a node's first line names it.
         }
-        disks.for_each(|disk| add(&mut table, Default::default(), disk));
+        if !name[0].is_empty() {
+            table.row(name);
+        }
     }
     table
-}
-
-fn add(table: &mut Table, [name, state, address]: [String; 3], disk: &DiskInfo) {
-    table.row([
-        name,
-        state,
-        address,
-        disk.disk_id.to_string(),
-        health_name(disk.health).into(),
-        units::bytes(disk.used_bytes),
-        units::bytes(disk.free_bytes),
-        units::bytes(disk.capacity_bytes),
-        units::bar(disk.capacity_bytes.saturating_sub(disk.free_bytes), disk.capacity_bytes, BAR),
-        units::count(disk.fragments),
-        disk.path.clone(),
-    ]);
 }
 
 /// The whole state, for programs.
@@ -332,7 +264,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         "map_version": s.map_version,
         "rejected_nodes": s.rejected_nodes.iter().map(rejected_node).collect::<Vec<_>>(),
         "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
-        "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
+        "counters": counters_document(&s.counters),
     })
 }
 
