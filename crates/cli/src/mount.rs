@@ -44,7 +44,6 @@ pub fn run(args: MountArgs) -> Outcome {
         true => out.document(&json!({"mounted": shown, "manager": args.common.manager, "metrics": metrics_address}))?,
         false => out.line(format!("tess:/ is mounted at {shown}; Ctrl-C or `umount {shown}` ends it"))?,
     }
-    out.flush()?;
     while !mount.is_over() {
         match events.receiver().recv_timeout(LOOK_EVERY) {
             Ok(Event::Stop(_)) | Err(RecvTimeoutError::Disconnected) => break,
@@ -109,7 +108,7 @@ fn serve_metrics(address: &str, measured: Arc<OnceLock<Measured>>) -> Outcome<Se
 fn families(m: &MountMetrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(op, count)| (vec![("op", op.to_string())], *count));
     let mut families = vec![
-        Family { counter: true, ..Family::each("mount_requests", "Requests of the kernel, by kind", requests) },
+        Family::counters("mount_requests", "Requests of the kernel, by kind", requests),
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
         Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
         Family::counter("mount_names_known", "Names and attributes known under a lease when asked for", m.names.hits),

@@ -3,7 +3,7 @@
 //! meaning.
 
 use super::roofs::{self, Roofs};
-use super::{open_with, say_faults};
+use super::{note_faults, open_with};
 use crate::args::{BenchArgs, OnDevice};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::term::{Out, Table, units};
@@ -34,7 +34,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 fn everything(bytes: usize) -> Outcome<Vec<Work>> {
     let all = samples(bytes);
     match all.len() == samples(1 << 20).len() {
-        true => Ok(all.into_iter().map(Work::like).collect()),
+        true => Ok(all.into_iter().map(|sample| Work { is_sample: true, ..Work::of(sample) }).collect()),
         false => bail!(Exit::Usage, "jobs of {bytes} bytes are too large to measure with"),
     }
 }
@@ -53,10 +53,6 @@ impl Work {
     /// An operation whose cost does not depend on the input.
     pub fn of(operation: Arc<dyn Operation>) -> Work {
         Work { operation, is_sample: false, fresh_buffers: false }
-    }
-
-    fn like(sample: Arc<dyn Operation>) -> Work {
-        Work { operation: sample, is_sample: true, fresh_buffers: false }
     }
 
     /// Makes an input.
@@ -82,7 +78,7 @@ pub struct Measured {
     pub jobs: u64,
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
+pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Failed, error.to_string())
 }
 
@@ -104,10 +100,8 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
     let by_cpu = || on.runtime().done_on_cpu().values().map(|(jobs, _)| jobs).sum::<u64>();
     let before = by_cpu();
     submit(work.input(on)?)?.wait().map_err(failed)?; // Warms up memory and code.
-    let mut inputs: Vec<Buffer> = Vec::new();
-    if !work.fresh_buffers {
-        inputs = (0..AT_ONCE).map(|_| work.input(on)).collect::<Outcome<_>>()?;
-    }
+    let kept = if work.fresh_buffers { 0 } else { AT_ONCE };
+    let mut inputs = (0..kept).map(|_| work.input(on)).collect::<Outcome<Vec<Buffer>>>()?;
     let next = |inputs: &mut Vec<Buffer>| match inputs.pop() {
         Some(input) => Ok(input),
         None => on.runtime().buffer(work.operation.input_bytes()).map_err(failed),
@@ -144,10 +138,7 @@ fn compare(args: &BenchArgs, out: Out) -> Outcome {
         on.runtime().calibrate();
     }
     let emulated = matches!(args.on.device, Spec::Emulated(_));
-    let roofs = match devices.is_empty() {
-        true => None,
-        false => Some(Roofs::measured(&on, args.size, emulated)?),
-    };
+    let roofs = (!devices.is_empty()).then(|| Roofs::measured(&on, args.size, emulated)).transpose()?;
     // So that a column copied from an emulated device's table says what it is.
     let [device, roof, resident] = match emulated {
         true => ["emulated, no speed", "emulated roof", "emulated resident"],
@@ -183,44 +174,27 @@ fn compare(args: &BenchArgs, out: Out) -> Outcome {
     if let Some(roofs) = &roofs {
         roofs.print(out)?;
     }
-    say_faults(out, &on);
+    note_faults(out, &on);
     if out.json { Ok(()) } else { out.table(&table) }
 }
 
-/// A variant of the runtime.
-struct Variant {
-    name: &'static str,
-    options: Options,
-    device: Spec,
-}
-
-fn variants(on: &OnDevice) -> Vec<Variant> {
-    let all = Options::default;
-    let one = match on.device {
-        Spec::Emulated(_) => Spec::Emulated(1),
-        Spec::Cuda(_) => Spec::Cuda(Some(0)),
-        other => other,
+/// Variants of the runtime: name, options, device.
+fn variants(on: &OnDevice) -> Vec<(&'static str, Options, Spec)> {
+    let (one, more) = match on.device {
+        Spec::Emulated(count) => (Spec::Emulated(1), Some(Spec::Emulated(count.max(2)))),
+        Spec::Cuda(None) => (Spec::Cuda(Some(0)), Some(Spec::Cuda(None))),
+        Spec::Cuda(Some(_)) => (Spec::Cuda(Some(0)), None),
+        other => (other, None),
     };
+    let no_overlap = Options { slots: 1, ..Options::default() };
+    let no_reuse = |options| Options { keep_bytes: 0, keep_device_memory: false, ..options };
     let mut variants = vec![
-        Variant { name: "everything", options: all(), device: one },
-        Variant { name: "no overlap", options: Options { slots: 1, ..all() }, device: one },
-        Variant {
-            name: "no buffer reuse",
-            options: Options { keep_bytes: 0, keep_device_memory: false, ..all() },
-            device: one,
-        },
-        Variant {
-            name: "neither",
-            options: Options { slots: 1, keep_bytes: 0, keep_device_memory: false, ..all() },
-            device: one,
-        },
+        ("everything", Options::default(), one),
+        ("no overlap", no_overlap.clone(), one),
+        ("no buffer reuse", no_reuse(Options::default()), one),
+        ("neither", no_reuse(no_overlap), one),
     ];
-    let more = match on.device {
-        Spec::Emulated(count) => Some(Spec::Emulated(count.max(2))),
-        Spec::Cuda(None) => Some(Spec::Cuda(None)),
-        _ => None,
-    };
-    variants.extend(more.map(|device| Variant { name: "more devices", options: all(), device }));
+    variants.extend(more.map(|device| ("more devices", Options::default(), device)));
     variants
 }
 
@@ -228,8 +202,8 @@ fn variants(on: &OnDevice) -> Vec<Variant> {
 fn ablate(args: &BenchArgs, out: Out) -> Outcome {
     let mut table = Table::new("lrrrrr", &["runtime", "devices", "GB/s", "jobs", "buffers made", "reused"]);
     let target = if args.on.device == Spec::Cpu { Target::Cpu } else { Target::AnyDevice };
-    for variant in variants(&args.on) {
-        let on = open_with(&OnDevice { device: variant.device, ..args.on }, variant.options)?;
+    for (name, options, device) in variants(&args.on) {
+        let on = open_with(&OnDevice { device, ..args.on }, options)?;
         let work = Work { fresh_buffers: true, ..everything(args.size)?.swap_remove(0) };
         let Some(Measured { per_second, jobs }) = measure(&on, &work, target)? else {
             return Err(failed("the device did not do its jobs; the CPU's speed is not its own"));
@@ -238,13 +212,12 @@ fn ablate(args: &BenchArgs, out: Out) -> Outcome {
         let (PoolUse { made, reused, .. }, devices) = (on.runtime().buffers(), on.runtime().devices().len());
         if out.json {
             out.document(&json!({
-                "runtime": variant.name, "devices": devices, "bytes_per_s": rate, "jobs": jobs,
+                "runtime": name, "devices": devices, "bytes_per_s": rate, "jobs": jobs,
                 "buffers_made": made, "buffers_reused": reused,
             }))?;
         }
-        let cells = [devices as u64, jobs, made, reused].map(units::count);
-        let [devices, jobs, made, reused] = cells;
-        table.row([variant.name.into(), devices, gigabytes(rate), jobs, made, reused]);
+        let [devices, jobs, made, reused] = [devices as u64, jobs, made, reused].map(units::count);
+        table.row([name.into(), devices, gigabytes(rate), jobs, made, reused]);
     }
     if out.json { Ok(()) } else { out.table(&table) }
 }
@@ -285,14 +258,14 @@ mod tests {
 
     /// A figure of work that the CPU did for a device is not reported as the device's, and the output says so.
     #[test]
-    fn the_speed_of_the_cpu_is_not_given_out_as_a_devices() {
+    fn the_speed_of_the_cpu_is_not_reported_as_a_devices() {
         let runtime = Runtime::new(vec![Arc::new(Broken)], Options { cpu_threads: 1, ..Options::default() }).unwrap();
         let on = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
         let transfer = Work::of(Arc::new(Transfer { up_bytes: 64, down_bytes: 64 }));
         assert!(measure(&on, &transfer, Target::AnyDevice).unwrap().is_none());
         assert!(measure(&on, &transfer, Target::Cpu).unwrap().is_some());
-        let said = faults(&on).concat();
-        assert!(said.contains("broken:0: open: as planned") && said.contains("the CPU"), "{said}");
+        let faults = faults(&on).concat();
+        assert!(faults.contains("broken:0: open: as planned") && faults.contains("the CPU"), "{faults}");
         let roofs = Roofs::measured(&on, 64, false).unwrap();
         assert!(roofs.beside(&on, &transfer).unwrap().resident.is_none());
     }

@@ -1,7 +1,6 @@
 //! `tessera accel boundaries`.
 
-use super::streams::{PIECE_BYTES, open_file, read_more};
-use super::{open, say_faults};
+use super::{PIECE_BYTES, note_faults, open, open_file, read_more};
 use crate::args::FilesArgs;
 use crate::exit::{Failure, Outcome};
 use serde_json::json;
@@ -16,16 +15,13 @@ pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
     for path in &args.files {
         let mut start = 0;
         cuts(&device, rule, path, &mut |end: u64| {
-            let length = end - start;
-            let line = match out.json {
-                true => json!({"file": path.display().to_string(), "offset": start, "bytes": length}).to_string(),
-                false => format!("{start:>14} {length:>9}  {}", path.display()),
-            };
+            let (offset, length, name) = (start, end - start, path.display().to_string());
             start = end;
-            out.line(line)
+            let line = format!("{offset:>14} {length:>9}  {name}");
+            out.result(&json!({"file": name, "offset": offset, "bytes": length}), line)
         })?;
     }
-    say_faults(out, &device);
+    note_faults(out, &device);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Digests of files whose parts are hashed side by side: by the CPU's threads, or on a device. The digests are the
 //! standard ones, whatever the parts (P10).
 
-use super::streams::{PIECE_BYTES, open_file, read_more};
+use super::{PIECE_BYTES, fill, open_file, read_more};
 use crate::exit::{At, Outcome};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -190,20 +190,6 @@ pub fn blake3_by_parts(
     Ok((total, Digest::from(name)))
 }
 
-/// Reads until `room` is full or the source ends; returns the number of bytes.
-fn fill(source: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < room.len() {
-        match source.read(&mut room[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
-}
-
 /// Length, and the digest of the digests of the segments ([`tessera_hashgpu::digest::segmented`]).
 ///
 /// # Errors
@@ -212,35 +198,43 @@ pub fn segmented(device: &Accelerated, function: Function, segment: usize, path:
     let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
     let (mut line, mut piece) = (InOrder::new(device), Vec::new());
     let several = segment.saturating_mul(LANES).clamp(PART_BYTES, PIECE_BYTES) / segment * segment;
-    loop {
-        piece.clear();
-        if segment > PIECE_BYTES {
-            let Some((len, digest)) = long_segment(function, segment, &mut file, path)? else { break };
+    if segment > PIECE_BYTES {
+        while let Some((len, digest)) = long_segment(function, segment, &mut file, path)? {
             bytes += len;
             all.update(digest.as_bytes());
-            continue;
         }
-        if read_more(&mut file, path, several, &mut piece)? == 0 {
-            break;
-        }
+        return Ok((bytes, all.finish()));
+    }
+    while read_more(&mut file, path, several, &mut piece)? > 0 {
         bytes += piece.len() as u64;
-        let segments: Vec<&[u8]> = piece.chunks(segment).collect();
-        start_batch(&mut line, function, &segments)?;
+        start_batch(&mut line, function, &piece.chunks(segment).collect::<Vec<_>>())?;
         line.take().iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
+        piece.clear();
     }
     line.finish()?.iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
     Ok((bytes, all.finish()))
 }
 
-/// The next segment of a file, for segments longer than a piece; `None` at the end.
+/// The length and digest of the next segment of a file, for segments longer than a piece; `None` at the end.
 fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path) -> Outcome<Option<(u64, Digest)>> {
-    let (mut hasher, mut left, mut piece) = (Hasher::new(function), segment, Vec::new());
-    while left > 0 && read_more(file, path, left.min(PIECE_BYTES), &mut piece)? > 0 {
+    let mut next = Read::take(&mut *file, segment as u64);
+    let (len, digest) = digest_rest(function, &[], &mut next, path)?;
+    Ok((len > 0).then_some((len, digest)))
+}
+
+/// Length and digest of a source whose first bytes, `before`, have been read already; reads the rest.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn digest_rest(function: Function, before: &[u8], rest: &mut impl Read, path: &Path) -> Outcome<(u64, Digest)> {
+    let (mut hasher, mut bytes, mut piece) = (Hasher::new(function), 0, Vec::new());
+    let mut source = before.chain(rest);
+    while source.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece).at(path)? > 0 {
         hasher.update(&piece);
-        left -= piece.len();
+        bytes += piece.len() as u64;
         piece.clear();
     }
-    Ok((left < segment).then(|| ((segment - left) as u64, hasher.finish())))
+    Ok((bytes, hasher.finish()))
 }
 
 #[cfg(test)]

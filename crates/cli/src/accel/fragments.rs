@@ -2,72 +2,66 @@
 //! that names them. All commands go through the fragments side by side, a piece of each at a time.
 
 use super::digests::blake3_file;
-use super::page::{AnyCode, Page, fragment_path, page_path};
-use super::streams::open_file;
-use super::{open, say_faults};
+use super::page::{Page, fragment_path, page_path};
+use super::{check_output, fill, note_faults, open, open_file, refuse_existing};
 use crate::args::{EncodeArgs, FilesArgs};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::files::local::PartialFile;
 use crate::term::units;
 use serde_json::json;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tessera_accel::Accelerated;
+use tessera_accel::{Accelerated, Coder, Device, EncodeJob, ReconstructJob};
 use tessera_hashgpu::digest::{Function, Hasher};
 
 pub fn encode(args: &EncodeArgs) -> Outcome {
     let (out, device) = (args.files.on.output, open(&args.files.on)?);
     for file in &args.files.files {
         let page = encode_one(args, file, &device).map_err(|e| e.of(file.display()))?;
-        if out.json {
-            out.document(&json!({"file": file.display().to_string(), "page": page}))?;
-        } else {
-            let len = units::bytes(page.bytes);
-            out.line(format!("{}: {len} in {}+{} fragments by {}", file.display(), page.k, page.m, page.code))?;
-        }
+        let (len, name) = (units::bytes(page.bytes), file.display().to_string());
+        let line = format!("{name}: {len} in {}+{} fragments by {}", page.k, page.m, page.code);
+        out.result(&json!({"file": name, "page": page}), line)?;
     }
-    say_faults(out, &device);
+    note_faults(out, &device);
     Ok(())
 }
 
 fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<Page> {
-    let xor = args.code.technique();
+    let xor = args.code != "rs";
     let mut page = Page {
         version: 1,
         bytes: 0,
         blake3: String::new(),
-        code: xor.map_or("rs".into(), |t| t.name().into()),
-        matrix: xor.is_none().then(|| args.matrix.name().into()),
+        code: args.code.clone(),
+        matrix: (!xor).then(|| args.matrix.name().into()),
         k: args.k,
         m: args.m,
-        w: xor.map(|_| args.w),
-        packet_bytes: xor.map(|_| args.packet),
+        w: xor.then_some(args.w),
+        packet_bytes: xor.then_some(args.packet),
         fragments: Vec::new(),
     };
-    let code = AnyCode::of(&page)?; // Before the file is read, so that an invalid code fails at once.
-    let piece = code.piece_bytes(page.k)?;
+    let (coder, piece_len) = page.coder()?; // Before the file is read, so that an invalid code fails at once.
     let mut written = (0..page.k + page.m).map(|i| fragment_path(file, i)).chain([page_path(file)]);
     if !args.force && written.any(|path| path.exists()) {
-        return Err(Failure::new(Exit::Conflict, "has fragments already; --force overwrites them"));
+        bail!(Exit::Conflict, "has fragments already; --force overwrites them");
     }
     let before = state(file)?;
     let (bytes, digest) = blake3_file(device, file)?;
     (page.bytes, page.blake3) = (bytes, digest.to_string());
-    let len = code.fragment_len(&page)?;
     // A page makes the fragments valid, so there is none while they are written.
     match fs::remove_file(page_path(file)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Failure::io(page_path(file), &e)),
-        _ => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.at(page_path(file))?,
     }
-    let mut writers: Vec<Fragment> =
-        (0..page.k + page.m).map(|i| Fragment::create(fragment_path(file, i))).collect::<Outcome<_>>()?;
-    encode_pieces(&code, &page, file, pieces(len, piece), device, &mut writers)?;
-    page.fragments = writers.into_iter().map(|w| w.digest.finish().to_string()).collect();
+    let fragments = (0..page.k + page.m).map(|i| Fragment::create(fragment_path(file, i)));
+    let mut fragments: Vec<Fragment> = fragments.collect::<Outcome<_>>()?;
+    encode_pieces(&coder, page.fragment_len(&coder)?, piece_len, file, device, &mut fragments)?;
+    page.fragments = fragments.into_iter().map(|fragment| fragment.digest.finish().to_string()).collect();
     if state(file)? != before {
-        return Err(Failure::new(Exit::Failed, "changed while it was being encoded; encode it again"));
+        bail!(Exit::Failed, "changed while it was being encoded; encode it again");
     }
     let text = serde_json::to_string_pretty(&page).map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
     fs::write(page_path(file), text + "\n").at(page_path(file))?;
@@ -106,49 +100,42 @@ impl Fragment {
 
 /// Data fragment i is the i-th of k parts of the file; the last ones may reach beyond its end and contain zeros there.
 fn encode_pieces(
-    code: &AnyCode,
-    page: &Page,
+    coder: &Coder,
+    len: usize,
+    piece_len: usize,
     path: &Path,
-    pieces: impl Iterator<Item = Range<usize>>,
     device: &Accelerated,
-    writers: &mut [Fragment],
+    fragments: &mut [Fragment],
 ) -> Outcome {
-    let len = code.fragment_len(page)?;
-    let (file, k) = (open_file(path)?, page.k);
-    let mut data: Vec<Vec<u8>> = vec![Vec::new(); k];
-    let wanted: Vec<usize> = (k..k + page.m).collect();
-    for piece in pieces {
+    let file = open_file(path)?;
+    for piece in pieces(len, piece_len) {
+        let mut data = vec![vec![0; piece.len()]; coder.k()];
         for (i, room) in data.iter_mut().enumerate() {
-            room.clear();
-            room.resize(piece.len(), 0);
             read_at(&file, path, (i * len + piece.start) as u64, room)?;
         }
-        let sources: Vec<(usize, &[u8])> = data.iter().map(|d| d.as_slice()).enumerate().collect();
-        let parity = code.compute(device, &sources, &wanted, piece.len())?;
-        let all = data.iter().chain(&parity);
-        writers.iter_mut().zip(all).try_for_each(|(writer, bytes)| writer.write(bytes))?;
+        let mut parity = vec![vec![0; piece.len()]; coder.m()];
+        let job = EncodeJob {
+            data: data.iter().map(Vec::as_slice).collect(),
+            frag_len: piece.len(),
+            parity: parity.iter_mut().map(Vec::as_mut_slice).collect(),
+        };
+        device.encode(coder, &mut [job]).map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
+        fragments.iter_mut().zip(data.iter().chain(&parity)).try_for_each(|(f, bytes)| f.write(bytes))?;
     }
     Ok(())
 }
 
 /// Fills `room` from the offset on, and leaves the rest unchanged beyond the file's end.
-fn read_at(file: &File, path: &Path, offset: u64, room: &mut [u8]) -> Outcome<usize> {
-    let mut filled = 0;
-    while filled < room.len() {
-        match file.read_at(&mut room[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Failure::io(path, &e)),
-        }
-    }
-    Ok(filled)
+fn read_at(mut file: &File, path: &Path, offset: u64, room: &mut [u8]) -> Outcome {
+    file.seek(SeekFrom::Start(offset)).and_then(|_| fill(&mut file, room)).at(path)?;
+    Ok(())
 }
 
 /// State of a file's fragments.
-struct Look {
+struct Fragments {
     page: Page,
-    code: AnyCode,
+    coder: Coder,
+    piece_len: usize,
     len: usize,
     sound: Vec<usize>,
     missing: Vec<usize>,
@@ -156,7 +143,7 @@ struct Look {
 }
 
 /// Reads the page and every fragment. Checks the page before use (P14).
-fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
+fn examine(file: &Path, device: &Accelerated) -> Outcome<Fragments> {
     let path = page_path(file);
     let text = fs::read(&path).at(&path)?;
     let page: Page = serde_json::from_slice(&text)
@@ -166,96 +153,81 @@ fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
     }
     // Invalid values are the page's fault, not the command's.
     let corrupt = |e: Failure| failure!(Exit::Corrupt, "{}: {}", path.display(), e.message);
-    let code = AnyCode::of(&page).map_err(corrupt)?;
-    let len = code.fragment_len(&page).map_err(corrupt)?;
-    code.piece_bytes(page.k).map_err(corrupt)?;
+    let (coder, piece_len) = page.coder().map_err(corrupt)?;
+    let len = page.fragment_len(&coder).map_err(corrupt)?;
     let (mut sound, mut missing, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for (number, digest) in page.fragments.iter().enumerate() {
         let path = fragment_path(file, number);
-        match fs::metadata(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing.push(number),
-            Err(e) => return Err(Failure::io(&path, &e)),
-            Ok(meta) if meta.len() != len as u64 => damaged.push(number),
-            Ok(_) => match blake3_file(device, &path)?.1.to_string() == *digest {
-                true => sound.push(number),
-                false => damaged.push(number),
-            },
-        }
+        let list = match fs::metadata(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => &mut missing,
+            Err(e) => return Err(Failure::io(path, &e)),
+            Ok(meta) if meta.len() != len as u64 => &mut damaged,
+            Ok(_) if blake3_file(device, &path)?.1.to_string() != *digest => &mut damaged,
+            Ok(_) => &mut sound,
+        };
+        list.push(number);
     }
-    Ok(Look { page, code, len, sound, missing, damaged })
+    Ok(Fragments { page, coder, piece_len, len, sound, missing, damaged })
 }
 
 pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
-    if output.is_some() && args.files.len() > 1 {
-        bail!(Exit::Usage, "--output names one path, but there are several files; decode them one by one");
-    }
+    check_output(output, args)?;
     let (out, device) = (args.on.output, open(&args.on)?);
     for file in &args.files {
         let target = output.unwrap_or(file);
-        if !force && target.exists() {
-            let why = format!("{} exists; --force overwrites it, --output names another", target.display());
-            return Err(Failure::new(Exit::Conflict, why));
-        }
-        let look = decode_one(file, target, &device).map_err(|e| e.of(file.display()))?;
-        let (bytes, without) = (look.page.bytes, [look.missing, look.damaged].concat());
-        if out.json {
-            let (file, target) = (file.display().to_string(), target.display().to_string());
-            out.document(&json!({"file": file, "output": target, "bytes": bytes, "without": without}))?;
-        } else {
-            let note = if without.is_empty() { String::new() } else { format!(", without fragments {without:?}") };
-            out.line(format!("{}: {}{note}", target.display(), units::bytes(bytes)))?;
-        }
+        refuse_existing(target, force)?;
+        let found = decode_one(file, target, &device).map_err(|e| e.of(file.display()))?;
+        let (bytes, without) = (found.page.bytes, [found.missing, found.damaged].concat());
+        let note = if without.is_empty() { String::new() } else { format!(", without fragments {without:?}") };
+        let (file, target) = (file.display().to_string(), target.display().to_string());
+        let line = format!("{target}: {}{note}", units::bytes(bytes));
+        out.result(&json!({"file": file, "output": target, "bytes": bytes, "without": without}), line)?;
     }
-    say_faults(out, &device);
+    note_faults(out, &device);
     Ok(())
 }
 
 /// Writes the file to `target`, where it appears only with the right digest (P2).
-fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Look> {
-    let mut look = look(file, device)?;
-    let k = look.page.k;
-    if look.sound.len() < k {
-        let (sound, damaged) = (look.sound.len(), look.damaged.len());
-        let why = format!("{sound} sound fragments, {damaged} damaged; {k} are needed");
-        return Err(Failure::new(Exit::Corrupt, why));
+fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Fragments> {
+    let mut found = examine(file, device)?;
+    let (k, sound, damaged) = (found.page.k, found.sound.len(), found.damaged.len());
+    if sound < k {
+        bail!(Exit::Corrupt, "{sound} sound fragments, {damaged} damaged; {k} are needed");
     }
-    look.sound.truncate(k);
+    found.sound.truncate(k);
     let mut partial = PartialFile::create(target)?;
-    decode_pieces(&look, file, device, partial.file(), target)?;
+    decode_pieces(&found, file, device, partial.file(), target)?;
     let (bytes, digest) = blake3_file(device, partial.path())?;
-    if (bytes, digest.to_string()) != (look.page.bytes, look.page.blake3.clone()) {
-        let why = "the fragments do not make the file that the page names; nothing was written";
-        return Err(Failure::new(Exit::Corrupt, why));
+    if (bytes, &digest.to_string()) != (found.page.bytes, &found.page.blake3) {
+        bail!(Exit::Corrupt, "the fragments do not make the file that the page names; nothing was written");
     }
     partial.place()?;
-    Ok(look)
+    Ok(found)
 }
 
-fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, target: &Path) -> Outcome {
-    let Look { page, code, len, sound, .. } = look;
-    let failed = |e: std::io::Error| Failure::io(target, &e);
+fn decode_pieces(found: &Fragments, file: &Path, device: &Accelerated, output: &File, target: &Path) -> Outcome {
+    let Fragments { page, coder, piece_len, len, sound, .. } = found;
     let lost: Vec<usize> = (0..page.k).filter(|i| !sound.contains(i)).collect();
-    let sources = sound.iter().map(|i| (*i, fragment_path(file, *i)));
-    let sources: Vec<(usize, PathBuf)> = sources.collect();
-    let files = sources.iter().map(|(_, path)| open_file(path)).collect::<Outcome<Vec<File>>>()?;
-    output.set_len(page.bytes).map_err(failed)?;
-    for piece in pieces(*len, code.piece_bytes(page.k)?) {
-        let mut held: Vec<(usize, Vec<u8>)> = Vec::with_capacity(page.k);
-        for ((number, path), file) in sources.iter().zip(&files) {
-            let mut room = vec![0; piece.len()];
-            read_at(file, path, piece.start as u64, &mut room)?;
-            held.push((*number, room));
+    let paths: Vec<PathBuf> = sound.iter().map(|i| fragment_path(file, *i)).collect();
+    let files = paths.iter().map(|path| open_file(path)).collect::<Outcome<Vec<File>>>()?;
+    output.set_len(page.bytes).at(target)?;
+    for piece in pieces(*len, *piece_len) {
+        let mut held = vec![vec![0; piece.len()]; page.k];
+        for ((path, file), room) in paths.iter().zip(&files).zip(&mut held) {
+            read_at(file, path, piece.start as u64, room)?;
         }
-        let slices: Vec<(usize, &[u8])> = held.iter().map(|(i, bytes)| (*i, bytes.as_slice())).collect();
-        let rebuilt = match lost.is_empty() {
-            true => Vec::new(),
-            false => code.compute(device, &slices, &lost, piece.len())?,
-        };
-        let data = slices.iter().copied().filter(|(i, _)| *i < page.k);
-        for (number, bytes) in data.chain(lost.iter().copied().zip(rebuilt.iter().map(|r| r.as_slice()))) {
+        let present: Vec<(usize, &[u8])> = sound.iter().copied().zip(held.iter().map(Vec::as_slice)).collect();
+        let mut rebuilt = vec![vec![0; piece.len()]; lost.len()];
+        if !lost.is_empty() {
+            let out = rebuilt.iter_mut().map(Vec::as_mut_slice).collect();
+            let job = ReconstructJob { frag_len: piece.len(), present: present.clone(), wanted: lost.clone(), out };
+            device.reconstruct(coder, &mut [job]).map_err(|e| Failure::new(Exit::Corrupt, e.to_string()))?;
+        }
+        let rebuilt = lost.iter().copied().zip(rebuilt.iter().map(Vec::as_slice));
+        for (number, bytes) in present.into_iter().filter(|(i, _)| *i < page.k).chain(rebuilt) {
             let offset = (number * len + piece.start) as u64;
             let inside = page.bytes.saturating_sub(offset).min(bytes.len() as u64) as usize;
-            output.write_all_at(&bytes[..inside], offset).map_err(failed)?;
+            output.write_all_at(&bytes[..inside], offset).at(target)?;
         }
     }
     Ok(())
@@ -263,26 +235,24 @@ fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, 
 
 pub fn verify(args: &FilesArgs) -> Outcome {
     let (out, device) = (args.on.output, open(&args.on)?);
-    let mut worst = Ok(());
+    let mut outcome = Ok(());
     for file in &args.files {
-        let look = look(file, &device).map_err(|e| e.of(file.display()))?;
-        let Look { page, missing, damaged, sound, .. } = &look;
+        let found = examine(file, &device).map_err(|e| e.of(file.display()))?;
+        let Fragments { page, missing, damaged, sound, .. } = &found;
         let spare = sound.len() as i64 - page.k as i64;
-        if out.json {
-            let file = file.display().to_string();
-            out.document(&json!({"file": file, "missing": missing, "damaged": damaged, "spare": spare}))?;
-        } else {
-            let state = match (missing.len() + damaged.len(), spare) {
-                (0, _) => "all fragments are sound".to_owned(),
-                (_, 0..) => format!("missing {missing:?}, damaged {damaged:?}; can be decoded, {spare} to spare"),
-                _ => format!("missing {missing:?}, damaged {damaged:?}; cannot be decoded"),
-            };
-            out.line(format!("{}: {state}", file.display()))?;
-        }
-        if missing.len() + damaged.len() > 0 {
-            worst = Err(Failure { exit: Exit::Corrupt, message: String::new() });
+        let bad = missing.len() + damaged.len();
+        let state = match spare {
+            _ if bad == 0 => "all fragments are sound".to_owned(),
+            0.. => format!("missing {missing:?}, damaged {damaged:?}; can be decoded, {spare} to spare"),
+            _ => format!("missing {missing:?}, damaged {damaged:?}; cannot be decoded"),
+        };
+        let name = file.display().to_string();
+        let document = json!({"file": name, "missing": missing, "damaged": damaged, "spare": spare});
+        out.result(&document, format!("{name}: {state}"))?;
+        if bad > 0 {
+            outcome = Err(Failure::silent(Exit::Corrupt));
         }
     }
-    say_faults(out, &device);
-    worst
+    note_faults(out, &device);
+    outcome
 }

@@ -2,13 +2,12 @@
 //! BLAKE3, with several jobs at once ([`super::digests`]). If the digest is one chain, the CPU hashes the file in
 //! pieces, and the output says so.
 
-use super::digests::{PART_BYTES, blake3_by_parts, digests, segmented};
-use super::streams::{digest_rest, open_file, read_more};
-use super::{open, say_faults};
+use super::digests::{PART_BYTES, blake3_by_parts, digest_rest, digests, segmented};
+use super::{note_faults, open, open_file, read_more};
 use crate::args::HashArgs;
 use crate::exit::{Exit, Outcome, bail};
 use crate::term::Out;
-use serde_json::{Map, Value};
+use serde_json::json;
 use std::path::Path;
 use tessera_accel::{Accelerated, Spec};
 use tessera_hashgpu::digest::{Digest, Function};
@@ -28,26 +27,24 @@ pub fn hash(args: &HashArgs) -> Outcome {
             show(args, out, path, bytes, digest)
         })?,
     }
-    say_faults(out, &device);
+    note_faults(out, &device);
     Ok(())
 }
 
 fn show(args: &HashArgs, out: Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {
-    if !out.json {
-        return out.line(format!("{digest}  {}", path.display()));
+    let name = path.display().to_string();
+    let mut document = json!({"file": name, args.function.name(): digest.to_string(), "bytes": bytes});
+    if let Some(segment) = args.segment {
+        document["segment_bytes"] = segment.into();
     }
-    let mut page = Map::new();
-    page.insert("file".into(), path.display().to_string().into());
-    page.insert(args.function.name().into(), digest.to_string().into());
-    page.insert("bytes".into(), bytes.into());
-    args.segment.into_iter().for_each(|segment| drop(page.insert("segment_bytes".into(), segment.into())));
-    out.document(&Value::Object(page))
+    out.result(&document, format!("{digest}  {name}"))
 }
 
 /// Digests in the order of the files.
 fn whole_files(args: &HashArgs, device: &Accelerated, out: Out) -> Outcome {
     let (mut batch, mut held): (Vec<(&Path, Vec<u8>)>, usize) = Default::default();
-    let flush = |batch: &mut Vec<(&Path, Vec<u8>)>| {
+    let flush = |batch: &mut Vec<(&Path, Vec<u8>)>, held: &mut usize| {
+        *held = 0;
         let digests = digests(device, args.function, &batch.iter().map(|(_, b)| b.as_slice()).collect::<Vec<_>>())?;
         let files = batch.drain(..).zip(digests);
         files.into_iter().try_for_each(|((path, bytes), d)| show(args, out, path, bytes.len() as u64, d))
@@ -55,29 +52,27 @@ fn whole_files(args: &HashArgs, device: &Accelerated, out: Out) -> Outcome {
     let most = if args.function == Function::Blake3 { PART_BYTES } else { BATCH_BYTES };
     for path in &args.files.files {
         let (mut file, mut bytes) = (open_file(path)?, Vec::new());
-        if read_more(&mut file, path, most + 1, &mut bytes)? > most {
-            flush(&mut batch)?;
-            held = 0;
-            let (bytes, digest) = if args.function == Function::Blake3 {
-                blake3_by_parts(device, PART_BYTES, &bytes, &mut file, path)?
-            } else {
-                if args.files.on.device != Spec::Cpu {
-                    let (name, of) = (args.function, path.display());
-                    out.note(format!(
-                        "{of}: {name} of a long file is one chain, which the CPU does; --segment 4K goes to the device"
-                    ));
-                }
-                digest_rest(args.function, &bytes, &mut file, path)?
-            };
-            show(args, out, path, bytes, digest)?;
+        if read_more(&mut file, path, most + 1, &mut bytes)? <= most {
+            held += bytes.len();
+            batch.push((path, bytes));
+            if held >= BATCH_BYTES || batch.len() >= BATCH_FILES {
+                flush(&mut batch, &mut held)?;
+            }
             continue;
         }
-        held += bytes.len();
-        batch.push((path, bytes));
-        if held >= BATCH_BYTES || batch.len() >= BATCH_FILES {
-            flush(&mut batch)?;
-            held = 0;
-        }
+        flush(&mut batch, &mut held)?;
+        let (bytes, digest) = if args.function == Function::Blake3 {
+            blake3_by_parts(device, PART_BYTES, &bytes, &mut file, path)?
+        } else {
+            if args.files.on.device != Spec::Cpu {
+                let (name, of) = (args.function, path.display());
+                out.note(format!(
+                    "{of}: {name} of a long file is one chain, which the CPU does; --segment 4K goes to the device"
+                ));
+            }
+            digest_rest(args.function, &bytes, &mut file, path)?
+        };
+        show(args, out, path, bytes, digest)?;
     }
-    flush(&mut batch)
+    flush(&mut batch, &mut held)
 }

@@ -6,63 +6,44 @@ use serde_json::json;
 use tessera_accel::runtime::{Backend, Options};
 use tessera_accel::{Isa, Spec, cuda, emulated::Emulated};
 
-/// A line of the list.
-struct Line {
-    name: String,
-    what: String,
-    memory_bytes: Option<u64>,
-    state: String,
-}
+/// A line of the list: name, description, memory in bytes, state.
+type Line = (String, String, Option<u64>, String);
 
-pub fn list(output: Out) -> Outcome {
-    let out = output;
-    let mut lines = vec![cpu()];
-    lines.extend(cuda_devices());
-    let emulated = Emulated::new(0);
-    lines.push(Line {
-        name: "emulated".into(),
-        what: emulated.description(),
-        memory_bytes: Some(emulated.memory_bytes()),
-        state: "ready; emulated:N gives N of them; never for speed".into(),
-    });
-    if out.json {
-        return lines.iter().try_for_each(|l| {
-            let ready = l.state.starts_with("ready");
-            out.document(&json!({"device": l.name, "what": l.what, "memory_bytes": l.memory_bytes, "ready": ready, "state": l.state}))
-        });
-    }
-    let mut table = Table::new("llrl", &["device", "what", "memory", "state"]);
-    for l in lines {
-        table.row([l.name, l.what, l.memory_bytes.map(units::bytes).unwrap_or_default(), l.state]);
-    }
-    out.table(&table)
-}
-
-fn cpu() -> Line {
+pub fn list(out: Out) -> Outcome {
     let sets: Vec<&str> = Isa::supported().iter().map(|isa| isa.name()).collect();
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    Line {
-        name: "cpu".into(),
-        what: format!("{threads} threads; {}", sets.join(", ")),
-        memory_bytes: None,
-        state: format!("ready, uses {}", Isa::best().name()),
+    let cpu = format!("{threads} threads; {}", sets.join(", "));
+    let emulated = Emulated::new(0);
+    let mut lines: Vec<Line> = vec![("cpu".into(), cpu, None, format!("ready, uses {}", Isa::best().name()))];
+    lines.extend(cuda_devices());
+    let state = "ready; emulated:N gives N of them; never for speed";
+    lines.push(("emulated".into(), emulated.description(), Some(emulated.memory_bytes()), state.into()));
+    let mut table = Table::new("llrl", &["device", "what", "memory", "state"]);
+    for (device, what, memory_bytes, state) in lines {
+        if out.json {
+            let ready = state.starts_with("ready");
+            out.document(&json!({
+                "device": device, "what": what, "memory_bytes": memory_bytes, "ready": ready, "state": state,
+            }))?;
+        }
+        table.row([device, what, memory_bytes.map(units::bytes).unwrap_or_default(), state]);
     }
+    if out.json { Ok(()) } else { out.table(&table) }
 }
 
 /// CUDA devices after a calibration, which also tests them.
 fn cuda_devices() -> Vec<Line> {
+    let none = |why: String| vec![("cuda".into(), "none".into(), None, why)];
     if let Err(why) = cuda::devices() {
-        return vec![Line { name: "cuda".into(), what: "none".into(), memory_bytes: None, state: why.to_string() }];
+        return none(why.to_string());
     }
     match Spec::Cuda(None).runtime(Options::default()) {
-        Err(why) => vec![Line { name: "cuda".into(), what: "none".into(), memory_bytes: None, state: why.to_string() }],
+        Err(why) => none(why.to_string()),
         Ok((runtime, _)) => {
             runtime.calibrate();
-            let line = |d: tessera_accel::runtime::DeviceState| Line {
-                name: d.name.to_string(),
-                what: d.description,
-                memory_bytes: Some(d.memory_bytes),
-                state: d.retired.map_or("ready, gives the CPU's bytes".into(), |fault| fault.to_string()),
+            let line = |d: tessera_accel::runtime::DeviceState| {
+                let state = d.retired.map_or("ready, gives the CPU's bytes".into(), |fault| fault.to_string());
+                (d.name.to_string(), d.description, Some(d.memory_bytes), state)
             };
             runtime.devices().into_iter().map(line).collect()
         }

@@ -10,12 +10,14 @@ mod hash;
 mod list;
 mod page;
 mod roofs;
-mod streams;
 mod windows;
 
-use crate::args::{AccelCommand, OnDevice};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::args::{AccelCommand, FilesArgs, OnDevice};
+use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::term::Out;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use tessera_accel::runtime::{Options, calibration_file};
 use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 
@@ -54,20 +56,64 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     Ok(Accelerated::new(runtime, target, cpu))
 }
 
+/// Bytes of a file read at a time: no command holds more than a few such pieces in memory.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// Opens a file for reading.
+fn open_file(path: &Path) -> Outcome<File> {
+    File::open(path).at(path)
+}
+
+/// Appends up to `most` of the next bytes to `buffer`; returns their number, 0 at the end.
+fn read_more(file: &mut File, path: &Path, most: usize, buffer: &mut Vec<u8>) -> Outcome<usize> {
+    file.take(most as u64).read_to_end(buffer).at(path)
+}
+
+/// Reads until `room` is full or the source ends; returns the number of bytes.
+fn fill(source: &mut impl Read, room: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < room.len() {
+        match source.read(&mut room[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+/// Refuses one output for several files.
+fn check_output(output: Option<&Path>, args: &FilesArgs) -> Outcome {
+    if output.is_some() && args.files.len() > 1 {
+        bail!(Exit::Usage, "--output names one path, but there are several files; name them one by one");
+    }
+    Ok(())
+}
+
+/// Refuses an output that exists, unless it may be overwritten.
+fn refuse_existing(output: &Path, force: bool) -> Outcome {
+    if !force && output.exists() {
+        bail!(Exit::Conflict, "{} exists; --force overwrites it, --output names another", output.display());
+    }
+    Ok(())
+}
+
 /// Tells the user where the CPU did the work of a device.
-fn say_faults(out: Out, on: &Accelerated) {
+fn note_faults(out: Out, on: &Accelerated) {
     faults(on).iter().for_each(|fault| out.note(fault));
 }
 
 /// The faults, in words for the user: the results are right, but the CPU computed them.
 fn faults(on: &Accelerated) -> Vec<String> {
     let retired = on.runtime().devices().into_iter().filter_map(|device| device.retired);
-    let mut said: Vec<String> = retired.map(|fault| format!("{fault}; the CPU did the rest")).collect();
-    let handed = on.runtime().queues().fallen_back;
-    if said.is_empty() && handed > 0 {
-        said.push(format!("{handed} jobs had no room on the device, or in what it gives back; the CPU did them"));
+    let mut faults: Vec<String> = retired.map(|fault| format!("{fault}; the CPU did the rest")).collect();
+    let fallen_back = on.runtime().queues().fallen_back;
+    if faults.is_empty() && fallen_back > 0 {
+        faults
+            .push(format!("{fallen_back} jobs had no room on the device, or in what it gives back; the CPU did them"));
     }
-    said
+    faults
 }
 
 impl From<DeviceError> for Failure {

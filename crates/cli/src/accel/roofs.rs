@@ -1,8 +1,8 @@
 //! Upper bounds for a device's figures, measured in the same run: transfers alone for data that comes from the host and
 //! returns there, copies inside the device for resident data. Multiplications and hashes may limit a device further.
 
-use super::bench::{Work, enough, gigabytes, measure};
-use crate::exit::{Exit, Failure, Outcome};
+use super::bench::{Work, enough, failed, gigabytes, measure};
+use crate::exit::Outcome;
 use crate::term::Out;
 use serde_json::json;
 use std::sync::Arc;
@@ -96,20 +96,17 @@ impl Roofs {
 /// Bytes of input per second of an operation's kernels, with the input on the first device. `None` if that device has
 /// failed.
 fn on_resident(on: &Accelerated, work: &Work, emulated: bool) -> Outcome<Option<f64>> {
-    let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
     let has_failed = || on.runtime().devices().first().is_none_or(|device| device.retired.is_some());
     if has_failed() {
         return Ok(None);
     }
     let (times, jobs) = if emulated { (1, 1) } else { (TIMES, AT_ONCE) };
-    let data: Resident = match on.runtime().resident(0, work.input(on)?) {
-        Some(put) => put.map_err(|e| failed(&e))?,
-        None => return Ok(None),
-    };
+    let Some(put) = on.runtime().resident(0, work.input(on)?) else { return Ok(None) };
+    let data: Resident = put.map_err(failed)?;
     let kernels: Arc<dyn Operation> = Arc::new(KernelsAlone::new(work.operation.clone(), times));
-    let run = |jobs| match on.runtime().on_resident(&data, &kernels, jobs).map_err(|e| failed(&e))? {
+    let run = |jobs| match on.runtime().on_resident(&data, &kernels, jobs).map_err(failed)? {
         Err(_) if has_failed() => Ok(false),
-        done => done.map(|()| true).map_err(|e| failed(&e)),
+        done => done.map(|()| true).map_err(failed),
     };
     // The first run warms up memory and code.
     if !run(1)? {

@@ -1,10 +1,9 @@
 //! `tessera accel windows`: the hash of every window of a file, piece by piece, including the windows that straddle two
 //! pieces.
 
-use super::streams::{PIECE_BYTES, open_file, read_more};
-use super::{open, say_faults};
+use super::{PIECE_BYTES, check_output, note_faults, open, open_file, read_more, refuse_existing};
 use crate::args::WindowsArgs;
-use crate::exit::{Exit, Failure, Outcome, bail};
+use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::files::local::PartialFile;
 use crate::term::Out;
 use serde_json::json;
@@ -24,9 +23,7 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
     if args.window > PIECE_BYTES {
         bail!(Exit::Usage, "windows of {} bytes: {PIECE_BYTES} are the most", args.window);
     }
-    if args.output.is_some() && args.files.files.len() > 1 {
-        bail!(Exit::Usage, "--output names one path, but there are several files; hash them one by one");
-    }
+    check_output(args.output.as_deref(), &args.files)?;
     let (out, device) = (args.files.on.output, open(&args.files.on)?);
     for path in &args.files.files {
         let Some(target) = &args.output else {
@@ -35,30 +32,24 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
         };
         let count = to_file(&device, windows, path, target, args.force)?;
         let (path, target) = (path.display().to_string(), target.display().to_string());
-        match out.json {
-            true => out.document(&json!({"file": path, "output": target, "windows": count}))?,
-            false => out.line(format!("{path}: {count} windows, {width} bytes of each in {target}"))?,
-        }
+        let line = format!("{path}: {count} windows, {width} bytes of each in {target}");
+        out.result(&json!({"file": path, "output": target, "windows": count}), line)?;
     }
-    say_faults(out, &device);
+    note_faults(out, &device);
     Ok(())
 }
 
 /// Writes the results to a temporary file, which replaces `target` when complete: the input may be the file that is
 /// replaced. Returns the number of results.
 fn to_file(device: &Accelerated, windows: Windows, path: &Path, target: &Path, force: bool) -> Outcome<usize> {
-    if !force && target.exists() {
-        let why = format!("{} exists; --force overwrites it, --output names another", target.display());
-        return Err(Failure::new(Exit::Conflict, why));
-    }
-    let failed = |e: std::io::Error| Failure::io(target, &e);
+    refuse_existing(target, force)?;
     let (mut partial, mut count) = (PartialFile::create(target)?, 0);
     let mut file = BufWriter::new(partial.file());
     each(device, windows, path, &mut |_, results| {
         count += results.len() / windows.width_bytes();
-        file.write_all(results).map_err(failed)
+        file.write_all(results).at(target)
     })?;
-    file.flush().map_err(failed)?;
+    file.flush().at(target)?;
     drop(file);
     partial.place()?;
     Ok(count)

@@ -1,11 +1,10 @@
 //! `tessera accel`: what computes on bytes, on files of anybody, without a store.
 
 use crate::term::Out;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tessera_accel::Spec;
 use tessera_accel::erasure::Matrix;
-use tessera_accel::xorcode::Technique;
 use tessera_hashgpu::digest::Function;
 use tessera_policy::{Chunking, Policy};
 
@@ -167,41 +166,16 @@ pub struct WindowsArgs {
     pub files: FilesArgs,
 }
 
-/// Families of codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum CodeName {
-    /// Reed–Solomon over GF(2^8), any k + m up to 255.
-    Rs,
-    /// XOR code for m = 2, w an odd prime, k ≤ w.
-    Liberation,
-    /// XOR code for m = 2, w + 1 prime, k ≤ w.
-    BlaumRoth,
-    /// Cauchy bit matrix, k + m ≤ 2^w.
-    CauchyOrig,
-    /// Cauchy bit matrix with few ones.
-    CauchyGood,
-}
-
-impl CodeName {
-    /// The technique of an XOR code.
-    pub fn technique(self) -> Option<Technique> {
-        match self {
-            CodeName::Rs => None,
-            CodeName::Liberation => Some(Technique::Liberation),
-            CodeName::BlaumRoth => Some(Technique::BlaumRoth),
-            CodeName::CauchyOrig => Some(Technique::CauchyOrig),
-            CodeName::CauchyGood => Some(Technique::CauchyGood),
-        }
-    }
-}
+/// Codes: `rs`, or the technique of an XOR code.
+const CODES: [&str; 5] = ["rs", "liberation", "blaum_roth", "cauchy_orig", "cauchy_good"];
 
 /// `tessera accel encode`.
 #[derive(Debug, Args)]
 pub struct EncodeArgs {
-    /// Code.
-    #[arg(long, value_enum, default_value = "rs")]
-    pub code: CodeName,
+    /// Code: rs (Reed-Solomon over GF(2^8), k + m up to 255), or one of XORs alone: liberation (m = 2, w an odd prime,
+    /// k up to w), blaum_roth (m = 2, w + 1 prime, k up to w), cauchy_orig or, with fewer XORs, cauchy_good (k + m up to 2^w).
+    #[arg(long, value_name = "NAME", value_parser = CODES, default_value = "rs")]
+    pub code: String,
     /// Matrix of `rs`: cauchy1, vandermonde, reed_sol_van, cauchy_orig, cauchy_good.
     #[arg(long, value_name = "NAME", default_value = "cauchy1")]
     pub matrix: Matrix,

@@ -70,6 +70,13 @@ pub struct Common {
     pub output: Out,
 }
 
+impl Common {
+    /// The arguments for a command of this process.
+    pub fn new(manager: &str, wait: u64, output: Out) -> Self {
+        Common { manager: manager.to_string(), wait, host: None, device: None, output }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tessera_accel::Spec;
 use tessera_net::Endpoint;
+use tessera_node::NodeOptions;
 
 /// Values of the `[tuning]` table, by knob.
 pub type Tuning = BTreeMap<String, toml::Value>;
@@ -23,6 +24,10 @@ pub struct Shared {
     pub log_format: Option<LogFormat>,
     /// Log level or filter directives.
     pub log_level: Option<String>,
+    /// Announce the addresses as JSON.
+    pub announce: bool,
+    /// Stop when stdin ends.
+    pub follow_stdin: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -80,30 +85,17 @@ pub struct ManagerSettings {
 }
 
 /// Settings of `tessera node`.
-#[derive(Debug)]
 pub struct NodeSettings {
     /// Directories of its disks, in order. The first also holds the log replica.
     pub disks: Vec<PathBuf>,
-    /// The manager to join.
-    pub manager: Endpoint,
-    /// Address to serve.
-    pub listen: Endpoint,
-    /// Address announced to other processes. `None`: the address it serves.
-    pub advertise: Option<String>,
-    /// Unix socket.
-    pub unix_socket: Option<PathBuf>,
-    /// Name of the node.
-    pub name: String,
-    /// Host label.
-    pub host: String,
     /// The device for computations.
     pub device: Spec,
     /// Limit for each disk, in bytes.
     pub capacity_bytes: Option<u64>,
     /// Keys of both daemons.
     pub shared: Shared,
-    /// Knobs of the node and of its segment stores.
-    pub knobs: knobs::NodeKnobs,
+    /// The node's options, still without open disks.
+    pub options: NodeOptions,
 }
 
 impl ManagerSettings {
@@ -160,21 +152,27 @@ impl NodeSettings {
         };
         let device = file.device.as_deref().map(str::parse).transpose()?;
         let manager = args.manager.or(file.manager).unwrap_or_else(|| crate::args::DEFAULT_MANAGER.into());
+        let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:0".into());
+        let Endpoint::Tcp(listen) = endpoint(&listen)? else {
+            bail!(Exit::Usage, "--listen {listen}: a node listens on HOST:PORT; its Unix socket is --unix-socket");
+        };
         let host = args.host.or(file.host).unwrap_or_else(host_name);
-        let mut node_knobs = knobs::NodeKnobs::default();
-        apply(&mut node_knobs, &file.tuning, &args.flags)?;
+        let mut knobs = knobs::NodeKnobs::default();
+        apply(&mut knobs, &file.tuning, &args.flags)?;
         Ok(NodeSettings {
             disks,
-            manager: endpoint(&manager)?,
-            listen: endpoint(args.listen.or(file.listen).as_deref().unwrap_or("127.0.0.1:0"))?,
-            advertise: args.advertise.or(file.advertise),
-            unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
-            name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
-            host,
             capacity_bytes: args.capacity.or(capacity),
             device: args.device.or(device).unwrap_or(Spec::Cpu),
             shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
-            knobs: node_knobs,
+            options: NodeOptions {
+                advertise: args.advertise.or(file.advertise),
+                unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
+                name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
+                host,
+                config: knobs.node,
+                segments: knobs.segments,
+                ..NodeOptions::new(endpoint(&manager)?, &listen, Vec::new())
+            },
         })
     }
 }
@@ -184,6 +182,8 @@ fn shared(flags: DaemonFlags, metrics: Option<String>, format: Option<LogFormat>
         metrics: flags.metrics.or(metrics),
         log_format: flags.log_format.or(format),
         log_level: flags.log_level.or(level),
+        announce: flags.announce,
+        follow_stdin: flags.follow_stdin,
     }
 }
 
@@ -281,10 +281,10 @@ mod tests {
         assert_eq!(node(&["--config", &path]).unwrap().device, Spec::Auto);
         assert_eq!(node(&["--config", &path, "--device", "emulated:2"]).unwrap().device, Spec::Emulated(2));
         let (_dir, path) = file("disks=['a']\ndevice='gpu'");
-        assert!(node(&["--config", &path]).unwrap_err().message.contains("\"gpu\""));
+        assert!(node(&["--config", &path]).err().unwrap().message.contains("\"gpu\""));
         let (_dir, path) = file("disks=['a','b']\n[tuning]\nsegment_size_bytes='1M'\n");
         let settings = node(&["--config", &path]).unwrap();
-        assert_eq!(settings.knobs.segments.segment_size_bytes, 1 << 20);
+        assert_eq!(settings.options.segments.segment_size_bytes, 1 << 20);
     }
 
     /// P14: the error for an unknown or malformed key names the key and its place.
@@ -311,6 +311,6 @@ mod tests {
             assert!(!failure.message.contains('\n'));
         }
         assert!(manager(&["--dir", "d", "--set", "x"]).unwrap_err().message.contains("KEY=VALUE"));
-        assert!(node(&[]).unwrap_err().message.contains("--disk"));
+        assert!(node(&[]).err().unwrap().message.contains("--disk"));
     }
 }

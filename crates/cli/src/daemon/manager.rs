@@ -1,14 +1,12 @@
 //! `tessera manager`: the metadata service on its embedded database.
 
-use super::announce::Announcement;
+use super::Daemon;
 use super::config::ManagerSettings;
-use super::metrics::{self, Family};
-use super::signals::{Event, Events};
+use super::metrics::Family;
+use super::signals::Event;
 use crate::args::ManagerArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crossbeam_channel::RecvTimeoutError;
-use parking_lot::Mutex;
-use std::sync::Arc;
 use std::time::Duration;
 use tessera_manager::core::StartError;
 use tessera_manager::db::DbError;
@@ -18,34 +16,32 @@ use tessera_manager::shell::{ManagerServer, ServeError};
 use tessera_net::Endpoint;
 
 /// Interval of the check whether the manager still serves.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs a manager until it is asked to stop or fails.
 ///
 /// # Errors
 /// The configuration is not valid, the manager cannot start, or it ended by itself.
 pub fn run(args: ManagerArgs) -> Outcome {
-    let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
     let settings = ManagerSettings::new(args)?;
-    super::logging::start(&settings.shared)?;
-    let events = Events::listen(false)?;
-    if follow_stdin {
-        events.follow_stdin()?;
-    }
-    let server: Arc<Mutex<Option<ManagerServer>>> = Arc::default();
-    let measured = server.clone();
-    let snapshot = Box::new(move || measured.lock().as_ref().map(|s| families(&s.metrics())).unwrap_or_default());
-    let metrics =
-        settings.shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
+    let (daemon, events) = Daemon::prepare(&settings.shared, |manager: &ManagerServer| families(&manager.metrics()))?;
     let started = start(&settings)?;
-    let listen: Vec<String> = started.endpoints().iter().map(Endpoint::to_string).collect();
-    tracing::info!(cluster = tessera_wire::hex(&started.cluster_id()), listen = listen.join(" "), "serving");
-    *server.lock() = Some(started);
-    let metrics_address = metrics.as_ref().map(metrics::Server::address);
-    Announcement { role: "manager".into(), listen, metrics: metrics_address }.print(announce);
-    wait(&server, &events);
-    let stopping = server.lock().take();
-    match stopping.and_then(ManagerServer::stop) {
+    let listen = started.endpoints().to_vec();
+    let addresses: Vec<String> = listen.iter().map(Endpoint::to_string).collect();
+    tracing::info!(cluster = tessera_wire::hex(&started.cluster_id()), listen = addresses.join(" "), "serving");
+    daemon.announce("manager", started, &listen);
+    loop {
+        match events.receiver().recv_timeout(CHECK_EVERY) {
+            Ok(Event::Stop(why)) => {
+                tracing::info!(why, "stopping");
+                break;
+            }
+            Ok(Event::Child) => {}
+            Err(RecvTimeoutError::Timeout) if daemon.is(|manager| !manager.is_finished()) => {}
+            Err(_) => break,
+        }
+    }
+    match daemon.take().and_then(ManagerServer::stop) {
         None => {
             tracing::info!("stopped");
             Ok(())
@@ -64,21 +60,6 @@ fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
     }
     let addresses: Vec<String> = settings.restore_from.iter().map(Endpoint::to_string).collect();
     ManagerServer::start_restored(dir, &addresses, settings.without_missing, listen, config).map_err(refused)
-}
-
-/// Waits until a stop is requested or the manager ends by itself.
-fn wait(server: &Mutex<Option<ManagerServer>>, events: &Events) {
-    loop {
-        match events.receiver().recv_timeout(LOOK_EVERY) {
-            Ok(Event::Stop(why)) => {
-                tracing::info!(why, "stopping");
-                return;
-            }
-            Ok(Event::Child) => {}
-            Err(RecvTimeoutError::Timeout) if server.lock().as_ref().is_some_and(|s| !s.is_finished()) => {}
-            Err(_) => return,
-        }
-    }
 }
 
 fn refused(error: ServeError) -> Failure {
@@ -108,7 +89,7 @@ fn of_database(error: &DbError) -> Exit {
 fn families(m: &Metrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(kind, n)| (vec![("kind", kind.to_string())], *n));
     let mut families = vec![
-        Family { counter: true, ..Family::each("manager_requests", "Requests by kind", requests) },
+        Family::counters("manager_requests", "Requests by kind", requests),
         Family::counter("manager_refused", "Requests answered with an error", m.refused),
         Family::counter("manager_group_commits", "Group commits", m.batches),
         Family::counter("manager_commands", "Commands in group commits", m.commands),

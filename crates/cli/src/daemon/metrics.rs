@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tessera_wire::meta::DeviceWork;
 
+/// Names and values of a sample's labels.
+pub type Labels = Vec<(&'static str, String)>;
+
 /// A metric family: name, help, and a value for each set of labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
@@ -24,7 +27,7 @@ pub struct Family {
     /// Whether it is a counter: it only grows until the daemon restarts.
     pub counter: bool,
     /// Labels and value.
-    pub samples: Vec<(Vec<(&'static str, String)>, u64)>,
+    pub samples: Vec<(Labels, u64)>,
 }
 
 impl Family {
@@ -38,12 +41,17 @@ impl Family {
         Family { counter: true, ..Self::gauge(name, help, value) }
     }
 
-    /// A gauge with one sample for each of several things.
-    pub fn each(
+    /// A counter with one sample for each set of labels.
+    pub fn counters(
         name: impl Into<String>,
         help: &'static str,
-        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, u64)>,
+        samples: impl IntoIterator<Item = (Labels, u64)>,
     ) -> Self {
+        Family { counter: true, ..Self::each(name, help, samples) }
+    }
+
+    /// A gauge with one sample for each set of labels.
+    pub fn each(name: impl Into<String>, help: &'static str, samples: impl IntoIterator<Item = (Labels, u64)>) -> Self {
         Family { name: name.into(), help, counter: false, samples: samples.into_iter().collect() }
     }
 }
@@ -102,7 +110,7 @@ fn process() -> Vec<Family> {
 pub fn device_families(all: &[DeviceWork]) -> [Family; 2] {
     let each = |name, help, value: fn(&DeviceWork) -> u64| {
         let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
-        Family { counter: true, ..Family::each(name, help, all.iter().map(|w| (labels(w), value(w)))) }
+        Family::counters(name, help, all.iter().map(|w| (labels(w), value(w))))
     };
     [
         each("device_jobs", "Jobs each device of this process did", |w| w.jobs),

@@ -12,3 +12,56 @@ pub mod manager;
 pub mod metrics;
 pub mod node;
 pub mod signals;
+
+use crate::exit::Outcome;
+use announce::Announcement;
+use config::Shared;
+use metrics::Family;
+use parking_lot::Mutex;
+use signals::Events;
+use std::sync::Arc;
+use tessera_net::Endpoint;
+
+/// What the daemons have in common: a server `S` whose numbers `/metrics` serves while it runs.
+struct Daemon<S> {
+    server: Arc<Mutex<Option<S>>>,
+    metrics: Option<metrics::Server>,
+    announces: bool,
+}
+
+impl<S: Send + 'static> Daemon<S> {
+    /// Starts the log, the signals and `/metrics`, before the server exists.
+    fn prepare(shared: &Shared, families: fn(&S) -> Vec<Family>) -> Outcome<(Self, Events)> {
+        logging::start(shared)?;
+        let events = Events::listen(false)?;
+        if shared.follow_stdin {
+            events.follow_stdin()?;
+        }
+        let server: Arc<Mutex<Option<S>>> = Arc::default();
+        let measured = server.clone();
+        let snapshot = Box::new(move || measured.lock().as_ref().map(families).unwrap_or_default());
+        let metrics = shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
+        Ok((Daemon { server, metrics, announces: shared.announce }, events))
+    }
+
+    fn metrics_address(&self) -> Option<String> {
+        self.metrics.as_ref().map(metrics::Server::address)
+    }
+
+    /// Keeps the server that has started, and says where it listens.
+    fn announce(&self, role: &str, server: S, listen: &[Endpoint]) {
+        *self.server.lock() = Some(server);
+        let listen = listen.iter().map(Endpoint::to_string).collect();
+        Announcement { role: role.into(), listen, metrics: self.metrics_address() }.print(self.announces);
+    }
+
+    /// Whether the server has this property.
+    fn is(&self, property: impl Fn(&S) -> bool) -> bool {
+        self.server.lock().as_ref().is_some_and(property)
+    }
+
+    /// The server, to stop it.
+    fn take(&self) -> Option<S> {
+        self.server.lock().take()
+    }
+}

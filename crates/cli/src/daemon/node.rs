@@ -1,18 +1,17 @@
 //! `tessera node`: a storage node on real disks.
 
-use super::announce::Announcement;
+use super::Daemon;
 use super::capacity::CappedDisk;
 use super::config::NodeSettings;
-use super::metrics::{self, Family, device_families};
-use super::signals::{Event, Events};
+use super::metrics::{Family, device_families};
+use super::signals::Event;
 use crate::args::NodeRunArgs;
-use crate::exit::{Exit, Failure, Outcome, bail, failure};
+use crate::exit::{Exit, Failure, Outcome, failure};
 use crossbeam_channel::select;
-use parking_lot::Mutex;
+use std::path::Path;
 use std::sync::Arc;
 use tessera_disk::{Disk, DiskError, IdentityError, RealDisk};
-use tessera_net::Endpoint;
-use tessera_node::{NodeMetrics, NodeOptions, NodeServer, StartError};
+use tessera_node::{NodeMetrics, NodeServer, StartError};
 use tessera_wire::Code;
 
 /// Runs a node until it is asked to stop or fails.
@@ -20,30 +19,19 @@ use tessera_wire::Code;
 /// # Errors
 /// The configuration is not valid, a disk cannot be opened, or the cluster rejected the node.
 pub fn run(args: NodeRunArgs) -> Outcome {
-    let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
-    let settings = NodeSettings::new(args)?;
-    super::logging::start(&settings.shared)?;
+    let mut settings = NodeSettings::new(args)?;
+    let (daemon, events) = Daemon::prepare(&settings.shared, |node: &NodeServer| families(&node.metrics()))?;
     tessera_accel::use_device(settings.device, Default::default())?;
-    let events = Events::listen(false)?;
-    if follow_stdin {
-        events.follow_stdin()?;
-    }
-    let server: Arc<Mutex<Option<NodeServer>>> = Arc::default();
-    let measured = server.clone();
-    let snapshot = Box::new(move || measured.lock().as_ref().map(|s| families(&s.metrics())).unwrap_or_default());
-    let metrics =
-        settings.shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
-    let metrics_address = metrics.as_ref().map(metrics::Server::address);
-    let started =
-        NodeServer::start(options(&settings, metrics_address.clone().unwrap_or_default())?).map_err(refused)?;
-    let fatal = started.fatal().clone();
-    let listen = started.endpoints().iter().map(Endpoint::to_string).collect();
-    *server.lock() = Some(started);
-    Announcement { role: "node".into(), listen, metrics: metrics_address }.print(announce);
+    settings.options.metrics_address = daemon.metrics_address().unwrap_or_default();
+    settings.options.disks =
+        settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
+    let started = NodeServer::start(settings.options).map_err(refused)?;
+    let (fatal, listen) = (started.fatal().clone(), started.endpoints().to_vec());
+    daemon.announce("node", started, &listen);
     let outcome = loop {
         select! {
             recv(fatal) -> error => {
-                let failure = error.map_or_else(|_| Failure::new(Exit::Failed, "the node ended"), given_up);
+                let failure = error.map_or_else(|_| Failure::new(Exit::Failed, "the node ended"), rejected);
                 tracing::error!("{failure}");
                 break Err(failure);
             }
@@ -53,44 +41,23 @@ pub fn run(args: NodeRunArgs) -> Outcome {
             }
         }
     };
-    let stopping = server.lock().take();
-    if let Some(mut node) = stopping {
+    if let Some(mut node) = daemon.take() {
         node.stop();
         tracing::info!("stopped");
     }
     outcome
 }
 
-fn options(settings: &NodeSettings, metrics_address: String) -> Outcome<NodeOptions> {
-    let Endpoint::Tcp(listen) = &settings.listen else {
-        bail!(
-            Exit::Usage,
-            "--listen {}: a node listens on HOST:PORT; its Unix socket is --unix-socket",
-            settings.listen
-        );
-    };
-    let disk = |path: &std::path::PathBuf| -> Outcome<Arc<dyn Disk>> {
-        let real = Arc::new(RealDisk::open(path).map_err(|e| missing(path, e))?);
-        Ok(match settings.capacity_bytes {
-            Some(bytes) => Arc::new(CappedDisk::new(real, bytes)),
-            None => real,
-        })
-    };
-    let disks = settings.disks.iter().map(disk).collect::<Outcome<_>>()?;
-    Ok(NodeOptions {
-        advertise: settings.advertise.clone(),
-        unix_socket: settings.unix_socket.clone(),
-        name: settings.name.clone(),
-        host: settings.host.clone(),
-        metrics_address,
-        config: settings.knobs.node.clone(),
-        segments: settings.knobs.segments.clone(),
-        ..NodeOptions::new(settings.manager.clone(), listen, disks)
+fn open_disk(path: &Path, capacity_bytes: Option<u64>) -> Outcome<Arc<dyn Disk>> {
+    let real = Arc::new(RealDisk::open(path).map_err(|e| missing(path, e))?);
+    Ok(match capacity_bytes {
+        Some(bytes) => Arc::new(CappedDisk::new(real, bytes)),
+        None => real,
     })
 }
 
 /// A missing directory is not created: it may be the mount point of a disk that is not mounted.
-fn missing(path: &std::path::Path, error: DiskError) -> Failure {
+fn missing(path: &Path, error: DiskError) -> Failure {
     match error {
         DiskError::NotFound { .. } => failure!(
             Exit::NotFound,
@@ -105,7 +72,7 @@ fn missing(path: &std::path::Path, error: DiskError) -> Failure {
 }
 
 /// Why a running node cannot continue: another node has taken its name in the cluster.
-fn given_up(error: tessera_wire::Error) -> Failure {
+fn rejected(error: tessera_wire::Error) -> Failure {
     match error.kind() {
         Code::Exists => Failure::new(Exit::Refused, error.message),
         _ => error.into(),
@@ -154,9 +121,9 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
         Family::counter("node_heartbeats_lost", "Heartbeats without an answer", c.heartbeats_lost),
         Family::counter("node_rejoins", "Times this node had to register again", c.rejoins),
     ];
+    let labels = |path: &str, id: &u64| vec![("disk", id.to_string()), ("path", path.to_string())];
     let each = |name, help, value: fn(&tessera_node::core::DiskStats) -> u64| {
-        let label = |path: &str, id: u64| vec![("disk", id.to_string()), ("path", path.to_string())];
-        Family::each(name, help, m.disks.iter().map(|(path, id, _, stats)| (label(path, *id), value(stats))))
+        Family::each(name, help, m.disks.iter().map(|(path, id, _, stats)| (labels(path, id), value(stats))))
     };
     families.push(each("disk_capacity_bytes", "Size of the disk, or its limit", |s| s.capacity_bytes));
     families.push(each("disk_free_bytes", "Bytes still to be had", |s| s.free_bytes));
@@ -165,10 +132,7 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
     families.push(each("disk_live_bytes", "Bytes of living records", |s| s.live_bytes));
     families.push(each("disk_dead_bytes", "Bytes compaction can win back", |s| s.dead_bytes));
     families.push(each("disk_index_bytes", "Memory of the disk's index", |s| s.index_bytes));
-    let failed = m
-        .disks
-        .iter()
-        .map(|(path, id, why, _)| (vec![("disk", id.to_string()), ("path", path.clone())], u64::from(!why.is_empty())));
+    let failed = m.disks.iter().map(|(path, id, why, _)| (labels(path, id), u64::from(!why.is_empty())));
     families.extend(device_families(&m.device_work));
     families.push(Family::each("disk_failed", "The disk takes no more writes", failed));
     families

@@ -28,18 +28,9 @@ impl<R: Read> Compare<R> {
 
 impl<R: Read> Write for Compare<R> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.buffer.resize(bytes.len(), 0);
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match self.expected.read(&mut self.buffer[filled..])? {
-                0 => break,
-                got => filled += got,
-            }
-        }
-        let expected = &self.buffer[..filled];
-        if expected != &bytes[..filled] {
-            self.different += expected.iter().zip(bytes).filter(|(a, b)| a != b).count() as u64;
-        }
+        self.buffer.clear();
+        let filled = self.expected.by_ref().take(bytes.len() as u64).read_to_end(&mut self.buffer)?;
+        self.different += self.buffer.iter().zip(bytes).filter(|(a, b)| a != b).count() as u64;
         self.different += (bytes.len() - filled) as u64;
         self.compared += bytes.len() as u64;
         Ok(bytes.len())

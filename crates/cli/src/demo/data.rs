@@ -4,8 +4,9 @@
 //! with long runs of zeros; a tree of small texts; and odd files (empty, one byte, names with spaces and accents,
 //! symbolic links).
 
-use super::edits::Random;
+use super::edits::{random_bytes, seeded};
 use crate::exit::{At, Outcome};
+use rand::{Rng, RngExt};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::path::Path;
 /// Page size of a checkpoint, bytes.
 const PAGE_BYTES: usize = 4096;
 /// Between two checkpoints one page in this many differs.
-const PAGE_CHANGED_ONE_IN: u64 = 200;
+const PAGE_CHANGED_ONE_IN: u32 = 200;
 
 /// Makes about `size_bytes` of files in `directory`.
 ///
@@ -28,17 +29,21 @@ pub fn generate(directory: &Path, size_bytes: u64) -> Outcome {
     made.at(directory)
 }
 
+/// Creates a file, and the directory that it is in.
+fn create(directory: &Path, name: &str) -> io::Result<BufWriter<File>> {
+    std::fs::create_dir_all(directory)?;
+    Ok(BufWriter::with_capacity(1 << 20, File::create(directory.join(name))?))
+}
+
 /// Writes `count` states of one memory image. Pages change at random, mostly where they changed before.
 fn checkpoints(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
     let pages = (size_bytes / PAGE_BYTES as u64).max(1);
     for state in 0..count {
-        let mut out =
-            BufWriter::with_capacity(1 << 20, File::create(directory.join(format!("step-{:03}.ckpt", state * 100)))?);
+        let mut out = create(directory, &format!("step-{:03}.ckpt", state * 100))?;
         let mut page = vec![0; PAGE_BYTES];
         for number in 0..pages {
             let last_change = (0..=state).rev().find(|s| *s == 0 || changed(number, *s)).unwrap_or(0);
-            Random::new(number << 8 | last_change).fill(&mut page);
+            seeded(number << 8 | last_change).fill_bytes(&mut page);
             out.write_all(&page)?;
         }
         out.flush()?;
@@ -49,24 +54,21 @@ fn checkpoints(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> 
 /// Whether step `state` wrote page `number`. The region that a step touches moves from step to step.
 fn changed(number: u64, state: u64) -> bool {
     let region = number / 1024;
-    region % 7 == state % 7 && Random::new(number ^ state << 40).below(PAGE_CHANGED_ONE_IN / 7).eq(&0)
+    region % 7 == state % 7 && seeded(number ^ state << 40).random_ratio(7, PAGE_CHANGED_ONE_IN)
 }
 
 /// Writes `count` archives. Each has a new file near its front, which shifts the rest.
 fn releases(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
     for release in 1..=count {
-        let file = File::create(directory.join(format!("release-{release}.tar")))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
-        let mut written = 0;
-        let mut number = 0u64;
+        let mut out = create(directory, &format!("release-{release}.tar"))?;
+        let (mut written, mut number) = (0, 0u64);
         while written < size_bytes {
             if number == 3 {
-                (1..release).try_for_each(|extra| out.write_all(&Random::new(!extra).bytes(7_777)))?;
+                (1..release).try_for_each(|extra| out.write_all(&random_bytes(&mut seeded(!extra), 7_777)))?;
             }
-            let mut random = Random::new(number.wrapping_mul(0x5bd1_e995));
-            let len = 200 + random.below(400_000) as usize;
-            out.write_all(&random.bytes(len))?;
+            let mut random = seeded(number.wrapping_mul(0x5bd1_e995));
+            let len = random.random_range(200..400_200);
+            out.write_all(&random_bytes(&mut random, len))?;
             written += len as u64;
             number += 1;
         }
@@ -77,12 +79,11 @@ fn releases(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
 
 /// Writes data between runs of zeros.
 fn image(directory: &Path, size_bytes: u64) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(directory.join("disk.img"))?);
+    let mut out = create(directory, "disk.img")?;
     let mut block = vec![0; 64 << 10];
     for number in 0..(size_bytes / block.len() as u64).max(1) {
         match number % 16 < 6 {
-            true => Random::new(number ^ 0xd15c).fill(&mut block),
+            true => seeded(number ^ 0xd15c).fill_bytes(&mut block),
             false => block.fill(0),
         }
         out.write_all(&block)?;
@@ -99,16 +100,16 @@ const WORDS: &[&str] = &[
 fn texts(directory: &Path, size_bytes: u64) -> io::Result<()> {
     let (mut written, mut number) = (0, 0u64);
     while written < size_bytes {
-        let mut random = Random::new(number ^ 0x7e47);
-        let below =
-            directory.join(format!("module-{:02}", number / 24)).join(if number % 3 == 0 { "tests" } else { "src" });
+        let mut random = seeded(number ^ 0x7e47);
+        let kind = if number % 3 == 0 { "tests" } else { "src" };
+        let below = directory.join(format!("module-{:02}", number / 24)).join(kind);
         std::fs::create_dir_all(&below)?;
-        let scale = 10 + random.below(6);
-        let len = 300 + random.below(1 << scale);
+        let longest = 1 << random.random_range(10..16);
+        let len = 300 + random.random_range(0..longest);
         let mut text = String::new();
-        while (text.len() as u64) < len {
-            text.push_str(WORDS[random.below(WORDS.len() as u64) as usize]);
-            text.push(if random.below(9) == 0 { '\n' } else { ' ' });
+        while text.len() < len {
+            text.push_str(WORDS[random.random_range(0..WORDS.len())]);
+            text.push(if random.random_ratio(1, 9) { '\n' } else { ' ' });
         }
         std::fs::write(below.join(format!("part-{number:04}.txt")), &text)?;
         written += text.len() as u64;
@@ -121,8 +122,8 @@ fn odd_ones(directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory.join("empty directory"))?;
     std::fs::write(directory.join("empty"), b"")?;
     std::fs::write(directory.join("one byte"), b"x")?;
-    std::fs::write(directory.join("naïve café"), Random::new(5).bytes(131_072))?;
-    std::fs::write(directory.join("just over"), Random::new(6).bytes(131_073))?;
+    std::fs::write(directory.join("naïve café"), random_bytes(&mut seeded(5), 131_072))?;
+    std::fs::write(directory.join("just over"), random_bytes(&mut seeded(6), 131_073))?;
     std::os::unix::fs::symlink("one byte", directory.join("a link"))?;
     std::os::unix::fs::symlink("../nowhere", directory.join("a dangling link"))
 }

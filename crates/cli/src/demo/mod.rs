@@ -50,7 +50,7 @@ pub fn run(args: DemoArgs) -> Outcome {
     };
     let mut cluster = Cluster::new(directory, shape);
     let outcome = story::tell(&mut cluster, &source, &events, out);
-    let stopped = cluster.stop(&mut |line| out.note(line));
+    let stopped = cluster.stop(out);
     drop(cluster);
     if args.keep {
         out.note(format!("The store is kept: tessera up --dir {}", scratch.path.join("store").display()));

@@ -4,7 +4,7 @@ use super::compare::Compare;
 use super::edits::Edits;
 use crate::args::Common;
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{At, Exit, Failure, Outcome, bail};
+use crate::exit::{At, Exit, Outcome, bail};
 use crate::files::local::{self, Kind, LocalEntry};
 use crate::files::pool;
 use crate::remote::{Store, StoreOptions};
@@ -13,14 +13,14 @@ use crate::up::child;
 use crate::up::cluster::Cluster;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
 use tessera_client::{Sink, Source};
 use tessera_wire::Health;
-use tessera_wire::meta::ClusterStatus;
 
 /// Files in transfer at once.
 const JOBS: usize = 16;
@@ -29,6 +29,7 @@ const REPAIR_PATIENCE: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// A row of the table.
+#[derive(Default)]
 struct Step {
     what: String,
     files: u64,
@@ -87,7 +88,7 @@ pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> 
 
 impl Story<'_> {
     fn plot(&mut self) -> Outcome {
-        let nodes = self.cluster.shape().nodes;
+        let nodes = self.cluster.shape.nodes;
         self.out.note(format!(
             "Starting a manager and {nodes} nodes; storing {} files, {} ...",
             units::count(self.files.len() as u64),
@@ -107,27 +108,17 @@ impl Story<'_> {
 
     fn connect(&self) -> Outcome<Store> {
         let output = Out { quiet: true, json: false };
-        Store::connect(&Common {
-            manager: self.cluster.manager_address().to_string(),
-            wait: 60,
-            host: None,
-            device: None,
-            output,
-        })
+        Store::connect(&Common::new(&self.cluster.manager_address, 60, output))
     }
 
     fn store(&mut self, tree: Tree, what: &str) -> Outcome {
         let store = self.connect()?;
         let before = store.status()?;
-        let root = path(tree, &[])?;
-        store.mkdir(&root, true)?;
-        let mut made = std::collections::BTreeSet::new();
-        for file in &self.files {
-            for depth in 1..file.names.len() {
-                if made.insert(file.names[..depth].to_vec()) {
-                    store.mkdir(&path(tree, &file.names[..depth])?, true)?;
-                }
-            }
+        let depths =
+            |file: &LocalEntry| (0..file.names.len().max(1)).map(|depth| file.names[..depth].to_vec()).collect();
+        let directories: BTreeSet<Vec<Vec<u8>>> = self.files.iter().flat_map::<Vec<_>, _>(depths).collect();
+        for names in directories {
+            store.mkdir(&path(tree, &names)?, true)?;
         }
         let started = Instant::now();
         let progress = Progress::bytes(self.out, "put", Some(self.bytes));
@@ -167,12 +158,10 @@ impl Story<'_> {
         names.iter().try_for_each(|name| self.cluster.kill(name))?;
         self.steps.push(Step {
             what: format!("kill -9 {}", names.join(" and ")),
-            files: 0,
-            bytes: 0,
-            moved: false,
             time: started.elapsed(),
-            result: format!("{} of {} nodes are left", self.cluster.node_addresses().len(), self.cluster.shape().nodes),
+            result: format!("{} of {} nodes are left", self.cluster.node_addresses().len(), self.cluster.shape.nodes),
             facts: json!({"killed": names}),
+            ..Step::default()
         });
         Ok(())
     }
@@ -241,7 +230,20 @@ impl Story<'_> {
             }
         };
         progress.finish();
-        self.steps.push(repaired(&status, started.elapsed()));
+        let [fragments, full, chunks] =
+            [status.fragments_repaired, status.chunks_full, status.chunks].map(units::count);
+        // Most chunks were rebuilt during the reads, so there is no rate.
+        self.steps.push(Step {
+            what: "wait for repair".into(),
+            bytes: status.repaired_bytes,
+            time: started.elapsed(),
+            result: format!("{fragments} fragments rebuilt; {full} of {chunks} chunks at full redundancy"),
+            facts: json!({
+                "fragments_repaired": status.fragments_repaired, "repaired_bytes": status.repaired_bytes,
+                "chunks": status.chunks, "chunks_full": status.chunks_full,
+            }),
+            ..Step::default()
+        });
         Ok(())
     }
 
@@ -250,13 +252,9 @@ impl Story<'_> {
         let started = Instant::now();
         let before = self.connect()?.status()?;
         self.cluster.kill("manager")?;
-        let directory = self.cluster.directory().manager();
+        let directory = self.cluster.directory.manager();
         std::fs::remove_dir_all(&directory).and_then(|()| std::fs::create_dir(&directory)).at(&directory)?;
-        let mut restore = vec!["--restore".to_string()];
-        for address in self.cluster.node_addresses() {
-            restore.extend(["--from".into(), address]);
-        }
-        self.cluster.restart_manager_with(&restore, self.events)?;
+        self.cluster.restore_manager(self.events)?;
         let after = self.connect()?.status()?;
         if (before.files, before.chunks, before.logical_bytes) != (after.files, after.chunks, after.logical_bytes) {
             bail!(
@@ -272,10 +270,10 @@ impl Story<'_> {
             what: "wipe the manager's disk, restore it".into(),
             files: after.files,
             bytes: after.logical_bytes,
-            moved: false,
             time: started.elapsed(),
             result: format!("from the log on the nodes: entry {}, term {}", after.log_seq, after.term),
             facts: json!({"log_seq": after.log_seq, "term": after.term}),
+            ..Step::default()
         });
         Ok(())
     }
@@ -292,8 +290,7 @@ impl Story<'_> {
             };
             let steps: Vec<Value> = self.steps.iter().map(step).collect();
             let ok = outcome.is_ok() && self.different == 0;
-            out.document(&json!({"ok": ok, "different_bytes": self.different, "steps": steps}))?;
-            return out.flush();
+            return out.document(&json!({"ok": ok, "different_bytes": self.different, "steps": steps}));
         }
         let mut table = Table::new("lrrrrl", &["step", "files", "bytes", "time", "rate", "result"]);
         for (i, s) in self.steps.iter().enumerate() {
@@ -309,76 +306,25 @@ impl Story<'_> {
         }
         out.table(&table)?;
         if outcome.is_ok() && self.different == 0 {
-            out.line("")?;
-            out.line("Two nodes and the manager's disk were lost. Not one byte was.")?;
+            out.line("\nTwo nodes and the manager's disk were lost. Not one byte was.")?;
         }
-        out.flush()
-    }
-}
-
-fn repaired(status: &ClusterStatus, time: Duration) -> Step {
-    Step {
-        what: "wait for repair".into(),
-        files: 0,
-        bytes: status.repaired_bytes,
-        // Most chunks were rebuilt during the reads.
-        moved: false,
-        time,
-        result: format!(
-            "{} fragments rebuilt; {} of {} chunks at full redundancy",
-            units::count(status.fragments_repaired),
-            units::count(status.chunks_full),
-            units::count(status.chunks)
-        ),
-        facts: json!({
-            "fragments_repaired": status.fragments_repaired, "repaired_bytes": status.repaired_bytes,
-            "chunks": status.chunks, "chunks_full": status.chunks_full,
-        }),
+        Ok(())
     }
 }
 
 fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
-    let root = StorePath::root().join(tree.root()).map_err(Failure::usage);
-    names.iter().try_fold(root?, |path, name| path.join(name).map_err(Failure::usage))
+    let root = StorePath::root().join(tree.root())?;
+    Ok(names.iter().try_fold(root, |path, name| path.join(name))?)
 }
 
-/// Opens a file as it is, or as it would be after its edits; also returns its length.
+/// Opens a file as it is, or as it would be after its edits; also returns its length. A file that grows meanwhile keeps
+/// the length that the walk found.
 fn open(tree: Tree, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
-    let handle = File::open(&file.path).at(&file.path)?;
-    let len = file.len_bytes();
-    // A file that grows meanwhile is stored with the length that the walk found.
-    let handle = Limited { file: handle, at: 0, len };
-    Ok(match tree {
-        Tree::Original => (Box::new(handle), len),
-        Tree::Edited => {
-            let name = file.names.join(&b'/');
-            let edits = Edits::of(&name, len);
-            let len = edits.len_bytes();
-            (Box::new(edits.read(handle)), len)
-        }
-    })
-}
-
-/// The first `len` bytes of a file.
-struct Limited {
-    file: File,
-    at: u64,
-    len: u64,
-}
-
-impl Read for Limited {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.len.saturating_sub(self.at)).unwrap_or(usize::MAX);
-        let take = left.min(buffer.len());
-        let got = self.file.read(&mut buffer[..take])?;
-        self.at += got as u64;
-        Ok(got)
-    }
-}
-
-impl Seek for Limited {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.at = self.file.seek(to)?;
-        Ok(self.at)
-    }
+    let original = File::open(&file.path).at(&file.path)?;
+    let edits = match tree {
+        Tree::Original => Edits::none(file.len_bytes()),
+        Tree::Edited => Edits::of(&file.names.join(&b'/'), file.len_bytes()),
+    };
+    let len = edits.len_bytes();
+    Ok((edits.read(original), len))
 }

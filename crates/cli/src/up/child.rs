@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// logs its progress.
 const SILENT_FOR: Duration = Duration::from_secs(120);
 /// Interval of the checks of its log during the start.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running daemon. It follows its stdin, so it stops when this process ends in any way.
 pub struct Child {
@@ -57,11 +57,10 @@ impl Child {
             .spawn()
             .at(format!("cannot start {name}"))?;
         let stdin = process.stdin.take();
-        match hear(&mut process, recipe, events) {
+        match read_announcement(&mut process, recipe, events) {
             Ok(announced) => Ok(Child { process, _stdin: stdin, announced }),
             Err(failure) => {
-                let _ = process.kill();
-                let _ = process.wait();
+                let _ = process.kill().and_then(|()| process.wait());
                 Err(failure)
             }
         }
@@ -106,7 +105,7 @@ impl Child {
 }
 
 /// Reads the child's announcement, one line.
-fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Announcement> {
+fn read_announcement(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Announcement> {
     let stdout = process.stdout.take().ok_or_else(|| Failure::new(Exit::Failed, "a child without stdout"))?;
     let (sender, receiver) = bounded(1);
     let reading = std::thread::Builder::new().name("child".into()).spawn(move || {
@@ -119,23 +118,23 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
     });
     reading.at("cannot start a thread")?;
     let log_len = || std::fs::metadata(&recipe.log).map_or(0, |m| m.len());
-    let looks = tick(LOOK_EVERY);
-    let (mut heard, mut len) = (Instant::now(), log_len());
+    let checks = tick(CHECK_EVERY);
+    let (mut active, mut len) = (Instant::now(), log_len());
     loop {
         select! {
             recv(receiver) -> line => {
-                return serde_json::from_str(&line.unwrap_or_default()).map_err(|_| silent(process, recipe));
+                return serde_json::from_str(&line.unwrap_or_default()).map_err(|_| not_started(process, recipe));
             }
             recv(events.receiver()) -> event => match event {
                 Ok(Event::Stop(why)) => return Err(interrupted(why)),
                 _ => continue,
             },
-            recv(looks) -> _ => {
+            recv(checks) -> _ => {
                 let now_len = log_len();
                 if now_len != len {
-                    (heard, len) = (Instant::now(), now_len);
-                } else if heard.elapsed() > SILENT_FOR {
-                    return Err(silent(process, recipe));
+                    (active, len) = (Instant::now(), now_len);
+                } else if active.elapsed() > SILENT_FOR {
+                    return Err(not_started(process, recipe));
                 }
             }
         }
@@ -147,7 +146,7 @@ pub fn interrupted(why: &str) -> Failure {
     failure!(Exit::Interrupted, "stopped while starting ({why})")
 }
 
-fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
+fn not_started(process: &mut Process, recipe: &Recipe) -> Failure {
     // Its stdout closed, so it is ending; its status follows a moment later.
     let deadline = Instant::now() + Duration::from_secs(2);
     let mut status = None;
@@ -157,19 +156,11 @@ fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
     }
     let how = status.map_or("it announced no address in time".to_string(), |s| describe(&s));
     let last = last_line(&recipe.log).map(|l| format!(": {l}")).unwrap_or_default();
-    let exit = match status.and_then(|s| s.code()) {
-        Some(code) => exit_of(code),
-        None => Exit::Failed,
-    };
+    let codes =
+        [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused];
+    let code = status.and_then(|s| s.code());
+    let exit = codes.into_iter().find(|e| code == Some(*e as i32)).unwrap_or(Exit::Failed);
     failure!(exit, "{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display())
-}
-
-/// Converts the child's exit code into that of this command.
-fn exit_of(code: i32) -> Exit {
-    [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused]
-        .into_iter()
-        .find(|e| *e as i32 == code)
-        .unwrap_or(Exit::Failed)
 }
 
 /// An exit status in words.

@@ -6,7 +6,7 @@ use crate::args::UpArgs;
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::remote;
-use crate::term::Table;
+use crate::term::{Out, Table};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -51,9 +51,8 @@ impl Shape {
             ),
             asked => Ok(asked.unwrap_or(if found > 0 { found } else { default })),
         };
-        let config = |file: &Option<PathBuf>| match file {
-            Some(file) => vec!["--config".into(), file.display().to_string()],
-            None => Vec::new(),
+        let config = |file: &Option<PathBuf>| {
+            file.iter().flat_map(|file| ["--config".into(), file.display().to_string()]).collect()
         };
         let nodes = pick(args.nodes, nodes, 8, "nodes")?;
         let disks = pick(args.disks, disks, 1, "disks")?;
@@ -102,6 +101,14 @@ pub struct Death {
     pub deaths: u32,
 }
 
+impl Death {
+    /// The death in one line.
+    pub fn text(&self) -> String {
+        let last = self.last_line.as_ref().map(|l| format!("; its last line: {l}")).unwrap_or_default();
+        format!("{} died ({}){last}; log {}", self.name, self.how, self.log)
+    }
+}
+
 struct Member {
     recipe: Recipe,
     child: Option<Child>,
@@ -110,9 +117,12 @@ struct Member {
 
 /// A manager and its nodes. A drop kills the children that still run.
 pub struct Cluster {
-    directory: Directory,
-    shape: Shape,
-    manager_address: String,
+    /// Its directory.
+    pub directory: Directory,
+    /// Its composition.
+    pub shape: Shape,
+    /// `HOST:PORT` of the manager. A restart keeps it, because the nodes know the manager by it.
+    pub manager_address: String,
     /// The manager, then the nodes.
     members: Vec<Member>,
 }
@@ -123,106 +133,75 @@ impl Cluster {
         Cluster { manager_address: shape.listen.clone(), directory, shape, members: Vec::new() }
     }
 
-    /// Its composition.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// Its directory.
-    pub fn directory(&self) -> &Directory {
-        &self.directory
-    }
-
-    /// `HOST:PORT` of the manager. A restart keeps it, because the nodes know the manager by it.
-    pub fn manager_address(&self) -> &str {
-        &self.manager_address
-    }
-
     /// Starts the manager, then all nodes.
     ///
     /// # Errors
     /// A daemon cannot be started, or a stop was requested.
     pub fn start(&mut self, events: &Events) -> Outcome {
         let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
-        let recipe = self.manager_recipe(&host, port, &[]);
-        self.members.push(Member { child: None, recipe, deaths: 0 });
-        match self.shape.restore {
-            false => {
-                self.start_manager(&[], events)?;
-                self.start_nodes(&host, port, events)?;
-            }
-            true => {
-                // Nodes that know their cluster serve their log replica before a manager runs.
-                self.manager_address = free_address(&host, port)?;
-                set_flag(&mut self.members[0].recipe.args, "--listen", &self.manager_address);
-                self.start_nodes(&host, port, events)?;
-                let from = self.node_addresses().into_iter().flat_map(|address| ["--from".into(), address]);
-                let more: Vec<String> = std::iter::once("--restore".into()).chain(from).collect();
-                self.start_manager(&more, events)?;
-            }
+        self.manager_address = format!("{host}:{port}");
+        let directory = self.directory.manager().display().to_string();
+        let metrics = format!("{host}:{}", port_after(port, METRICS_OFFSET));
+        let mut args = words(&["manager", "--dir", &directory, "--metrics", &metrics]);
+        args.extend_from_slice(&self.shape.manager_args);
+        self.add("manager".into(), args);
+        if self.shape.restore {
+            // Nodes that know their cluster serve their log replica before a manager runs.
+            self.manager_address = free_address(&host, port)?;
+            self.start_nodes(&host, port, events)?;
+            self.restore_manager(events)
+        } else {
+            self.launch("manager", &[], events)?;
+            self.start_nodes(&host, port, events)
         }
-        self.write_file()
     }
 
-    /// Starts a child. If its port is taken, the failure names `up`'s own flag.
-    fn start_child(recipe: &Recipe, events: &Events) -> Outcome<Child> {
-        Child::start(recipe, events).map_err(|failure| match failure.message.contains("Address already in use") {
-            true => Failure {
-                message: format!(
-                    "{}; `up` takes its ports from --listen: choose another there, or port 0 for any free ones",
-                    failure.message
-                ),
-                ..failure
-            },
-            false => failure,
-        })
-    }
-
-    fn start_manager(&mut self, more: &[String], events: &Events) -> Outcome {
-        self.restart_manager_with(more, events)?;
-        let manager = &mut self.members[0];
-        if let Some(address) = manager.child.as_ref().and_then(|c| c.announced.tcp()) {
-            self.manager_address = address.to_string();
-        }
-        set_flag(&mut manager.recipe.args, "--listen", &self.manager_address);
-        Ok(())
+    fn add(&mut self, name: String, args: Vec<String>) {
+        let recipe = Recipe { log: self.directory.log(&name), name, args };
+        self.members.push(Member { recipe, child: None, deaths: 0 });
     }
 
     fn start_nodes(&mut self, host: &str, port: u16, events: &Events) -> Outcome {
         for node in 1..=self.shape.nodes {
-            let recipe = self.node_recipe(host, port, node)?;
-            self.members.push(Member { child: Some(Self::start_child(&recipe, events)?), recipe, deaths: 0 });
+            let (name, step) = (format!("n{node}"), node as u16);
+            let listen = format!("{host}:{}", port_after(port, step));
+            let metrics = format!("{host}:{}", port_after(port, step + METRICS_OFFSET));
+            let mut args = words(&["node", "--name", &name, "--host", &name, "--manager", &self.manager_address]);
+            args.extend(words(&["--listen", &listen, "--metrics", &metrics]));
+            if let Some(socket) = self.directory.socket(&name) {
+                args.extend(words(&["--unix-socket", &socket.display().to_string()]));
+            }
+            for disk in 1..=self.shape.disks {
+                let disk = self.directory.disk(node, disk);
+                std::fs::create_dir_all(&disk).at(&disk)?;
+                args.extend(words(&["--disk", &disk.display().to_string()]));
+            }
+            args.extend_from_slice(&self.shape.node_args);
+            self.add(name.clone(), args);
+            self.launch(&name, &[], events)?;
         }
         Ok(())
     }
 
-    fn manager_recipe(&self, host: &str, port: u16, more: &[String]) -> Recipe {
-        let mut args: Vec<String> = ["manager", "--dir"].map(String::from).to_vec();
-        args.push(self.directory.manager().display().to_string());
-        args.extend(["--listen".into(), format!("{host}:{port}")]);
-        args.extend(["--metrics".into(), format!("{host}:{}", behind(port, METRICS_OFFSET))]);
-        args.extend_from_slice(&self.shape.manager_args);
-        args.extend_from_slice(more);
-        Recipe { name: "manager".into(), args, log: self.directory.log("manager") }
-    }
-
-    fn node_recipe(&self, host: &str, port: u16, node: u32) -> Outcome<Recipe> {
-        let name = format!("n{node}");
-        let step = node as u16;
-        let mut args: Vec<String> = ["node", "--name", &name, "--host", &name].map(String::from).to_vec();
-        args.extend(["--manager".into(), self.manager_address.clone()]);
-        args.extend(["--listen".into(), format!("{host}:{}", behind(port, step))]);
-        args.extend(["--metrics".into(), format!("{host}:{}", behind(port, step + METRICS_OFFSET))]);
-        if let Some(socket) = self.directory.socket(&name) {
-            args.extend(["--unix-socket".into(), socket.display().to_string()]);
+    /// Starts a child, with `more` arguments. If its port is taken, the failure names `up`'s own flag.
+    fn launch(&mut self, name: &str, more: &[String], events: &Events) -> Outcome {
+        let is_manager = name == "manager";
+        let listen = if is_manager { words(&["--listen", &self.manager_address]) } else { Vec::new() };
+        let member = self.member(name)?;
+        let args = [&member.recipe.args[..], &listen, more].concat();
+        let child = Child::start(&Recipe { args, ..member.recipe.clone() }, events).map_err(|mut failure| {
+            if failure.message.contains("Address already in use") {
+                failure.message +=
+                    "; `up` takes its ports from --listen: choose another there, or port 0 for any free ones";
+            }
+            failure
+        })?;
+        let address = child.announced.tcp().map(String::from);
+        member.child = Some(child);
+        if is_manager && let Some(address) = address {
+            self.manager_address = address;
         }
-        for disk in 1..=self.shape.disks {
-            let disk = self.directory.disk(node, disk);
-            std::fs::create_dir_all(&disk).at(&disk)?;
-            args.extend(["--disk".into(), disk.display().to_string()]);
-        }
-        args.extend_from_slice(&self.shape.node_args);
-        Ok(Recipe { log: self.directory.log(&name), name, args })
+        self.write_file()
     }
 
     /// Waits until the manager counts every node as up.
@@ -234,10 +213,10 @@ impl Cluster {
         loop {
             let last = match remote::status_once(&self.manager_address) {
                 Ok(status) => {
-                    let up: Vec<&str> =
-                        status.nodes.iter().filter(|n| n.health == Health::Up as i32).map(|n| &*n.name).collect();
-                    let missing = self.members[1..].iter().map(|m| &m.recipe.name).filter(|n| !up.contains(&&***n));
-                    let missing: Vec<String> = missing.cloned().collect();
+                    let is_up =
+                        |name: &str| status.nodes.iter().any(|n| n.name == name && n.health == Health::Up as i32);
+                    let names = self.members[1..].iter().map(|m| m.recipe.name.as_str());
+                    let missing: Vec<&str> = names.filter(|name| !is_up(name)).collect();
                     if missing.is_empty() {
                         return Ok(());
                     }
@@ -291,20 +270,17 @@ impl Cluster {
     /// # Errors
     /// As [`Child::start`].
     pub fn restart(&mut self, name: &str, events: &Events) -> Outcome {
-        let member = self.member(name)?;
-        member.child = Some(Child::start(&member.recipe, events)?);
-        self.write_file()
+        self.launch(name, &[], events)
     }
 
-    /// Starts the manager again, this time with `more` arguments.
+    /// Starts the manager and has it rebuild its database from the running nodes.
     ///
     /// # Errors
     /// As [`Child::start`].
-    pub fn restart_manager_with(&mut self, more: &[String], events: &Events) -> Outcome {
-        let member = self.member("manager")?;
-        let recipe = Recipe { args: [&member.recipe.args[..], more].concat(), ..member.recipe.clone() };
-        member.child = Some(Self::start_child(&recipe, events)?);
-        self.write_file()
+    pub fn restore_manager(&mut self, events: &Events) -> Outcome {
+        let from = self.node_addresses().into_iter().flat_map(|address| ["--from".into(), address]);
+        let more: Vec<String> = std::iter::once("--restore".into()).chain(from).collect();
+        self.launch("manager", &more, events)
     }
 
     /// Kills (SIGKILL) the child `name`, as a crash would.
@@ -334,8 +310,8 @@ impl Cluster {
     ///
     /// # Errors
     /// Some had to be killed. That loses nothing acknowledged (P9), but it should not happen.
-    pub fn stop(&mut self, tell: &mut dyn FnMut(String)) -> Outcome {
-        let mut stubborn = Vec::new();
+    pub fn stop(&mut self, out: Out) -> Outcome {
+        let mut killed = Vec::new();
         let managers = usize::from(!self.members.is_empty());
         let (manager, nodes) = self.members.split_at_mut(managers);
         for group in [manager, nodes] {
@@ -344,19 +320,16 @@ impl Cluster {
                 if let Some(mut child) = member.child.take()
                     && !child.wait_or_kill(STOP_PATIENCE)
                 {
-                    tell(format!(
-                        "{} did not stop within {} s and was killed",
-                        member.recipe.name,
-                        STOP_PATIENCE.as_secs()
-                    ));
-                    stubborn.push(member.recipe.name.clone());
+                    let (name, seconds) = (&member.recipe.name, STOP_PATIENCE.as_secs());
+                    out.note(format!("{name} did not stop within {seconds} s and was killed"));
+                    killed.push(member.recipe.name.clone());
                 }
             }
         }
         let _ = self.write_file();
-        match stubborn.is_empty() {
+        match killed.is_empty() {
             true => Ok(()),
-            false => bail!(Exit::Failed, "had to be killed: {}", stubborn.join(", ")),
+            false => bail!(Exit::Failed, "had to be killed: {}", killed.join(", ")),
         }
     }
 
@@ -413,7 +386,7 @@ impl Drop for Cluster {
 }
 
 /// `port` plus `step`; port 0 (any) stays 0.
-fn behind(port: u16, step: u16) -> u16 {
+fn port_after(port: u16, step: u16) -> u16 {
     if port == 0 { 0 } else { port.saturating_add(step) }
 }
 
@@ -426,12 +399,8 @@ fn free_address(host: &str, port: u16) -> Outcome<String> {
     found.map(|address| address.to_string()).at(format!("--listen {host}:0"))
 }
 
-fn set_flag(args: &mut [String], flag: &str, value: &str) {
-    if let Some(at) = args.iter().position(|a| a == flag)
-        && let Some(slot) = args.get_mut(at + 1)
-    {
-        *slot = value.to_string();
-    }
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

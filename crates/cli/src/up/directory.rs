@@ -44,14 +44,13 @@ impl Directory {
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let _ = lock.read_to_string(&mut holder);
+                let (root, holder) = (root.display(), holder.trim());
                 bail!(
                     Exit::Refused,
-                    "{}: a running `tessera up` holds this directory (process {}); stop it, or choose another --dir",
-                    root.display(),
-                    holder.trim()
+                    "{root}: a running `tessera up` holds this directory (process {holder}); stop it, or choose another --dir"
                 );
             }
-            Err(TryLockError::Error(e)) => return Err(Failure::io(&lock_path, &e)),
+            Err(TryLockError::Error(e)) => return Err(Failure::io(lock_path, &e)),
         }
         let written =
             lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
@@ -104,23 +103,19 @@ impl Directory {
     pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
         let database = self.manager().join(tessera_manager::db::FILE_NAME);
         let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
-        match (database.exists(), restore, of_a_cluster) {
-            (true, true, _) => bail!(
-                Exit::Conflict,
-                "{} exists: there is nothing to restore; start without --restore",
-                database.display()
-            ),
-            (false, true, None) => bail!(
-                Exit::NotFound,
-                "{}: no disk here belongs to a cluster; there is nothing to restore from",
-                self.root.display()
-            ),
+        let (exists, database, root) = (database.exists(), database.display(), self.root.display());
+        match (exists, restore, of_a_cluster) {
+            (true, true, _) => {
+                bail!(Exit::Conflict, "{database} exists: there is nothing to restore; start without --restore")
+            }
+            (false, true, None) => {
+                bail!(Exit::NotFound, "{root}: no disk here belongs to a cluster; there is nothing to restore from")
+            }
             (false, false, Some((disk, cluster))) => bail!(
                 Exit::Refused,
-                "{} belongs to cluster {cluster}, but {} is gone: a new manager would know nothing of what the disks hold; \
-                     rebuild it from them with `tessera up --restore`, or choose another --dir for a new store",
-                disk.display(),
-                database.display()
+                "{} belongs to cluster {cluster}, but {database} is gone: a new manager would know nothing of what the disks hold; \
+                 rebuild it from them with `tessera up --restore`, or choose another --dir for a new store",
+                disk.display()
             ),
             _ => Ok(()),
         }
@@ -154,15 +149,13 @@ fn refuse_foreign(root: &Path) -> Outcome {
     let entries = std::fs::read_dir(root).at(root)?;
     let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let names: Vec<String> = names.filter(|n| n != "lost+found").collect();
-    let is_store = names.is_empty() || names.iter().any(|n| n == LOCK_FILE);
-    match is_store {
-        true => Ok(()),
-        false => bail!(
+    match names.first() {
+        Some(first) if !names.iter().any(|n| n == LOCK_FILE) => bail!(
             Exit::Refused,
-            "{}: holds {:?} but no store of `tessera up`; choose an empty directory with --dir",
-            root.display(),
-            names[0]
+            "{}: holds {first:?} but no store of `tessera up`; choose an empty directory with --dir",
+            root.display()
         ),
+        _ => Ok(()),
     }
 }
 

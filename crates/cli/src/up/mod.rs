@@ -47,7 +47,7 @@ pub fn run(args: UpArgs) -> Outcome {
     ));
     let mut cluster = Cluster::new(directory, shape);
     let outcome = serve(&mut cluster, &events, out, &args);
-    let stopped = cluster.stop(&mut |line| out.note(line));
+    let stopped = cluster.stop(out);
     if outcome.is_ok() && stopped.is_ok() {
         out.note("Stopped. Everything is kept; the next `tessera up` finds it again.");
     }
@@ -65,13 +65,7 @@ fn serve(cluster: &mut Cluster, events: &Events, out: Out, args: &UpArgs) -> Out
 }
 
 fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
-    let common = Common {
-        manager: cluster.manager_address().into(),
-        wait: MOUNT_WAIT_S,
-        host: None,
-        device: None,
-        output: args.output,
-    };
+    let common = Common::new(&cluster.manager_address, MOUNT_WAIT_S, args.output);
     crate::daemon::logging::start_for_command(!args.output.json)?;
     let spool = crate::mount::spool(&args.spool);
     crate::mount::start(&common, dir, tessera_fuse::Options { spool, ..Default::default() })
@@ -80,29 +74,20 @@ fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
 /// Prints the addresses and what to type next.
 fn welcome(cluster: &Cluster, out: Out, mounted: Option<&Mount>) -> Outcome {
     if out.json {
-        out.document(&cluster.describe())?;
-        return out.flush();
+        return out.document(&cluster.describe());
     }
-    cluster.table().lines().iter().try_for_each(|line| out.line(line))?;
-    if !out.quiet {
-        let program = program();
-        out.line("")?;
-        out.line(format!("All {} nodes are up. In another terminal:", cluster.shape().nodes))?;
-        out.line("")?;
-        let manager = cluster.manager_address();
-        if manager != crate::args::DEFAULT_MANAGER {
-            out.line(format!("  export TESSERA_MANAGER={manager}"))?;
-        }
-        out.line(format!("  {program} put -r DIRECTORY tess:/"))?;
-        out.line(format!("  {program} ls -l tess:/"))?;
-        out.line(format!("  {program} status"))?;
-        if let Some(mounted) = mounted {
-            out.line(format!("  ls {}", mounted.path().display()))?;
-        }
-        out.line("")?;
-        out.line("Ctrl-C stops everything cleanly.")?;
+    out.table(&cluster.table())?;
+    if out.quiet {
+        return Ok(());
     }
-    out.flush()
+    let (program, manager, nodes) = (program(), &cluster.manager_address, cluster.shape.nodes);
+    let is_default = manager == crate::args::DEFAULT_MANAGER;
+    let export = if is_default { String::new() } else { format!("  export TESSERA_MANAGER={manager}\n") };
+    let ls = mounted.map(|mounted| format!("  ls {}\n", mounted.path().display())).unwrap_or_default();
+    out.line(format!(
+        "\nAll {nodes} nodes are up. In another terminal:\n\n{export}  {program} put -r DIRECTORY tess:/\n  {program} ls -l \
+         tess:/\n  {program} status\n{ls}\nCtrl-C stops everything cleanly."
+    ))
 }
 
 /// The command that the user types for this binary.
@@ -111,17 +96,17 @@ fn program() -> String {
 }
 
 /// A dead child that is to be restarted.
-struct Revival {
+struct Restart {
     name: String,
     at: Instant,
 }
 
 /// Watches the children until a stop is requested.
 fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Outcome {
-    let mut revivals: Vec<Revival> = Vec::new();
+    let mut restarts: Vec<Restart> = Vec::new();
     loop {
         let now = Instant::now();
-        let wait = revivals.iter().map(|r| r.at.saturating_duration_since(now)).min();
+        let wait = restarts.iter().map(|r| r.at.saturating_duration_since(now)).min();
         let event = match wait {
             Some(wait) => events.receiver().recv_timeout(wait),
             None => events.receiver().recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -133,13 +118,13 @@ fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Out
             }
             Ok(Event::Child) => {
                 for death in cluster.reap() {
-                    tell(&death, out, restart)?;
+                    report(&death, out, restart)?;
                     if restart {
-                        revivals.push(Revival { name: death.name, at: Instant::now() + pause(death.deaths) });
+                        restarts.push(Restart { name: death.name, at: Instant::now() + pause(death.deaths) });
                     }
                 }
             }
-            Err(RecvTimeoutError::Timeout) => revive(cluster, events, out, &mut revivals),
+            Err(RecvTimeoutError::Timeout) => restart_due(cluster, events, out, &mut restarts),
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new(Exit::Failed, "signals cannot be heard any more"));
             }
@@ -151,32 +136,28 @@ fn pause(deaths: u32) -> Duration {
     RESTART_PAUSE.0.saturating_mul(1 << deaths.clamp(1, 16).saturating_sub(1)).min(RESTART_PAUSE.1)
 }
 
-fn tell(death: &Death, out: Out, restart: bool) -> Outcome {
+fn report(death: &Death, out: Out, restart: bool) -> Outcome {
     if out.json {
-        out.document(&json!({"event": "died", "name": death.name, "how": death.how, "log": death.log}))?;
-        return out.flush();
+        return out.document(&json!({"event": "died", "name": death.name, "how": death.how, "log": death.log}));
     }
     let next = match restart {
         true => "it is started again".to_string(),
         false => format!("start it again by stopping and starting `{} up`, or use --restart", program()),
     };
-    let last = death.last_line.as_ref().map(|l| format!("; its last words: {l}")).unwrap_or_default();
-    out.warn(&failure!(Exit::Failed, "{} died ({}){last}; log {}; {next}", death.name, death.how, death.log));
+    out.warn(&failure!(Exit::Failed, "{}; {next}", death.text()));
     Ok(())
 }
 
-fn revive(cluster: &mut Cluster, events: &Events, out: Out, revivals: &mut Vec<Revival>) {
+fn restart_due(cluster: &mut Cluster, events: &Events, out: Out, restarts: &mut Vec<Restart>) {
     let now = Instant::now();
-    let (due, later): (Vec<_>, Vec<_>) = std::mem::take(revivals).into_iter().partition(|r| r.at <= now);
-    *revivals = later;
-    for revival in due {
-        match cluster.restart(&revival.name, events) {
-            Ok(()) if out.json => drop(out.document(&json!({"event": "restarted", "name": revival.name}))),
-            Ok(()) => out.note(format!("{} runs again", revival.name)),
+    for restart in restarts.extract_if(.., |r| r.at <= now).collect::<Vec<_>>() {
+        match cluster.restart(&restart.name, events) {
+            Ok(()) if out.json => drop(out.document(&json!({"event": "restarted", "name": restart.name}))),
+            Ok(()) => out.note(format!("{} runs again", restart.name)),
             Err(failure) => {
                 out.warn(&failure);
-                let deaths = cluster.deaths(&revival.name);
-                revivals.push(Revival { at: now + pause(deaths), ..revival });
+                let deaths = cluster.deaths(&restart.name);
+                restarts.push(Restart { at: now + pause(deaths), ..restart });
             }
         }
     }
