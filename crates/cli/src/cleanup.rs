@@ -44,18 +44,17 @@ pub fn end_if_interrupted() {
 fn start() {
     START.call_once(|| {
         // Without this thread an interrupted command leaves a `.part` file and a session that must expire.
-        if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
-            let _ = std::thread::Builder::new().name("cleanup".into()).spawn(move || {
-                if signals.forever().next().is_some() {
-                    INTERRUPTED.store(true, Ordering::Release);
-                    FILES.lock().drain(..).for_each(|file| drop(std::fs::remove_file(file)));
-                    if let Some(client) = CLIENT.lock().take() {
-                        client.close(CLOSE_TIMEOUT);
-                    }
-                    std::process::exit(Exit::Interrupted as i32);
+        let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+        let _ = std::thread::Builder::new().name("cleanup".into()).spawn(move || {
+            if signals.forever().next().is_some() {
+                INTERRUPTED.store(true, Ordering::Release);
+                FILES.lock().drain(..).for_each(|file| drop(std::fs::remove_file(file)));
+                if let Some(client) = CLIENT.lock().take() {
+                    client.close(CLOSE_TIMEOUT);
                 }
-            });
-        }
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        });
     });
 }
 

@@ -10,7 +10,7 @@ use tessera_wire::meta::MaintenanceJob;
 /// cluster and logs only warnings, as text; an `own` command starts its own log.
 macro_rules! commands {
     ($($(#[$meta:meta])* $kind:ident $name:ident($args:ty) => $run:expr;)*) => {
-        /// Every command. There is one in a process: how large it is does not matter.
+        /// Every command. A process has one, so its size does not matter.
         #[derive(Debug, Subcommand)]
         #[allow(clippy::large_enum_variant)]
         pub enum Command {
@@ -25,7 +25,7 @@ macro_rules! commands {
             pub fn run(self) -> Outcome {
                 match self {
                     $(Command::$name(args) => {
-                        start_log::$kind()?;
+                        $kind()?;
                         $run(args)
                     })*
                 }
@@ -35,9 +35,9 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Run a whole store on this machine: one manager and some nodes.
+    /// Run a store on this machine: one manager and several nodes.
     own Up(UpArgs) => up::run;
-    /// Show on a scratch store that lost nodes and a lost manager lose nothing.
+    /// Show on a scratch store that the loss of nodes and of the manager loses no data.
     own Demo(DemoArgs) => demo::run;
     /// Mount the store as a directory.
     own Mount(MountArgs) => mount::run;
@@ -49,7 +49,7 @@ commands! {
     client Cat(CatArgs) => files::cat;
     /// List directories.
     client Ls(LsArgs) => files::ls;
-    /// Show what the manager knows of a path.
+    /// Show the attributes and hints of paths.
     client Stat(StatArgs) => files::stat;
     /// Remove files and directories.
     client Rm(RmArgs) => files::rm;
@@ -57,26 +57,26 @@ commands! {
     client Mv(MvArgs) => files::mv;
     /// Make directories.
     client Mkdir(MkdirArgs) => files::mkdir;
-    /// Show which hosts hold how much of a file, and how safe it is.
+    /// Show how much of a file each host holds, and its redundancy.
     client Locate(LocateArgs) => files::locate;
     /// List a file's versions.
     client Versions(VersionsArgs) => files::versions;
-    /// Store files again under their present policies.
+    /// Store files again under their current policies.
     client Rewrite(RewriteArgs) => files::rewrite;
     /// Show and change policies.
     #[command(subcommand)]
     client Policy(PolicyCommand) => files::policy;
     /// Show the state of the cluster.
     client Status(StatusArgs) => upkeep::status;
-    /// Run a storage node; list nodes (`node list`), or empty one (`node drain`).
+    /// Run a storage node, list nodes (`node list`), or drain one (`node drain`).
     own Node(NodeArgs) => node;
-    /// Rebuild missing fragments, now.
+    /// Rebuild missing fragments now.
     #[command(after_help = REPAIR_HELP)]
     client Repair(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Repair, args);
-    /// Re-read every fragment on every disk, now.
+    /// Re-read and verify every fragment on every disk now.
     #[command(after_help = SCRUB_HELP)]
     client Scrub(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Scrub, args);
-    /// Collect garbage, now.
+    /// Collect garbage now.
     #[command(after_help = GC_HELP)]
     client Gc(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Gc, args);
     /// Run a manager.
@@ -91,21 +91,18 @@ fn node(args: NodeArgs) -> Outcome {
     match args.command {
         None => daemon::node::run(args.run),
         Some(command) => {
-            start_log::client()?;
+            client()?;
             upkeep::node(command)
         }
     }
 }
 
-/// Starts the log before a command runs, by the kind of the command.
-mod start_log {
-    use crate::exit::Outcome;
+/// Starts the log of a `client` command.
+fn client() -> Outcome {
+    crate::daemon::logging::start_for_command(!["--json", "--quiet", "-q"].into_iter().any(crate::has_flag))
+}
 
-    pub fn client() -> Outcome {
-        crate::daemon::logging::start_for_command(!["--json", "--quiet", "-q"].into_iter().any(crate::has_flag))
-    }
-
-    pub fn own() -> Outcome {
-        Ok(())
-    }
+/// An `own` command starts its log itself.
+fn own() -> Outcome {
+    Ok(())
 }

@@ -157,17 +157,24 @@ impl From<tessera_client::Error> for Failure {
     }
 }
 
-impl From<tessera_client::path::PathError> for Failure {
-    fn from(error: tessera_client::path::PathError) -> Self {
-        Failure::usage(error)
-    }
+macro_rules! usage_errors {
+    ($($error:ty),+) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Failure::usage(error)
+            }
+        }
+    )+};
 }
 
-impl From<tessera_policy::HintError> for Failure {
-    fn from(error: tessera_policy::HintError) -> Self {
-        Failure::usage(error)
-    }
-}
+usage_errors!(
+    tessera_client::path::PathError,
+    tessera_policy::HintError,
+    tessera_accel::erasure::CodeError,
+    tessera_accel::boundaries::ParamsError,
+    tessera_accel::xorcode::XorCodeError,
+    tessera_hashgpu::windows::WindowsError
+);
 
 #[cfg(test)]
 mod tests {

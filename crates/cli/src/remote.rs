@@ -2,14 +2,12 @@
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome, bail};
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::inodes::NewAttr;
 use tessera_client::path::StorePath;
-use tessera_client::{
-    Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutOptions, Sink, Source, WriteDone,
-};
+use tessera_client::{Client, Error, Options, Owner};
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
 use tessera_wire::{Attr, Hello, Role};
@@ -29,24 +27,6 @@ impl Deref for Item {
         &self.attr
     }
 }
-
-/// Attributes and conditions of a file to store.
-#[derive(Debug, Clone, Default)]
-pub struct StoreOptions {
-    /// Hints; they override those of the directory.
-    pub hints: Vec<(String, String)>,
-    /// Store only if this is the current version.
-    pub if_version: Option<u64>,
-    /// Permission bits.
-    pub mode: u32,
-    /// Modification time, ns since 1970; 0: now.
-    pub mtime_ns: i64,
-    /// User and group; `None`: this process's.
-    pub owner: Option<(u32, u32)>,
-}
-
-/// Receives the number of further bytes done.
-pub type Steps<'a> = &'a (dyn Fn(u64) + Sync);
 
 /// A connection to the cluster: a [`Client`] with the command's options.
 pub struct Store {
@@ -132,62 +112,13 @@ impl Store {
         self.list(path)?.into_iter().map(item).collect()
     }
 
-    /// Changes mode, time and owner. Owner `None`: this process's user.
+    /// Changes mode, owner and modification time.
     ///
     /// # Errors
     /// The path does not exist, or the manager refuses.
-    pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64, of: Option<(u32, u32)>) -> Outcome {
-        let Owner { mode, uid, gid } = owner(mode, of);
+    pub fn set_attributes(&self, path: &StorePath, Owner { mode, uid, gid }: Owner, mtime_ns: i64) -> Outcome {
         let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
         self.set_attr(path, NewAttr { mode, uid, gid, mtime_ns, atime_ns: None })?;
-        Ok(())
-    }
-
-    /// Stores a file again under its current policy.
-    ///
-    /// # Errors
-    /// The file cannot be read, or the store refuses the new version.
-    pub fn rewrite(&self, item: &Item, progress: Steps<'_>) -> Outcome<WriteDone> {
-        let done = self.inodes().rewrite(item.attr.ino, &mut steps(progress), &Cancel::default());
-        done.map_err(|e| Failure::from(e).of(&item.path))
-    }
-
-    /// Stores a file. `progress` counts bytes read.
-    ///
-    /// # Errors
-    /// The source cannot be read, or the store refuses the file.
-    pub fn store(
-        &self,
-        path: &StorePath,
-        source: Source<'_>,
-        options: &StoreOptions,
-        progress: Steps<'_>,
-    ) -> Outcome<WriteDone> {
-        let options = PutOptions {
-            hints: options.hints.clone(),
-            if_version: options.if_version,
-            mtime_ns: options.mtime_ns,
-            owner: owner(options.mode, options.owner),
-            progress: Some(&mut steps(progress)),
-            ..PutOptions::default()
-        };
-        Ok(self.put(path, source, options)?)
-    }
-
-    /// Fetches a file, the current version and all of it unless given. `progress` counts bytes that arrived.
-    ///
-    /// # Errors
-    /// The file cannot be read or verified, or the sink cannot be written.
-    pub fn fetch(
-        &self,
-        path: &StorePath,
-        sink: Sink<'_>,
-        version: Option<u64>,
-        range: Option<Range<u64>>,
-        progress: Steps<'_>,
-    ) -> Outcome {
-        let (version, progress) = (version.unwrap_or(0), &mut steps(progress));
-        self.get(path, sink, GetOptions { version, range, progress: Some(progress), cancel: Cancel::default() })?;
         Ok(())
     }
 
@@ -211,21 +142,6 @@ impl Deref for Store {
     fn deref(&self) -> &Client {
         &self.client
     }
-}
-
-/// Converts cumulative progress into steps.
-fn steps(report: Steps<'_>) -> impl FnMut(Progress) + Send + '_ {
-    let mut last = 0;
-    move |progress: Progress| {
-        report(progress.done.saturating_sub(last));
-        last = last.max(progress.done);
-    }
-}
-
-fn owner(mode: u32, owner: Option<(u32, u32)>) -> Owner {
-    let of_process = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (uid, gid) = owner.unwrap_or_else(of_process);
-    Owner { mode, uid, gid }
 }
 
 /// The state of the cluster, in one attempt, without the client library's retries.

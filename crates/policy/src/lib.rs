@@ -115,23 +115,17 @@ pub const HINTS: &[HintSpec] = &[
         default: "pessimistic",
         help: "acknowledge when every fragment is synced, or when the file can be read and let redundancy follow",
         affects_stored_bytes: false,
-        set: |p, v| {
-            word(v, &[("pessimistic", Durability::Pessimistic), ("optimistic", Durability::Optimistic)])
-                .map(|d| p.durability = d)
-        },
+        set: |p, v| Durability::parse(v).map(|d| p.durability = d),
         get: |p| p.durability.to_string(),
     },
     HintSpec {
         name: "write-mode",
         allowed: "sliding-window, incremental, complete-local",
         default: "sliding-window",
-        help: "what a mount holds a file in while it is written: memory; a few bounded local files, pushed in turn; or one local file, \
+        help: "where a mount holds a file while it is written: memory; a few bounded local files, pushed in turn; or one local file, \
                pushed after close",
         affects_stored_bytes: false,
-        set: |p, v| {
-            let modes = [WriteMode::SlidingWindow, WriteMode::Incremental, WriteMode::CompleteLocal];
-            word(v, &modes.map(|mode| (mode.name(), mode))).map(|mode| p.write_mode = mode)
-        },
+        set: |p, v| WriteMode::parse(v).map(|mode| p.write_mode = mode),
         get: |p| p.write_mode.to_string(),
     },
     HintSpec {
@@ -140,9 +134,7 @@ pub const HINTS: &[HintSpec] = &[
         default: "all",
         help: "look for known chunks everywhere, only in the file's own versions, or not at all",
         affects_stored_bytes: false,
-        set: |p, v| {
-            word(v, &[("all", Dedup::All), ("version", Dedup::Version), ("off", Dedup::Off)]).map(|d| p.dedup = d)
-        },
+        set: |p, v| Dedup::parse(v).map(|d| p.dedup = d),
         get: |p| p.dedup.to_string(),
     },
     HintSpec {
@@ -175,67 +167,67 @@ pub const HINTS: &[HintSpec] = &[
     },
 ];
 
-/// When a write is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// Every fragment is synced.
-    Pessimistic,
-    /// Enough fragments are synced to read the file; redundancy follows.
-    Optimistic,
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Durability::Pessimistic { "pessimistic" } else { "optimistic" })
-    }
-}
-
-/// Where a mount holds a file's bytes before they are stored (stdchk: dissertation, section 3.5.3.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteMode {
-    /// In memory: they are sent while the application writes.
-    SlidingWindow,
-    /// In local files of bounded length; each is pushed while the next one fills.
-    Incremental,
-    /// In one local file, pushed after close.
-    CompleteLocal,
-}
-
-impl WriteMode {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            WriteMode::SlidingWindow => "sliding-window",
-            WriteMode::Incremental => "incremental",
-            WriteMode::CompleteLocal => "complete-local",
+/// Declares an enum whose values are words of a hint.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$help:meta])* $value:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$help])* $value,)+
         }
+
+        impl $name {
+            /// The word in a hint.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($name::$value => $word,)+
+                }
+            }
+
+            fn parse(value: &str) -> Result<Self, String> {
+                word(value, &[$(($word, $name::$value)),+])
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+words! {
+    /// When a write is acknowledged.
+    Durability {
+        /// Every fragment is synced.
+        Pessimistic = "pessimistic",
+        /// Enough fragments are synced to read the file; redundancy follows.
+        Optimistic = "optimistic",
     }
 }
 
-impl fmt::Display for WriteMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+words! {
+    /// Where a mount holds a file's bytes before they are stored (stdchk: dissertation, section 3.5.3.2).
+    WriteMode {
+        /// In memory: they are sent while the application writes.
+        SlidingWindow = "sliding-window",
+        /// In local files of bounded length; each is pushed while the next one fills.
+        Incremental = "incremental",
+        /// In one local file, pushed after close.
+        CompleteLocal = "complete-local",
     }
 }
 
-/// Where the client looks for chunks that are stored already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dedup {
-    /// In the whole class and domain.
-    All,
-    /// In the versions of the same file.
-    Version,
-    /// Nowhere: every chunk is stored again.
-    Off,
-}
-
-impl fmt::Display for Dedup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Dedup::All => "all",
-            Dedup::Version => "version",
-            Dedup::Off => "off",
-        })
+words! {
+    /// Where the client looks for chunks that are stored already.
+    Dedup {
+        /// In the whole class and domain.
+        All = "all",
+        /// In the versions of the same file.
+        Version = "version",
+        /// Nowhere: every chunk is stored again.
+        Off = "off",
     }
 }
 

@@ -1,40 +1,37 @@
 //! `tessera accel boundaries`.
 
-use super::{PIECE_BYTES, note_faults, open, open_file, read_more};
-use crate::args::FilesArgs;
-use crate::exit::{Failure, Outcome};
+use super::{PIECE_BYTES, open_file, read_more};
+use crate::exit::Outcome;
+use crate::term::Out;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tessera_accel::Accelerated;
 use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_policy::Chunking;
 
-pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
-    let (out, device) = (args.on.output, open(&args.on)?);
+pub fn boundaries(chunking: Chunking, files: &[PathBuf], device: &Accelerated, out: Out) -> Outcome {
     let rule = rule(chunking)?;
-    for path in &args.files {
+    for path in files {
         let mut start = 0;
-        cuts(&device, rule, path, &mut |end: u64| {
+        cuts(device, rule, path, &mut |end: u64| {
             let (offset, length, name) = (start, end - start, path.display().to_string());
             start = end;
             let line = format!("{offset:>14} {length:>9}  {name}");
             out.result(&json!({"file": name, "offset": offset, "bytes": length}), line)
         })?;
     }
-    note_faults(out, &device);
     Ok(())
 }
 
 fn rule(chunking: Chunking) -> Outcome<Rule> {
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let rule = match chunking {
-        Chunking::Fixed { size_bytes } => Rule::fixed(size(size_bytes)),
-        Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(size(min_bytes), size(max_bytes)),
+    Ok(match chunking {
+        Chunking::Fixed { size_bytes } => Rule::fixed(size(size_bytes))?,
+        Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(size(min_bytes), size(max_bytes))?,
         Chunking::Cbch { window_bytes, low_bits, advance_bytes } => {
-            Rule::cbch(size(window_bytes), low_bits, size(advance_bytes))
+            Rule::cbch(size(window_bytes), low_bits, size(advance_bytes))?
         }
-    };
-    rule.map_err(Failure::usage)
+    })
 }
 
 /// Calls `cut` with the end of each chunk of a file. The device finds the candidates of one piece, then the CPU walks

@@ -3,11 +3,11 @@
 
 use super::digests::blake3_file;
 use super::page::{Page, fragment_path, page_path};
-use super::{check_output, fill, note_faults, open, open_file, refuse_existing};
+use super::{check_output, fill, open_file, refuse_existing};
 use crate::args::{EncodeArgs, FilesArgs};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::files::local::PartialFile;
-use crate::term::units;
+use crate::term::{Out, units};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -17,15 +17,13 @@ use std::path::{Path, PathBuf};
 use tessera_accel::{Accelerated, Coder, Device, EncodeJob, ReconstructJob};
 use tessera_hashgpu::digest::{Function, Hasher};
 
-pub fn encode(args: &EncodeArgs) -> Outcome {
-    let (out, device) = (args.files.on.output, open(&args.files.on)?);
+pub fn encode(args: &EncodeArgs, device: &Accelerated, out: Out) -> Outcome {
     for file in &args.files.files {
-        let page = encode_one(args, file, &device).map_err(|e| e.of(file.display()))?;
+        let page = encode_one(args, file, device).map_err(|e| e.of(file.display()))?;
         let (len, name) = (units::bytes(page.bytes), file.display().to_string());
         let line = format!("{name}: {len} in {}+{} fragments by {}", page.k, page.m, page.code);
         out.result(&json!({"file": name, "page": page}), line)?;
     }
-    note_faults(out, &device);
     Ok(())
 }
 
@@ -170,20 +168,18 @@ fn examine(file: &Path, device: &Accelerated) -> Outcome<Fragments> {
     Ok(Fragments { page, coder, piece_len, len, sound, missing, damaged })
 }
 
-pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
+pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs, device: &Accelerated, out: Out) -> Outcome {
     check_output(output, args)?;
-    let (out, device) = (args.on.output, open(&args.on)?);
     for file in &args.files {
         let target = output.unwrap_or(file);
         refuse_existing(target, force)?;
-        let found = decode_one(file, target, &device).map_err(|e| e.of(file.display()))?;
+        let found = decode_one(file, target, device).map_err(|e| e.of(file.display()))?;
         let (bytes, without) = (found.page.bytes, [found.missing, found.damaged].concat());
         let note = if without.is_empty() { String::new() } else { format!(", without fragments {without:?}") };
         let (file, target) = (file.display().to_string(), target.display().to_string());
         let line = format!("{target}: {}{note}", units::bytes(bytes));
         out.result(&json!({"file": file, "output": target, "bytes": bytes, "without": without}), line)?;
     }
-    note_faults(out, &device);
     Ok(())
 }
 
@@ -233,11 +229,10 @@ fn decode_pieces(found: &Fragments, file: &Path, device: &Accelerated, output: &
     Ok(())
 }
 
-pub fn verify(args: &FilesArgs) -> Outcome {
-    let (out, device) = (args.on.output, open(&args.on)?);
+pub fn verify(files: &[PathBuf], device: &Accelerated, out: Out) -> Outcome {
     let mut outcome = Ok(());
-    for file in &args.files {
-        let found = examine(file, &device).map_err(|e| e.of(file.display()))?;
+    for file in files {
+        let found = examine(file, device).map_err(|e| e.of(file.display()))?;
         let Fragments { page, missing, damaged, sound, .. } = &found;
         let spare = sound.len() as i64 - page.k as i64;
         let bad = missing.len() + damaged.len();
@@ -253,6 +248,5 @@ pub fn verify(args: &FilesArgs) -> Outcome {
             outcome = Err(Failure::silent(Exit::Corrupt));
         }
     }
-    note_faults(out, &device);
     outcome
 }

@@ -3,7 +3,7 @@
 //! pieces, and the output says so.
 
 use super::digests::{PART_BYTES, blake3_by_parts, digest_rest, digests, segmented};
-use super::{note_faults, open, open_file, read_more};
+use super::{open_file, read_more};
 use crate::args::HashArgs;
 use crate::exit::{Exit, Outcome, bail};
 use crate::term::Out;
@@ -17,18 +17,15 @@ const BATCH_BYTES: usize = 64 << 20;
 /// Maximum files in a batch.
 const BATCH_FILES: usize = 4096;
 
-pub fn hash(args: &HashArgs) -> Outcome {
-    let (out, device) = (args.files.on.output, open(&args.files.on)?);
+pub fn hash(args: &HashArgs, device: &Accelerated, out: Out) -> Outcome {
     match args.segment {
-        None => whole_files(args, &device, out)?,
+        None => whole_files(args, device, out),
         Some(0) => bail!(Exit::Usage, "segments of 0 bytes: a segment has at least 1 byte; 4K is usual"),
         Some(segment) => args.files.files.iter().try_for_each(|path| {
-            let (bytes, digest) = segmented(&device, args.function, segment, path)?;
+            let (bytes, digest) = segmented(device, args.function, segment, path)?;
             show(args, out, path, bytes, digest)
-        })?,
+        }),
     }
-    note_faults(out, &device);
-    Ok(())
 }
 
 fn show(args: &HashArgs, out: Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {

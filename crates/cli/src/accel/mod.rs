@@ -29,18 +29,25 @@ pub fn run(command: AccelCommand) -> Outcome {
     match command {
         AccelCommand::List { output } => list::list(output),
         AccelCommand::Bench(args) => bench::bench(&args),
-        AccelCommand::Hash(args) => hash::hash(&args),
-        AccelCommand::Windows(args) => windows::windows(&args),
-        AccelCommand::Boundaries { chunking, files } => boundaries::boundaries(chunking, &files),
-        AccelCommand::Encode(args) => fragments::encode(&args),
-        AccelCommand::Decode { output, force, files } => fragments::decode(output.as_deref(), force, &files),
-        AccelCommand::Verify(args) => fragments::verify(&args),
+        AccelCommand::Hash(args) => on_device(&args.files.on, |device, out| hash::hash(&args, device, out)),
+        AccelCommand::Windows(args) => on_device(&args.files.on, |device, out| windows::windows(&args, device, out)),
+        AccelCommand::Boundaries { chunking, files } => {
+            on_device(&files.on, |device, out| boundaries::boundaries(chunking, &files.files, device, out))
+        }
+        AccelCommand::Encode(args) => on_device(&args.files.on, |device, out| fragments::encode(&args, device, out)),
+        AccelCommand::Decode { output, force, files } => {
+            on_device(&files.on, |device, out| fragments::decode(output.as_deref(), force, &files, device, out))
+        }
+        AccelCommand::Verify(files) => on_device(&files.on, |device, out| fragments::verify(&files.files, device, out)),
     }
 }
 
-/// The devices that the user named.
-fn open(on: &OnDevice) -> Outcome<Accelerated> {
-    open_with(on, Options::default())
+/// Runs a command on the device that the user named, and notes where the CPU did the device's work.
+fn on_device(on: &OnDevice, command: impl FnOnce(&Accelerated, Out) -> Outcome) -> Outcome {
+    let device = open_with(on, Options::default())?;
+    let outcome = command(&device, on.output);
+    note_faults(on.output, &device);
+    outcome
 }
 
 fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {

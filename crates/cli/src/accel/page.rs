@@ -1,7 +1,7 @@
 //! The page of a file's fragments: the code that made them and the digest of each.
 
 use super::PIECE_BYTES;
-use crate::exit::{Exit, Failure, Outcome, bail, failure};
+use crate::exit::{Exit, Outcome, bail, failure};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tessera_accel::Coder;
@@ -45,12 +45,12 @@ impl Page {
     pub fn coder(&self) -> Outcome<(Coder, usize)> {
         let (k, m) = (self.k, self.m);
         let coder: Coder = if self.code == "rs" {
-            let matrix: Matrix = self.matrix.as_deref().unwrap_or("cauchy1").parse().map_err(Failure::usage)?;
-            Code::new(k, m, matrix).map_err(Failure::usage)?.into()
+            let matrix: Matrix = self.matrix.as_deref().unwrap_or("cauchy1").parse()?;
+            Code::new(k, m, matrix)?.into()
         } else {
-            let technique: Technique = self.code.parse().map_err(Failure::usage)?;
+            let technique: Technique = self.code.parse()?;
             let (w, packet) = (self.w.unwrap_or(0), self.packet_bytes.unwrap_or(0));
-            XorCode::new(technique, k, m, w, packet).map_err(Failure::usage)?.into()
+            XorCode::new(technique, k, m, w, packet)?.into()
         };
         let stripe = coder.align_bytes();
         match stripe.checked_mul(k) {

@@ -1,9 +1,9 @@
 //! `tessera accel windows`: the hash of every window of a file, piece by piece, including the windows that straddle two
 //! pieces.
 
-use super::{PIECE_BYTES, check_output, note_faults, open, open_file, read_more, refuse_existing};
+use super::{PIECE_BYTES, check_output, open_file, read_more, refuse_existing};
 use crate::args::WindowsArgs;
-use crate::exit::{At, Exit, Failure, Outcome, bail};
+use crate::exit::{At, Exit, Outcome, bail};
 use crate::files::local::PartialFile;
 use crate::term::Out;
 use serde_json::json;
@@ -16,26 +16,23 @@ use tessera_hashgpu::windows::Windows;
 /// Bytes read at a time: with steps of one byte the results are thirty times as large.
 const READ_BYTES: usize = 1 << 20;
 
-pub fn windows(args: &WindowsArgs) -> Outcome {
+pub fn windows(args: &WindowsArgs, device: &Accelerated, out: Out) -> Outcome {
     let width = args.width.unwrap_or(args.function.digest_bytes());
-    let windows = Windows::new(args.function, args.window, args.step, width);
-    let windows = windows.map_err(Failure::usage)?;
+    let windows = Windows::new(args.function, args.window, args.step, width)?;
     if args.window > PIECE_BYTES {
         bail!(Exit::Usage, "windows of {} bytes: {PIECE_BYTES} are the most", args.window);
     }
     check_output(args.output.as_deref(), &args.files)?;
-    let (out, device) = (args.files.on.output, open(&args.files.on)?);
     for path in &args.files.files {
         let Some(target) = &args.output else {
-            each(&device, windows, path, &mut |first, results| show(out, windows, path, first, results))?;
+            each(device, windows, path, &mut |first, results| show(out, windows, path, first, results))?;
             continue;
         };
-        let count = to_file(&device, windows, path, target, args.force)?;
+        let count = to_file(device, windows, path, target, args.force)?;
         let (path, target) = (path.display().to_string(), target.display().to_string());
         let line = format!("{path}: {count} windows, {width} bytes of each in {target}");
         out.result(&json!({"file": path, "output": target, "windows": count}), line)?;
     }
-    note_faults(out, &device);
     Ok(())
 }
 

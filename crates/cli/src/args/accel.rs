@@ -1,4 +1,4 @@
-//! `tessera accel`: what computes on bytes, on files of anybody, without a store.
+//! Arguments of `tessera accel`, which computes on local files without a store.
 
 use crate::term::Out;
 use clap::{Args, Subcommand};
@@ -11,7 +11,7 @@ use tessera_policy::{Chunking, Policy};
 /// Where and how an accelerator command runs.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OnDevice {
-    /// Who computes: cpu, auto, cuda, cuda:N, emulated, emulated:N (N of them; for tests, slow).
+    /// Device that computes: cpu, auto, cuda, cuda:N, emulated, emulated:N (N of them; for tests, slow).
     #[arg(long, short, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     pub device: Spec,
     /// Output.
@@ -22,7 +22,7 @@ pub struct OnDevice {
 /// `tessera accel …`.
 #[derive(Debug, Subcommand)]
 pub enum AccelCommand {
-    /// Show the devices of this machine, and why some are not there.
+    /// List the devices of this machine, and why others cannot be used.
     #[command(after_help = "\
 Examples:
   tessera accel list
@@ -32,14 +32,14 @@ Examples:
         #[command(flatten)]
         output: Out,
     },
-    /// Measure every primitive on a device beside the CPU, and say what would go where.
+    /// Measure every primitive on a device and on the CPU, and show which of them `auto` would choose.
     #[command(after_help = "\
 Examples:
   tessera accel bench
   tessera accel bench --device cuda:0 --size 64M
-  tessera accel bench --device cuda --ablate       what buffer reuse, overlap and a second device bring")]
+  tessera accel bench --device cuda --ablate       the gain of buffer reuse, overlap and a second device")]
     Bench(BenchArgs),
-    /// Digests of files: BLAKE3, as the store names chunks and b3sum prints it, or MD5, SHA-1, SHA-256.
+    /// Print digests of files: BLAKE3 (as the store and b3sum compute it), MD5, SHA-1 or SHA-256.
     #[command(after_help = "\
 With --segment the segments of a file are hashed side by side, and the result is the digest of their digests.
 
@@ -48,19 +48,19 @@ Examples:
   tessera accel hash --function sha256 --device cuda:0 *.bin
   tessera accel hash --function md5 --segment 4K --json disk.img")]
     Hash(HashArgs),
-    /// The hash of every window of W bytes at steps of S.
+    /// Hash every window of W bytes at steps of S.
     #[command(after_help = "\
 Examples:
   tessera accel windows --window 20 --step 4 model.bin
   tessera accel windows --function sha1 --window 64 --step 1 --width 4 --output hashes.bin model.bin")]
     Windows(WindowsArgs),
-    /// Where the store would cut files into chunks.
+    /// Show where the store would cut files into chunks.
     #[command(after_help = "\
 Examples:
   tessera accel boundaries --chunking cdc:64K..1M disk.img
   tessera accel boundaries --json db.sql")]
     Boundaries {
-        /// Rule: cdc:MIN..MAX, fixed:SIZE or cbch:M,K,P, as the policy's hint has it.
+        /// Rule, as in the hint `chunking`: cdc:MIN..MAX, fixed:SIZE or cbch:M,K,P.
         #[arg(long, value_name = "RULE", default_value = "cdc:256K..4M", value_parser = chunking)]
         chunking: Chunking,
         /// Files.
@@ -69,31 +69,31 @@ Examples:
     },
     /// Split files into k data and m parity fragments, written beside each file.
     #[command(after_help = "\
-FILE.fragment.N are the fragments, FILE.fragments.json says how they were made and what their digests are.
+FILE.fragment.N are the fragments; FILE.fragments.json describes the code and has their digests.
 
 Examples:
   tessera accel encode -k 4 -m 2 model.bin
   tessera accel encode --code liberation -k 5 -m 2 -w 7 --packet 4K model.bin")]
     Encode(EncodeArgs),
-    /// Put files together again from any k of their fragments.
+    /// Rebuild files from any k of their fragments.
     #[command(after_help = "\
-Fragments that are missing, or are not what their digest says, are done without.
+Fragments that are missing or do not match their digest are not used.
 
 Examples:
   tessera accel decode model.bin                    from model.bin.fragment.N
   tessera accel decode --output copy.bin model.bin")]
     Decode {
-        /// Write here instead of to FILE itself; only with one FILE.
+        /// Write to PATH instead of FILE; only with one FILE.
         #[arg(long, short, value_name = "PATH")]
         output: Option<PathBuf>,
-        /// Overwrite what is there.
+        /// Overwrite existing files.
         #[arg(long)]
         force: bool,
         /// Files.
         #[command(flatten)]
         files: FilesArgs,
     },
-    /// Say which fragments of files are missing or damaged; ends with code 5 if any is.
+    /// Show which fragments of files are missing or damaged; the exit code is 5 if any is.
     #[command(after_help = "\
 Examples:
   tessera accel verify model.bin
@@ -107,7 +107,7 @@ pub struct BenchArgs {
     /// Bytes of input in a job.
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
     pub size: usize,
-    /// Measure again without buffer reuse, without overlap, and with one device more.
+    /// Measure also without buffer reuse, without overlap, and with one more device.
     #[arg(long)]
     pub ablate: bool,
     /// Device.
@@ -132,7 +132,7 @@ pub struct HashArgs {
     /// Hash function: blake3, md5, sha1, sha256.
     #[arg(long, value_name = "NAME", default_value = "blake3")]
     pub function: Function,
-    /// The digest of the digests of segments of so many bytes, instead of that of the whole file.
+    /// Print the digest of the digests of segments of this size, instead of the digest of the whole file.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment: Option<usize>,
     /// Files.
@@ -143,22 +143,22 @@ pub struct HashArgs {
 /// `tessera accel windows`.
 #[derive(Debug, Args)]
 pub struct WindowsArgs {
-    /// Hash function: md5, sha1, sha256, blake3 (that one always on the CPU).
+    /// Hash function: md5, sha1, sha256, blake3 (always on the CPU).
     #[arg(long, value_name = "NAME", default_value = "md5")]
     pub function: Function,
     /// Bytes in a window.
     #[arg(long, value_name = "SIZE", default_value = "20", value_parser = size)]
     pub window: usize,
-    /// Bytes from one window's start to the next one's.
+    /// Distance of the starts of two windows, in bytes.
     #[arg(long, value_name = "SIZE", default_value = "4", value_parser = size)]
     pub step: usize,
-    /// First bytes of each digest that are kept. [default: all]
+    /// Bytes to keep of each digest, from its start. [default: all]
     #[arg(long, value_name = "BYTES")]
     pub width: Option<usize>,
-    /// Write the results there, one after another, instead of a line each; only with one FILE.
+    /// Write the results to PATH, one after another, instead of one line each; only with one FILE.
     #[arg(long, short, value_name = "PATH")]
     pub output: Option<PathBuf>,
-    /// Overwrite what is there.
+    /// Overwrite existing files.
     #[arg(long)]
     pub force: bool,
     /// Files.
@@ -185,13 +185,13 @@ pub struct EncodeArgs {
     /// Parity fragments.
     #[arg(short, value_name = "M", default_value_t = 2)]
     pub m: usize,
-    /// Packets of a fragment in a stripe, of XOR codes.
+    /// Packets of a fragment in a stripe; only for XOR codes.
     #[arg(short, value_name = "W", default_value_t = 7)]
     pub w: usize,
-    /// Bytes in a packet, of XOR codes.
+    /// Bytes in a packet; only for XOR codes.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub packet: usize,
-    /// Overwrite fragments that are there.
+    /// Overwrite existing fragments.
     #[arg(long)]
     pub force: bool,
     /// Files.
@@ -201,7 +201,7 @@ pub struct EncodeArgs {
 
 fn size(text: &str) -> Result<usize, String> {
     let bytes = tessera_policy::parse_size(text).map_err(|e| e.to_string())?;
-    usize::try_from(bytes).map_err(|_| format!("{text} is more than this machine can address"))
+    usize::try_from(bytes).map_err(|_| format!("{text} exceeds the address space of this machine"))
 }
 
 fn chunking(text: &str) -> Result<Chunking, String> {

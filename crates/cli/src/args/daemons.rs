@@ -1,4 +1,4 @@
-//! `up`, `demo`, `manager` and `node`'s own flags.
+//! Arguments of `up`, `demo` and `manager`, and of `node` without a subcommand.
 
 use super::SpoolArgs;
 use crate::term::Out;
@@ -9,39 +9,39 @@ use tessera_accel::Spec;
 /// `tessera up`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Everything lives under --dir: manager/, n1/ to nN/, logs/, cluster.json (addresses and process ids).
-The next `tessera up` there finds everything again. Ctrl-C stops the manager, then the nodes.
+All files are under --dir: manager/, n1/ to nN/, logs/, cluster.json (addresses and process ids).
+The next `tessera up` with this --dir starts the same store. Ctrl-C stops the manager, then the nodes.
 
 Examples:
   tessera up
   tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
   tessera up --dir ./scratch --listen 127.0.0.1:0    any free ports
-  tessera up --mount /mnt/tessera                    a directory to work in, as well
-  tessera up --restart                               dead daemons are started again
-  tessera up --restore                               after manager/ was lost")]
+  tessera up --mount /mnt/tessera                    mount the store as well
+  tessera up --restart                               restart daemons that die
+  tessera up --restore                               after the loss of manager/")]
 pub struct UpArgs {
-    /// Nodes, each with a host label of its own (default: as many as the directory has, else 8).
+    /// Number of nodes, each with its own host label (default: as many as the directory has, else 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     pub nodes: Option<u32>,
-    /// Disks (directories) of each node (default: as many as the directory has, else 1).
+    /// Number of disks (directories) of each node (default: as many as the directory has, else 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub disks: Option<u32>,
-    /// Where everything is kept.
+    /// Directory of the store.
     #[arg(long, value_name = "DIR", default_value = "./tessera-data")]
     pub dir: PathBuf,
-    /// Manager's address. Nodes take the ports after it, metrics those from 100 after it; port 0: any free ones.
+    /// Address of the manager. Nodes use the following ports, metrics those from 100 above; port 0: any free ports.
     #[arg(long, value_name = "ADDR", default_value = super::DEFAULT_MANAGER)]
     pub listen: String,
-    /// Mount the store there, too (see `tessera mount --help`).
+    /// Also mount the store at DIR (see `tessera mount --help`).
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
     /// The mount's spool.
     #[command(flatten)]
     pub spool: SpoolArgs,
-    /// Start daemons that died again (with growing pauses) instead of only reporting them.
+    /// Restart daemons that die, after increasing pauses, instead of only reporting them.
     #[arg(long)]
     pub restart: bool,
-    /// The manager's directory was lost: rebuild its database from the nodes' log and snapshots, then go on.
+    /// Rebuild the lost database of the manager from the log and snapshots on the nodes, then start.
     #[arg(long)]
     pub restore: bool,
     /// Configuration file for the manager (see `tessera manager --help`).
@@ -60,7 +60,7 @@ pub struct UpArgs {
 #[command(after_help = "\
 The demo starts a scratch store of eight nodes, stores PATH and an edited copy of it, kills two nodes
 (SIGKILL), reads everything back comparing every byte, waits for repair, wipes the manager's disk,
-restores the manager from the nodes, and compares again. PATH is only read.
+restores the manager from the nodes, and compares again. PATH is not changed.
 
 Examples:
   tessera demo
@@ -73,10 +73,10 @@ pub struct DemoArgs {
     /// Bytes to generate when no PATH is given.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub size: u64,
-    /// Where the scratch store goes (default: a new directory under the system's temporary directory).
+    /// Directory of the scratch store (default: a new directory under the system's temporary directory).
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Leave the scratch store on disk, and say where.
+    /// Keep the scratch store, and print its directory.
     #[arg(long)]
     pub keep: bool,
     /// Output.
@@ -103,19 +103,19 @@ pub struct DaemonFlags {
     /// Serve Prometheus metrics at http://ADDR/metrics.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
-    /// Form of the log (on stderr).
+    /// Format of the log (on stderr).
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// error, warn, info, debug, trace, or directives such as info,tessera_node=debug.
+    /// Log level: error, warn, info, debug, trace, or directives such as info,tessera_node=debug.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// Knob from the configuration file's `[tuning]` table, as KEY=VALUE; may be repeated.
+    /// Set a key of the configuration file's `[tuning]` table; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Print the addresses as one line of JSON on stdout when ready.
     #[arg(long, hide = true)]
     pub announce: bool,
-    /// Stop when stdin ends: with the process that started this one.
+    /// Stop when stdin ends, which it does when the parent process ends.
     #[arg(long, hide = true)]
     pub follow_stdin: bool,
 }
@@ -142,10 +142,10 @@ pub struct ManagerArgs {
     /// Rebuild the lost database from nodes; --dir must hold none.
     #[arg(long, requires = "from")]
     pub restore: bool,
-    /// Address of a node to restore from; name all you can, the newest log wins.
+    /// Address of a node to restore from; name as many as possible, the newest log is used.
     #[arg(long, value_name = "NODEADDR", requires = "restore")]
     pub from: Vec<String>,
-    /// Restore although some of the named nodes do not answer: right only if fewer are silent than hold the log.
+    /// Restore even if some of the named nodes do not answer: safe only if fewer nodes are missing than hold the log.
     #[arg(long, requires = "restore")]
     pub without_missing: bool,
     /// Shared.
@@ -153,7 +153,7 @@ pub struct ManagerArgs {
     pub flags: DaemonFlags,
 }
 
-/// `tessera node` without a further word: run one.
+/// `tessera node` without a subcommand: run a node.
 #[derive(Debug, Args)]
 pub struct NodeRunArgs {
     /// Directory of a disk; may be repeated. An empty one is made a disk of the cluster.
@@ -165,13 +165,13 @@ pub struct NodeRunArgs {
     /// Address to serve. [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Address that others reach this node at, when it is not the one it listens on.
+    /// Address at which others reach this node, if it differs from --listen.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,
     /// Unix socket for clients on the same host.
     #[arg(long, value_name = "PATH")]
     pub unix_socket: Option<PathBuf>,
-    /// Name people call the node by. [default: its host label]
+    /// Name of the node. [default: its host label]
     #[arg(long)]
     pub name: Option<String>,
     /// Host label: fragments of one chunk go to distinct hosts. [default: the host's name]
@@ -180,7 +180,7 @@ pub struct NodeRunArgs {
     /// Device that computes rebuilds: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
     #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
     pub device: Option<Spec>,
-    /// Bytes each disk may use at most. [default: what its file system has]
+    /// Most bytes that each disk may use. [default: the size of its file system]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub capacity: Option<u64>,
     /// Shared.

@@ -1,4 +1,4 @@
-//! The arguments of every command, with help and examples. Nothing here does anything.
+//! The arguments of every command, with help and examples.
 //!
 //! Start at [`Cli`]. Each command's `--help` ends with examples; docs/config.md documents the daemons' keys.
 
@@ -28,9 +28,9 @@ Exit codes:
   1  failed, or not everything succeeded
   2  usage: an argument, path or policy that is not valid
   3  not found
-  4  unavailable now: manager or too many nodes out of reach, too few hosts for the policy
+  4  unavailable now: the manager or too many nodes cannot be reached, too few hosts for the policy
   5  corrupt: stored bytes do not match their checksum and cannot be rebuilt
-  6  conflict: exists, not empty, or another version was committed meanwhile
+  6  conflict: exists, not empty, or another version was committed
   7  no space
   8  refused: another cluster, another protocol version, a disk or directory in use
   130  interrupted
@@ -39,7 +39,7 @@ Start here:
   tessera up                          a store of eight nodes on this machine
   tessera put -r DIR tess:/           store a directory
   tessera status                      what is stored, and how safely
-  tessera demo                        watch it survive";
+  tessera demo                        watch it survive losses";
 
 /// One store over many disks: deduplicated, erasure-coded, verified.
 #[derive(Debug, Parser)]
@@ -50,7 +50,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every client command accepts.
+/// Arguments of every client command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
     /// Manager to ask: HOST:PORT or unix:PATH.
@@ -59,7 +59,7 @@ pub struct Common {
     /// Seconds to wait for a manager that cannot be reached.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
-    /// Host label of this client: nodes with the same label are near, and `placement=local` means them. [default: the host's name]
+    /// Host label of this client: nodes with the same label are near, and `placement=local` selects them. [default: the host's name]
     #[arg(long, env = "TESSERA_HOST", value_name = "LABEL")]
     pub host: Option<String>,
     /// Device that hashes, cuts and codes: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]

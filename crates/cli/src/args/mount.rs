@@ -1,17 +1,17 @@
-//! `mount`'s words.
+//! Arguments of `mount`.
 
 use super::Common;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where a mount spools: of `mount`, and of `up --mount`.
+/// The spool of `mount` and of `up --mount`.
 #[derive(Debug, Clone, Args)]
 pub struct SpoolArgs {
-    /// A directory on a local disk for files whose write-mode is complete-local or incremental; made with mode 0700 if it is not there, and
-    /// for this mount alone. Without it they are written as others.
+    /// Local directory that holds files with write-mode complete-local or incremental until they are stored. It is made with mode 0700 if
+    /// missing, and one mount may use it. Without it such files are written like others.
     #[arg(long, value_name = "DIR")]
     pub spool: Option<PathBuf>,
-    /// What the spool may hold; what does not fit is written as other files are.
+    /// Most bytes in the spool; files that do not fit are written like others.
     #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_size)]
     pub spool_size: u64,
 }
@@ -19,12 +19,12 @@ pub struct SpoolArgs {
 /// `tessera mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until it is unmounted or asked to stop (SIGTERM, Ctrl-C); what is open is committed first. Close makes a file
-visible to other mounts, fsync makes it durable whatever its policy. docs/mount.md says what is promised.
+Runs until it is unmounted or asked to stop (SIGTERM, Ctrl-C); open files are committed first. Close makes a file
+visible to other mounts, fsync makes it durable whatever its policy. docs/mount.md lists the guarantees.
 
 Examples:
   tessera mount /mnt/tessera                (after mkdir -p /mnt/tessera)
-  tessera mount /mnt/tessera --strict       never answer from a cache without asking
+  tessera mount /mnt/tessera --strict       ask the manager at every lookup
   tessera mount /mnt/tessera --spool /var/spool/tessera --spool-size 50G
   tessera mount /mnt/tessera --metrics 127.0.0.1:9790
   umount /mnt/tessera")]
@@ -40,16 +40,16 @@ pub struct MountArgs {
     /// Keep the kernel from collecting small writes.
     #[arg(long)]
     pub no_write_back: bool,
-    /// Only the user who mounts may use it (root's mounts are for everybody otherwise).
+    /// Allow only the user who mounts (a mount by root is open to all users otherwise).
     #[arg(long, conflicts_with = "allow_other")]
     pub private: bool,
-    /// Other users may use it (needs user_allow_other in /etc/fuse.conf unless root mounts).
+    /// Allow other users (needs user_allow_other in /etc/fuse.conf unless root mounts).
     #[arg(long)]
     pub allow_other: bool,
-    /// Refuse changes.
+    /// Mount read-only.
     #[arg(long)]
     pub read_only: bool,
-    /// Requests served at a time.
+    /// Requests served at once.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
     /// The spool.
@@ -58,10 +58,10 @@ pub struct MountArgs {
     /// Serve Prometheus metrics at http://ADDR/metrics.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
-    /// Say where it is mounted as JSON.
+    /// Print the mount point as JSON.
     #[arg(long, hide = true)]
     pub announce: bool,
-    /// End with stdin, too: with the process that started this one.
+    /// Stop when stdin ends, which it does when the parent process ends.
     #[arg(long, hide = true)]
     pub follow_stdin: bool,
     /// Common.

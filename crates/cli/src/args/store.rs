@@ -23,7 +23,7 @@ pub struct StorePaths {
     after_help = "\
 As with cp: a target that is a directory, or several sources, put each source into the target under its own
 name; else the target is the new name. A target that ends with a slash is always a directory and is made if it
-is missing, so that the same command stores to the same names every time: only what is new is sent again.
+is missing, so that the same command always stores to the same names; known data is not sent again.
 Modes, modification times, symbolic links and holes are kept; sockets, pipes and devices are
 skipped and counted. Owners are kept when root stores, and restored when root fetches; else files
 belong to the user who stores them.
@@ -33,22 +33,22 @@ Examples:
   tessera put -r ~/src tess:/backup/             store a directory as tess:/backup/src
   pg_dump db | tessera put - tess:/db.sql        store stdin
   tessera put -p redundancy=ec:6+2 -p lifetime=keep model.bin tess:/models/m1
-  tessera put --if-version 42 notes tess:/notes  only over the version I have seen"
+  tessera put --if-version 42 notes tess:/notes  only if 42 is still the current version"
 )]
 pub struct PutArgs {
     /// Local files or directories, then the store path. `-` is stdin.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<OsString>,
-    /// Store directories with all below them.
+    /// Store directories recursively.
     #[arg(long, short)]
     pub recursive: bool,
-    /// Hint for what is stored, over what the directory says; may be repeated (see `tessera policy list`).
+    /// Hint for the stored files, overrides that of the directory; may be repeated (see `tessera policy list`).
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub policy: Vec<String>,
-    /// Fail unless this is the file's current version id; 0: unless there is no such file.
+    /// Fail unless this is the current version id of the file; 0: unless the file does not exist.
     #[arg(long, value_name = "VERSION", conflicts_with = "recursive")]
     pub if_version: Option<u64>,
-    /// Files on their way at once.
+    /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
     /// Common.
@@ -62,7 +62,7 @@ pub struct PutArgs {
     override_usage = "tessera get [OPTIONS] <TESS:/SOURCE>... <TARGET>",
     after_help = "\
 A file appears under its name only when every byte has arrived and was verified; until then an existing
-one stays as it is. A target directory takes each source under its own name, as with cp; a target that ends with
+file stays as it is. A target directory takes each source under its own name, as with cp; a target that ends with
 a slash is made if it is missing.
 
 Examples:
@@ -75,13 +75,13 @@ pub struct GetArgs {
     /// Store paths, then the local target. `-` is stdout.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<OsString>,
-    /// Fetch directories with all below them.
+    /// Fetch directories recursively.
     #[arg(long, short)]
     pub recursive: bool,
     /// Number of the version (see `tessera versions`).
     #[arg(long, value_name = "NUMBER", conflicts_with = "recursive", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,
-    /// Files on their way at once.
+    /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
     /// Common.
@@ -97,7 +97,7 @@ Examples:
   tessera cat --range 1M..1028K tess:/model.bin | xxd     only these bytes are read and verified
   tessera cat --version 1 tess:/notes")]
 pub struct CatArgs {
-    /// Bytes from START up to END (either may be left out).
+    /// Bytes from START up to END; both are optional.
     #[arg(long, value_name = "START..END")]
     pub range: Option<String>,
     /// Number of the version.
@@ -119,10 +119,10 @@ pub struct LsArgs {
     /// Directories or files.
     #[arg(value_name = "TESS:/PATH", default_value = "tess:/")]
     pub paths: Vec<OsString>,
-    /// Mode, version, size and time of each.
+    /// Show mode, version, size and time.
     #[arg(long, short)]
     pub long: bool,
-    /// All below, too.
+    /// List subdirectories recursively.
     #[arg(long, short = 'R')]
     pub recursive: bool,
     /// Common.
@@ -148,12 +148,12 @@ pub struct StatArgs {
 Examples:
   tessera rm tess:/notes
   tessera rm -r tess:/backup/old
-  tessera rm -f tess:/maybe-there               no error when it is not")]
+  tessera rm -f tess:/maybe-there               no error if it does not exist")]
 pub struct RmArgs {
-    /// Directories with all below them, too.
+    /// Remove directories recursively.
     #[arg(long, short)]
     pub recursive: bool,
-    /// What is not there is no error.
+    /// Ignore paths that do not exist.
     #[arg(long, short)]
     pub force: bool,
     /// Paths.
@@ -172,13 +172,13 @@ same step.
 Examples:
   tessera mv tess:/a tess:/b
   tessera mv tess:/a tess:/b tess:/directory/
-  tessera mv -n tess:/a tess:/b                 not over an existing b"
+  tessera mv -n tess:/a tess:/b                 do not replace b"
 )]
 pub struct MvArgs {
     /// Sources, then the target.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<OsString>,
-    /// Fail when the target exists.
+    /// Fail if the target exists.
     #[arg(long, short)]
     pub no_replace: bool,
     /// Common.
@@ -192,9 +192,9 @@ pub struct MvArgs {
 Examples:
   tessera mkdir tess:/backup
   tessera mkdir --parents tess:/a/b/c
-  tessera mkdir tess:/models -P redundancy=ec:6+2     everything created in it inherits that")]
+  tessera mkdir tess:/models -P redundancy=ec:6+2     files created in it inherit the hint")]
 pub struct MkdirArgs {
-    /// Make what is missing above, and do not mind what is there.
+    /// Make missing parents, and accept directories that exist.
     #[arg(long, short)]
     pub parents: bool,
     /// Hint for the new directory; may be repeated.
@@ -208,17 +208,17 @@ pub struct MkdirArgs {
 /// `tessera versions`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-How many are kept is the policy's `lifetime` (see `tessera policy list`).
+The hint `lifetime` sets how many are kept (see `tessera policy list`).
 
 Examples:
   tessera versions tess:/notes
-  tessera versions --similarity tess:/run/A.N0    how much of each checkpoint was there already
+  tessera versions --similarity tess:/run/A.N0    how much of each checkpoint was stored before
   tessera get --version 3 tess:/notes notes.3")]
 pub struct VersionsArgs {
     /// The file.
     #[arg(value_name = "TESS:/PATH")]
     pub path: String,
-    /// Say how much of each version is in the one before it, and was in the store before it.
+    /// Show how much of each version is in the previous version, and in all earlier versions.
     #[arg(long)]
     pub similarity: bool,
     /// Common.
@@ -229,18 +229,18 @@ pub struct VersionsArgs {
 /// `tessera rewrite`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A changed hint holds for what is written from then on. This command writes existing files again, so that it holds for
-them too: each file gets a version with the same content. Chunks that already comply are not stored again.
+A changed hint applies to later writes. This command applies it to existing files: each gets a new version with the
+same content. Chunks that already comply are not stored again.
 
 Examples:
   tessera policy set tess:/model.bin redundancy=replica:3 placement=local
   tessera rewrite tess:/model.bin
   tessera rewrite -r tess:/archive")]
 pub struct RewriteArgs {
-    /// All files below a directory.
+    /// Rewrite all files below directories.
     #[arg(long, short = 'r')]
     pub recursive: bool,
-    /// Files at once.
+    /// Files in transfer at once.
     #[arg(long, short = 'j', value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
     /// Paths.
@@ -251,13 +251,13 @@ pub struct RewriteArgs {
 /// `tessera policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Every hint, what it may be, and its default.
+    /// List every hint with its allowed values and default.
     List {
         /// Output.
         #[command(flatten)]
         output: Out,
     },
-    /// The policy of a path: what is set, and defaults for the rest.
+    /// Show the policy of a path: hints that are set, and defaults for the others.
     #[command(after_help = "Examples:\n  tessera policy get tess:/models")]
     Get {
         /// The path.
@@ -267,14 +267,14 @@ pub enum PolicyCommand {
         #[command(flatten)]
         common: Common,
     },
-    /// Set hints. New files and directories inherit those of their directory; what is there keeps its own.
+    /// Set hints. New files and directories inherit those of their directory; existing ones keep theirs.
     #[command(after_help = "\
-Set on a directory, hints are for what is created in it from then on. Files and directories that
-are there keep theirs, and there is no --recursive: what was stored under an old policy changes
-when it is stored again. Set on a file, they are for its next version.
+Hints of a directory apply to files and directories created in it later. Existing ones keep theirs,
+and there is no --recursive: stored data changes only when it is stored again (`tessera rewrite`).
+Hints of a file apply to its next version.
 
-All hints are checked before the first is set. An empty value takes a hint back to its default. A redundancy that
-needs more hosts than the cluster has is set with a warning: files there are refused until hosts are added.
+All hints are checked before the first is set. An empty value resets a hint to its default. A redundancy that
+needs more hosts than the cluster has is set with a warning: writes are refused until hosts are added.
 
 Examples:
   tessera policy set tess:/models redundancy=ec:6+2 lifetime=keep
@@ -295,14 +295,14 @@ Examples:
 /// `tessera locate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A host's bytes are those of the file's own slices on it: what a task there can read without the network.
+The bytes of a host are those of the file that a task on this host reads without the network.
 
 Examples:
   tessera locate tess:/model.bin
   tessera locate tess:/model.bin --json | jq .hosts
-  tessera locate tess:/model.bin --extents       every extent with its fragments")]
+  tessera locate tess:/model.bin --extents       list every extent with its fragments")]
 pub struct LocateArgs {
-    /// Every extent.
+    /// List every extent.
     #[arg(long)]
     pub extents: bool,
     /// Paths.

@@ -22,10 +22,10 @@ pub struct StatusArgs {
 /// `tessera repair`, `scrub`, `gc`. Each command has its own examples.
 #[derive(Debug, Args)]
 pub struct UpkeepArgs {
-    /// Start the pass and return.
+    /// Start the pass and return without waiting.
     #[arg(long, conflicts_with = "look")]
     pub no_wait: bool,
-    /// Start nothing; show the running pass, or the last one.
+    /// Do not start a pass; show the running one, or the last one.
     #[arg(long)]
     pub look: bool,
     /// Common.
@@ -38,19 +38,19 @@ pub struct UpkeepArgs {
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Without a further word this runs a storage node. Its disks are directories, best each on a device of its own.
+Without a subcommand this runs a storage node. Its disks are directories, best each on its own device.
 
 Examples:
   tessera node --manager 10.0.0.1:7700 --listen 10.0.0.11:7710 --disk /srv/d1 --disk /srv/d2
   tessera node --config /etc/tessera/node.toml
   tessera node list
-  tessera node drain n3 --follow            empty it, then it may be switched off"
+  tessera node drain n3 --follow            move all fragments away, then it may be switched off"
 )]
 pub struct NodeArgs {
-    /// Look at nodes instead of running one.
+    /// List or drain nodes instead of running one.
     #[command(subcommand)]
     pub command: Option<NodeCommand>,
-    /// Run one.
+    /// Run a node.
     #[command(flatten)]
     pub run: NodeRunArgs,
 }
@@ -58,13 +58,13 @@ pub struct NodeArgs {
 /// `tessera node list`, `drain`.
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// Nodes and their disks.
+    /// List nodes and their disks.
     List {
         /// Common.
         #[command(flatten)]
         common: Common,
     },
-    /// Empty a node or a disk: its fragments move to others while it keeps serving.
+    /// Move all fragments from a node or a disk to others; it serves meanwhile.
     #[command(after_help = "\
 Examples:
   tessera node drain n3
@@ -76,10 +76,10 @@ Examples:
         /// Only this disk of it, by id (see `tessera node list`).
         #[arg(long, value_name = "ID")]
         disk: Option<u64>,
-        /// Take it back.
+        /// Cancel the drain.
         #[arg(long)]
         undo: bool,
-        /// Wait until it is empty.
+        /// Wait for the end of the drain.
         #[arg(long, short, conflicts_with = "undo")]
         follow: bool,
         /// Common.
@@ -90,17 +90,17 @@ Examples:
 
 /// End of `tessera repair --help`.
 pub const REPAIR_HELP: &str = "\
-Nodes that are down count as out at once: their fragments are rebuilt on other hosts, as far as there are enough.
+Nodes that are down count as out at once: their fragments are rebuilt on other hosts, if there are enough.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:
   tessera repair
-  tessera repair --look                     how far it is
+  tessera repair --look                     show its progress
   tessera repair --no-wait --json";
 
 /// End of `tessera scrub --help`.
 pub const SCRUB_HELP: &str = "\
-Every fragment is compared with its checksum; what is bad is rebuilt from the others.
+Every fragment is compared with its checksum; bad fragments are rebuilt from the others.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:

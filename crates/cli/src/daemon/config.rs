@@ -113,7 +113,7 @@ impl ManagerSettings {
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
         let mut core = tessera_manager::config::Config::default();
-        apply(&mut core, &file.tuning, &args.flags)?;
+        apply(&mut [&mut core], &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
             bail!(
                 Exit::Usage,
@@ -157,8 +157,8 @@ impl NodeSettings {
             bail!(Exit::Usage, "--listen {listen}: a node listens on HOST:PORT; its Unix socket is --unix-socket");
         };
         let host = args.host.or(file.host).unwrap_or_else(host_name);
-        let mut knobs = knobs::NodeKnobs::default();
-        apply(&mut knobs, &file.tuning, &args.flags)?;
+        let mut options = NodeOptions::new(endpoint(&manager)?, &listen, Vec::new());
+        apply(&mut [&mut options.config, &mut options.segments], &file.tuning, &args.flags)?;
         Ok(NodeSettings {
             disks,
             capacity_bytes: args.capacity.or(capacity),
@@ -169,9 +169,7 @@ impl NodeSettings {
                 unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
                 name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
                 host,
-                config: knobs.node,
-                segments: knobs.segments,
-                ..NodeOptions::new(endpoint(&manager)?, &listen, Vec::new())
+                ..options
             },
         })
     }
@@ -216,16 +214,16 @@ fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
 }
 
 /// Sets knobs: first from the file's table, then from `--set`.
-fn apply<T: Keys>(target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
+fn apply(configs: &mut [&mut dyn Keys], tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
     let file = flags.config.as_deref().unwrap_or(Path::new("")).display().to_string();
     for (key, value) in tuning {
-        knobs::set(target, key, value).map_err(|e| failure!(Exit::Usage, "{file}: [tuning] {e}"))?;
+        knobs::set(configs, key, value).map_err(|e| failure!(Exit::Usage, "{file}: [tuning] {e}"))?;
     }
     for text in &flags.set {
         let (key, value) = text
             .split_once('=')
             .ok_or_else(|| failure!(Exit::Usage, "--set {text:?} is not KEY=VALUE, as in --set heartbeat_ms=500"))?;
-        knobs::set(target, key.trim(), &toml::Value::String(value.trim().into()))
+        knobs::set(configs, key.trim(), &toml::Value::String(value.trim().into()))
             .map_err(|e| failure!(Exit::Usage, "--set: {e}"))?;
     }
     Ok(())

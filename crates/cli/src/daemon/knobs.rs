@@ -7,50 +7,38 @@ use toml::Value;
 /// A configuration with keys.
 pub trait Keys {
     /// The names of all keys.
-    fn keys() -> Vec<&'static str>;
+    fn keys(&self) -> Vec<&'static str>;
     /// Sets `key`. `None`: there is no such key.
     fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>>;
 }
 
-impl Keys for tessera_manager::config::Config {
-    fn keys() -> Vec<&'static str> {
-        Self::KNOBS.iter().map(|knob| knob.key).collect()
-    }
+macro_rules! keys {
+    ($($config:ty),+) => {$(
+        impl Keys for $config {
+            fn keys(&self) -> Vec<&'static str> {
+                Self::KNOBS.iter().map(|knob| knob.key).collect()
+            }
 
-    fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
-        Self::KNOBS.iter().find(|knob| knob.key == key).map(|knob| assign(knob, self, value))
-    }
+            fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
+                Self::KNOBS.iter().find(|knob| knob.key == key).map(|knob| assign(knob, self, value))
+            }
+        }
+    )+};
 }
 
-/// Keys of a node and of the segment store of each of its disks. A key that both declare belongs to the node.
-#[derive(Debug, Clone, Default)]
-pub struct NodeKnobs {
-    /// Keys of the node.
-    pub node: tessera_node::NodeConfig,
-    /// Keys of each disk's segment store.
-    pub segments: tessera_segment::Options,
-}
+keys!(tessera_manager::config::Config, tessera_node::NodeConfig, tessera_segment::Options);
 
-impl Keys for NodeKnobs {
-    fn keys() -> Vec<&'static str> {
-        let node = tessera_node::NodeConfig::KNOBS.iter().map(|knob| knob.key);
-        node.chain(tessera_segment::Options::KNOBS.iter().map(|knob| knob.key)).collect()
-    }
-
-    fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
-        let node = tessera_node::NodeConfig::KNOBS.iter().find(|knob| knob.key == key);
-        let segments = tessera_segment::Options::KNOBS.iter().find(|knob| knob.key == key);
-        node.map(|knob| assign(knob, &mut self.node, value))
-            .or_else(|| segments.map(|knob| assign(knob, &mut self.segments, value)))
-    }
-}
-
-/// Sets a key.
+/// Sets a key of the first configuration that has it.
 ///
 /// # Errors
 /// Names the key, the fact and the way out.
-pub fn set<T: Keys>(target: &mut T, key: &str, value: &Value) -> Result<(), String> {
-    target.set_key(key, value).unwrap_or_else(|| Err(unknown(&T::keys(), key)))
+pub fn set(configs: &mut [&mut dyn Keys], key: &str, value: &Value) -> Result<(), String> {
+    let outcome = configs.iter_mut().find_map(|config| config.set_key(key, value));
+    outcome.unwrap_or_else(|| {
+        let keys = configs.iter().flat_map(|config| config.keys());
+        let near = keys.max_by_key(|k| likeness(k, key)).unwrap_or_default();
+        Err(format!("no key is called {key:?}; did you mean {near}? docs/config.md lists them"))
+    })
 }
 
 fn assign<T>(knob: &Knob<T>, target: &mut T, value: &Value) -> Result<(), String> {
@@ -88,11 +76,6 @@ fn range_text<T>(knob: &Knob<T>) -> String {
     };
     let (least, most) = (text(*knob.range.start()), *knob.range.end());
     if most == u64::MAX { format!("{least} or more") } else { format!("{least} to {}", text(most)) }
-}
-
-fn unknown(keys: &[&str], key: &str) -> String {
-    let near = keys.iter().max_by_key(|k| likeness(k, key)).copied().unwrap_or_default();
-    format!("no key is called {key:?}; did you mean {near}? docs/config.md lists them")
 }
 
 /// Similarity of two words: the share of letter pairs that they have in common (Dice's coefficient), in thousandths.
@@ -150,24 +133,24 @@ mod tests {
     fn zero_is_accepted_where_it_has_a_meaning() {
         let mut config = Config::default();
         let zero = Value::String("0".into());
-        let refused = set(&mut config, "log_copies", &zero).unwrap_err();
+        let refused = set(&mut [&mut config], "log_copies", &zero).unwrap_err();
         assert!(refused.contains("log_copies cannot be 0") && config.log_copies == 3, "{refused}");
-        set(&mut config, "repair_bytes_per_s", &zero).unwrap();
+        set(&mut [&mut config], "repair_bytes_per_s", &zero).unwrap();
     }
 
     #[test]
     fn a_number_out_of_range_changes_nothing() {
         let mut config = Config::default();
         for value in [Value::Integer(1 << 40), Value::Integer(-1), Value::Boolean(true), Value::String("x".into())] {
-            assert!(set(&mut config, "log_copies", &value).is_err());
+            assert!(set(&mut [&mut config], "log_copies", &value).is_err());
         }
         assert_eq!(config, Config::default());
-        set(&mut config, "pg_cap_bytes", &Value::String("1G".into())).unwrap();
+        set(&mut [&mut config], "pg_cap_bytes", &Value::String("1G".into())).unwrap();
         assert_eq!(config.pg_cap_bytes, 1 << 30);
-        let mut node = NodeKnobs::default();
-        let refused = set(&mut node, "compact_dead_percent", &Value::Integer(101)).unwrap_err();
+        let (mut node, mut segments) = (tessera_node::NodeConfig::default(), tessera_segment::Options::default());
+        let refused = set(&mut [&mut node, &mut segments], "compact_dead_percent", &Value::Integer(101)).unwrap_err();
         assert!(refused.contains("1 to 100"), "{refused}");
-        set(&mut node, "segment_size_bytes", &Value::String("8M".into())).unwrap();
-        assert_eq!(node.segments.segment_size_bytes, 8 << 20);
+        set(&mut [&mut node, &mut segments], "segment_size_bytes", &Value::String("8M".into())).unwrap();
+        assert_eq!(segments.segment_size_bytes, 8 << 20);
     }
 }

@@ -17,21 +17,20 @@ pub fn start(shared: &Shared) -> Outcome {
     start_at(shared.log_level.as_deref().unwrap_or(DEFAULT_LEVEL), shared.log_format.unwrap_or(LogFormat::Text))
 }
 
-/// Starts the log of a command: by `TESSERA_LOG`, or else warnings as text.
+/// Starts the log of a command: by `TESSERA_LOG`, or else, for people, warnings as text.
 ///
 /// # Errors
 /// `TESSERA_LOG` is not valid.
-pub fn start_for_command(people: bool) -> Outcome {
-    match std::env::var("TESSERA_LOG") {
-        Ok(level) => start_at(&level, LogFormat::Text),
-        Err(_) if people => {
-            let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
-            let builder = builder.log_internal_errors(false);
-            builder.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
-            Ok(())
-        }
-        Err(_) => Ok(()),
+pub fn start_for_command(for_people: bool) -> Outcome {
+    if let Ok(level) = std::env::var("TESSERA_LOG") {
+        return start_at(&level, LogFormat::Text);
     }
+    if for_people {
+        let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
+        let builder = builder.log_internal_errors(false).with_ansi(std::io::stderr().is_terminal());
+        builder.without_time().with_target(false).init();
+    }
+    Ok(())
 }
 
 fn start_at(level: &str, format: LogFormat) -> Outcome {

@@ -7,7 +7,7 @@ use crate::daemon::signals::{Event, Events};
 use crate::exit::{At, Exit, Outcome, bail};
 use crate::files::local::{self, Kind, LocalEntry};
 use crate::files::pool;
-use crate::remote::{Store, StoreOptions};
+use crate::remote::Store;
 use crate::term::{Out, Progress, Table, units};
 use crate::up::child;
 use crate::up::cluster::Cluster;
@@ -19,7 +19,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
-use tessera_client::{Sink, Source};
+use tessera_client::{GetOptions, Owner, PutOptions, Sink, Source};
 use tessera_wire::Health;
 
 /// Files in transfer at once.
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A row of the table.
 #[derive(Default)]
 struct Step {
-    what: String,
+    what: &'static str,
     files: u64,
     bytes: u64,
     /// Whether the bytes were moved in this time, so that a rate makes sense.
@@ -49,19 +49,6 @@ struct Story<'a> {
     bytes: u64,
     steps: Vec<Step>,
     different: u64,
-}
-
-/// One of the two stored trees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tree {
-    Original,
-    Edited,
-}
-
-impl Tree {
-    fn root(self) -> &'static [u8] {
-        if self == Tree::Original { b"original" } else { b"edited" }
-    }
 }
 
 /// Runs all steps.
@@ -96,14 +83,23 @@ impl Story<'_> {
         ));
         self.cluster.start(self.events)?;
         self.cluster.wait_ready(self.events, Duration::from_secs(60))?;
-        self.store(Tree::Original, "store the files")?;
-        self.store(Tree::Edited, "store an edited copy")?;
-        self.kill(&["n2", "n5"])?;
-        self.read_all("read everything back")?;
-        self.repair()?;
-        self.read_all("read everything again")?;
-        self.lose_manager()?;
-        self.read_all("read everything once more")
+        self.step("store the files", |story| story.store(false))?;
+        self.step("store an edited copy", |story| story.store(true))?;
+        self.step("kill -9 n2 and n5", Self::kill_nodes)?;
+        self.step("read everything back", Self::read_all)?;
+        self.step("wait for repair", Self::repair)?;
+        self.step("read everything again", Self::read_all)?;
+        self.step("wipe the manager's disk, restore it", Self::lose_manager)?;
+        self.step("read everything once more", Self::read_all)
+    }
+
+    /// Runs a step, and keeps it with its name and time.
+    fn step(&mut self, what: &'static str, run: impl FnOnce(&mut Self) -> Outcome<Step>) -> Outcome {
+        let started = Instant::now();
+        let step = run(self)?;
+        let time = if step.moved { step.time } else { started.elapsed() };
+        self.steps.push(Step { what, time, ..step });
+        Ok(())
     }
 
     fn connect(&self) -> Outcome<Store> {
@@ -111,102 +107,90 @@ impl Story<'_> {
         Store::connect(&Common::new(&self.cluster.manager_address, 60, output))
     }
 
-    fn store(&mut self, tree: Tree, what: &str) -> Outcome {
+    fn store(&mut self, edited: bool) -> Outcome<Step> {
         let store = self.connect()?;
         let before = store.status()?;
         let depths =
             |file: &LocalEntry| (0..file.names.len().max(1)).map(|depth| file.names[..depth].to_vec()).collect();
         let directories: BTreeSet<Vec<Vec<u8>>> = self.files.iter().flat_map::<Vec<_>, _>(depths).collect();
         for names in directories {
-            store.mkdir(&path(tree, &names)?, true)?;
+            store.mkdir(&path(edited, &names)?, true)?;
         }
-        let started = Instant::now();
         let progress = Progress::bytes(self.out, "put", Some(self.bytes));
         let work = |file: &LocalEntry| -> Outcome {
-            let options = StoreOptions { mode: 0o644, ..StoreOptions::default() };
-            let (mut reader, len) = open(tree, file)?;
+            let (mut reader, len) = open(edited, file)?;
             let source = Source::Reader { reader: &mut reader, len_bytes: Some(len) };
-            store.store(&path(tree, &file.names)?, source, &options, &|n| progress.add(n)).map(drop)
+            let owner = Owner { mode: 0o644, ..local::process_owner() };
+            let options = PutOptions { owner, progress: Some(&mut progress.steps()), ..PutOptions::default() };
+            store.put(&path(edited, &file.names)?, source, options)?;
+            Ok(())
         };
         let ran = pool::run(self.files.iter().collect(), |f| f.len_bytes(), JOBS, work, |f| progress.warn(f));
         progress.finish();
         ran.outcome()?;
-        let time = started.elapsed();
-        let after = store.status()?;
+        let (time, after) = (progress.elapsed(), store.status()?);
         let logical = after.logical_bytes.saturating_sub(before.logical_bytes);
         let new = after.unique_bytes.saturating_sub(before.unique_bytes);
         let on_disk = after.stored_bytes.saturating_sub(before.stored_bytes);
-        self.steps.push(Step {
-            what: what.into(),
+        let saved = units::percent(logical.saturating_sub(new), logical);
+        let [new_text, on_disk_text] = [new, on_disk].map(units::bytes);
+        Ok(Step {
             files: self.files.len() as u64,
             bytes: logical,
             moved: true,
             time,
-            result: format!(
-                "{} new, {} saved by deduplication; {} on disks",
-                units::bytes(new),
-                units::percent(logical.saturating_sub(new), logical),
-                units::bytes(on_disk)
-            ),
+            result: format!("{new_text} new, {saved} saved by deduplication; {on_disk_text} on disks"),
             facts: json!({"logical_bytes": logical, "new_bytes": new, "stored_bytes": on_disk}),
-        });
-        Ok(())
+            ..Step::default()
+        })
     }
 
-    fn kill(&mut self, names: &[&str]) -> Outcome {
-        let started = Instant::now();
+    fn kill_nodes(&mut self) -> Outcome<Step> {
+        let names = ["n2", "n5"];
         names.iter().try_for_each(|name| self.cluster.kill(name))?;
-        self.steps.push(Step {
-            what: format!("kill -9 {}", names.join(" and ")),
-            time: started.elapsed(),
-            result: format!("{} of {} nodes are left", self.cluster.node_addresses().len(), self.cluster.shape.nodes),
-            facts: json!({"killed": names}),
-            ..Step::default()
-        });
-        Ok(())
+        let (left, nodes) = (self.cluster.node_addresses().len(), self.cluster.shape.nodes);
+        let result = format!("{left} of {nodes} nodes are left");
+        Ok(Step { result, facts: json!({"killed": names}), ..Step::default() })
     }
 
     /// Reads both trees and compares every byte with the stored ones.
-    fn read_all(&mut self, what: &str) -> Outcome {
+    fn read_all(&mut self) -> Outcome<Step> {
         let store = self.connect()?;
-        let started = Instant::now();
         let progress = Progress::bytes(self.out, "compare", Some(self.bytes * 2));
         let sums = Mutex::new((0, 0));
-        let work = |(tree, file): (Tree, &LocalEntry)| -> Outcome {
-            let (reader, _) = open(tree, file)?;
-            let mut compare = Compare::new(reader);
-            store.fetch(&path(tree, &file.names)?, Sink::Writer(&mut compare), None, None, &|n| progress.add(n))?;
+        let work = |(edited, file): (bool, &LocalEntry)| -> Outcome {
+            let path = path(edited, &file.names)?;
+            let mut compare = Compare::new(open(edited, file)?.0);
+            let options = GetOptions { progress: Some(&mut progress.steps()), ..GetOptions::default() };
+            store.get(&path, Sink::Writer(&mut compare), options)?;
             let (compared, different) = compare.finish().at(&file.path)?;
             let mut sums = sums.lock();
             *sums = (sums.0 + compared, sums.1 + different);
             match different {
                 0 => Ok(()),
-                n => bail!(Exit::Corrupt, "{}: {n} bytes differ", path(tree, &file.names)?),
+                n => bail!(Exit::Corrupt, "{path}: {n} bytes differ"),
             }
         };
-        let both = [Tree::Original, Tree::Edited].into_iter();
-        let jobs = both.flat_map(|tree| self.files.iter().map(move |f| (tree, f))).collect();
+        let jobs = [false, true].iter().flat_map(|edited| self.files.iter().map(|f| (*edited, f))).collect();
         let ran = pool::run(jobs, |(_, f)| f.len_bytes(), JOBS, work, |f| progress.warn(f));
         progress.finish();
         let (compared, different) = sums.into_inner();
         self.different += different;
         ran.outcome()?;
-        self.steps.push(Step {
-            what: what.into(),
+        Ok(Step {
             files: self.files.len() as u64 * 2,
             bytes: compared,
             moved: true,
-            time: started.elapsed(),
+            time: progress.elapsed(),
             result: format!("{} bytes compared, {different} differ", units::count(compared)),
             facts: json!({"compared_bytes": compared, "different_bytes": different}),
-        });
-        Ok(())
+            ..Step::default()
+        })
     }
 
     /// Waits until every chunk has all its fragments again.
-    fn repair(&mut self) -> Outcome {
+    fn repair(&mut self) -> Outcome<Step> {
         let store = self.connect()?;
-        let started = Instant::now();
         let progress = Progress::items(self.out, "repair");
         let (mut most, mut last, mut moved) = (0, (u64::MAX, 0), Instant::now());
         let status = loop {
@@ -233,23 +217,19 @@ impl Story<'_> {
         let [fragments, full, chunks] =
             [status.fragments_repaired, status.chunks_full, status.chunks].map(units::count);
         // Most chunks were rebuilt during the reads, so there is no rate.
-        self.steps.push(Step {
-            what: "wait for repair".into(),
+        Ok(Step {
             bytes: status.repaired_bytes,
-            time: started.elapsed(),
             result: format!("{fragments} fragments rebuilt; {full} of {chunks} chunks at full redundancy"),
             facts: json!({
                 "fragments_repaired": status.fragments_repaired, "repaired_bytes": status.repaired_bytes,
                 "chunks": status.chunks, "chunks_full": status.chunks_full,
             }),
             ..Step::default()
-        });
-        Ok(())
+        })
     }
 
     /// Kills the manager, wipes its directory, and restores it from the nodes.
-    fn lose_manager(&mut self) -> Outcome {
-        let started = Instant::now();
+    fn lose_manager(&mut self) -> Outcome<Step> {
         let before = self.connect()?.status()?;
         self.cluster.kill("manager")?;
         let directory = self.cluster.directory.manager();
@@ -266,16 +246,13 @@ impl Story<'_> {
                 before.chunks
             );
         }
-        self.steps.push(Step {
-            what: "wipe the manager's disk, restore it".into(),
+        Ok(Step {
             files: after.files,
             bytes: after.logical_bytes,
-            time: started.elapsed(),
             result: format!("from the log on the nodes: entry {}, term {}", after.log_seq, after.term),
             facts: json!({"log_seq": after.log_seq, "term": after.term}),
             ..Step::default()
-        });
-        Ok(())
+        })
     }
 
     fn print(&self, outcome: &Outcome) -> Outcome {
@@ -283,7 +260,7 @@ impl Story<'_> {
         if out.json {
             let step = |s: &Step| {
                 let mut value = s.facts.clone();
-                value["step"] = s.what.clone().into();
+                value["step"] = s.what.into();
                 value["files"] = s.files.into();
                 value["seconds"] = s.time.as_secs_f64().into();
                 value
@@ -312,18 +289,19 @@ impl Story<'_> {
     }
 }
 
-fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
-    let root = StorePath::root().join(tree.root())?;
+/// The path of a file in one of the two stored trees.
+fn path(edited: bool, names: &[Vec<u8>]) -> Outcome<StorePath> {
+    let root = StorePath::root().join(if edited { &b"edited"[..] } else { b"original" })?;
     Ok(names.iter().try_fold(root, |path, name| path.join(name))?)
 }
 
 /// Opens a file as it is, or as it would be after its edits; also returns its length. A file that grows meanwhile keeps
 /// the length that the walk found.
-fn open(tree: Tree, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
+fn open(edited: bool, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
     let original = File::open(&file.path).at(&file.path)?;
-    let edits = match tree {
-        Tree::Original => Edits::none(file.len_bytes()),
-        Tree::Edited => Edits::of(&file.names.join(&b'/'), file.len_bytes()),
+    let edits = match edited {
+        true => Edits::of(&file.names.join(&b'/'), file.len_bytes()),
+        false => Edits::none(file.len_bytes()),
     };
     let len = edits.len_bytes();
     Ok((edits.read(original), len))

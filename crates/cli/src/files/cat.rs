@@ -9,7 +9,7 @@ use crate::term::{Out, units};
 use std::io::{self, Write};
 use std::ops::Range;
 use tessera_client::path::StorePath;
-use tessera_client::{ReadReport, Sink};
+use tessera_client::{GetOptions, ReadReport, Sink};
 
 /// `tessera cat`.
 ///
@@ -32,9 +32,12 @@ pub(super) fn to_stdout(
 ) -> Outcome {
     let ran = pool::each(out, paths, |path| {
         let mut sink = Stdout { broken: false };
-        let outcome = store.fetch(path, Sink::Writer(&mut sink), version, range.clone(), &|_| ());
-        // A closed pipe ends the output without a message.
-        outcome.map_err(|failure| if sink.broken { Failure::silent(failure.exit) } else { failure })
+        let options = GetOptions { version: version.unwrap_or(0), range: range.clone(), ..GetOptions::default() };
+        match store.get(path, Sink::Writer(&mut sink), options).map_err(Failure::from) {
+            // A closed pipe ends the output without a message.
+            Err(failure) if sink.broken => Err(Failure::silent(failure.exit)),
+            outcome => outcome.map(drop),
+        }
     });
     note_report(store.read_report(), out);
     ran.outcome().and(out.flush())

@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tessera_client::Sink;
 use tessera_client::path::StorePath;
+use tessera_client::{GetOptions, Sink};
 use tessera_wire::InodeKind;
 
 /// An entry to fetch, and its local path.
@@ -136,7 +136,7 @@ fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &G
     // Links come after files, so that nothing is written through a link.
     let link = |job: Job| local::make_symlink(&job.to, &job.item.symlink_target);
     ran = ran.and(pool::run(links, |_| 0, 1, link, warn));
-    let finish = |Job { item, to }: Job| local::finish_directory(&to, item.mode, item.mtime_ns, (item.uid, item.gid));
+    let finish = |Job { item, to }: Job| local::finish_directory(&to, &item.attr);
     ran.and(pool::run(directories.into_iter().rev().collect(), |_| 0, 1, finish, warn))
 }
 
@@ -159,9 +159,11 @@ fn get_file(store: &Store, Job { item, to }: &Job, version: Option<u64>, progres
     }
     let mut partial = PartialFile::create(to)?;
     let mut sink = Sparse::new(partial.file());
-    store.fetch(&item.path, Sink::Sparse(&mut sink), version, None, &|n| progress.add(n))?;
+    let (version, steps) = (version.unwrap_or(0), &mut progress.steps());
+    let options = GetOptions { version, progress: Some(steps), ..GetOptions::default() };
+    store.get(&item.path, Sink::Sparse(&mut sink), options)?;
     sink.finish().at(to)?;
-    partial.finish(item.mode, item.mtime_ns, (item.uid, item.gid))
+    partial.finish(&item.attr)
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 use tempfile::NamedTempFile;
+use tessera_client::Owner;
+use tessera_wire::Attr;
 
 /// What a local path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,12 +34,10 @@ pub struct LocalEntry {
     pub names: Vec<Vec<u8>>,
     /// Kind of the entry.
     pub kind: Kind,
-    /// Permission bits.
-    pub mode: u32,
+    /// Permission bits; user and group if this process is root, else those of this process.
+    pub owner: Owner,
     /// Modification time, ns since 1970.
     pub mtime_ns: i64,
-    /// User and group if this process is root, else `None`.
-    pub owner: Option<(u32, u32)>,
     /// Whether the file may have holes.
     pub sparse: bool,
 }
@@ -56,15 +56,21 @@ impl LocalEntry {
             _ => Kind::Special,
         };
         let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-        let owner = is_root().then(|| (meta.uid(), meta.gid()));
+        let own = if is_root() { Owner { uid: meta.uid(), gid: meta.gid(), mode: 0 } } else { process_owner() };
+        let owner = Owner { mode: meta.mode() & 0o7777, ..own };
         let sparse = meta.is_file() && super::holes::may_be_sparse(meta.len(), meta.blocks());
-        Ok(LocalEntry { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns, owner, sparse })
+        Ok(LocalEntry { path, names, kind, owner, mtime_ns, sparse })
     }
 }
 
 /// Whether owners are kept: only root may change the owner of a file.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// User and group of this process, without permission bits.
+pub fn process_owner() -> Owner {
+    Owner { mode: 0, uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
 }
 
 /// The entry at `path`. A symbolic link is followed.
@@ -181,12 +187,8 @@ impl PartialFile {
     ///
     /// # Errors
     /// The system's, with the name of the file.
-    pub fn finish(self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
-        let file = self.file.as_file();
-        set_owner(file, owner)
-            .and_then(|()| set_mode(file, mode))
-            .and_then(|()| file.set_modified(system_time(mtime_ns)))
-            .at(&self.target)?;
+    pub fn finish(self, attr: &Attr) -> Outcome {
+        set_attributes(self.file.as_file(), attr).at(&self.target)?;
         self.place()
     }
 
@@ -202,23 +204,23 @@ impl PartialFile {
     }
 }
 
-/// Sets the owner, if this process is root. Must precede the change of mode: a change of owner clears set-user-id bits.
-fn set_owner(file: &File, (uid, gid): (u32, u32)) -> io::Result<()> {
-    if is_root() { std::os::unix::fs::fchown(file, Some(uid), Some(gid)) } else { Ok(()) }
-}
-
-fn set_mode(file: &File, mode: u32) -> io::Result<()> {
-    file.set_permissions(Permissions::from_mode(mode & 0o7777))
+/// Sets owner (if this process is root), mode and modification time. The owner comes before the mode: a change of owner
+/// clears set-user-id bits.
+fn set_attributes(file: &File, attr: &Attr) -> io::Result<()> {
+    if is_root() {
+        std::os::unix::fs::fchown(file, Some(attr.uid), Some(attr.gid))?;
+    }
+    file.set_permissions(Permissions::from_mode(attr.mode & 0o7777))?;
+    let duration = Duration::from_nanos(attr.mtime_ns.unsigned_abs());
+    file.set_modified(if attr.mtime_ns < 0 { UNIX_EPOCH - duration } else { UNIX_EPOCH + duration })
 }
 
 /// Sets mode, time and owner of a directory whose entries are complete.
 ///
 /// # Errors
 /// The system's, with the name of the directory.
-pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
-    let dir = File::open(path).at(path)?;
-    let times = dir.set_modified(system_time(mtime_ns));
-    times.and_then(|()| set_owner(&dir, owner)).and_then(|()| set_mode(&dir, mode)).at(path)
+pub fn finish_directory(path: &Path, attr: &Attr) -> Outcome {
+    File::open(path).and_then(|directory| set_attributes(&directory, attr)).at(path)
 }
 
 /// Makes a symbolic link. Replaces a link or file of that name.
@@ -234,13 +236,6 @@ pub fn make_symlink(path: &Path, target: &[u8]) -> Outcome {
         made => made,
     };
     made.at(path)
-}
-
-fn system_time(ns: i64) -> SystemTime {
-    match u64::try_from(ns) {
-        Ok(ns) => UNIX_EPOCH + Duration::from_nanos(ns),
-        Err(_) => UNIX_EPOCH - Duration::from_nanos(ns.unsigned_abs()),
-    }
 }
 
 #[cfg(test)]
@@ -301,8 +296,9 @@ mod tests {
         drop(PartialFile::create(&target).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
-        let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        PartialFile::create(&target).unwrap().finish(0o640, 5_000_000_007, ours).unwrap();
+        let Owner { uid, gid, .. } = process_owner();
+        let attr = Attr { mode: 0o640, mtime_ns: 5_000_000_007, uid, gid, ..Attr::default() };
+        PartialFile::create(&target).unwrap().finish(&attr).unwrap();
         let meta = std::fs::metadata(&target).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0, 0o640, 5, 7));
     }

@@ -6,7 +6,7 @@ use super::pool::{self, Tally};
 use super::target::{Target, all_differ, split, store_path};
 use crate::args::PutArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
-use crate::remote::{Store, StoreOptions};
+use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::json;
 use std::ffi::OsString;
@@ -16,14 +16,29 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tessera_client::Source;
 use tessera_client::path::StorePath;
+use tessera_client::{Owner, ProgressFn, PutOptions, Source};
 use tessera_policy::{HINTS, PREFIX, canonical, own_name};
 
 /// An entry to store, and its path in the store.
 struct Job {
     found: LocalEntry,
     to: StorePath,
+}
+
+/// What the command says of each file.
+struct Condition {
+    /// Hints; they override those of the directory.
+    hints: Vec<(String, String)>,
+    /// Store only if this is the current version.
+    if_version: Option<u64>,
+}
+
+impl Condition {
+    fn options<'a>(&self, owner: Owner, mtime_ns: i64, progress: ProgressFn<'a>) -> PutOptions<'a> {
+        let (hints, if_version) = (self.hints.clone(), self.if_version);
+        PutOptions { hints, if_version, owner, mtime_ns, progress: Some(progress), ..PutOptions::default() }
+    }
 }
 
 /// Permission bits of symbolic links, which Linux ignores.
@@ -42,12 +57,7 @@ struct Sums {
 /// An argument is not valid, a source cannot be read, or the store refuses it.
 pub fn put(args: PutArgs) -> Outcome {
     let out = args.common.output;
-    let options = StoreOptions {
-        hints: hints(&args.policy)?,
-        if_version: args.if_version,
-        mode: 0o644,
-        ..StoreOptions::default()
-    };
+    let condition = Condition { hints: hints(&args.policy)?, if_version: args.if_version };
     let (sources, target) = split(&args.paths)?;
     store_path(target)?;
     if args.if_version.is_some() && (sources.len() > 1 || args.recursive) {
@@ -57,7 +67,7 @@ pub fn put(args: PutArgs) -> Outcome {
     store.give_up_when_interrupted();
     let target = Target::in_store(&store, target, sources.len())?;
     if sources.iter().any(|s| s.as_bytes() == b"-") {
-        return put_stdin(&store, &target, sources, &options, out);
+        return put_stdin(&store, &target, sources, &condition, out);
     }
     let started = Instant::now();
     let (jobs, failures) = plan(sources, &target, args.recursive)?;
@@ -73,7 +83,7 @@ pub fn put(args: PutArgs) -> Outcome {
     let (directory_count, link_count) = (directories.len(), links.len());
     let progress = Progress::bytes(out, "put", Some(files.iter().map(|job| job.found.len_bytes()).sum()));
     let sums = Sums::default();
-    let ran = carry_out(&store, [directories, files, links], &options, args.jobs.into(), &progress, &sums);
+    let ran = carry_out(&store, [directories, files, links], &condition, args.jobs.into(), &progress, &sums);
     let ran = ran.and(Tally { failures, ..Tally::default() });
     let settled = store.settle();
     progress.finish();
@@ -125,7 +135,7 @@ fn put_stdin(
     store: &Store,
     target: &Target<StorePath>,
     sources: &[OsString],
-    options: &StoreOptions,
+    condition: &Condition,
     out: Out,
 ) -> Outcome {
     let Target::As(to) = target else {
@@ -136,7 +146,8 @@ fn put_stdin(
     }
     let progress = Progress::bytes(out, "put", None);
     let source = Source::Reader { reader: &mut std::io::stdin(), len_bytes: None };
-    let put = store.store(to, source, options, &|n| progress.add(n))?;
+    let owner = Owner { mode: 0o644, ..local::process_owner() };
+    let put = store.put(to, source, condition.options(owner, 0, &mut progress.steps()))?;
     store.settle()?;
     progress.finish();
     out.summary(
@@ -182,7 +193,7 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
 fn carry_out(
     store: &Store,
     [directories, files, links]: [Vec<Job>; 3],
-    options: &StoreOptions,
+    condition: &Condition,
     jobs: usize,
     progress: &Progress,
     sums: &Sums,
@@ -195,18 +206,18 @@ fn carry_out(
         }
     }
     let warn = |failure: &_| progress.warn(failure);
-    let file = |job: Job| put_file(store, &job, options, progress, sums);
+    let file = |job: Job| put_file(store, &job, condition, progress, sums);
     let files = pool::run(files, |job| job.found.len_bytes(), jobs, file, warn);
     let link = |Job { found, to }: Job| {
         let Kind::Symlink(target) = &found.kind else { return Ok(()) };
         store.replace_symlink(target, &to)?;
-        store.set_attributes(&to, LINK_MODE, found.mtime_ns, found.owner)
+        store.set_attributes(&to, Owner { mode: LINK_MODE, ..found.owner }, found.mtime_ns)
     };
     let links = pool::run(links, |_| 0, jobs, link, warn);
     // Filling a directory changed its time.
     let finish = |Job { found, to }: Job| match to.is_root() {
         true => Ok(()),
-        false => store.set_attributes(&to, found.mode, found.mtime_ns, found.owner),
+        false => store.set_attributes(&to, found.owner, found.mtime_ns),
     };
     files.and(links).and(pool::run(directories, |_| 0, jobs, finish, warn))
 }
@@ -214,7 +225,7 @@ fn carry_out(
 fn put_file(
     store: &Store,
     Job { found, to }: &Job,
-    options: &StoreOptions,
+    condition: &Condition,
     progress: &Progress,
     sums: &Sums,
 ) -> Outcome {
@@ -222,12 +233,13 @@ fn put_file(
     let mut file = File::open(path).at(path)?;
     let before = file.metadata().at(path)?;
     let watch = file.try_clone().at(path)?;
-    let options = StoreOptions { mode: found.mode, mtime_ns: found.mtime_ns, owner: found.owner, ..options.clone() };
     let source = match found.sparse {
         true => Source::Sparse { file: &mut SparseSource(&mut file), len_bytes: found.len_bytes() },
         false => Source::Reader { reader: &mut file, len_bytes: Some(found.len_bytes()) },
     };
-    let put = store.store(to, source, &options, &|n| progress.add(n)).map_err(|f| f.of(path.display()))?;
+    let mut steps = progress.steps();
+    let options = condition.options(found.owner, found.mtime_ns, &mut steps);
+    let put = store.put(to, source, options).map_err(|e| Failure::from(e).of(path.display()))?;
     sums.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
     sums.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
     let after = watch.metadata().at(path)?;

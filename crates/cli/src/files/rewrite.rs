@@ -4,11 +4,12 @@ use super::get::tree;
 use super::pool;
 use super::target::store_paths;
 use crate::args::RewriteArgs;
-use crate::exit::{Exit, Outcome, bail};
+use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::remote::{Item, Store};
 use crate::term::{Progress, units};
 use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_client::Cancel;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
@@ -28,7 +29,8 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
     let progress = Progress::bytes(out, "rewrite", Some(files.iter().map(|item| item.size_bytes).sum()));
     let (new, sent) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = |item: Item| -> Outcome {
-        let done = store.rewrite(&item, &|bytes| progress.add(bytes))?;
+        let done = store.inodes().rewrite(item.ino, &mut progress.steps(), &Cancel::default());
+        let done = done.map_err(|e| Failure::from(e).of(&item.path))?;
         new.fetch_add(done.new_bytes, Ordering::Relaxed);
         sent.fetch_add(done.sent_bytes, Ordering::Relaxed);
         Ok(())

@@ -90,17 +90,9 @@ fn print(out: Out, items: &[Item], long: bool, whole: &str) -> Outcome {
     if table.is_empty() { Ok(()) } else { out.table(&table) }
 }
 
+/// The letter of `ls -l` for a kind, by the kind's number.
 fn letter(kind: InodeKind) -> char {
-    match kind {
-        InodeKind::Directory => 'd',
-        InodeKind::Symlink => 'l',
-        InodeKind::File => '-',
-        InodeKind::Fifo => 'p',
-        InodeKind::Socket => 's',
-        InodeKind::CharDevice => 'c',
-        InodeKind::BlockDevice => 'b',
-        InodeKind::Unknown => '?',
-    }
+    char::from(b"?-dlpscb"[kind as usize])
 }
 
 fn kind_name(kind: InodeKind) -> String {

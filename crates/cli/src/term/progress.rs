@@ -43,9 +43,18 @@ impl Progress {
     }
 
     /// Adds to the amount done.
-    pub fn add(&self, amount: u64) {
+    fn add(&self, amount: u64) {
         self.bar.inc(amount);
         self.print_line_when_due();
+    }
+
+    /// A callback for one file, which adds what the client library reports.
+    pub fn steps(&self) -> impl FnMut(tessera_client::Progress) + Send + '_ {
+        let mut last = 0;
+        move |progress| {
+            self.add(progress.done.saturating_sub(last));
+            last = last.max(progress.done);
+        }
     }
 
     /// Sets the amount done and the total.

@@ -27,7 +27,7 @@ pub struct Child {
 
 /// The command that starts a daemon.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct DaemonCommand {
     /// Name of the daemon.
     pub name: String,
     /// Arguments for this binary.
@@ -42,13 +42,13 @@ impl Child {
     ///
     /// # Errors
     /// It died or was silent for too long (with the last line of its log), or this process was asked to stop.
-    pub fn start(recipe: &Recipe, events: &Events) -> Outcome<Child> {
-        let name = &recipe.name;
+    pub fn start(command: &DaemonCommand, events: &Events) -> Outcome<Child> {
+        let name = &command.name;
         let binary = std::env::current_exe().at("this program's own path")?;
-        let log = File::options().create(true).append(true).open(&recipe.log);
-        let log = log.at(&recipe.log)?;
+        let log = File::options().create(true).append(true).open(&command.log);
+        let log = log.at(&command.log)?;
         let mut process = Command::new(binary)
-            .args(&recipe.args)
+            .args(&command.args)
             .args(["--announce", "--follow-stdin"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -57,7 +57,7 @@ impl Child {
             .spawn()
             .at(format!("cannot start {name}"))?;
         let stdin = process.stdin.take();
-        match read_announcement(&mut process, recipe, events) {
+        match read_announcement(&mut process, command, events) {
             Ok(announced) => Ok(Child { process, _stdin: stdin, announced }),
             Err(failure) => {
                 let _ = process.kill().and_then(|()| process.wait());
@@ -105,7 +105,7 @@ impl Child {
 }
 
 /// Reads the child's announcement, one line.
-fn read_announcement(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Announcement> {
+fn read_announcement(process: &mut Process, command: &DaemonCommand, events: &Events) -> Outcome<Announcement> {
     let stdout = process.stdout.take().ok_or_else(|| Failure::new(Exit::Failed, "a child without stdout"))?;
     let (sender, receiver) = bounded(1);
     let reading = std::thread::Builder::new().name("child".into()).spawn(move || {
@@ -117,13 +117,13 @@ fn read_announcement(process: &mut Process, recipe: &Recipe, events: &Events) ->
         let _ = stdout.read_line(&mut String::new());
     });
     reading.at("cannot start a thread")?;
-    let log_len = || std::fs::metadata(&recipe.log).map_or(0, |m| m.len());
+    let log_len = || std::fs::metadata(&command.log).map_or(0, |m| m.len());
     let checks = tick(CHECK_EVERY);
     let (mut active, mut len) = (Instant::now(), log_len());
     loop {
         select! {
             recv(receiver) -> line => {
-                return serde_json::from_str(&line.unwrap_or_default()).map_err(|_| not_started(process, recipe));
+                return serde_json::from_str(&line.unwrap_or_default()).map_err(|_| not_started(process, command));
             }
             recv(events.receiver()) -> event => match event {
                 Ok(Event::Stop(why)) => return Err(interrupted(why)),
@@ -134,7 +134,7 @@ fn read_announcement(process: &mut Process, recipe: &Recipe, events: &Events) ->
                 if now_len != len {
                     (active, len) = (Instant::now(), now_len);
                 } else if active.elapsed() > SILENT_FOR {
-                    return Err(not_started(process, recipe));
+                    return Err(not_started(process, command));
                 }
             }
         }
@@ -146,7 +146,7 @@ pub fn interrupted(why: &str) -> Failure {
     failure!(Exit::Interrupted, "stopped while starting ({why})")
 }
 
-fn not_started(process: &mut Process, recipe: &Recipe) -> Failure {
+fn not_started(process: &mut Process, command: &DaemonCommand) -> Failure {
     // Its stdout closed, so it is ending; its status follows a moment later.
     let deadline = Instant::now() + Duration::from_secs(2);
     let mut status = None;
@@ -155,12 +155,12 @@ fn not_started(process: &mut Process, recipe: &Recipe) -> Failure {
         std::thread::sleep(Duration::from_millis(5));
     }
     let how = status.map_or("it announced no address in time".to_string(), |s| describe(&s));
-    let last = last_line(&recipe.log).map(|l| format!(": {l}")).unwrap_or_default();
+    let last = last_line(&command.log).map(|l| format!(": {l}")).unwrap_or_default();
     let codes =
         [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused];
     let code = status.and_then(|s| s.code());
     let exit = codes.into_iter().find(|e| code == Some(*e as i32)).unwrap_or(Exit::Failed);
-    failure!(exit, "{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display())
+    failure!(exit, "{} did not start ({how}){last} (log {})", command.name, command.log.display())
 }
 
 /// An exit status in words.

@@ -1,10 +1,10 @@
 //! The child processes of one local store.
 
-use super::child::{self, Child, Recipe};
+use super::child::{self, Child, DaemonCommand};
 use super::directory::Directory;
 use crate::args::UpArgs;
 use crate::daemon::signals::{Event, Events};
-use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
+use crate::exit::{At, Exit, Outcome, bail, failure};
 use crate::remote;
 use crate::term::{Out, Table};
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ impl Death {
 }
 
 struct Member {
-    recipe: Recipe,
+    command: DaemonCommand,
     child: Option<Child>,
     deaths: u32,
 }
@@ -157,8 +157,8 @@ impl Cluster {
     }
 
     fn add(&mut self, name: String, args: Vec<String>) {
-        let recipe = Recipe { log: self.directory.log(&name), name, args };
-        self.members.push(Member { recipe, child: None, deaths: 0 });
+        let command = DaemonCommand { log: self.directory.log(&name), name, args };
+        self.members.push(Member { command, child: None, deaths: 0 });
     }
 
     fn start_nodes(&mut self, host: &str, port: u16, events: &Events) -> Outcome {
@@ -183,19 +183,23 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a child, with `more` arguments. If its port is taken, the failure names `up`'s own flag.
-    fn launch(&mut self, name: &str, more: &[String], events: &Events) -> Outcome {
+    /// Starts a child that does not run, with `more` arguments. If its port is taken, the failure names `up`'s own flag.
+    ///
+    /// # Errors
+    /// As [`Child::start`].
+    pub fn launch(&mut self, name: &str, more: &[String], events: &Events) -> Outcome {
         let is_manager = name == "manager";
         let listen = if is_manager { words(&["--listen", &self.manager_address]) } else { Vec::new() };
         let member = self.member(name)?;
-        let args = [&member.recipe.args[..], &listen, more].concat();
-        let child = Child::start(&Recipe { args, ..member.recipe.clone() }, events).map_err(|mut failure| {
-            if failure.message.contains("Address already in use") {
-                failure.message +=
-                    "; `up` takes its ports from --listen: choose another there, or port 0 for any free ones";
-            }
-            failure
-        })?;
+        let args = [&member.command.args[..], &listen, more].concat();
+        let child =
+            Child::start(&DaemonCommand { args, ..member.command.clone() }, events).map_err(|mut failure| {
+                if failure.message.contains("Address already in use") {
+                    failure.message +=
+                        "; `up` takes its ports from --listen: choose another there, or port 0 for any free ones";
+                }
+                failure
+            })?;
         let address = child.announced.tcp().map(String::from);
         member.child = Some(child);
         if is_manager && let Some(address) = address {
@@ -215,7 +219,7 @@ impl Cluster {
                 Ok(status) => {
                     let is_up =
                         |name: &str| status.nodes.iter().any(|n| n.name == name && n.health == Health::Up as i32);
-                    let names = self.members[1..].iter().map(|m| m.recipe.name.as_str());
+                    let names = self.members[1..].iter().map(|m| m.command.name.as_str());
                     let missing: Vec<&str> = names.filter(|name| !is_up(name)).collect();
                     if missing.is_empty() {
                         return Ok(());
@@ -224,14 +228,11 @@ impl Cluster {
                 }
                 Err(failure) => failure.message,
             };
-            if let Some(death) = self.reap().into_iter().next() {
-                let words = death.last_line.map(|l| format!(": {l}")).unwrap_or_default();
-                let message = format!("{} died ({}){words} (log {})", death.name, death.how, death.log);
-                return Err(Failure::new(Exit::Failed, message));
+            if let Some(death) = self.reap().first() {
+                bail!(Exit::Failed, "{}", death.text());
             }
             if Instant::now() > deadline {
-                let message = format!("the store did not come up: {last}");
-                return Err(Failure::new(Exit::Unavailable, message));
+                bail!(Exit::Unavailable, "the store did not come up: {last}");
             }
             if let Ok(Event::Stop(why)) = events.receiver().recv_timeout(Duration::from_millis(50)) {
                 return Err(child::interrupted(why));
@@ -247,10 +248,10 @@ impl Cluster {
             member.child = None;
             member.deaths += 1;
             deaths.push(Death {
-                name: member.recipe.name.clone(),
+                name: member.command.name.clone(),
                 how: child::describe(&status),
-                log: member.recipe.log.display().to_string(),
-                last_line: child::last_line(&member.recipe.log),
+                log: member.command.log.display().to_string(),
+                last_line: child::last_line(&member.command.log),
                 deaths: member.deaths,
             });
         }
@@ -258,19 +259,6 @@ impl Cluster {
             let _ = self.write_file();
         }
         deaths
-    }
-
-    /// Number of deaths of the child `name`.
-    pub fn deaths(&self, name: &str) -> u32 {
-        self.members.iter().find(|m| m.recipe.name == name).map_or(0, |m| m.deaths)
-    }
-
-    /// Starts a dead child again.
-    ///
-    /// # Errors
-    /// As [`Child::start`].
-    pub fn restart(&mut self, name: &str, events: &Events) -> Outcome {
-        self.launch(name, &[], events)
     }
 
     /// Starts the manager and has it rebuild its database from the running nodes.
@@ -302,7 +290,7 @@ impl Cluster {
     }
 
     fn member(&mut self, name: &str) -> Outcome<&mut Member> {
-        let found = self.members.iter_mut().find(|m| m.recipe.name == name);
+        let found = self.members.iter_mut().find(|m| m.command.name == name);
         found.ok_or_else(|| failure!(Exit::NotFound, "no child is called {name}"))
     }
 
@@ -320,9 +308,9 @@ impl Cluster {
                 if let Some(mut child) = member.child.take()
                     && !child.wait_or_kill(STOP_PATIENCE)
                 {
-                    let (name, seconds) = (&member.recipe.name, STOP_PATIENCE.as_secs());
+                    let (name, seconds) = (&member.command.name, STOP_PATIENCE.as_secs());
                     out.note(format!("{name} did not stop within {seconds} s and was killed"));
-                    killed.push(member.recipe.name.clone());
+                    killed.push(member.command.name.clone());
                 }
             }
         }
@@ -338,11 +326,11 @@ impl Cluster {
         let one = |member: &Member| {
             let child = member.child.as_ref();
             json!({
-                "name": member.recipe.name,
+                "name": member.command.name,
                 "pid": child.map(Child::pid),
                 "listen": child.map(|c| c.announced.listen.clone()),
                 "metrics": child.and_then(|c| c.announced.metrics.clone()),
-                "log": member.recipe.log,
+                "log": member.command.log,
             })
         };
         let mut members = self.members.iter().map(one);
@@ -365,7 +353,7 @@ impl Cluster {
             let metrics = child.announced.metrics.as_ref().map(|m| format!("http://{m}/metrics"));
             let listen: Vec<_> = child.announced.listen.iter().filter(|a| !a.starts_with("unix:")).cloned().collect();
             table.row([
-                member.recipe.name.clone(),
+                member.command.name.clone(),
                 listen.join(" "),
                 metrics.unwrap_or_default(),
                 child.pid().to_string(),

@@ -98,6 +98,7 @@ fn program() -> String {
 /// A dead child that is to be restarted.
 struct Restart {
     name: String,
+    deaths: u32,
     at: Instant,
 }
 
@@ -120,7 +121,8 @@ fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Out
                 for death in cluster.reap() {
                     report(&death, out, restart)?;
                     if restart {
-                        restarts.push(Restart { name: death.name, at: Instant::now() + pause(death.deaths) });
+                        let at = Instant::now() + pause(death.deaths);
+                        restarts.push(Restart { name: death.name, deaths: death.deaths, at });
                     }
                 }
             }
@@ -151,13 +153,12 @@ fn report(death: &Death, out: Out, restart: bool) -> Outcome {
 fn restart_due(cluster: &mut Cluster, events: &Events, out: Out, restarts: &mut Vec<Restart>) {
     let now = Instant::now();
     for restart in restarts.extract_if(.., |r| r.at <= now).collect::<Vec<_>>() {
-        match cluster.restart(&restart.name, events) {
+        match cluster.launch(&restart.name, &[], events) {
             Ok(()) if out.json => drop(out.document(&json!({"event": "restarted", "name": restart.name}))),
             Ok(()) => out.note(format!("{} runs again", restart.name)),
             Err(failure) => {
                 out.warn(&failure);
-                let deaths = cluster.deaths(&restart.name);
-                restarts.push(Restart { at: now + pause(deaths), ..restart });
+                restarts.push(Restart { at: now + pause(restart.deaths), ..restart });
             }
         }
     }
