@@ -5,11 +5,9 @@
 //! slices.
 
 use crate::device::{ReconstructJob, UpdateJob, VerifyJob};
-use crate::erasure::{
-    Code, CodeError, EncodeError, FRAGMENT_ALIGN_BYTES, Matrix, ReconstructError, UpdateError, fragment_len,
-};
+use crate::erasure::{Code, CodeError, CoderError, FRAGMENT_ALIGN_BYTES, Matrix, fragment_len};
 use crate::isa::Isa;
-use crate::xorcode::{Technique, XorCallError, XorCode, XorCodeError};
+use crate::xorcode::{Technique, XorCode, XorCodeError};
 use std::sync::Arc;
 
 /// A code of k data and m parity fragments.
@@ -19,23 +17,6 @@ pub enum Coder {
     Rs(Arc<Code>),
     /// XOR alone.
     Xor(Arc<XorCode>),
-}
-
-/// Why a call was refused. It has written nothing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CoderError {
-    /// A Reed–Solomon code refused to encode.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    /// A Reed–Solomon code refused to decode.
-    #[error(transparent)]
-    Reconstruct(#[from] ReconstructError),
-    /// A Reed–Solomon code refused to update parity.
-    #[error(transparent)]
-    Update(#[from] UpdateError),
-    /// A code of XOR alone refused the call.
-    #[error(transparent)]
-    Xor(#[from] XorCallError),
 }
 
 /// A redundancy class's description of its code. It may come from outside and is checked (P14).
@@ -209,10 +190,10 @@ impl Coder {
         parity: &mut [&mut [u8]],
     ) -> Result<(), CoderError> {
         match self {
-            Coder::Rs(code) => Ok(code.encode_on(isa, data, frag_len, parity)?),
+            Coder::Rs(code) => code.encode_on(isa, data, frag_len, parity),
             Coder::Xor(code) => {
                 let mut room = Vec::new();
-                Ok(code.encode_on(isa, &padded_slices(data, frag_len, &mut room), parity)?)
+                code.encode_on(isa, &padded_slices(data, frag_len, &mut room), parity)
             }
         }
     }
@@ -229,7 +210,7 @@ impl Coder {
     pub(crate) fn reconstruct_on(&self, isa: Isa, job: &mut ReconstructJob<'_>) -> Result<(), CoderError> {
         let code = match self {
             Coder::Rs(code) => {
-                return Ok(code.reconstruct_on(isa, job.frag_len, &job.present, &job.wanted, &mut job.out)?);
+                return code.reconstruct_on(isa, job.frag_len, &job.present, &job.wanted, &mut job.out);
             }
             Coder::Xor(code) => code,
         };
@@ -259,18 +240,18 @@ impl Coder {
         let mut room = Vec::new();
         let both = padded_slices(&[job.old, job.new], len, &mut room);
         match self {
-            Coder::Rs(code) => Ok(code.update_on(isa, job.index, both[0], both[1], &mut job.parity)?),
-            Coder::Xor(code) => Ok(code.update(job.index, both[0], both[1], &mut job.parity)?),
+            Coder::Rs(code) => code.update_on(isa, job.index, both[0], both[1], &mut job.parity),
+            Coder::Xor(code) => code.update_on(isa, job.index, both[0], both[1], &mut job.parity),
         }
     }
 
     /// The parity fragments (0..m) that differ from what the data gives.
     pub(crate) fn verify_on(&self, isa: Isa, job: &VerifyJob<'_>) -> Result<Vec<usize>, CoderError> {
         match self {
-            Coder::Rs(code) => Ok(code.verify_on(isa, &job.data, job.frag_len, &job.parity)?),
+            Coder::Rs(code) => code.verify_on(isa, &job.data, job.frag_len, &job.parity),
             Coder::Xor(code) => {
                 let mut room = Vec::new();
-                Ok(code.verify_on(isa, &padded_slices(&job.data, job.frag_len, &mut room), &job.parity)?)
+                code.verify_on(isa, &padded_slices(&job.data, job.frag_len, &mut room), &job.parity)
             }
         }
     }

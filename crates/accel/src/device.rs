@@ -7,7 +7,8 @@
 
 use crate::boundaries::{self, Candidate, Params};
 use crate::checksum;
-use crate::coder::{Coder, CoderError};
+use crate::coder::Coder;
+use crate::erasure::CoderError;
 use crate::hash::{self, Hash, Tree};
 use crate::isa::Isa;
 use std::sync::OnceLock;

@@ -2,12 +2,12 @@
 //! ([`xorcode`]), both behind one interface ([`coder`]), checksums ([`checksum`]) and chunk boundaries
 //! ([`boundaries`]), and the [`Device`]s that run them.
 //!
-//! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves (`avx2.rs`,
-//! `avx512.rs`, `neon.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
-//! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and code that touches a device's
-//! memory contain `unsafe`. This crate does no I/O except for the small calibration file. It knows no node or policy
-//! and imports no other crate of the project; only the [`runtime`] starts threads. Inputs may come from a network or a
-//! disk: invalid ones give a typed error, never a panic (P14).
+//! Each family has one plain `reference.rs`, and loops over the vectors of [`simd`] that must equal it byte for byte
+//! (P10). Where instruction sets need different algorithms, a `dispatch.rs` picks among leaves (`avx2.rs`, `neon.rs`, …).
+//! The same holds for the GPU's [`kernels`], which every test run executes on [`emulated`] devices. Only code on vectors
+//! or on a device's memory contains `unsafe`. This crate does no I/O except for the small calibration file. It knows no
+//! node or policy and imports no other crate of the project; only the [`runtime`] starts threads. Inputs may come from a
+//! network or a disk: invalid ones give a typed error, never a panic (P14).
 //!
 //! Start reading at [`mod@device`]; then the module documentation of each family.
 
@@ -36,8 +36,9 @@ pub mod windows;
 pub mod xorcode;
 
 pub use accelerated::{Accelerated, RunError};
-pub use coder::{Coder, CoderError};
+pub use coder::Coder;
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, VerifyJob, device, set_device, work_done};
+pub use erasure::CoderError;
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;
 pub use spec::{DeviceError, Spec, use_device};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tessera_accel::cuda;
 use tessera_accel::erasure::{Code, Matrix};
 use tessera_accel::hash::chunk_hash;
-use tessera_accel::runtime::operations::{HashBatch, Multiply};
+use tessera_accel::runtime::operations::{Coding, HashBatch, Multiply};
 use tessera_accel::runtime::{Backend, Operation, Options, Request, Runtime, Target};
 
 const MARK: &str = "TESSERA_TEST_CUDA_STAND_IN";

@@ -5,8 +5,9 @@
 //! computed.
 
 use super::{Accelerated, parts};
-use crate::coder::{Coder, CoderError};
+use crate::coder::Coder;
 use crate::device::{Device, EncodeJob, ReconstructJob, UpdateJob, VerifyJob};
+use crate::erasure::CoderError;
 use crate::runtime::operations::{Coding, Verify};
 use crate::runtime::{Done, Job};
 use std::ops::Range;

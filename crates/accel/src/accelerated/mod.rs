@@ -7,8 +7,9 @@
 mod coding;
 
 use crate::boundaries::{Candidate, Params};
-use crate::coder::{Coder, CoderError};
+use crate::coder::Coder;
 use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, VerifyJob, Work};
+use crate::erasure::CoderError;
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch};
 use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};

@@ -3,7 +3,7 @@
 use super::cache::{Cache, Pattern};
 use super::dispatch::{Coefficients, Source, Target, multiply_ragged};
 use super::matrix::decode_rows;
-use super::{CodeError, EncodeError, MAX_FRAGMENTS, Matrix, ReconstructError, data_slice, fragment_len};
+use super::{CodeError, CoderError, MAX_FRAGMENTS, Matrix, check_count, check_numbers, data_slice, fragment_len};
 use crate::isa::Isa;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Code {
     k: usize,
     m: usize,
     matrix: Matrix,
-    parity: Arc<Coefficients>,
+    pub(crate) parity: Arc<Coefficients>,
     decoders: Cache<Coefficients>,
 }
 
@@ -55,11 +55,6 @@ impl Code {
         self.k + self.m
     }
 
-    /// The matrix that makes the parity.
-    pub fn matrix(&self) -> Matrix {
-        self.matrix
-    }
-
     /// Coefficient of data fragment `column` (0..k) in parity fragment `row` (0..m).
     pub fn coefficient(&self, row: usize, column: usize) -> Option<u8> {
         (row < self.m && column < self.k).then(|| self.parity.get(row, column))
@@ -70,7 +65,7 @@ impl Code {
     ///
     /// # Errors
     /// Counts or lengths do not fit the code.
-    pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), EncodeError> {
+    pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), CoderError> {
         self.encode_on(Isa::best(), data, frag_len, parity)
     }
 
@@ -84,7 +79,7 @@ impl Code {
         data: &[&[u8]],
         frag_len: usize,
         parity: &mut [&mut [u8]],
-    ) -> Result<(), EncodeError> {
+    ) -> Result<(), CoderError> {
         self.check_encode(data, frag_len, parity)?;
         let sources: Vec<_> = data.iter().enumerate().map(|(column, bytes)| Source { column, bytes }).collect();
         let mut targets: Vec<_> = parity.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
@@ -95,18 +90,12 @@ impl Code {
     /// Parity of a whole chunk. `parity` becomes m vectors of [`fragment_len`] bytes (their memory is reused).
     /// Returns that length.
     pub fn encode_chunk(&self, chunk: &[u8], parity: &mut Vec<Vec<u8>>) -> usize {
-        self.encode_chunk_on(Isa::best(), chunk, parity)
-    }
-
-    /// [`Code::encode_chunk`] by the kernels of `isa`.
-    pub fn encode_chunk_on(&self, isa: Isa, chunk: &[u8], parity: &mut Vec<Vec<u8>>) -> usize {
         let frag_len = fragment_len(chunk.len(), self.k);
         parity.resize_with(self.m, Vec::new);
         parity.iter_mut().for_each(|p| p.resize(frag_len, 0));
-        let sources: Vec<_> =
-            (0..self.k).map(|column| Source { column, bytes: data_slice(chunk, self.k, column) }).collect();
-        let mut targets: Vec<_> = parity.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
-        multiply_ragged(isa, &self.parity, &sources, &mut targets);
+        let data: Vec<&[u8]> = (0..self.k).map(|index| data_slice(chunk, self.k, index)).collect();
+        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+        self.encode(&data, frag_len, &mut parity).expect("counts and lengths are the code's");
         frag_len
     }
 
@@ -124,7 +113,7 @@ impl Code {
         present: &[(usize, &[u8])],
         wanted: &[usize],
         out: &mut [&mut [u8]],
-    ) -> Result<(), ReconstructError> {
+    ) -> Result<(), CoderError> {
         self.reconstruct_on(Isa::best(), frag_len, present, wanted, out)
     }
 
@@ -139,7 +128,7 @@ impl Code {
         present: &[(usize, &[u8])],
         wanted: &[usize],
         out: &mut [&mut [u8]],
-    ) -> Result<(), ReconstructError> {
+    ) -> Result<(), CoderError> {
         let present = self.check_reconstruct(frag_len, present, wanted, out)?;
         let (mut missing, mut targets) = (Vec::new(), Vec::new());
         for (&index, room) in wanted.iter().zip(out.iter_mut()) {
@@ -162,29 +151,16 @@ impl Code {
         Ok(())
     }
 
-    /// The parity rows, for multiplication elsewhere.
-    pub(super) fn parity(&self) -> Arc<Coefficients> {
-        self.parity.clone()
-    }
-
     /// Rows over the k fragments `sources` (rising) that give the fragments `wanted`.
-    pub(super) fn decoder(
-        &self,
-        sources: Vec<usize>,
-        wanted: Vec<usize>,
-    ) -> Result<Arc<Coefficients>, ReconstructError> {
+    pub(super) fn decoder(&self, sources: Vec<usize>, wanted: Vec<usize>) -> Result<Arc<Coefficients>, CoderError> {
         // Fragment numbers are below 255, so each fits a byte.
         let narrow = |list: &[usize]| list.iter().map(|i| *i as u8).collect();
         let pattern = Pattern { sources: narrow(&sources), wanted: narrow(&wanted) };
         self.decoders.get_or_make(pattern, || {
             let rows = decode_rows(self.parity.values(), self.k, &sources, &wanted)
-                .ok_or(ReconstructError::Singular { matrix: self.matrix, k: self.k })?;
+                .ok_or(CoderError::Singular { matrix: self.matrix.name() })?;
             Ok(Coefficients::new(self.k, rows))
         })
-    }
-
-    pub(super) fn parity_coefficients(&self) -> &Coefficients {
-        &self.parity
     }
 
     pub(super) fn check_encode(
@@ -192,20 +168,17 @@ impl Code {
         data: &[&[u8]],
         frag_len: usize,
         parity: &[impl Deref<Target = [u8]>],
-    ) -> Result<(), EncodeError> {
-        if data.len() != self.k {
-            return Err(EncodeError::DataCount { expected: self.k, got: data.len() });
-        }
-        if parity.len() != self.m {
-            return Err(EncodeError::ParityCount { expected: self.m, got: parity.len() });
-        }
+    ) -> Result<(), CoderError> {
+        check_count("data fragments", self.k, data.len())?;
+        check_count("parity fragments", self.m, parity.len())?;
+        let refused = |what, index, got| CoderError::Length { what, index, expected: frag_len, got };
         if let Some(index) = data.iter().position(|d| d.len() > frag_len) {
-            return Err(EncodeError::DataLength { index, got: data[index].len(), frag_len });
+            return Err(refused("data fragment", index, data[index].len()));
         }
-        if let Some(index) = parity.iter().position(|p| p.len() != frag_len) {
-            return Err(EncodeError::ParityLength { index, got: parity[index].len(), frag_len });
+        match parity.iter().position(|p| p.len() != frag_len) {
+            Some(index) => Err(refused("parity fragment", index, parity[index].len())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks a call of `reconstruct`; returns the present fragments by number.
@@ -215,36 +188,15 @@ impl Code {
         present: &[(usize, &'a [u8])],
         wanted: &[usize],
         out: &[&mut [u8]],
-    ) -> Result<Vec<Option<&'a [u8]>>, ReconstructError> {
-        let total = self.fragments();
-        // Data may be short, parity may not: a parity byte beyond its end is not known to be zero.
-        let fits = |index: usize, len: usize| if index < self.k { len <= frag_len } else { len == frag_len };
-        let mut by_number = vec![None; total];
-        for &(index, bytes) in present {
-            let slot = by_number.get_mut(index).ok_or(ReconstructError::Index { index, total })?;
-            if slot.replace(bytes).is_some() {
-                return Err(ReconstructError::Duplicate { index });
+    ) -> Result<Vec<Option<&'a [u8]>>, CoderError> {
+        let by_number = check_numbers(self.k, self.fragments(), present, wanted, out)?;
+        let given = present.iter().map(|(index, bytes)| ("fragment", *index, bytes.len()));
+        let rebuilt = wanted.iter().zip(out).map(|(index, room)| ("room for fragment", *index, room.len()));
+        for (what, index, got) in given.chain(rebuilt) {
+            // Data may be short, parity may not: a parity byte beyond its end is not known to be zero.
+            if got > frag_len || got < frag_len && index >= self.k {
+                return Err(CoderError::Length { what, index, expected: frag_len, got });
             }
-            if !fits(index, bytes.len()) {
-                return Err(ReconstructError::FragmentLength { index, got: bytes.len(), frag_len });
-            }
-        }
-        if wanted.len() != out.len() {
-            return Err(ReconstructError::OutputCount { wanted: wanted.len(), out: out.len() });
-        }
-        let mut seen = vec![false; total];
-        for (&index, room) in wanted.iter().zip(out) {
-            let slot = seen.get_mut(index).ok_or(ReconstructError::Index { index, total })?;
-            if std::mem::replace(slot, true) {
-                return Err(ReconstructError::Duplicate { index });
-            }
-            if !fits(index, room.len()) {
-                return Err(ReconstructError::OutputLength { index, got: room.len(), frag_len });
-            }
-        }
-        let missing = wanted.iter().any(|index| by_number[*index].is_none());
-        if missing && present.len() < self.k {
-            return Err(ReconstructError::TooFewFragments { needed: self.k, got: present.len() });
         }
         Ok(by_number)
     }

@@ -42,6 +42,16 @@ impl Coefficients {
         self.values[row * self.columns + column]
     }
 
+    /// Number of columns: source fragments.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Number of rows: target fragments.
+    pub fn rows(&self) -> usize {
+        self.ones.len()
+    }
+
     /// All values, row by row.
     pub fn values(&self) -> &[u8] {
         &self.values

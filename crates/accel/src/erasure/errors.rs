@@ -37,103 +37,47 @@ pub enum CodeError {
     },
 }
 
-/// Why a call of [`super::Code::encode`] was refused.
+/// Why a call of a code of either family was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
-    /// Not k data slices.
-    #[error("the code has {expected} data fragments, got {got}")]
-    DataCount {
-        /// k.
+pub enum CoderError {
+    /// The number of slices is not the expected one.
+    #[error("{expected} {what} expected, got {got}")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// Number expected.
         expected: usize,
         /// Slices given.
         got: usize,
     },
-    /// Not m parity slices.
-    #[error("the code has {expected} parity fragments, got room for {got}")]
-    ParityCount {
-        /// m.
-        expected: usize,
-        /// Slices given.
-        got: usize,
-    },
-    /// A data slice is longer than a fragment.
-    #[error("data fragment {index} has {got} bytes, a fragment has {frag_len}")]
-    DataLength {
-        /// Index of the slice.
+    /// A slice has another length than the others, or than a fragment.
+    #[error("{what} {index} has {got} bytes, {expected} are expected")]
+    Length {
+        /// What the slice is.
+        what: &'static str,
+        /// Fragment number; for parity that is written or checked, its index among the parity fragments.
         index: usize,
-        /// Its bytes.
+        /// Bytes expected; for data the maximum.
+        expected: usize,
+        /// Bytes given.
         got: usize,
+    },
+    /// Fragments are not whole stripes.
+    #[error(
+        "fragments of {got} bytes: the length must be a multiple of a stripe, {stripe_bytes} bytes; pad with zeros"
+    )]
+    Stripe {
         /// Bytes in a fragment.
-        frag_len: usize,
-    },
-    /// A parity slice is not exactly one fragment long.
-    #[error("room for parity fragment {index} has {got} bytes, a fragment has {frag_len}")]
-    ParityLength {
-        /// Index among the parity fragments (0..m).
-        index: usize,
-        /// Its bytes.
         got: usize,
-        /// Bytes in a fragment.
-        frag_len: usize,
-    },
-}
-
-/// Why a call of [`super::Code::update`] was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UpdateError {
-    /// No data fragment of this number.
-    #[error("data fragment {index} does not exist, the code has {k}")]
-    Index {
-        /// Number given.
-        index: usize,
-        /// Data fragments.
-        k: usize,
-    },
-    /// The old and the new bytes differ in length.
-    #[error("{old} old bytes, {new} new ones: a fragment changes in place")]
-    DataLength {
-        /// Old bytes.
-        old: usize,
-        /// New bytes.
-        new: usize,
-    },
-    /// Not m parity slices.
-    #[error("the code has {expected} parity fragments, got {got}")]
-    ParityCount {
-        /// m.
-        expected: usize,
-        /// Slices given.
-        got: usize,
-    },
-    /// A parity slice is not as long as the data.
-    #[error("parity fragment {index} has {got} bytes, the data has {expected}: pass the same range of each")]
-    ParityLength {
-        /// Index among the parity fragments (0..m).
-        index: usize,
-        /// Its bytes.
-        got: usize,
-        /// Bytes of data.
-        expected: usize,
-    },
-}
-
-/// Why a call of [`super::Code::reconstruct`] was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReconstructError {
-    /// Fewer than k distinct fragments are present.
-    #[error("{needed} fragments are needed to rebuild one, {got} are there; wait for more nodes or read another copy")]
-    TooFewFragments {
-        /// k.
-        needed: usize,
-        /// Fragments given.
-        got: usize,
+        /// w · packet size.
+        stripe_bytes: usize,
     },
     /// A fragment number that the code does not have.
     #[error("fragment {index} does not exist, the code has {total}")]
     Index {
         /// Number given.
         index: usize,
-        /// k + m.
+        /// Fragments of the kind that was asked for.
         total: usize,
     },
     /// A fragment number appears twice, among the present ones or among the wanted ones.
@@ -142,40 +86,54 @@ pub enum ReconstructError {
         /// Number given.
         index: usize,
     },
-    /// `wanted` and `out` differ in length.
-    #[error("{wanted} fragments wanted, got room for {out}")]
-    OutputCount {
-        /// Fragments wanted.
-        wanted: usize,
-        /// Slices given.
-        out: usize,
-    },
-    /// A present parity fragment is not `frag_len` long, or a data fragment is longer.
-    #[error("fragment {index} has {got} bytes, a fragment has {frag_len}")]
-    FragmentLength {
-        /// Fragment number.
-        index: usize,
-        /// Its bytes.
-        got: usize,
-        /// Bytes in a fragment.
-        frag_len: usize,
-    },
-    /// The buffer for a wanted parity fragment is not `frag_len` long, or that for a data fragment is longer.
-    #[error("room for fragment {index} has {got} bytes, a fragment has {frag_len}")]
-    OutputLength {
-        /// Fragment number.
-        index: usize,
-        /// Bytes in the buffer.
-        got: usize,
-        /// Bytes in a fragment.
-        frag_len: usize,
-    },
-    /// The present fragments do not determine the rest. Cannot happen with a matrix that [`super::Code::new`] accepted.
-    #[error("matrix {matrix}: the {k} fragments that are there do not determine the rest")]
-    Singular {
-        /// The code's matrix.
-        matrix: Matrix,
+    /// Fewer than k fragments are present.
+    #[error("{needed} fragments are needed to rebuild one, {got} are there; wait for more nodes or read another copy")]
+    TooFewFragments {
         /// k.
-        k: usize,
+        needed: usize,
+        /// Fragments given.
+        got: usize,
     },
+    /// The present fragments do not determine the rest. Cannot happen with a code that its constructor accepted.
+    #[error("{matrix}: the fragments that are there do not determine the rest")]
+    Singular {
+        /// The code's matrix or technique.
+        matrix: &'static str,
+    },
+}
+
+/// Refuses another number of slices than `expected`.
+pub(crate) fn check_count(what: &'static str, expected: usize, got: usize) -> Result<(), CoderError> {
+    if got == expected { Ok(()) } else { Err(CoderError::Count { what, expected, got }) }
+}
+
+/// Checks the fragment numbers of a call that reconstructs, and that enough fragments are present; returns the present
+/// ones by number.
+pub(crate) fn check_numbers<'a>(
+    k: usize,
+    total: usize,
+    present: &[(usize, &'a [u8])],
+    wanted: &[usize],
+    out: &[&mut [u8]],
+) -> Result<Vec<Option<&'a [u8]>>, CoderError> {
+    let mut by_number = vec![None; total];
+    for &(index, bytes) in present {
+        let slot = by_number.get_mut(index).ok_or(CoderError::Index { index, total })?;
+        if slot.replace(bytes).is_some() {
+            return Err(CoderError::Duplicate { index });
+        }
+    }
+    check_count("slices for the wanted fragments", wanted.len(), out.len())?;
+    for (at, &index) in wanted.iter().enumerate() {
+        if index >= total {
+            return Err(CoderError::Index { index, total });
+        }
+        if wanted[..at].contains(&index) {
+            return Err(CoderError::Duplicate { index });
+        }
+    }
+    if present.len() < k && wanted.iter().any(|index| by_number[*index].is_none()) {
+        return Err(CoderError::TooFewFragments { needed: k, got: present.len() });
+    }
+    Ok(by_number)
 }

@@ -20,17 +20,20 @@ pub(crate) mod galois;
 mod gfni;
 mod matrix;
 pub(crate) mod named;
+mod parity;
 mod reference;
 mod rows;
-mod upkeep;
 
 #[cfg(test)]
 mod tests;
 
 pub use code::Code;
-pub use errors::{CodeError, EncodeError, ReconstructError, UpdateError};
+pub(crate) use dispatch::Coefficients;
+pub use errors::{CodeError, CoderError};
+pub(crate) use errors::{check_count, check_numbers};
 pub use matrix::Matrix;
-pub(crate) use rows::{Rows, multiply_equal};
+pub(crate) use parity::add;
+pub(crate) use rows::multiply_equal;
 
 /// Fragment lengths are multiples of this, so that fragments start on cache lines.
 pub const FRAGMENT_ALIGN_BYTES: usize = 64;

@@ -1,43 +1,14 @@
-//! Rows of a code as other devices need them: the coefficients, and the CPU's product with the same rows.
+//! Rows of a code as devices need them, and the CPU's product with the same rows.
 
 use super::Code;
 use super::dispatch::{Coefficients, Source, Target, multiply};
 use crate::isa::Isa;
 use std::sync::Arc;
 
-/// Coefficient rows over k source fragments.
-#[derive(Debug, Clone)]
-pub(crate) struct Rows {
-    columns: usize,
-    coefficients: Arc<Coefficients>,
-}
-
-impl Rows {
-    /// Number of source fragments.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// Number of target fragments.
-    pub fn rows(&self) -> usize {
-        self.coefficients.values().len() / self.columns
-    }
-
-    /// All coefficients, row by row.
-    pub fn values(&self) -> &[u8] {
-        self.coefficients.values()
-    }
-}
-
 impl Code {
-    /// Rows that give the parity fragments from the data fragments.
-    pub(crate) fn parity_rows(&self) -> Rows {
-        Rows { columns: self.k(), coefficients: self.parity() }
-    }
-
     /// Rows that give the new parity from the old data fragment `index`, the new one, and the m old parity fragments.
     /// `None` if there is no such data fragment.
-    pub(crate) fn update_rows(&self, index: usize) -> Option<Rows> {
+    pub(crate) fn update_rows(&self, index: usize) -> Option<Arc<Coefficients>> {
         let columns = 2 + self.m();
         let mut values = Vec::with_capacity(self.m() * columns);
         for row in 0..self.m() {
@@ -45,39 +16,37 @@ impl Code {
             values.extend([c, c]);
             values.extend((0..self.m()).map(|other| u8::from(other == row)));
         }
-        Some(Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) })
+        Some(Arc::new(Coefficients::new(columns, values)))
     }
 
     /// Rows over all k + m fragments that give each parity fragment's expected value plus its actual value: zero when
     /// parity belongs to the data.
-    pub(crate) fn check_rows(&self) -> Rows {
+    pub(crate) fn check_rows(&self) -> Arc<Coefficients> {
         let columns = self.fragments();
-        let parity = self.parity();
         let mut values = Vec::with_capacity(self.m() * columns);
         for row in 0..self.m() {
-            values.extend((0..self.k()).map(|column| parity.get(row, column)));
+            values.extend((0..self.k()).map(|column| self.parity.get(row, column)));
             values.extend((0..self.m()).map(|other| u8::from(other == row)));
         }
-        Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) }
+        Arc::new(Coefficients::new(columns, values))
     }
 
     /// Rows that give the fragments `wanted` from the k fragments `sources` (rising). `None` if these are not k
     /// fragments of the code, or do not determine the wanted ones.
-    pub(crate) fn decode_rows(&self, sources: &[usize], wanted: &[usize]) -> Option<Rows> {
+    pub(crate) fn decode_rows(&self, sources: &[usize], wanted: &[usize]) -> Option<Arc<Coefficients>> {
         let total = self.fragments();
         let rising = sources.windows(2).all(|pair| pair[0] < pair[1]);
         let known = sources.iter().chain(wanted).all(|i| *i < total);
         if sources.len() != self.k() || !rising || !known {
             return None;
         }
-        let coefficients = self.decoder(sources.to_vec(), wanted.to_vec()).ok()?;
-        Some(Rows { columns: self.k(), coefficients })
+        self.decoder(sources.to_vec(), wanted.to_vec()).ok()
     }
 }
 
 /// Sets each target to its row times the sources, all of equal length.
-pub(crate) fn multiply_equal(isa: Isa, rows: &Rows, sources: &[&[u8]], targets: &mut [&mut [u8]]) {
+pub(crate) fn multiply_equal(isa: Isa, rows: &Coefficients, sources: &[&[u8]], targets: &mut [&mut [u8]]) {
     let sources: Vec<_> = sources.iter().enumerate().map(|(column, bytes)| Source { column, bytes }).collect();
     let mut targets: Vec<_> = targets.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
-    multiply(isa, &rows.coefficients, &sources, &mut targets);
+    multiply(isa, rows, &sources, &mut targets);
 }

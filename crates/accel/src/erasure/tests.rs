@@ -216,21 +216,22 @@ fn parity_follows_changes_and_verify_notices_what_does_not() {
 
 #[test]
 fn misuse_of_update_and_verify_is_a_typed_error() {
-    use UpdateError::*;
+    use CoderError::*;
     let code = Code::new(2, 1, Matrix::Cauchy1).unwrap();
     let mut parity = [0u8; 8];
     let bytes = [0u8; 9];
     let mut update = |index, old: usize, new: usize, parity_len: usize| {
-        code.update(index, &bytes[..old], &bytes[..new], &mut [&mut parity[..parity_len]])
+        code.update_on(Isa::best(), index, &bytes[..old], &bytes[..new], &mut [&mut parity[..parity_len]])
     };
     assert_eq!(update(1, 8, 8, 8), Ok(()));
     assert_eq!(update(0, 0, 0, 0), Ok(()));
-    assert_eq!(update(2, 8, 8, 8), Err(Index { index: 2, k: 2 }));
-    assert_eq!(update(0, 8, 9, 8), Err(DataLength { old: 8, new: 9 }));
-    assert_eq!(update(0, 8, 8, 7), Err(ParityLength { index: 0, got: 7, expected: 8 }));
-    assert_eq!(code.update(0, &bytes, &bytes, &mut []), Err(ParityCount { expected: 1, got: 0 }));
-    let refused = code.verify(&[&bytes, &bytes], 9, &[&bytes[..8]]);
-    assert_eq!(refused, Err(EncodeError::ParityLength { index: 0, got: 8, frag_len: 9 }));
+    assert_eq!(update(2, 8, 8, 8), Err(Index { index: 2, total: 2 }));
+    assert_eq!(update(0, 8, 9, 8), Err(Length { what: "the new data of fragment", index: 0, expected: 8, got: 9 }));
+    assert_eq!(update(0, 8, 8, 7), Err(Length { what: "parity fragment", index: 0, expected: 8, got: 7 }));
+    let refused = code.update_on(Isa::best(), 0, &bytes, &bytes, &mut []);
+    assert_eq!(refused, Err(Count { what: "parity fragments", expected: 1, got: 0 }));
+    let refused = code.verify_on(Isa::best(), &[&bytes, &bytes], 9, &[&bytes[..8]]);
+    assert_eq!(refused, Err(Length { what: "parity fragment", index: 0, expected: 9, got: 8 }));
 }
 
 fn encoded(code: &Code, chunk: &[u8]) -> Vec<Vec<u8>> {
@@ -322,7 +323,7 @@ fn codes_that_cannot_be_are_refused() {
 
 #[test]
 fn misuse_of_encode_is_a_typed_error_and_writes_nothing() {
-    use EncodeError::*;
+    use CoderError::*;
     let code = Code::new(2, 2, Matrix::Cauchy1).unwrap();
     let (full, long, short) = ([7u8; 64], [7u8; 65], [7u8; 3]);
     let try_encode = |data: &[&[u8]], lengths: &[usize]| {
@@ -333,15 +334,21 @@ fn misuse_of_encode_is_a_typed_error_and_writes_nothing() {
         result
     };
     assert_eq!(try_encode(&[&full, &short], &[64, 64]), Ok(()));
-    assert_eq!(try_encode(&[&full], &[64, 64]), Err(DataCount { expected: 2, got: 1 }));
-    assert_eq!(try_encode(&[&full, &full], &[64]), Err(ParityCount { expected: 2, got: 1 }));
-    assert_eq!(try_encode(&[&full, &long], &[64, 64]), Err(DataLength { index: 1, got: 65, frag_len: 64 }));
-    assert_eq!(try_encode(&[&full, &full], &[64, 63]), Err(ParityLength { index: 1, got: 63, frag_len: 64 }));
+    assert_eq!(try_encode(&[&full], &[64, 64]), Err(Count { what: "data fragments", expected: 2, got: 1 }));
+    assert_eq!(try_encode(&[&full, &full], &[64]), Err(Count { what: "parity fragments", expected: 2, got: 1 }));
+    assert_eq!(
+        try_encode(&[&full, &long], &[64, 64]),
+        Err(Length { what: "data fragment", index: 1, expected: 64, got: 65 })
+    );
+    assert_eq!(
+        try_encode(&[&full, &full], &[64, 63]),
+        Err(Length { what: "parity fragment", index: 1, expected: 64, got: 63 })
+    );
 }
 
 #[test]
 fn misuse_of_reconstruct_is_a_typed_error_and_writes_nothing() {
-    use ReconstructError::*;
+    use CoderError::*;
     let code = Code::new(2, 2, Matrix::Cauchy1).unwrap();
     let (full, short, long) = (&[7u8; 64][..], &[7u8; 63][..], &[7u8; 65][..]);
     let attempt = |present: &[(usize, &[u8])], wanted: &[usize], lengths: &[usize]| {
@@ -357,10 +364,22 @@ fn misuse_of_reconstruct_is_a_typed_error_and_writes_nothing() {
     assert_eq!(attempt(&[(1, full), (2, full)], &[0, 0], &[64, 64]), Err(Duplicate { index: 0 }));
     assert_eq!(attempt(&[(1, full), (4, full)], &[0], &[64]), Err(Index { index: 4, total: 4 }));
     assert_eq!(attempt(&[(1, full), (2, full)], &[9], &[64]), Err(Index { index: 9, total: 4 }));
-    assert_eq!(attempt(&[(1, full), (2, full)], &[0, 3], &[64]), Err(OutputCount { wanted: 2, out: 1 }));
-    assert_eq!(attempt(&[(1, full), (2, short)], &[0], &[64]), Err(FragmentLength { index: 2, got: 63, frag_len: 64 }));
-    assert_eq!(attempt(&[(1, long), (2, full)], &[0], &[64]), Err(FragmentLength { index: 1, got: 65, frag_len: 64 }));
-    assert_eq!(attempt(&[(1, full), (2, full)], &[3], &[63]), Err(OutputLength { index: 3, got: 63, frag_len: 64 }));
+    assert_eq!(
+        attempt(&[(1, full), (2, full)], &[0, 3], &[64]),
+        Err(Count { what: "slices for the wanted fragments", expected: 2, got: 1 })
+    );
+    assert_eq!(
+        attempt(&[(1, full), (2, short)], &[0], &[64]),
+        Err(Length { what: "fragment", index: 2, expected: 64, got: 63 })
+    );
+    assert_eq!(
+        attempt(&[(1, long), (2, full)], &[0], &[64]),
+        Err(Length { what: "fragment", index: 1, expected: 64, got: 65 })
+    );
+    assert_eq!(
+        attempt(&[(1, full), (2, full)], &[3], &[63]),
+        Err(Length { what: "room for fragment", index: 3, expected: 64, got: 63 })
+    );
     // Short data is valid on both sides; present data is copied even if fewer than k fragments are present.
     assert_eq!(attempt(&[(1, short), (2, full)], &[0], &[5]), Ok(()));
     assert_eq!(attempt(&[(1, short)], &[1], &[64]), Ok(()));

@@ -5,6 +5,7 @@ use super::operations::{FindCandidates, HashBatch, Multiply, Verify, XorFragment
 use super::routing::{CPU, Cost};
 use super::{Buffer, Calibration, Fault, Operation, Request, Runtime, Target};
 use crate::boundaries::Params;
+use crate::coder::Coder;
 use crate::erasure::{Code, Matrix};
 use crate::xorcode::{Technique, XorCode};
 use std::sync::Arc;
@@ -126,7 +127,7 @@ pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
         add_sample(&mut samples, Some(Multiply::encode(&code, bytes / 4, 1)));
         add_sample(&mut samples, Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1));
         add_sample(&mut samples, Multiply::update(&code, 1, bytes / 4, 1));
-        add_sample(&mut samples, Some(Verify::rs(&code, bytes / 6, 1)));
+        add_sample(&mut samples, Verify::new(&Coder::Rs(code), bytes / 6, 1));
     }
     if let Ok(params) = Params::new(4096, 65536) {
         add_sample(&mut samples, FindCandidates::new(&params, 63, bytes));
@@ -138,7 +139,8 @@ pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
         add_sample(&mut samples, XorFragments::encode(&code, len(3), 1));
         add_sample(&mut samples, XorFragments::reconstruct(&code, &[2, 3, 4], &[0, 1], len(3), 1));
         add_sample(&mut samples, XorFragments::update(&code, 1, len(4), 1));
-        add_sample(&mut samples, Verify::xor(&code, len(5), 1));
+        let fragment = len(5);
+        add_sample(&mut samples, Verify::new(&Coder::Xor(code), fragment, 1));
     }
     samples
 }

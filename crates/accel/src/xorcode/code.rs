@@ -4,8 +4,9 @@ use super::bits::BitRow;
 use super::dispatch::{self, Slot};
 use super::program::{Equations, Program, Wanted};
 use super::solve::Shape;
-use super::{Technique, XorCallError, XorCodeError};
+use super::{Technique, XorCodeError};
 use crate::erasure::cache::{Cache, Pattern};
+use crate::erasure::{CoderError, check_count, check_numbers};
 use crate::isa::Isa;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -55,6 +56,11 @@ impl XorCode {
         self.shape.m
     }
 
+    /// Numbers of the parity fragments.
+    pub(crate) fn parities(&self) -> Range<usize> {
+        self.k()..self.k() + self.m()
+    }
+
     /// Packets of a fragment in a stripe.
     pub fn w(&self) -> usize {
         self.shape.w
@@ -102,7 +108,7 @@ impl XorCode {
     ///
     /// # Errors
     /// Counts or lengths do not fit the code.
-    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CoderError> {
         self.encode_on(Isa::best(), data, parity)
     }
 
@@ -110,7 +116,7 @@ impl XorCode {
     ///
     /// # Errors
     /// As [`XorCode::encode`].
-    pub fn encode_on(&self, isa: Isa, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+    pub fn encode_on(&self, isa: Isa, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CoderError> {
         let len = self.check_stripes(data, parity)?;
         let mut slots: Vec<Slot<'_>> = data.iter().map(|d| Slot::In(d)).collect();
         slots.extend(parity.iter_mut().map(|p| Slot::Out(p)));
@@ -128,7 +134,7 @@ impl XorCode {
         present: &[(usize, &[u8])],
         wanted: &[usize],
         out: &mut [&mut [u8]],
-    ) -> Result<(), XorCallError> {
+    ) -> Result<(), CoderError> {
         self.reconstruct_on(Isa::best(), present, wanted, out)
     }
 
@@ -142,7 +148,7 @@ impl XorCode {
         present: &[(usize, &[u8])],
         wanted: &[usize],
         out: &mut [&mut [u8]],
-    ) -> Result<(), XorCallError> {
+    ) -> Result<(), CoderError> {
         let (mut slots, len) = self.check_reconstruct(present, wanted, out)?;
         let mut missing = Vec::new();
         for (&index, room) in wanted.iter().zip(out.iter_mut()) {
@@ -166,7 +172,7 @@ impl XorCode {
     ///
     /// # Errors
     /// The fragments `present` do not determine the fragments `missing`.
-    pub fn decode_program(&self, present: &[usize], missing: &[usize]) -> Result<Arc<Program>, XorCallError> {
+    pub fn decode_program(&self, present: &[usize], missing: &[usize]) -> Result<Arc<Program>, CoderError> {
         // Fragment numbers are below 255, so each fits a byte. Their order does not change the result.
         let narrow = |list: &[usize]| {
             let mut list: Vec<u8> = list.iter().map(|i| *i as u8).collect();
@@ -181,15 +187,15 @@ impl XorCode {
     }
 
     /// The packets that sum to each packet of `missing`, data before parity.
-    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<Wanted>, XorCallError> {
+    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<Wanted>, CoderError> {
         let Shape { k, m, w, .. } = self.shape;
         let lost: Vec<usize> = (0..k).filter(|f| !present.contains(f)).collect();
         let parities: Vec<usize> = (0..m).filter(|r| present.contains(&(k + r))).take(lost.len()).collect();
         if parities.len() < lost.len() {
-            return Err(XorCallError::TooFewFragments { needed: k, got: present.len() });
+            return Err(CoderError::TooFewFragments { needed: k, got: present.len() });
         }
         let solved = self.shape.lost_data(&lost, &parities);
-        let solved = solved.ok_or(XorCallError::Singular { technique: self.technique })?;
+        let solved = solved.ok_or(CoderError::Singular { matrix: self.technique.name() })?;
         let mut rows = Vec::new();
         for (e, fragment) in lost.iter().enumerate().filter(|(_, f)| missing.contains(f)) {
             for packet in 0..w {
@@ -220,37 +226,26 @@ impl XorCode {
         dispatch::run(isa, program, self.w(), self.packet_bytes, slots, len);
     }
 
-    pub(super) fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
     /// Checks counts and that lengths are whole stripes; returns the length.
     pub(super) fn check_stripes(
         &self,
         data: &[&[u8]],
         parity: &[impl Deref<Target = [u8]>],
-    ) -> Result<usize, XorCallError> {
-        if data.len() != self.k() {
-            return Err(XorCallError::Count { what: "data fragments", expected: self.k(), got: data.len() });
-        }
-        if parity.len() != self.m() {
-            return Err(XorCallError::Count { what: "parity fragments", expected: self.m(), got: parity.len() });
-        }
+    ) -> Result<usize, CoderError> {
+        check_count("data fragments", self.k(), data.len())?;
+        check_count("parity fragments", self.m(), parity.len())?;
         let lengths = data.iter().map(|d| d.len()).chain(parity.iter().map(|p| p.len()));
         self.check_lengths(lengths.enumerate())
     }
 
     /// Checks that all (fragment number, length) pairs have the same length, and returns it; 0 if there are no pairs.
-    pub(super) fn check_lengths(
-        &self,
-        mut lengths: impl Iterator<Item = (usize, usize)>,
-    ) -> Result<usize, XorCallError> {
+    pub(super) fn check_lengths(&self, mut lengths: impl Iterator<Item = (usize, usize)>) -> Result<usize, CoderError> {
         let Some((_, expected)) = lengths.next() else { return Ok(0) };
         if let Some((index, got)) = lengths.find(|(_, got)| *got != expected) {
-            return Err(XorCallError::UnequalLength { index, expected, got });
+            return Err(CoderError::Length { what: "fragment", index, expected, got });
         }
         if !expected.is_multiple_of(self.stripe_bytes()) {
-            return Err(XorCallError::Stripe { got: expected, stripe_bytes: self.stripe_bytes() });
+            return Err(CoderError::Stripe { got: expected, stripe_bytes: self.stripe_bytes() });
         }
         Ok(expected)
     }
@@ -261,33 +256,11 @@ impl XorCode {
         present: &[(usize, &'a [u8])],
         wanted: &[usize],
         out: &[&mut [u8]],
-    ) -> Result<(Vec<Slot<'a>>, usize), XorCallError> {
-        let total = self.k() + self.m();
-        let mut slots: Vec<Slot<'a>> = (0..total).map(|_| Slot::Absent).collect();
-        for &(index, bytes) in present {
-            let slot = slots.get_mut(index).ok_or(XorCallError::Index { index, total })?;
-            if !matches!(std::mem::replace(slot, Slot::In(bytes)), Slot::Absent) {
-                return Err(XorCallError::Duplicate { index });
-            }
-        }
-        if wanted.len() != out.len() {
-            return Err(XorCallError::Count { what: "fragments wanted", expected: wanted.len(), got: out.len() });
-        }
-        for (at, &index) in wanted.iter().enumerate() {
-            if index >= total {
-                return Err(XorCallError::Index { index, total });
-            }
-            if wanted[..at].contains(&index) {
-                return Err(XorCallError::Duplicate { index });
-            }
-        }
-        let there = present.iter().map(|(index, bytes)| (*index, bytes.len()));
-        let len = self.check_lengths(there.chain(wanted.iter().zip(out).map(|(index, room)| (*index, room.len()))))?;
-        let missing = wanted.iter().any(|index| matches!(slots[*index], Slot::Absent));
-        if missing && present.len() < self.k() {
-            return Err(XorCallError::TooFewFragments { needed: self.k(), got: present.len() });
-        }
-        Ok((slots, len))
+    ) -> Result<(Vec<Slot<'a>>, usize), CoderError> {
+        let by_number = check_numbers(self.k(), self.k() + self.m(), present, wanted, out)?;
+        let given = present.iter().map(|(index, bytes)| (*index, bytes.len()));
+        let len = self.check_lengths(given.chain(wanted.iter().zip(out).map(|(index, room)| (*index, room.len()))))?;
+        Ok((by_number.into_iter().map(|bytes| bytes.map_or(Slot::Absent, Slot::In)).collect(), len))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Errors of XOR codes and calls. A call that returns one has written nothing.
+//! Why an XOR code does not exist. Errors of calls are those of all codes ([`crate::CoderError`]).
 
 use super::Technique;
 
@@ -56,69 +56,5 @@ pub enum XorCodeError {
     UnknownTechnique {
         /// Name given.
         name: String,
-    },
-}
-
-/// Why a call of a method of [`super::XorCode`] was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum XorCallError {
-    /// The number of slices differs from the code's number of such fragments.
-    #[error("the code has {expected} {what}, got {got}")]
-    Count {
-        /// Kind of fragment.
-        what: &'static str,
-        /// Number in the code.
-        expected: usize,
-        /// Slices given.
-        got: usize,
-    },
-    /// Fragments differ in length.
-    #[error("fragment {index} has {got} bytes, the first one {expected}: all have the same length")]
-    UnequalLength {
-        /// Fragment number.
-        index: usize,
-        /// Bytes of the first fragment.
-        expected: usize,
-        /// Its bytes.
-        got: usize,
-    },
-    /// Fragments are not whole stripes.
-    #[error(
-        "fragments of {got} bytes: the length must be a multiple of a stripe, {stripe_bytes} bytes; pad with zeros"
-    )]
-    Stripe {
-        /// Bytes in a fragment.
-        got: usize,
-        /// w · packet size.
-        stripe_bytes: usize,
-    },
-    /// A fragment number that the code does not have.
-    #[error("fragment {index} does not exist, the code has {total}")]
-    Index {
-        /// Number given.
-        index: usize,
-        /// Fragments of the kind that was asked for.
-        total: usize,
-    },
-    /// A fragment number appears twice, among the present ones or among the wanted ones.
-    #[error("fragment {index} is listed twice")]
-    Duplicate {
-        /// Number given.
-        index: usize,
-    },
-    /// Fewer than k fragments are present.
-    #[error("{needed} fragments are needed to rebuild one, {got} are there; wait for more nodes or read another copy")]
-    TooFewFragments {
-        /// k.
-        needed: usize,
-        /// Fragments given.
-        got: usize,
-    },
-    /// The present fragments do not determine the rest. Cannot happen with a code that [`super::XorCode::new`]
-    /// accepted.
-    #[error("{technique}: the fragments that are there do not determine the rest")]
-    Singular {
-        /// The code's technique.
-        technique: Technique,
     },
 }

@@ -20,15 +20,15 @@ mod code;
 mod dispatch;
 mod errors;
 mod frame;
+mod parity;
 mod program;
 mod reference;
 mod solve;
-mod upkeep;
 
 #[cfg(test)]
 mod tests;
 
 pub use bits::Technique;
 pub use code::XorCode;
-pub use errors::{XorCallError, XorCodeError};
+pub use errors::XorCodeError;
 pub use program::{Program, Step, Word};

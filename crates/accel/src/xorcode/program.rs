@@ -85,7 +85,8 @@ impl Program {
         Program::of(w, steps)
     }
 
-    fn of(w: usize, steps: Vec<Step>) -> Program {
+    /// These steps.
+    pub(super) fn of(w: usize, steps: Vec<Step>) -> Program {
         let number = |word: &Word| u32::from(word.fragment) * w as u32 + u32::from(word.packet);
         let mut flat = Vec::new();
         for step in &steps {

@@ -77,7 +77,10 @@ fn parity_is_the_bit_matrix_for_every_code() {
             assert!(encode(&code, isa, &data) == expected, "{isa:?} {} {}+{}", code.technique(), code.k(), code.m());
         }
         assert!(code.encode_program().reads() <= code.encode_direct().reads());
-        assert_eq!(code.verify(&data, &expected.iter().map(|p| p.as_slice()).collect::<Vec<_>>()), Ok(vec![]));
+        assert_eq!(
+            code.verify_on(Isa::best(), &data, &expected.iter().map(|p| p.as_slice()).collect::<Vec<_>>()),
+            Ok(vec![])
+        );
     }
 }
 
@@ -175,16 +178,21 @@ fn parity_follows_changes_and_verify_notices_what_does_not() {
         let mut bytes = test_bytes(case as u64, code.k() * len);
         let index = case % code.k();
         let (old, new) = (bytes[index * len..(index + 1) * len].to_vec(), test_bytes(99, len));
-        let mut parity = encode(&code, Isa::best(), &bytes.chunks(len).collect::<Vec<_>>());
-        let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
-        code.update(index, &old, &new, &mut room).unwrap();
+        let before = encode(&code, Isa::best(), &bytes.chunks(len).collect::<Vec<_>>());
         bytes[index * len..(index + 1) * len].copy_from_slice(&new);
-        assert!(parity == encode(&code, Isa::best(), &bytes.chunks(len).collect::<Vec<_>>()), "{}", code.technique());
+        let after = encode(&code, Isa::best(), &bytes.chunks(len).collect::<Vec<_>>());
+        for isa in Isa::supported() {
+            let mut parity = before.clone();
+            let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+            code.update_on(isa, index, &old, &new, &mut room).unwrap();
+            assert!(parity == after, "{} {isa:?}", code.technique());
+        }
+        let mut parity = after;
 
         let wrong = case % code.m();
         parity[wrong][len - 1] ^= 4;
         let parity: Vec<&[u8]> = parity.iter().map(|p| p.as_slice()).collect();
-        assert_eq!(code.verify(&bytes.chunks(len).collect::<Vec<_>>(), &parity), Ok(vec![wrong]));
+        assert_eq!(code.verify_on(Isa::best(), &bytes.chunks(len).collect::<Vec<_>>(), &parity), Ok(vec![wrong]));
     }
 }
 
@@ -233,7 +241,7 @@ fn codes_that_cannot_be_are_refused() {
 
 #[test]
 fn misuse_of_calls_is_a_typed_error_and_writes_nothing() {
-    use XorCallError::*;
+    use crate::CoderError::*;
     let code = XorCode::new(Technique::Liberation, 2, 2, 3, 8).unwrap();
     let (good, short, odd) = (&[7u8; 24][..], &[7u8; 16][..], &[7u8; 23][..]);
     let attempt = |data: &[&[u8]], lengths: &[usize]| {
@@ -246,8 +254,8 @@ fn misuse_of_calls_is_a_typed_error_and_writes_nothing() {
     assert_eq!(attempt(&[&[], &[]], &[0, 0]), Ok(()));
     assert_eq!(attempt(&[good], &[24, 24]), Err(Count { what: "data fragments", expected: 2, got: 1 }));
     assert_eq!(attempt(&[good, good], &[24]), Err(Count { what: "parity fragments", expected: 2, got: 1 }));
-    assert_eq!(attempt(&[good, short], &[24, 24]), Err(UnequalLength { index: 1, expected: 24, got: 16 }));
-    assert_eq!(attempt(&[good, good], &[24, 0]), Err(UnequalLength { index: 3, expected: 24, got: 0 }));
+    assert_eq!(attempt(&[good, short], &[24, 24]), Err(Length { what: "fragment", index: 1, expected: 24, got: 16 }));
+    assert_eq!(attempt(&[good, good], &[24, 0]), Err(Length { what: "fragment", index: 3, expected: 24, got: 0 }));
     assert_eq!(attempt(&[odd, odd], &[23, 23]), Err(Stripe { got: 23, stripe_bytes: 24 }));
 
     let attempt = |present: &[(usize, &[u8])], wanted: &[usize], lengths: &[usize]| {
@@ -265,17 +273,17 @@ fn misuse_of_calls_is_a_typed_error_and_writes_nothing() {
     assert_eq!(attempt(&[(1, good), (2, good)], &[0, 0], &[24, 24]), Err(Duplicate { index: 0 }));
     assert_eq!(attempt(&[(1, good), (4, good)], &[0], &[24]), Err(Index { index: 4, total: 4 }));
     assert_eq!(attempt(&[(1, good), (2, good)], &[7], &[24]), Err(Index { index: 7, total: 4 }));
-    let count = Count { what: "fragments wanted", expected: 2, got: 1 };
+    let count = Count { what: "slices for the wanted fragments", expected: 2, got: 1 };
     assert_eq!(attempt(&[(1, good), (2, good)], &[0, 3], &[24]), Err(count));
-    let unequal = UnequalLength { index: 2, expected: 24, got: 16 };
+    let unequal = Length { what: "fragment", index: 2, expected: 24, got: 16 };
     assert_eq!(attempt(&[(1, good), (2, short)], &[0], &[24]), Err(unequal));
     assert_eq!(attempt(&[(1, odd), (2, odd)], &[0], &[23]), Err(Stripe { got: 23, stripe_bytes: 24 }));
 
-    let update = |index, parity: &mut [&mut [u8]]| code.update(index, good, good, parity);
+    let update = |index, parity: &mut [&mut [u8]]| code.update_on(Isa::best(), index, good, good, parity);
     assert_eq!(update(2, &mut []), Err(Index { index: 2, total: 2 }));
     assert_eq!(update(0, &mut []), Err(Count { what: "parity fragments", expected: 2, got: 0 }));
     let (mut a, mut b) = ([0u8; 24], [0u8; 16]);
-    assert_eq!(update(0, &mut [&mut a, &mut b]), Err(UnequalLength { index: 3, expected: 24, got: 16 }));
+    assert_eq!(update(0, &mut [&mut a, &mut b]), Err(Length { what: "fragment", index: 3, expected: 24, got: 16 }));
 }
 
 /// Digests of the parity that Jerasure gave for painted data: `fixtures/parity.txt`, written by `bench/accel`.

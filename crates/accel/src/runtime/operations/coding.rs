@@ -6,30 +6,74 @@ use crate::runtime::Operation;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An operation on the fragments of a batch of chunks.
-pub(crate) trait Coding: Operation {
+/// Where the fragments of a batch of chunks lie: chunk by chunk, those of a chunk one after the other, each padded with
+/// zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Fragments of a chunk in the input.
+    pub sources: usize,
+    /// Fragments of a chunk in the output.
+    pub targets: usize,
+    /// Bytes of a fragment, with its padding.
+    pub fragment: usize,
+    /// Chunks.
+    pub chunks: usize,
+}
+
+impl Layout {
+    pub(super) fn input_bytes(&self) -> usize {
+        self.chunks * self.sources * self.fragment
+    }
+
+    pub(super) fn output_bytes(&self) -> usize {
+        self.chunks * self.targets * self.fragment
+    }
+
+    /// Source number `place` of a chunk in the input.
+    pub(super) fn source_range(&self, chunk: usize, place: usize) -> Range<usize> {
+        let start = (chunk * self.sources + place) * self.fragment;
+        start..start + self.fragment
+    }
+
     /// Copies source number `place` of a chunk to the input; a source shorter than a fragment is filled up with zeros.
-    fn pack(&self, chunk: usize, place: usize, bytes: &[u8], input: &mut [u8]);
+    pub(super) fn pack(&self, chunk: usize, place: usize, bytes: &[u8], input: &mut [u8]) {
+        let (start, padding) = input[self.source_range(chunk, place)].split_at_mut(bytes.len());
+        start.copy_from_slice(bytes);
+        padding.fill(0);
+    }
+
+    /// The sources of each chunk, and the bytes for its targets, of which there are some.
+    pub(super) fn chunks<'a>(
+        &self,
+        input: &'a [u8],
+        output: &'a mut [u8],
+    ) -> impl Iterator<Item = (Vec<&'a [u8]>, Vec<&'a mut [u8]>)> {
+        assert!(input.len() == self.input_bytes() && output.len() == self.output_bytes(), "lengths of {self:?}");
+        // Where fragments have no bytes, or there are none, there is nothing to do.
+        let fragment = self.fragment.max(1);
+        let inputs = input.chunks((self.sources * fragment).max(1));
+        let both = inputs.zip(output.chunks_mut((self.targets * fragment).max(1)));
+        both.map(move |(input, output)| (input.chunks(fragment).collect(), output.chunks_mut(fragment).collect()))
+    }
+}
+
+/// An operation on the fragments of a batch of chunks.
+pub trait Coding: Operation {
+    /// Where fragments lie.
+    fn layout(&self) -> Layout;
+
+    /// Copies source number `place` of a chunk to the input; a source shorter than a fragment is filled up with zeros.
+    fn pack(&self, chunk: usize, place: usize, bytes: &[u8], input: &mut [u8]) {
+        self.layout().pack(chunk, place, bytes, input);
+    }
 
     /// Where result number `row` of a chunk lies in the output.
-    fn target_range(&self, chunk: usize, row: usize) -> Range<usize>;
+    fn target_range(&self, chunk: usize, row: usize) -> Range<usize> {
+        let Layout { targets, fragment, .. } = self.layout();
+        let start = (chunk * targets + row) * fragment;
+        start..start + fragment
+    }
 }
-
-macro_rules! codings {
-    ($($operation:ty),+) => {$(
-        impl Coding for $operation {
-            fn pack(&self, chunk: usize, place: usize, bytes: &[u8], input: &mut [u8]) {
-                self.pack(chunk, place, bytes, input);
-            }
-
-            fn target_range(&self, chunk: usize, row: usize) -> Range<usize> {
-                self.target_range(chunk, row)
-            }
-        }
-    )+};
-}
-
-codings!(Multiply, XorFragments);
 
 fn shared(operation: impl Coding + 'static) -> Arc<dyn Coding> {
     Arc::new(operation)
@@ -62,5 +106,13 @@ pub(crate) fn update(coder: &Coder, index: usize, len: usize, chunks: usize) -> 
     match coder {
         Coder::Rs(code) => Multiply::update(code, index, len, chunks).map(shared),
         Coder::Xor(code) => XorFragments::update(code, index, len, chunks).map(shared),
+    }
+}
+
+/// Expected parity plus actual parity: zero everywhere where they are equal. Sources: all k + m fragments.
+pub(super) fn differences(coder: &Coder, len: usize, chunks: usize) -> Option<Arc<dyn Coding>> {
+    match coder {
+        Coder::Rs(code) => Some(shared(Multiply::differences(code, len, chunks))),
+        Coder::Xor(code) => XorFragments::differences(code, len, chunks).map(shared),
     }
 }

@@ -10,7 +10,8 @@ mod verify;
 mod xor;
 
 pub use boundaries::FindCandidates;
-pub(crate) use coding::{Coding, encode, reconstruct, update};
+pub use coding::{Coding, Layout};
+pub(crate) use coding::{encode, reconstruct, update};
 pub use hash::HashBatch;
 pub use multiply::Multiply;
 pub use roofs::{CopyInside, KernelsAlone, Transfer};

@@ -7,7 +7,7 @@ use crate::erasure::{Code, Matrix};
 use crate::hash::{self, GROUP_BYTES};
 use crate::isa::Isa;
 use crate::runtime::flight::{Flight, Input};
-use crate::runtime::operations::{FindCandidates, HashBatch, Multiply, XorFragments};
+use crate::runtime::operations::{Coding, FindCandidates, HashBatch, Multiply, XorFragments};
 use crate::runtime::{Backend, Buffer, Operation, Pageable, Pool, Stream};
 use crate::testing::test_bytes;
 use crate::xorcode::{Technique, XorCode};

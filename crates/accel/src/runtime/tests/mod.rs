@@ -2,5 +2,5 @@
 
 mod jobs;
 mod kernels;
+mod parity;
 mod roofs;
-mod upkeep;

@@ -2,7 +2,7 @@
 //! its data.
 
 use super::dispatch::{Source, Target, multiply_ragged};
-use super::{Code, EncodeError, UpdateError};
+use super::{Code, CoderError, check_count};
 use crate::isa::Isa;
 
 /// Bytes of each fragment per step, so that scratch space stays in the first-level cache.
@@ -15,14 +15,6 @@ impl Code {
     ///
     /// # Errors
     /// There is no such data fragment, or counts or lengths do not fit.
-    pub fn update(&self, index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) -> Result<(), UpdateError> {
-        self.update_on(Isa::best(), index, old, new, parity)
-    }
-
-    /// [`Code::update`] by the kernels of `isa`; the bytes are the same (P10).
-    ///
-    /// # Errors
-    /// As [`Code::update`].
     pub fn update_on(
         &self,
         isa: Isa,
@@ -30,7 +22,7 @@ impl Code {
         old: &[u8],
         new: &[u8],
         parity: &mut [&mut [u8]],
-    ) -> Result<(), UpdateError> {
+    ) -> Result<(), CoderError> {
         self.check_update(index, old, new, parity)?;
         let mut delta = [0u8; BLOCK_BYTES];
         let mut scratch = vec![0u8; self.m() * BLOCK_BYTES];
@@ -52,21 +44,13 @@ impl Code {
     ///
     /// # Errors
     /// As [`Code::encode`].
-    pub fn verify(&self, data: &[&[u8]], frag_len: usize, parity: &[&[u8]]) -> Result<Vec<usize>, EncodeError> {
-        self.verify_on(Isa::best(), data, frag_len, parity)
-    }
-
-    /// [`Code::verify`] by the kernels of `isa`.
-    ///
-    /// # Errors
-    /// As [`Code::verify`].
     pub fn verify_on(
         &self,
         isa: Isa,
         data: &[&[u8]],
         frag_len: usize,
         parity: &[&[u8]],
-    ) -> Result<Vec<usize>, EncodeError> {
+    ) -> Result<Vec<usize>, CoderError> {
         self.check_encode(data, frag_len, parity)?;
         let mut wrong = vec![false; self.m()];
         let mut scratch = vec![0u8; self.m() * BLOCK_BYTES];
@@ -89,26 +73,28 @@ impl Code {
         let mut targets: Vec<_> = rows.map(|(row, bytes)| Target { row, bytes: &mut bytes[..len] }).collect();
         // Bytes that no source reaches are zero.
         targets.iter_mut().for_each(|t| t.bytes.fill(0));
-        multiply_ragged(isa, self.parity_coefficients(), sources, &mut targets);
+        multiply_ragged(isa, &self.parity, sources, &mut targets);
     }
 
-    fn check_update(&self, index: usize, old: &[u8], new: &[u8], parity: &[&mut [u8]]) -> Result<(), UpdateError> {
+    fn check_update(&self, index: usize, old: &[u8], new: &[u8], parity: &[&mut [u8]]) -> Result<(), CoderError> {
         if index >= self.k() {
-            return Err(UpdateError::Index { index, k: self.k() });
+            return Err(CoderError::Index { index, total: self.k() });
         }
-        if old.len() != new.len() {
-            return Err(UpdateError::DataLength { old: old.len(), new: new.len() });
+        let expected = old.len();
+        if new.len() != expected {
+            return Err(CoderError::Length { what: "the new data of fragment", index, expected, got: new.len() });
         }
-        if parity.len() != self.m() {
-            return Err(UpdateError::ParityCount { expected: self.m(), got: parity.len() });
-        }
-        match parity.iter().position(|p| p.len() != old.len()) {
-            Some(index) => Err(UpdateError::ParityLength { index, got: parity[index].len(), expected: old.len() }),
+        check_count("parity fragments", self.m(), parity.len())?;
+        match parity.iter().position(|p| p.len() != expected) {
+            Some(index) => {
+                Err(CoderError::Length { what: "parity fragment", index, expected, got: parity[index].len() })
+            }
             None => Ok(()),
         }
     }
 }
 
-fn add(sum: &mut [u8], x: &[u8]) {
+/// `sum` ⊕= `x`.
+pub(crate) fn add(sum: &mut [u8], x: &[u8]) {
     sum.iter_mut().zip(x).for_each(|(sum, x)| *sum ^= x);
 }

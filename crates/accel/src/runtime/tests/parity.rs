@@ -6,7 +6,7 @@ use crate::device::{UpdateJob, VerifyJob};
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::isa::Isa;
-use crate::runtime::operations::{Multiply, Verify, XorFragments};
+use crate::runtime::operations::{Coding, Multiply, Verify, XorFragments};
 use crate::runtime::{Options, Runtime, Target};
 use crate::testing::Blocks;
 use crate::testing::test_bytes;
@@ -77,7 +77,7 @@ fn updated(bench: &mut Bench, code: &Any, index: usize, len: usize, sources: &[V
             let output = bench.run(&operation, |input| {
                 for (chunk, list) in sources.iter().enumerate() {
                     let places = list.iter().enumerate();
-                    places.for_each(|(c, bytes)| input[operation.source_range(chunk, c)].copy_from_slice(bytes));
+                    places.for_each(|(c, bytes)| operation.pack(chunk, c, bytes, input));
                 }
             });
             let part = |chunk, row| output[operation.target_range(chunk, row)].to_vec();
@@ -112,7 +112,7 @@ fn update(bench: &mut Bench, rng: &mut StdRng, code: &Any, index: usize, len: us
         let (old, new) = (&before[chunk][index], &after[chunk][index]);
         match code {
             Any::Rs(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut rooms).unwrap(),
-            Any::Xor(code) => code.update(index, old, new, &mut rooms).unwrap(),
+            Any::Xor(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut rooms).unwrap(),
         }
         assert_eq!(*found, by_cpu);
     }
@@ -154,8 +154,8 @@ fn parity_follows_a_changed_fragment_by_xor_alone() {
 /// The parity fragments that each device finds wrong, by chunk.
 fn verified(bench: &mut Bench, code: &Any, len: usize, chunks: &[Vec<Vec<u8>>]) -> Vec<Vec<usize>> {
     let operation = match code {
-        Any::Rs(code) => Verify::rs(code, len, chunks.len()),
-        Any::Xor(code) => Verify::xor(code, len, chunks.len()).unwrap(),
+        Any::Rs(code) => Verify::new(&Coder::Rs(code.clone()), len, chunks.len()).unwrap(),
+        Any::Xor(code) => Verify::new(&Coder::Xor(code.clone()), len, chunks.len()).unwrap(),
     };
     let output = bench.run(&operation, |input| {
         for (chunk, fragments) in chunks.iter().enumerate() {
@@ -218,7 +218,7 @@ fn parity_that_is_not_its_data_s_is_named() {
     }
     for (technique, k, m, w, packet) in XOR_CODES {
         let code = Arc::new(XorCode::new(technique, k, m, w, packet).unwrap());
-        assert!(Verify::xor(&code, w * packet + 8, 1).is_none());
+        assert!(Verify::new(&Coder::Xor(code.clone()), w * packet + 8, 1).is_none());
         for stripes in [0, 1, 3] {
             (0..10).for_each(|_| verify(&mut bench, &mut rng, &Any::Xor(code.clone()), stripes * w * packet, 2));
         }
