@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
-use tessera_wire::data::{GetNodeStatus, NodeStatus};
 use tessera_wire::meta::*;
 use tessera_wire::rpc::Peer;
 use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Role};
@@ -73,7 +72,7 @@ impl Client {
         let context = Context::start(transport, pool, view, Arc::new(options))?;
         let locks = Locks::new(&context);
         let held = Arc::downgrade(&locks);
-        directories.on_disconnect(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
+        let _ = directories.disconnect_hook.set(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
         Ok(Client { context, directories, locks })
     }
 
@@ -91,14 +90,14 @@ impl Client {
     /// the recall. `None`: all leases ended, because the connection was lost. The function must not send requests to
     /// the cluster.
     pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>) + Send + Sync + 'static) {
-        self.directories.on_recall(Box::new(hook));
+        let _ = self.directories.recall_hook.set(Box::new(hook));
     }
 
     /// Registers a function that the client calls with the directories whose delegation the manager recalls. A lost
     /// connection is reported by [`Client::on_recall`] only. The manager waits until the closure in the second argument
     /// is called. Flush the deferred creates of those directories before that, on another thread.
     pub fn on_delegation_recall(&self, hook: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
-        self.directories.on_delegation_recall(Box::new(hook));
+        let _ = self.directories.delegation_recall_hook.set(Box::new(hook));
     }
 
     /// A summary of the cluster's state.
@@ -154,16 +153,6 @@ impl Client {
                 tracing::debug!(%error, "the manager was not told what was computed");
             }
         }
-    }
-
-    /// Asks a node (by id or name) for its status.
-    ///
-    /// # Errors
-    /// There is no such node, or it does not answer.
-    pub fn node_status(&self, node: &str) -> Result<NodeStatus, Error> {
-        let node_id = self.node_id(node)?;
-        let timeout_ms = self.context.options.get_timeout_ms;
-        self.context.ask_once(Peer::Node(node_id), &GetNodeStatus {}, timeout_ms).map_err(Error::Cluster)
     }
 
     fn node_id(&self, id_or_name: &str) -> Result<u64, Error> {

@@ -11,7 +11,7 @@ use crate::workers::Workers;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::BufferPool;
 use tessera_wire::meta::{CloseSession, GetMap};
 use tessera_wire::rpc::{Answer, Call, Peer};
@@ -106,12 +106,12 @@ impl Context {
     /// Gives up every session, and waits at most `limit` until the manager knows of all that ended. Returns whether it
     /// does.
     pub fn close_all(self: &Arc<Self>, limit: Duration) -> bool {
-        let deadline = std::time::Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         let sessions: Vec<Arc<dyn DriverHandle>> = self.drivers.lock().iter().filter_map(Weak::upgrade).collect();
         sessions.iter().for_each(|driver| driver.clone().cancel());
         self.release_preallocated();
         while self.pending_closes.load(Ordering::Acquire) > 0 || sessions.iter().any(|driver| !driver.is_finished()) {
-            if std::time::Instant::now() >= deadline {
+            if Instant::now() >= deadline {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -151,19 +151,20 @@ impl Context {
 
     /// Sends a request to the manager, and repeats it (P8) until it answers or the deadline passes.
     pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
-        let started = std::time::Instant::now();
-        for attempt in 1.. {
-            match self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms) {
-                Err(error) if error.is_retryable() => {
-                    if started.elapsed() >= Duration::from_millis(self.options.manager_deadline_ms) {
-                        return Err(error);
-                    }
-                    std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempt) as u64));
-                }
+        self.retry(|| self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms))
+    }
+
+    /// Repeats an attempt with pauses, until it succeeds, repeating is useless, or the deadline passes.
+    pub fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        let deadline = Instant::now() + Duration::from_millis(self.options.manager_deadline_ms);
+        let mut attempts = 0;
+        loop {
+            match attempt() {
+                Err(error) if error.is_retryable() && Instant::now() < deadline => attempts += 1,
                 done => return done,
             }
+            std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempts) as u64));
         }
-        unreachable!("the loop has no end of its own")
     }
 
     /// Fetches a newer cluster map into the view.

@@ -307,7 +307,7 @@ impl Inodes<'_> {
         mtime_ns: i64,
     ) -> Result<WriteDone, FileError> {
         let size = Some(bytes.len() as u64);
-        let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..params(ino, false) };
+        let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..write_params(ino, false) };
         crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 
@@ -324,7 +324,7 @@ impl Inodes<'_> {
             size_hint_bytes: Some(bytes.len() as u64),
             mtime_ns,
             owner,
-            ..params(ino, false)
+            ..write_params(ino, false)
         };
         crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
@@ -335,7 +335,7 @@ impl Inodes<'_> {
     /// # Errors
     /// There is no such file, or the manager refuses or does not answer.
     pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, FileError> {
-        WriteHandle::open(&self.client.context, params(ino, patch), Cancel::default())
+        WriteHandle::open(&self.client.context, write_params(ino, patch), Cancel::default())
     }
 
     /// As [`Inodes::open_write`], for a compare and swap: the commit is refused (`VersionConflict`) unless `version`
@@ -344,12 +344,13 @@ impl Inodes<'_> {
     /// # Errors
     /// As [`Inodes::open_write`].
     pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, FileError> {
-        let params = WriteParams { if_version: Some(version), ..params(ino, patch) };
+        let params = WriteParams { if_version: Some(version), ..write_params(ino, patch) };
         WriteHandle::open(&self.client.context, params, Cancel::default())
     }
 }
 
-fn params(ino: u64, patch: bool) -> WriteParams {
+/// The parameters of a write of a file without conditions.
+pub(crate) fn write_params(ino: u64, patch: bool) -> WriteParams {
     WriteParams {
         file: format!("inode {ino}"),
         target: Target::Inode(ino),

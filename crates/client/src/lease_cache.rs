@@ -21,9 +21,9 @@ pub(crate) struct Directory {
 #[derive(Default)]
 pub(crate) struct DirectoryCache {
     entries: Mutex<Entries>,
-    recall_hook: OnceLock<RecallHook>,
-    delegation_recall_hook: OnceLock<DelegationRecallHook>,
-    disconnected: OnceLock<DisconnectHook>,
+    pub recall_hook: OnceLock<RecallHook>,
+    pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
+    pub disconnect_hook: OnceLock<DisconnectHook>,
 }
 
 /// Called when a connection is lost.
@@ -88,25 +88,16 @@ impl DirectoryCache {
         entries.by_path.retain(|_, cached| !cached.inos.iter().any(|ino| inos.contains(ino)));
     }
 
-    /// Registers the hook for recalled leases; the first call wins.
-    pub fn on_recall(&self, recall_hook: RecallHook) {
-        let _ = self.recall_hook.set(recall_hook);
-    }
-
-    /// Registers the hook for recalled delegations; the first call wins.
-    pub fn on_delegation_recall(&self, recall_hook: DelegationRecallHook) {
-        let _ = self.delegation_recall_hook.set(recall_hook);
-    }
-
-    /// Registers the hook for a lost connection.
-    pub fn on_disconnect(&self, recall_hook: DisconnectHook) {
-        let _ = self.disconnected.set(recall_hook);
-    }
-
     fn notify(&self, inos: Option<&[u64]>) {
         if let Some(recall_hook) = self.recall_hook.get() {
             recall_hook(inos);
         }
+    }
+
+    /// Drops everything that came under leases.
+    fn recall_all(&self) {
+        self.clear();
+        self.notify(None);
     }
 
     /// Empties the cache: this client changed names itself, and the manager recalls no leases for its own changes.
@@ -139,26 +130,21 @@ impl Service for RecallService {
                     return recall_hook(request.delegated_dirs, Box::new(answer));
                 }
             }
-            Err(_) => {
-                self.0.clear();
-                self.0.notify(None);
-            }
+            Err(_) => self.0.recall_all(),
         }
         answer();
     }
 
     /// The manager counts all leases as given back when the stream ends, so the cache must be empty before.
     fn closing(&self) {
-        self.0.clear();
-        self.0.notify(None);
+        self.0.recall_all();
     }
 
     fn closed(&self, _connection: &Arc<Connection>) {
         // The manager may have closed it, with a recall in flight.
-        self.0.clear();
-        self.0.notify(None);
-        if let Some(disconnected) = self.0.disconnected.get() {
-            disconnected();
+        self.0.recall_all();
+        if let Some(disconnect_hook) = self.0.disconnect_hook.get() {
+            disconnect_hook();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! is.
 
 use crate::client::Client;
+use crate::view::View;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tessera_stripe::ClassLayout;
@@ -93,7 +94,7 @@ pub struct LocatedFragment {
 }
 
 /// The state of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FileState {
     /// Version id.
     pub version: u64,
@@ -153,13 +154,8 @@ impl Located {
             version_number: self.version_number,
             logical_bytes: self.size_bytes,
             unique_bytes: self.new_bytes,
-            stored_bytes: 0,
-            chunks: 0,
-            chunks_full: 0,
-            chunks_reduced: 0,
-            chunks_lost: 0,
-            classes: Vec::new(),
             last_verified_ns: self.last_verified_ns(),
+            ..FileState::default()
         };
         let (mut seen, mut classes) = (BTreeSet::new(), BTreeSet::new());
         for extent in self.extents.iter().filter(|e| e.chunk_id != 0) {
@@ -183,10 +179,13 @@ impl Located {
 
 impl Client {
     pub(crate) fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
-        let (opened, (extents, chunks, classes)) = self.extents_of(ino, 0)?;
-        let pg_ids: Vec<u64> = chunks.values().map(|c| c.pg_id).collect::<BTreeSet<_>>().into_iter().collect();
-        let map = self.context.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?;
-        let places = Places::new(&map);
+        let (opened, listed) = self.extents_of(ino, 0)?;
+        let pg_ids: BTreeSet<u64> = listed.chunks.iter().map(|c| c.pg_id).collect();
+        let pg_ids = pg_ids.into_iter().collect();
+        let mut view = View::default();
+        view.merge(&self.context.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?, true);
+        listed.classes.iter().for_each(|class| view.add_class(class));
+        let chunks: HashMap<u64, &ChunkInfo> = listed.chunks.iter().map(|c| (c.chunk_id, c)).collect();
         let version = opened.version.unwrap_or_default();
         Ok(Located {
             ino,
@@ -195,104 +194,67 @@ impl Client {
             size_bytes: version.size_bytes,
             new_bytes: version.new_bytes,
             committed_ns: version.committed_ns,
-            extents: extents.iter().map(|extent| places.locate(extent, &chunks, &classes)).collect(),
+            extents: listed.extents.iter().map(|e| locate(&view, e, chunks.get(&e.chunk_id).copied())).collect(),
         })
     }
 
-    /// A version (0: the current one), all its extents, and their chunks and classes.
-    pub(crate) fn extents_of(&self, ino: u64, version: u64) -> Result<(OpenReadReply, Extents), WireError> {
-        let opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
-        let listed = self.all_extents(&opened);
+    /// A version (0: the current one), and all its extents with their chunks and classes.
+    pub(crate) fn extents_of(&self, ino: u64, version: u64) -> Result<(OpenReadReply, ListExtentsReply), WireError> {
+        let mut opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
+        let (session_id, size_bytes) = (opened.session_id, opened.version.as_ref().map_or(0, |v| v.size_bytes));
+        let mut all = opened.extents.take().unwrap_or_default();
+        let mut listed = Ok(());
+        while all.next_offset < size_bytes && !all.extents.is_empty() && listed.is_ok() {
+            let (offset, len_bytes) = (all.next_offset, size_bytes - all.next_offset);
+            let page = self.context.ask(&ListExtents { session_id, offset, len_bytes, known_map_version: 0 });
+            listed = page.map(|page| {
+                all.extents.extend(page.extents);
+                all.chunks.extend(page.chunks);
+                all.classes.extend(page.classes);
+                // A page that does not advance would be requested forever.
+                all.next_offset = if page.next_offset > offset { page.next_offset } else { size_bytes };
+            });
+        }
         // A lost answer does no harm; a session that is not closed expires.
-        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
-        Ok((opened, listed?))
-    }
-
-    fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
-        let size_bytes = opened.version.as_ref().map_or(0, |v| v.size_bytes);
-        let (mut extents, mut chunks, mut classes) = (Vec::new(), HashMap::new(), HashMap::new());
-        let mut page = opened.extents.clone().unwrap_or_default();
-        loop {
-            let next = page.next_offset;
-            extents.extend(std::mem::take(&mut page.extents));
-            chunks.extend(page.chunks.drain(..).map(|c| (c.chunk_id, c)));
-            classes.extend(page.classes.drain(..).map(|c| (c.class_id, c)));
-            if next >= size_bytes || extents.is_empty() {
-                return Ok((extents, chunks, classes));
-            }
-            let (session_id, len_bytes) = (opened.session_id, size_bytes - next);
-            let reply = self.context.ask(&ListExtents { session_id, offset: next, len_bytes, known_map_version: 0 })?;
-            if reply.next_offset <= next {
-                return Ok((extents, chunks, classes));
-            }
-            page = reply;
-        }
+        let _ = self.context.ask(&CloseSession { session_id });
+        listed.map(|()| (opened, all))
     }
 }
 
-type Extents = (Vec<Extent>, HashMap<u64, ChunkInfo>, HashMap<u32, ClassInfo>);
-
-/// The cluster map with indexes.
-struct Places<'a> {
-    map: &'a ClusterMap,
-    nodes: HashMap<u64, &'a tessera_wire::NodeInfo>,
-    disks: HashMap<u64, &'a tessera_wire::DiskInfo>,
-    groups: HashMap<u64, &'a tessera_wire::PgInfo>,
+fn locate(view: &View, extent: &Extent, chunk: Option<&ChunkInfo>) -> LocatedExtent {
+    let class = chunk.and_then(|c| view.class(c.class_id));
+    let fragments = match (chunk, &class, chunk.and_then(|c| view.pg(c.pg_id))) {
+        (Some(chunk), Some(class), Some(pg)) => {
+            let members = (0..class.fragments()).zip(&pg.members);
+            members.map(|(number, member)| locate_fragment(view, class, number, member.disk_id, chunk)).collect()
+        }
+        _ => Vec::new(),
+    };
+    LocatedExtent {
+        offset: extent.offset,
+        len_bytes: extent.len_bytes,
+        chunk_id: extent.chunk_id,
+        chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
+        class: class.as_ref().map(|c| c.spec.clone()).unwrap_or_default(),
+        needed: class.as_ref().map_or(0, |c| c.k),
+        fragments,
+        coding: class.map(|c| c.info().clone()).unwrap_or_default(),
+    }
 }
 
-impl<'a> Places<'a> {
-    fn new(map: &'a ClusterMap) -> Self {
-        Places {
-            map,
-            nodes: map.nodes.iter().map(|n| (n.node_id, n)).collect(),
-            disks: map.disks.iter().map(|d| (d.disk_id, d)).collect(),
-            groups: map.pgs.iter().map(|g| (g.pg_id, g)).collect(),
-        }
-    }
-
-    fn locate(
-        &self,
-        extent: &Extent,
-        chunks: &HashMap<u64, ChunkInfo>,
-        classes: &HashMap<u32, ClassInfo>,
-    ) -> LocatedExtent {
-        let chunk = chunks.get(&extent.chunk_id);
-        let class = chunk.and_then(|c| {
-            classes.get(&c.class_id).or_else(|| self.map.classes.iter().find(|k| k.class_id == c.class_id))
-        });
-        let fragments = chunk.and_then(|c| Some((c, self.groups.get(&c.pg_id)?, class?)));
-        let fragments = fragments.map(|(chunk, group, class)| {
-            let members = group.members.iter().enumerate().take(class.fragments() as usize);
-            members.map(|(i, member)| self.fragment((class, i as u32), member.disk_id, chunk)).collect()
-        });
-        LocatedExtent {
-            offset: extent.offset,
-            len_bytes: extent.len_bytes,
-            chunk_id: extent.chunk_id,
-            chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
-            class: class.map(|c| c.spec.clone()).unwrap_or_default(),
-            needed: class.map_or(0, |c| c.k),
-            fragments: fragments.unwrap_or_default(),
-            coding: class.cloned().unwrap_or_default(),
-        }
-    }
-
-    fn fragment(&self, (class, fragment): (&ClassInfo, u32), disk_id: u64, chunk: &ChunkInfo) -> LocatedFragment {
-        let disk = self.disks.get(&disk_id);
-        let node = disk.and_then(|d| self.nodes.get(&d.node_id));
-        let serves =
-            |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining | Health::Drained));
-        let up = node.is_some_and(|n| serves(n.health)) && disk.is_some_and(|d| serves(d.health));
-        LocatedFragment {
-            fragment,
-            holds: Holds::of(class, fragment),
-            node: node.map(|n| n.name.clone()).unwrap_or_default(),
-            host: node.map(|n| n.host.clone()).unwrap_or_default(),
-            address: node.map(|n| n.address.clone()).unwrap_or_default(),
-            disk_id,
-            readable: up && !chunk.missing.contains(&fragment),
-            verified_ns: disk.map_or(0, |d| d.verified_ns),
-        }
+fn locate_fragment(view: &View, class: &ClassInfo, fragment: u32, disk_id: u64, chunk: &ChunkInfo) -> LocatedFragment {
+    let disk = view.disk(disk_id).cloned().unwrap_or_default();
+    let node = view.node(disk.node_id).cloned().unwrap_or_default();
+    let serves = |health: Health| matches!(health, Health::Up | Health::Draining | Health::Drained);
+    LocatedFragment {
+        fragment,
+        holds: Holds::of(class, fragment),
+        readable: serves(node.health()) && serves(disk.health()) && !chunk.missing.contains(&fragment),
+        node: node.name,
+        host: node.host,
+        address: node.address,
+        disk_id,
+        verified_ns: disk.verified_ns,
     }
 }
 

@@ -127,15 +127,11 @@ impl StorePath {
 
     /// Enough of the path to recognise it in a message: a long path loses its middle.
     pub fn brief(&self) -> String {
-        const MOST_CHARS: usize = 400;
-        let text = self.to_string();
-        let chars = text.chars().count();
-        if chars <= MOST_CHARS {
-            return text;
+        let chars: Vec<char> = self.to_string().chars().collect();
+        match chars.len() {
+            0..=400 => chars.iter().collect(),
+            len => format!("{}…{}", String::from_iter(&chars[..200]), String::from_iter(&chars[len - 100..])),
         }
-        let head: String = text.chars().take(MOST_CHARS / 2).collect();
-        let tail: String = text.chars().skip(chars - MOST_CHARS / 4).collect();
-        format!("{head}…{tail}")
     }
 
     /// Whether `self` is `other` or an ancestor of it.
@@ -179,13 +175,6 @@ impl fmt::Display for StorePath {
 impl fmt::Debug for StorePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
-    }
-}
-
-impl std::str::FromStr for StorePath {
-    type Err = PathError;
-    fn from_str(text: &str) -> Result<Self, PathError> {
-        Self::parse(text)
     }
 }
 

@@ -75,26 +75,18 @@ impl Client {
         Inodes { client: self, want_leases: false }
     }
 
-    fn resolve_with(&self, path: &StorePath, want_lease: bool) -> Result<Entry, Error> {
+    fn resolve(&self, path: &StorePath, want_lease: bool) -> Result<Entry, Error> {
         let request = Resolve { start: 1, components: path.components().to_vec(), want_lease };
         at("resolve", path, self.context.ask(&request))
-    }
-
-    /// The inode at a path, with its hints.
-    ///
-    /// # Errors
-    /// There is nothing at this path, or the manager does not answer. All calls by path fail for these two reasons,
-    /// and when the manager refuses the operation.
-    pub fn resolve(&self, path: &StorePath) -> Result<Entry, Error> {
-        self.resolve_with(path, false)
     }
 
     /// Attributes of the inode at a path.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// There is nothing at this path, or the manager does not answer. All calls by path fail for these two reasons,
+    /// and when the manager refuses the operation.
     pub fn stat(&self, path: &StorePath) -> Result<Attr, Error> {
-        Ok(self.resolve(path)?.attr.unwrap_or_default())
+        Ok(self.resolve(path, false)?.attr.unwrap_or_default())
     }
 
     fn ino(&self, path: &StorePath) -> Result<u64, Error> {
@@ -108,7 +100,7 @@ impl Client {
             Err(recalls) => recalls,
         };
         let asked = Instant::now();
-        let entry = self.resolve_with(path, true)?;
+        let entry = self.resolve(path, true)?;
         self.directories.insert(path, &entry, asked, recalls);
         let ino = entry.attr.as_ref().map_or(0, |attr| attr.ino);
         Ok(Directory { ino, hints: entry.hints })
@@ -130,7 +122,7 @@ impl Client {
     /// A page of a directory: names after `after` in byte order, and whether there are more.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn list_page(&self, path: &StorePath, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
         let ino = self.directory(path)?.ino;
         at("list", path, self.unleased().list(ino, after))
@@ -139,7 +131,7 @@ impl Client {
     /// All entries of a directory, in byte order of names.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn list(&self, path: &StorePath) -> Result<Vec<Dirent>, Error> {
         let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
         loop {
@@ -156,7 +148,7 @@ impl Client {
     /// Makes a directory, with its parent's hints; with `exist_ok`, an existing directory is fine.
     ///
     /// # Errors
-    /// The name is taken, or as [`Client::resolve`] of the directory above.
+    /// The name is taken, or as [`Client::stat`] of the directory above.
     pub fn mkdir(&self, path: &StorePath, exist_ok: bool) -> Result<Attr, Error> {
         if path.is_root() && exist_ok {
             return self.stat(path);
@@ -187,7 +179,7 @@ impl Client {
     /// Removes a file's name, or an empty directory.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; or the directory is not empty.
+    /// As [`Client::stat`]; or the directory is not empty.
     pub fn unlink(&self, path: &StorePath, directory: bool) -> Result<(), Error> {
         let (parent, name) = self.place(path)?;
         self.changed("remove", path, self.unleased().unlink(parent.ino, &name, directory)).map(drop)
@@ -239,7 +231,7 @@ impl Client {
     /// Moves a name; an existing target is replaced unless `no_replace`. Hints stay with the file.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; or the target is taken and cannot be replaced.
+    /// As [`Client::stat`]; or the target is taken and cannot be replaced.
     pub fn rename(&self, from: &StorePath, to: &StorePath, no_replace: bool) -> Result<(), Error> {
         let (from_parent, from_name) = self.place(from)?;
         let (to_parent, to_name) = self.place(to)?;
@@ -251,7 +243,7 @@ impl Client {
     /// Adds a name to a file.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; or the name is taken.
+    /// As [`Client::stat`]; or the name is taken.
     pub fn link(&self, file: &StorePath, path: &StorePath) -> Result<Attr, Error> {
         let ino = self.ino(file)?;
         let (parent, name) = self.place(path)?;
@@ -261,7 +253,7 @@ impl Client {
     /// Makes a symbolic link at `path` to `target`.
     ///
     /// # Errors
-    /// As [`Client::resolve`] of the directory above; or the name is taken.
+    /// As [`Client::stat`] of the directory above; or the name is taken.
     pub fn symlink(&self, target: &[u8], path: &StorePath) -> Result<Attr, Error> {
         let (parent, name) = self.place(path)?;
         at("symlink", path, self.unleased().symlink(parent.ino, &name, target, 0, 0))
@@ -288,7 +280,7 @@ impl Client {
     /// Changes attributes.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn set_attr(&self, path: &StorePath, new: NewAttr) -> Result<Attr, Error> {
         let ino = self.ino(path)?;
         Ok(at("change", path, self.unleased().set_attr(ino, new))?.attr.unwrap_or_default())
@@ -297,7 +289,7 @@ impl Client {
     /// All extended attributes, hints included.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn xattrs(&self, path: &StorePath) -> Result<Vec<Xattr>, Error> {
         at("list attributes of", path, self.unleased().xattrs(self.ino(path)?))
     }
@@ -305,7 +297,7 @@ impl Client {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; or the attribute is a hint with an invalid value.
+    /// As [`Client::stat`]; or the attribute is a hint with an invalid value.
     pub fn set_xattr(&self, path: &StorePath, name: &str, value: &[u8]) -> Result<(), Error> {
         let ino = self.ino(path)?;
         self.changed("set an attribute of", path, self.unleased().set_xattr(ino, name, value, false, false))
@@ -314,7 +306,7 @@ impl Client {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// As [`Client::resolve`]; or there is no such attribute.
+    /// As [`Client::stat`]; or there is no such attribute.
     pub fn remove_xattr(&self, path: &StorePath, name: &str) -> Result<(), Error> {
         let ino = self.ino(path)?;
         self.changed("remove an attribute of", path, self.unleased().remove_xattr(ino, name))
@@ -323,16 +315,16 @@ impl Client {
     /// Hints set on a file or directory: name and value.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn hints(&self, path: &StorePath) -> Result<Vec<(String, String)>, Error> {
-        Ok(self.resolve(path)?.hints.into_iter().map(|hint| (hint.name, hint.value)).collect())
+        Ok(self.resolve(path, false)?.hints.into_iter().map(|hint| (hint.name, hint.value)).collect())
     }
 
     /// Sets hints (name without `user.tessera.`, value); an empty value removes the hint. All are checked before
     /// anything is changed (P14).
     ///
     /// # Errors
-    /// A hint is invalid, or as [`Client::resolve`].
+    /// A hint is invalid, or as [`Client::stat`].
     pub fn set_hints(&self, path: &StorePath, hints: &[(String, String)]) -> Result<(), Error> {
         let (removed, set): (Vec<_>, Vec<_>) = hints.iter().cloned().partition(|(_, value)| value.is_empty());
         let xattr = |name: &str| format!("{}{name}", tessera_policy::PREFIX);
@@ -349,7 +341,7 @@ impl Client {
     /// Versions of a file, oldest first.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn versions(&self, path: &StorePath) -> Result<Vec<VersionInfo>, Error> {
         at("list versions of", path, self.unleased().versions(self.ino(path)?))
     }
@@ -357,7 +349,7 @@ impl Client {
     /// Where the fragments of a file's current version are.
     ///
     /// # Errors
-    /// As [`Client::resolve`].
+    /// As [`Client::stat`].
     pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
         at("locate", path, self.unleased().locate(self.ino(path)?))
     }

@@ -5,13 +5,12 @@
 //! version.
 
 use crate::error::{Cause, Error, FileError};
-use crate::inodes::Inodes;
+use crate::inodes::{Inodes, write_params};
 use crate::read::ReadHandle;
-use crate::write::core::{Target, WriteDone, WriteParams};
+use crate::write::core::{WriteDone, WriteParams};
 use crate::write::input::Source;
 use crate::write::{Cancel, ProgressFn};
 use std::io::{self, Read};
-use tessera_wire::meta::CommitMode;
 
 /// Attempts on a file that other clients keep writing.
 const ATTEMPTS: u32 = 4;
@@ -48,17 +47,12 @@ impl Inodes<'_> {
         let opened = from.opened();
         let size_bytes = from.len_bytes();
         let params = WriteParams {
-            file: format!("inode {ino}"),
-            target: Target::Inode(ino),
-            hints: Vec::new(),
-            mode: CommitMode::Replace,
             if_version: Some(opened.version.version),
             size_hint_bytes: Some(size_bytes),
-            expect_policy: None,
             mtime_ns: opened.attr.mtime_ns,
-            owner: Default::default(),
             want_lease: false,
             content: if opened.attr.version == opened.version.version { opened.attr.content } else { 0 },
+            ..write_params(ino, false)
         };
         let mut reader = InOrder { from, at: 0 };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };

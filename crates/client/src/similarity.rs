@@ -41,8 +41,8 @@ impl Client {
         let mut previous = HashSet::new();
         let mut found = Vec::new();
         for version in versions {
-            let (_, (extents, ..)) = self.extents_of(ino, version.version).map_err(refused)?;
-            let data = extents.iter().filter(|extent| extent.chunk_id != 0);
+            let (_, listed) = self.extents_of(ino, version.version).map_err(refused)?;
+            let data = listed.extents.iter().filter(|extent| extent.chunk_id != 0);
             let bytes: Bytes = data.map(|extent| (extent.chunk_id, extent.len_bytes)).collect();
             found.push(compare(version, &bytes, &previous));
             previous = bytes.into_iter().map(|(chunk, _)| chunk).collect();

@@ -99,9 +99,14 @@ impl View {
         self.classes.get(&class_id).cloned()
     }
 
+    /// A disk.
+    pub fn disk(&self, disk_id: u64) -> Option<&DiskInfo> {
+        self.disks.get(&disk_id).map(|d| &d.value)
+    }
+
     /// Node that serves a disk.
     pub fn node_of(&self, disk_id: u64) -> Option<u64> {
-        self.disks.get(&disk_id).map(|d| d.value.node_id)
+        self.disk(disk_id).map(|disk| disk.node_id)
     }
 
     /// A node.
@@ -130,17 +135,17 @@ impl View {
 
     /// How suitable `disk_id` is for reading now.
     pub fn readiness(&self, disk_id: u64, now_ns: i64) -> Readiness {
-        let Some(disk) = self.disks.get(&disk_id) else { return Readiness::Down };
-        let node = self.nodes.get(&disk.value.node_id).map(|n| n.value.health());
-        let worst = |health: Health| match health {
-            Health::Up | Health::Unknown => Readiness::Good,
-            Health::Draining => Readiness::Good,
+        let Some((disk, node)) = self.disk(disk_id).and_then(|disk| Some((disk, self.node(disk.node_id)?))) else {
+            return Readiness::Down;
+        };
+        let by_health = |health: Health| match health {
+            Health::Up | Health::Draining | Health::Unknown => Readiness::Good,
             Health::Drained => Readiness::Doubtful,
             Health::Down | Health::Out => Readiness::Down,
         };
-        let by_map = worst(disk.value.health()).max(node.map_or(Readiness::Down, worst));
-        let suspect = self.suspects.get(&disk.value.node_id).is_some_and(|until| *until > now_ns);
-        if suspect { by_map.max(Readiness::Doubtful) } else { by_map }
+        let suspect = self.suspects.get(&node.node_id).is_some_and(|until| *until > now_ns);
+        let by_answers = if suspect { Readiness::Doubtful } else { Readiness::Good };
+        by_health(disk.health()).max(by_health(node.health())).max(by_answers)
     }
 
     /// Notes that a node did not answer.

@@ -39,9 +39,6 @@ pub trait WriteHoles: Write {
     fn hole(&mut self, len_bytes: u64) -> std::io::Result<()>;
 }
 
-/// The zeros that [`Sink::Lend`] gets for holes.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
 /// What readers see.
 #[derive(Default)]
 pub(crate) struct ReadStatus {
@@ -190,8 +187,8 @@ impl ReadHandle {
                 Ok(None) => break Ok(done),
                 Err(error) => break Err(error),
                 Ok(Some(delivery)) => {
-                    if let Err(message) = sink.take(done, &delivery) {
-                        break Err(Cause::Output(message).of(&self.file));
+                    if let Err(error) = sink.take(done, &delivery) {
+                        break Err(Cause::Output(error.to_string()).of(&self.file));
                     }
                     let bytes = delivery.len_bytes();
                     drop(delivery);
@@ -241,48 +238,26 @@ impl Drop for ReadHandle {
 
 impl Sink<'_> {
     /// Takes a delivery that starts `at` bytes from the start of the read.
-    fn take(&mut self, at: u64, delivery: &Delivery) -> Result<(), String> {
-        match (self, delivery) {
-            (Sink::Slice(out), delivery) => {
-                let (from, to) = (at as usize, at as usize + delivery.len_bytes() as usize);
-                let len = out.len();
-                let mut room = out.get_mut(from..to).ok_or_else(|| format!("no room for {to} bytes in {len}"))?;
-                match delivery {
-                    Delivery::Zeros(_) => room.fill(0),
-                    Delivery::Bytes(parts) => {
-                        for part in parts {
-                            let (here, rest) = room.split_at_mut(part.len());
-                            here.copy_from_slice(part);
-                            room = rest;
-                        }
-                    }
-                }
-                Ok(())
-            }
-            (Sink::Lend(take), Delivery::Bytes(parts)) => {
-                parts.iter().try_for_each(|part| take(part.clone())).map_err(|e| e.to_string())
-            }
-            (Sink::Lend(take), Delivery::Zeros(len)) => {
-                let mut left = *len as usize;
-                while left > 0 {
-                    let piece = Bytes::from_static(&ZEROS[..left.min(ZEROS.len())]);
-                    left -= piece.len();
-                    take(piece).map_err(|e| e.to_string())?;
-                }
-                Ok(())
-            }
-            (Sink::Writer(writer), Delivery::Bytes(parts)) => {
-                parts.iter().try_for_each(|part| writer.write_all(part)).map_err(|e| e.to_string())
-            }
-            (Sink::Sparse(file), Delivery::Bytes(parts)) => {
-                parts.iter().try_for_each(|part| file.write_all(part)).map_err(|e| e.to_string())
-            }
-            (Sink::Sparse(file), Delivery::Zeros(len)) => file.hole(*len).map_err(|e| e.to_string()),
-            (Sink::Writer(writer), Delivery::Zeros(len)) => {
-                std::io::copy(&mut std::io::Read::take(std::io::repeat(0), *len), writer).map_err(|e| e.to_string())?;
-                Ok(())
-            }
+    fn take(&mut self, at: u64, delivery: &Delivery) -> std::io::Result<()> {
+        if let (Sink::Sparse(file), Delivery::Zeros(len)) = (&mut *self, delivery) {
+            return file.hole(*len);
         }
+        let mut at = at as usize;
+        delivery.try_for_each(|part| {
+            let from = at;
+            at += part.len();
+            match self {
+                Sink::Slice(out) => {
+                    let len = out.len();
+                    let no_room = || std::io::Error::other(format!("no room for {at} bytes in {len}"));
+                    out.get_mut(from..at).ok_or_else(no_room)?.copy_from_slice(&part);
+                    Ok(())
+                }
+                Sink::Lend(take) => take(part),
+                Sink::Writer(writer) => writer.write_all(&part),
+                Sink::Sparse(file) => file.write_all(&part),
+            }
+        })
     }
 }
 

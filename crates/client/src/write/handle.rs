@@ -50,17 +50,12 @@ impl WriteHandle {
         self.size_bytes
     }
 
-    /// Whether the file is empty.
-    pub fn is_empty(&self) -> bool {
-        self.size_bytes == 0
-    }
-
     /// Writes after the last written byte.
     ///
     /// # Errors
     /// As [`WriteHandle::write_at`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.write_at(self.run_at + self.run.len() as u64, bytes)
+        self.write_at(self.run_at + self.run.len as u64, bytes)
     }
 
     /// Writes at an offset. Only a handle that patches may go back or leave gaps; bytes past the file's end that are
@@ -69,13 +64,13 @@ impl WriteHandle {
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        let here = self.run_at + self.run.len() as u64;
+        let here = self.run_at + self.run.len as u64;
         if offset != here {
             if self.mode != CommitMode::Patch && offset < here {
                 let message = format!("write at {offset} after {here}: open the file to patch it");
                 return Err(Cause::Input(message).of(&self.writer.file));
             }
-            self.end_run()?;
+            self.cut_run(true)?;
             if self.mode != CommitMode::Patch {
                 self.hole(here, offset)?;
             }
@@ -83,15 +78,14 @@ impl WriteHandle {
         }
         let end = offset + bytes.len() as u64;
         // Extents of one commit may not overlap: commit the earlier bytes first.
-        let overlaps = |(start, stop): (&u64, &u64)| *start < end && *stop > offset;
-        if self.written.range(..end).next_back().is_some_and(overlaps) {
+        if self.written.range(..end).next_back().is_some_and(|(_, stop)| *stop > offset) {
             self.sync()?;
             self.run_at = offset;
         }
         self.size_bytes = self.size_bytes.max(end);
         let mut rest = bytes;
         while !rest.is_empty() {
-            let room = RUN_BYTES - self.run.len();
+            let room = RUN_BYTES - self.run.len;
             let (now, later) = rest.split_at(rest.len().min(room));
             self.run.push(now);
             rest = later;
@@ -108,11 +102,10 @@ impl WriteHandle {
     /// # Errors
     /// As [`WriteHandle::write_at`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
-        let here = self.run_at + self.run.len() as u64;
-        if offset == here {
-            return Ok(());
+        match offset == self.run_at + self.run.len as u64 {
+            true => Ok(()),
+            false => self.write_at(offset, &[]),
         }
-        self.write_at(offset, &[])
     }
 
     /// Changes the file's length; growing it adds a hole.
@@ -127,7 +120,7 @@ impl WriteHandle {
         if size_bytes == self.size_bytes {
             return Ok(());
         }
-        if self.run.len() > 0 || !self.written.is_empty() {
+        if self.run.len > 0 || !self.written.is_empty() {
             self.sync()?;
         }
         self.size_bytes = size_bytes;
@@ -149,7 +142,7 @@ impl WriteHandle {
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
     pub fn sync(&mut self) -> Result<WriteDone, FileError> {
-        self.end_run()?;
+        self.cut_run(true)?;
         let done = self.writer.finish(self.size_bytes, true)?;
         self.set_mtime(0);
         self.set_content(0);
@@ -165,7 +158,7 @@ impl WriteHandle {
     /// # Errors
     /// As [`WriteHandle::sync`].
     pub fn finish(mut self) -> Result<WriteDone, FileError> {
-        self.end_run()?;
+        self.cut_run(true)?;
         self.writer.finish(self.size_bytes, false)
     }
 
@@ -177,13 +170,9 @@ impl WriteHandle {
         Ok(())
     }
 
-    fn end_run(&mut self) -> Result<(), FileError> {
-        self.cut_run(true)
-    }
-
     /// Hands over the finished chunks of the run; all of it if it ends here.
     fn cut_run(&mut self, last: bool) -> Result<(), FileError> {
-        if self.run.len() == 0 {
+        if self.run.len == 0 {
             return Ok(());
         }
         // Each run is cut as its own stream, from its start, wherever it is in the file.
@@ -193,6 +182,8 @@ impl WriteHandle {
         let start = self.run_at;
         for (offset, data) in chunks {
             let (from, to) = (start + offset, start + offset + data.len() as u64);
+            let before = self.written.range(..to).next_back().filter(|(_, end)| **end > from);
+            assert!(before.is_none(), "bytes {from} to {to} are cut again, after {before:?}");
             self.written.insert(from, to);
             self.writer.add(from, data)?;
             self.run_at = to;
@@ -210,53 +201,32 @@ const SHORT_RUN_BYTES: usize = 256 << 10;
 /// Consecutive bytes in pooled memory: fresh pages cost more than copying into used ones.
 struct Run {
     pool: BufferPool,
-    buffer: Option<PooledBuf>,
+    buffer: PooledBuf,
     len: usize,
 }
 
 impl Run {
     fn new(pool: BufferPool) -> Run {
-        Run { pool, buffer: None, len: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.len
+        Run { buffer: pool.get(0), pool, len: 0 }
     }
 
     /// Appends bytes; the run holds at most [`RUN_BYTES`].
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
-        let room = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
-        if end > room {
-            let mut larger = self.pool.get(if end <= SHORT_RUN_BYTES { SHORT_RUN_BYTES } else { RUN_BYTES.max(end) });
-            if let Some(buffer) = &self.buffer {
-                larger[..self.len].copy_from_slice(&buffer[..self.len]);
-            }
-            self.buffer = Some(larger);
+        assert!(end <= RUN_BYTES, "a run of {end} bytes");
+        if end > self.buffer.len() {
+            let mut larger = self.pool.get(if end <= SHORT_RUN_BYTES { SHORT_RUN_BYTES } else { RUN_BYTES });
+            larger[..self.len].copy_from_slice(&self.buffer[..self.len]);
+            self.buffer = larger;
         }
-        if let Some(buffer) = &mut self.buffer {
-            buffer[self.len..end].copy_from_slice(bytes);
-            self.len = end;
-        }
+        self.buffer[self.len..end].copy_from_slice(bytes);
+        self.len = end;
     }
 
     /// Takes all bytes and leaves the run empty.
     fn take(&mut self) -> Bytes {
-        let len = std::mem::take(&mut self.len);
-        self.buffer.take().map_or_else(Bytes::new, |mut buffer| {
-            buffer.truncate(len);
-            buffer.freeze()
-        })
-    }
-}
-
-impl std::io::Write for WriteHandle {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        WriteHandle::write(self, bytes).map_err(std::io::Error::other)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        let mut buffer = std::mem::replace(&mut self.buffer, self.pool.get(0));
+        buffer.truncate(std::mem::take(&mut self.len));
+        buffer.freeze()
     }
 }

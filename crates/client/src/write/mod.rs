@@ -52,12 +52,6 @@ impl Cancel {
 /// How often a waiting operation checks whether it was cancelled.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// A write core with the counters of its shell.
-pub(crate) struct MeteredWriteCore {
-    core: WriteCore,
-    taken_bytes: u64,
-}
-
 /// What the writer sees.
 #[derive(Default)]
 pub(crate) struct WriteStatus {
@@ -67,25 +61,22 @@ pub(crate) struct WriteStatus {
     hashing_bytes: u64,
 }
 
-impl Core for MeteredWriteCore {
+impl Core for WriteCore {
     type Event = WriteEvent;
     type Action = WriteAction;
     type Status = WriteStatus;
 
     fn handle(&mut self, now: i64, event: WriteEvent) {
-        if let WriteEvent::Chunk(chunk) = &event {
-            self.taken_bytes += chunk.data.len() as u64;
-        }
-        self.core.handle(now, event);
+        WriteCore::handle(self, now, event);
     }
     fn poll(&mut self) -> Option<WriteAction> {
-        self.core.poll()
+        WriteCore::poll(self)
     }
     fn next_due(&self) -> Option<i64> {
-        self.core.next_due()
+        WriteCore::next_due(self)
     }
     fn is_finished(&self) -> bool {
-        self.core.is_finished()
+        WriteCore::is_finished(self)
     }
     fn answer(answer: Answer) -> WriteEvent {
         WriteEvent::Answer(answer)
@@ -115,15 +106,17 @@ impl Core for MeteredWriteCore {
     }
     fn update_status(&mut self, status: &mut WriteStatus) -> bool {
         let before = (status.held_bytes, status.hashing_bytes);
-        status.held_bytes = self.core.held_bytes();
-        status.hashing_bytes = status.hashing_bytes.saturating_sub(std::mem::take(&mut self.taken_bytes));
+        let taken_bytes = std::mem::take(&mut self.taken_bytes);
+        assert!(status.hashing_bytes >= taken_bytes, "{taken_bytes} bytes hashed of {}", status.hashing_bytes);
+        status.hashing_bytes -= taken_bytes;
+        status.held_bytes = self.held_bytes();
         before != (status.held_bytes, status.hashing_bytes)
     }
 }
 
 /// Feeds pieces of input into a session.
 struct Writer {
-    driver: Arc<Driver<MeteredWriteCore>>,
+    driver: Arc<Driver<WriteCore>>,
     file: String,
     index: u64,
     cancel: Cancel,
@@ -143,7 +136,7 @@ impl Writer {
     fn new(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Self {
         let file = params.file.clone();
         let core = WriteCore::new(params, context.options.clone(), context.view.clone(), context.seed());
-        let driver = Driver::new(MeteredWriteCore { core, taken_bytes: 0 }, context.clone());
+        let driver = Driver::new(core, context.clone());
         Writer { driver, file, index: 0, cancel, over: false }
     }
 

@@ -111,6 +111,17 @@ impl Delivery {
             Delivery::Zeros(len) => *len,
         }
     }
+
+    /// Calls `take` with the bytes in order, zeros in pieces, until it fails.
+    pub(crate) fn try_for_each<E>(&self, mut take: impl FnMut(Bytes) -> Result<(), E>) -> Result<(), E> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        match self {
+            Delivery::Bytes(parts) => parts.iter().cloned().try_for_each(take),
+            Delivery::Zeros(len) => (0..*len)
+                .step_by(ZEROS.len())
+                .try_for_each(|at| take(Bytes::from_static(&ZEROS[..ZEROS.len().min((len - at) as usize)]))),
+        }
+    }
 }
 
 /// What a read session asks its shell to do.

@@ -48,7 +48,21 @@ enum PartState {
     Failed,
 }
 
+/// A fragment and a range of it.
+type Piece = (u32, Range<usize>);
+
+/// What to request for a small read.
+struct Plan {
+    pieces: Vec<Piece>,
+    /// Some of the pieces stand in for others.
+    degraded: bool,
+}
+
 impl SmallRead {
+    fn disk_of(&self, fragment: u32) -> u64 {
+        self.pg.members.get(fragment as usize).map_or(0, |m| m.disk_id)
+    }
+
     pub fn next_due(&self, hedge_ns: i64) -> Option<i64> {
         let asked = self.parts.iter().filter(|p| p.state == PartState::Asked);
         asked.map(|p| p.asked_ns.saturating_add(hedge_ns)).min()
@@ -66,8 +80,6 @@ impl ReadCore {
         let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
         let range = waiter.from / group * group..end;
         let groups = self.cache.groups(chunk.chunk_id);
-        let key = self.next_small;
-        self.next_small += 1;
         let read = SmallRead {
             chunk,
             name,
@@ -81,85 +93,77 @@ impl ReadCore {
             degraded: false,
             computing: false,
         };
-        self.smalls.insert(key, read);
-        self.ask_plain(key);
+        let plan = self.plan(&read);
+        let key = self.insert_small(read);
+        self.request_pieces(key, plan);
     }
 
-    /// Requests the ranges from the plain fragments that hold them.
-    fn ask_plain(&mut self, key: u64) {
-        let Some(read) = self.smalls.get(&key) else { return };
-        let is_copy = |number: &u32| read.class.is_copy(*number);
-        let best = self.best_fragments(read, &[]).into_iter().find(is_copy);
-        match (best, read.class.coder()) {
+    /// What to request first: the range of the best copy, or of the slices. `None`: neither is within reach.
+    fn plan(&self, read: &SmallRead) -> Option<Plan> {
+        let copy = self.best_fragments(read, &[]).into_iter().find(|number| read.class.is_copy(*number));
+        match (copy, read.class.coder()) {
+            (None, None) => None,
             // The best copy, unless it is the only one and slices are easier to reach.
-            (Some(copy), None) => self.ask_copy(key, copy),
-            (Some(copy), Some(_)) if !self.is_doubtful(read, copy) => self.ask_copy(key, copy),
-            (None, None) => self.give_up_small(key),
-            (_, Some(_)) => self.ask_slices(key, &[]),
+            (Some(copy), coder) if coder.is_none() || !self.is_doubtful(read, copy) => {
+                let range = read.range.start as usize..read.range.end as usize;
+                Some(Plan { pieces: vec![(copy, range)], degraded: false })
+            }
+            _ => self.plan_slices(read, None),
         }
     }
 
-    fn ask_copy(&mut self, key: u64, copy: u32) {
-        let Some(read) = self.smalls.get(&key) else { return };
-        let range = read.range.start as usize..read.range.end as usize;
-        self.ask_parts(key, vec![(copy, range)]);
-    }
-
-    /// Requests the ranges of slices. For doubtful ones, and those in `failed`, requests what decodes them.
-    fn ask_slices(&mut self, key: u64, failed: &[u32]) {
-        let Some(read) = self.smalls.get(&key) else { return };
+    /// The ranges of the slices; for doubtful ones, and for `failed`, what decodes them.
+    fn plan_slices(&self, read: &SmallRead, failed: Option<u32>) -> Option<Plan> {
         let slices = slices(&read.class, read.chunk.len_bytes, read.range.clone());
-        let doubtful = |(number, _): &(u32, _)| failed.contains(number) || self.is_doubtful(read, *number);
+        let doubtful = |(number, _): &(u32, _)| failed == Some(*number) || self.is_doubtful(read, *number);
         let (without, sound): (Vec<_>, Vec<_>) = slices.into_iter().partition(doubtful);
-        if without.is_empty() { self.ask_parts(key, sound) } else { self.ask_around(key, sound, without) }
+        match without.is_empty() {
+            true => Some(Plan { pieces: sound, degraded: false }),
+            false => self.plan_around(read, sound, &without),
+        }
     }
 
     fn is_doubtful(&self, read: &SmallRead, number: u32) -> bool {
         self.rate(read, number) > (false, Readiness::Good)
     }
 
-    /// Requests the positions of `failed` from k other fragments, and `sound` as they are.
-    fn ask_around(&mut self, key: u64, sound: Vec<(u32, Range<usize>)>, failed: Vec<(u32, Range<usize>)>) {
-        let Some(read) = self.smalls.get_mut(&key) else { return };
-        read.degraded = true;
+    /// The positions of `failed` in k other fragments, and `pieces`.
+    fn plan_around(&self, read: &SmallRead, mut pieces: Vec<Piece>, failed: &[Piece]) -> Option<Plan> {
         let from = failed.iter().map(|(_, r)| r.start).min().unwrap_or(0);
         let to = failed.iter().map(|(_, r)| r.end).max().unwrap_or(0);
-        let read = &self.smalls[&key];
         let Range { start: from, end: to } = steps_around(&read.class, read.chunk.len_bytes, from..to);
         let without: Vec<u32> = failed.iter().map(|(number, _)| *number).collect();
-        let needed = read.class.k as usize;
         let others = self.best_fragments(read, &without);
-        if others.len() < needed {
-            return self.give_up_small(key);
-        }
-        let mut pieces = sound;
-        for number in others.into_iter().take(needed) {
+        for number in others.get(..read.class.k as usize)? {
             // Beyond the end of a short data fragment there are only zeros, which are not fetched.
-            let coded = read.class.coded_len(read.chunk.len_bytes, number);
-            pieces.push((number, from.min(coded)..to.min(coded)));
+            let coded = read.class.coded_len(read.chunk.len_bytes, *number);
+            pieces.push((*number, from.min(coded)..to.min(coded)));
         }
-        self.ask_parts(key, pieces);
+        Some(Plan { pieces, degraded: true })
     }
 
-    fn ask_parts(&mut self, key: u64, pieces: Vec<(u32, Range<usize>)>) {
-        let Some(read) = self.smalls.get_mut(&key) else { return };
+    /// Requests the pieces of a plan. Without a plan, the whole chunk is read.
+    fn request_pieces(&mut self, key: u64, plan: Option<Plan>) {
+        let (Some(plan), Some(read)) = (plan, self.smalls.get_mut(&key)) else { return self.give_up_small(key) };
+        read.degraded |= plan.degraded;
         let mut want_groups = read.groups.is_none();
         let mut items = Vec::new();
-        for (number, range) in pieces {
+        for (number, range) in plan.pieces {
             let state = if range.is_empty() { PartState::Here(Bytes::new()) } else { PartState::Asked };
             let asked = state == PartState::Asked;
             let (at, len) = (range.start, range.len());
             read.parts.push(Part { number, at, len, asked_ns: self.now, state });
-            let Some(member) = read.pg.members.get(number as usize).filter(|_| asked) else { continue };
+            if !asked || number as usize >= read.pg.members.len() {
+                continue;
+            }
             let item = GetItem {
                 chunk_id: read.chunk.chunk_id,
                 fragment: number,
-                disk_id: member.disk_id,
+                disk_id: read.disk_of(number),
                 offset: at as u32,
                 len_bytes: len as u32,
-                whole: false,
                 want_groups: std::mem::take(&mut want_groups),
-                verify: false,
+                ..GetItem::default()
             };
             items.push((read.parts.len() - 1, item));
         }
@@ -176,8 +180,7 @@ impl ReadCore {
     /// Rank of a fragment, smaller is better: not known missing first, then the readiness of its disk.
     fn rate(&self, read: &SmallRead, number: u32) -> (bool, Readiness) {
         let missing = read.chunk.missing.contains(&number);
-        let disk = read.pg.members.get(number as usize).map_or(0, |m| m.disk_id);
-        (missing, self.view.read().readiness(disk, self.now))
+        (missing, self.view.read().readiness(read.disk_of(number), self.now))
     }
 
     /// Fragments that may be there, best first.
@@ -189,10 +192,7 @@ impl ReadCore {
         };
         let mut numbers: Vec<u32> = (0..count).filter(usable).collect();
         let turn = |n: u32| (u64::from(n) + read.chunk.chunk_id) % u64::from(count.max(1));
-        let local = |n: u32| {
-            let disk = read.pg.members.get(n as usize).map_or(0, |m| m.disk_id);
-            self.view.read().is_local(disk, &self.options.host)
-        };
+        let local = |n: u32| self.view.read().is_local(read.disk_of(n), &self.options.host);
         numbers.sort_by_key(|n| (self.rate(read, *n), !local(*n), !read.class.is_plain(*n), turn(*n)));
         numbers
     }
@@ -212,7 +212,7 @@ impl ReadCore {
                 part.state = PartState::Failed;
                 if matches!(error.kind(), Code::NotFound | Code::Corrupt | Code::Io) {
                     let (chunk_id, fragment) = (read.chunk.chunk_id, part.number);
-                    let disk_id = read.pg.members.get(fragment as usize).map_or(0, |m| m.disk_id);
+                    let disk_id = read.disk_of(fragment);
                     self.report_bad(vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }]);
                 }
             }
@@ -259,25 +259,29 @@ impl ReadCore {
 
     /// Decodes around the parts that are missing.
     fn small_around(&mut self, key: u64) {
-        let Some(read) = self.smalls.get_mut(&key) else { return };
+        let Some(mut read) = self.smalls.remove(&key) else { return };
         let (here, failed): (Vec<Part>, Vec<Part>) =
             std::mem::take(&mut read.parts).into_iter().partition(|p| matches!(p.state, PartState::Here(_)));
         read.parts = here;
-        let copy = failed.iter().map(|p| p.number).find(|number| read.class.is_copy(*number));
-        let failed = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
-        // Answers in flight would now match other parts: under a new key no one receives them.
-        let moved = self.smalls.remove(&key);
-        let new_key = self.next_small;
-        self.next_small += 1;
-        self.smalls.extend(moved.map(|read| (new_key, read)));
-        match copy {
+        let plan = match failed.iter().map(|p| p.number).find(|number| read.class.is_copy(*number)) {
             // The copy was requested for the whole range; now the slices are, except the one that the copy begins with.
-            Some(copy) => {
-                self.smalls.get_mut(&new_key).into_iter().for_each(|read| read.degraded = true);
-                self.ask_slices(new_key, &[copy]);
+            Some(copy) => self.plan_slices(&read, Some(copy)),
+            None => {
+                let failed: Vec<Piece> = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
+                self.plan_around(&read, Vec::new(), &failed)
             }
-            None => self.ask_around(new_key, Vec::new(), failed),
-        }
+        };
+        read.degraded = true;
+        // Answers in flight would now match other parts: nothing receives them under a new key.
+        let key = self.insert_small(read);
+        self.request_pieces(key, plan);
+    }
+
+    fn insert_small(&mut self, read: SmallRead) -> u64 {
+        let key = self.next_small;
+        self.next_small += 1;
+        self.smalls.insert(key, read);
+        key
     }
 
     pub(super) fn tick_smalls(&mut self) {
@@ -307,9 +311,8 @@ impl ReadCore {
                     self.cache.insert_groups(read.chunk.chunk_id, groups);
                 }
                 assert!(read.range.start <= read.waiter.from, "a range begins behind what was asked for");
-                let from = read.waiter.from - read.range.start;
-                let parts = slice_parts(&[bytes], from, read.waiter.len_bytes);
-                self.set_ready(&read.waiter, parts);
+                let from = (read.waiter.from - read.range.start) as usize;
+                self.set_ready(&read.waiter, vec![bytes.slice(from..from + read.waiter.len_bytes as usize)]);
             }
         }
     }

@@ -5,9 +5,10 @@ use std::ops::{Index, IndexMut};
 use tessera_stripe::{Class, ClassLayout};
 
 /// State of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Waits for the dedup question.
+    #[default]
     Queued,
     Asked,
     /// Waits for the map, its fragments, or their acknowledgements.
@@ -15,7 +16,7 @@ pub(super) enum Stage {
     Settled,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub hash: [u8; 32],
     pub len_bytes: u64,
@@ -50,7 +51,7 @@ pub(super) struct Chunk {
 }
 
 /// State of a chunk while its bytes are held.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Active {
     pub data: Bytes,
     pub groups: Bytes,
@@ -111,7 +112,7 @@ impl Frag {
 
 impl Active {
     pub fn new(data: Bytes, groups: Bytes, frags: Vec<Frag>) -> Self {
-        Active { data, groups, frags, attempts: 0, moves: 0, trouble_since: None, last_error: String::new() }
+        Active { data, groups, frags, ..Active::default() }
     }
 
     pub fn is_encoded(&self) -> bool {
@@ -134,19 +135,8 @@ impl Chunk {
             len_bytes: ready.data.len() as u64,
             offset: ready.offset,
             region,
-            chunk_id: 0,
-            pg_id: 0,
-            epoch: 0,
-            told_epoch: 0,
-            unwatched_epoch: 0,
-            stage: Stage::Queued,
-            durable: false,
-            pinned: false,
-            reported_epoch: 0,
-            missing: Vec::new(),
-            again: Vec::new(),
-            class: None,
             active: Some(Box::new(Active::new(ready.data.clone(), ready.groups.clone(), Vec::new()))),
+            ..Chunk::default()
         }
     }
 
@@ -160,11 +150,12 @@ impl Chunk {
 
     /// Changes the stage. Only [`ChunkTable`] settles a chunk, or stores a settled one again.
     pub fn set_stage(&mut self, to: Stage) {
-        let legal = match (self.stage, to) {
-            (Stage::Queued, Stage::Asked) | (Stage::Asked, Stage::Queued) | (Stage::Asked, Stage::Storing) => true,
-            // Under a preallocated id; back to the queue if another group is needed.
-            (Stage::Queued, Stage::Storing) | (Stage::Storing, Stage::Queued) => true,
-            _ => false,
+        // From the queue to the nodes: under a preallocated id. Back to the queue: another group is needed.
+        let legal = match to {
+            Stage::Queued => matches!(self.stage, Stage::Asked | Stage::Storing),
+            Stage::Asked => self.stage == Stage::Queued,
+            Stage::Storing => matches!(self.stage, Stage::Queued | Stage::Asked),
+            Stage::Settled => false,
         };
         assert!(legal, "chunk {} at {}: {:?} to {to:?}", self.chunk_id, self.offset, self.stage);
         self.stage = to;

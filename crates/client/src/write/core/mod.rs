@@ -132,6 +132,8 @@ pub struct WriteCore {
     actions: VecDeque<WriteAction>,
 
     session: Session,
+    /// Bytes of chunks that arrived since the shell last looked.
+    pub(crate) taken_bytes: u64,
     /// Bytes of input so far, holes included.
     input_bytes: u64,
     chunks: ChunkTable,
@@ -171,6 +173,7 @@ impl WriteCore {
             rpcs: RpcTable::new(op_seed),
             actions: VecDeque::new(),
             session: Session::default(),
+            taken_bytes: 0,
             input_bytes: 0,
             chunks: ChunkTable::default(),
             extents: ExtentQueue::default(),
@@ -233,6 +236,9 @@ impl WriteCore {
     /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
     pub fn handle(&mut self, now: i64, event: WriteEvent) {
         self.now = self.now.max(now);
+        if let WriteEvent::Chunk(chunk) = &event {
+            self.taken_bytes += chunk.data.len() as u64;
+        }
         match self.session.phase() {
             Phase::Finished => return,
             Phase::Cancelled => return self.handle_cancelled(event),
