@@ -48,19 +48,19 @@ impl InventoryWork {
 }
 
 impl NodeCore {
-    fn inventory_of(&mut self, task_id: u64) -> Option<&mut InventoryWork> {
-        match self.tasks.get(task_id) {
+    fn inventory_of(&mut self, number: u64) -> Option<&mut InventoryWork> {
+        match self.tasks.get(number) {
             Some(TaskState { work: Work::Inventory(work), finished: false, .. }) => Some(work),
             _ => None,
         }
     }
 
-    pub(super) fn run_inventory(&mut self, task_id: u64) -> bool {
+    pub(super) fn run_inventory(&mut self, number: u64) -> bool {
         let (limit, now_ns) = (self.config.inventory_page.max(1), self.now_ns);
-        let Some(work) = self.inventory_of(task_id) else { return false };
+        let Some(work) = self.inventory_of(number) else { return false };
         let (disk, disk_id, after) = (work.disk, work.disk_id, work.after);
         match std::mem::replace(&mut work.page, Page::Listing) {
-            Page::Wanted => self.disk_op(disk, DiskOp::List { after, limit }, OpPurpose::List { task_id }),
+            Page::Wanted => self.disk_op(disk, DiskOp::List { after, limit }, OpPurpose::List { task: number }),
             Page::Listed { held, last, at_ns } if now_ns >= at_ns => {
                 let message = Inventory {
                     after: after.map(|key| key.on_disk(disk_id)),
@@ -72,7 +72,7 @@ impl NodeCore {
                 work.page = Page::Sent { held, last };
                 let it = &self.membership;
                 let message = Inventory { node_id: it.node_id, incarnation: it.incarnation, ..message };
-                let purpose = CallPurpose::Inventory { task_id, mark: self.mark };
+                let purpose = CallPurpose::Inventory { task: number, mark: self.mark };
                 self.call(Peer::Manager, &message, self.config.inventory_timeout_ms, purpose);
             }
             waiting => work.page = waiting,
@@ -80,27 +80,27 @@ impl NodeCore {
         false
     }
 
-    pub(super) fn on_listed(&mut self, task_id: u64, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_listed(&mut self, number: u64, result: Result<DiskReply, DiskFault>) {
         let now_ns = self.now_ns;
-        // The task may be gone, and its id reused for other work.
-        if self.inventory_of(task_id).is_none() {
+        // The task may be gone.
+        if self.inventory_of(number).is_none() {
             return;
         }
         match result {
             Ok(DiskReply::Listed { held, last }) => {
                 assert!(held.is_sorted(), "a disk lists its fragments in order");
-                if let Some(work) = self.inventory_of(task_id) {
+                if let Some(work) = self.inventory_of(number) {
                     work.page = Page::Listed { held, last, at_ns: now_ns };
                 }
             }
-            Ok(_) => self.finish_task(task_id, WRONG_REPLY),
-            Err(fault) => self.finish_task(task_id, &fault.error.message),
+            Ok(_) => self.finish_task(number, WRONG_REPLY),
+            Err(fault) => self.finish_task(number, &fault.error.message),
         }
     }
 
-    pub(super) fn on_inventory_answered(&mut self, task_id: u64, asked_at: ManagerMark, answer: Answer) {
+    pub(super) fn on_inventory_answered(&mut self, number: u64, asked_at: ManagerMark, answer: Answer) {
         let retry_at_ns = self.now_ns.saturating_add(ms(RETRY_MS));
-        let Some(work) = self.inventory_of(task_id) else { return };
+        let Some(work) = self.inventory_of(number) else { return };
         let Page::Sent { held, last } = std::mem::replace(&mut work.page, Page::Wanted) else { return };
         match answer.decode::<Inventory>() {
             Ok((reply, _)) => {
@@ -117,13 +117,13 @@ impl NodeCore {
                 let disk_id = work.disk_id;
                 let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
                 if !self.admit_manager(mark, asked_at) {
-                    return self.finish_task(task_id, "the manager's metadata went backwards");
+                    return self.finish_task(number, "the manager's metadata went backwards");
                 }
                 let remove: Vec<FragmentRef> =
                     reply.remove.into_iter().map(|it| FragmentRef { disk_id, ..it }).collect();
                 self.delete_all(&remove);
                 if last {
-                    self.finish_task(task_id, "");
+                    self.finish_task(number, "");
                 }
             }
             Err(error) if error.is_retryable() => work.page = Page::Listed { held, last, at_ns: retry_at_ns },
@@ -131,7 +131,7 @@ impl NodeCore {
                 // The next heartbeat tells whether this incarnation is over.
                 tracing::warn!(%error, "the manager refused an inventory page");
                 let fenced = matches!(error.kind(), Code::NotRegistered | Code::Fenced);
-                self.finish_task(task_id, if fenced { "fenced" } else { &error.message });
+                self.finish_task(number, if fenced { "fenced" } else { &error.message });
             }
         }
     }

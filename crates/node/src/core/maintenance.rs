@@ -15,13 +15,13 @@ pub(super) struct Scrub {
     in_flight: bool,
     /// The cycle restarted while a step was in progress; that step's cursor belongs to the old cycle.
     restarted: bool,
-    tasks: Vec<u64>,
-    bytes: u64,
-    rot_found: u64,
+    pub(super) tasks: Vec<u64>,
+    pub(super) bytes: u64,
+    pub(super) rot_found: u64,
     /// Start time of the running cycle.
     began_ns: i64,
     /// Start time of the last completed cycle; 0 if there is none.
-    verified_ns: i64,
+    pub(super) verified_ns: i64,
     next_ns: i64,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Scrub {
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     in_flight: bool,
-    tasks: Vec<u64>,
-    /// A task arrived after the last step began: the next step seals and includes the open segment.
-    asked_anew: bool,
+    pub(super) tasks: Vec<u64>,
+    /// A task arrived after the last step began: the next step seals the open segment.
+    pub(super) seal_next: bool,
     freed_bytes: u64,
     next_ns: i64,
 }
 
 impl Scrub {
     /// Starts a cycle now, on behalf of a task.
-    pub(super) fn start_for(&mut self, task_id: u64, now_ns: i64) {
-        self.tasks.push(task_id);
+    pub(super) fn start_for(&mut self, task: u64, now_ns: i64) {
+        self.tasks.push(task);
         self.start(now_ns);
     }
 
@@ -51,42 +51,13 @@ impl Scrub {
         self.restarted = self.in_flight;
         self.bytes = 0;
     }
-
-    pub(super) fn forget_tasks(&mut self) {
-        self.tasks.clear();
-    }
-
-    pub(super) fn forget_task(&mut self, task_id: u64) {
-        self.tasks.retain(|id| *id != task_id);
-    }
-
-    pub(super) fn scrubbed_bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(super) fn rot_found(&self) -> u64 {
-        self.rot_found
-    }
-
-    pub(super) fn verified_ns(&self) -> i64 {
-        self.verified_ns
-    }
 }
 
 impl Compaction {
     /// Compacts the current dead records, on behalf of a task.
-    pub(super) fn start_for(&mut self, task_id: u64) {
-        self.tasks.push(task_id);
-        self.asked_anew = true;
-    }
-
-    pub(super) fn forget_tasks(&mut self) {
-        self.tasks.clear();
-        self.asked_anew = false;
-    }
-
-    pub(super) fn forget_task(&mut self, task_id: u64) {
-        self.tasks.retain(|id| *id != task_id);
+    pub(super) fn start_for(&mut self, task: u64) {
+        self.tasks.push(task);
+        self.seal_next = true;
     }
 }
 
@@ -178,16 +149,16 @@ impl NodeCore {
         let tasks = scrub.tasks.clone();
         for key in bad {
             let it = key.on_disk(disk_id);
-            for task_id in &tasks {
-                if let Some(task) = self.tasks.get(*task_id) {
+            for task in &tasks {
+                if let Some(task) = self.tasks.get(*task) {
                     task.failed.push(it);
                 }
             }
             self.report_bad(it);
             self.heartbeat_soon();
         }
-        for task_id in tasks {
-            if let Some(task) = self.tasks.get(task_id) {
+        for task in tasks {
+            if let Some(task) = self.tasks.get(task) {
                 task.bytes += bytes;
             }
         }
@@ -205,8 +176,8 @@ impl NodeCore {
         scrub.running = false;
         scrub.restarted = false;
         scrub.next_ns = self.now_ns.saturating_add(ms(again_ms));
-        for task_id in std::mem::take(&mut scrub.tasks) {
-            self.finish_task(task_id, reason);
+        for task in std::mem::take(&mut scrub.tasks) {
+            self.finish_task(task, reason);
         }
     }
 
@@ -225,7 +196,7 @@ impl NodeCore {
         }
         compact.in_flight = true;
         let dead_percent = if hurried { self.config.gc_dead_percent.min(dead_percent) } else { dead_percent };
-        let seal = std::mem::take(&mut compact.asked_anew);
+        let seal = std::mem::take(&mut compact.seal_next);
         let op = DiskOp::Compact { dead_percent, seal, max_bytes: self.config.compact_step_bytes.max(1) };
         self.disk_op(disk, op, OpPurpose::Compact);
     }
@@ -242,17 +213,17 @@ impl NodeCore {
         };
         compact.freed_bytes += freed_bytes;
         self.counters.compacted_bytes += freed_bytes;
-        if more || compact.asked_anew {
+        if more || compact.seal_next {
             compact.next_ns = now_ns;
             return;
         }
         compact.next_ns = now_ns.saturating_add(ms(self.config.compact_every_ms));
         let freed_bytes = std::mem::take(&mut compact.freed_bytes);
-        for task_id in std::mem::take(&mut compact.tasks) {
-            if let Some(task) = self.tasks.get(task_id) {
+        for task in std::mem::take(&mut compact.tasks) {
+            if let Some(task) = self.tasks.get(task) {
                 task.bytes = freed_bytes;
             }
-            self.finish_task(task_id, &reason);
+            self.finish_task(task, &reason);
         }
     }
 
@@ -261,6 +232,6 @@ impl NodeCore {
         let mut tasks = std::mem::take(&mut state.scrub.tasks);
         tasks.append(&mut state.compact.tasks);
         let reason = state.failed.clone().unwrap_or_default();
-        tasks.into_iter().for_each(|task_id| self.finish_task(task_id, &reason));
+        tasks.into_iter().for_each(|task| self.finish_task(task, &reason));
     }
 }

@@ -232,7 +232,7 @@ impl NodeCore {
         self.membership.fenced = fenced;
         self.membership.phase =
             Phase::Joining { op_id: 0, attempts: 0, next_try_ns: self.now_ns, token: None, disks: Vec::new() };
-        self.drop_all_tasks();
+        self.drop_tasks(None);
         assert!(self.check_lease().is_err(), "a node that must register again still has its lease");
     }
 
@@ -262,7 +262,7 @@ impl NodeCore {
             number: self.membership.heartbeat_number,
             known_map_version: self.cluster.map_version,
             running_tasks: self.tasks.running(),
-            scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
+            scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.bytes).collect(),
             deleted,
             bad,
             device_work: self.device_work.clone(),
@@ -384,7 +384,7 @@ impl NodeCore {
             path: state.about.path.clone(),
             used_bytes: state.about.stats.used_bytes,
             index_bytes: state.about.stats.index_bytes,
-            verified_ns: state.scrub.verified_ns(),
+            verified_ns: state.scrub.verified_ns,
         }
     }
 }

@@ -119,7 +119,7 @@ struct DiskState {
 enum CallPurpose {
     Register { sent_ns: i64, mark: ManagerMark },
     Heartbeat(membership::PendingHeartbeat),
-    Inventory { task_id: u64, mark: ManagerMark },
+    Inventory { task: u64, mark: ManagerMark },
     Fetch(rebuilds::SourceFetch),
     ReportBad,
 }
@@ -140,8 +140,8 @@ enum OpPurpose {
     RebuildCheck { rebuild_id: u64 },
     RebuildFetch(rebuilds::SourceFetch),
     RebuildAppend { rebuild_id: u64 },
-    Verify { task_id: u64, items: Vec<tessera_wire::meta::FragmentRef> },
-    List { task_id: u64 },
+    Verify { task: u64, items: Vec<tessera_wire::meta::FragmentRef> },
+    List { task: u64 },
     Scrub,
     Compact,
     Stats,
@@ -295,7 +295,7 @@ impl NodeCore {
         match purpose {
             CallPurpose::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
             CallPurpose::Heartbeat(sent) => self.on_heartbeat_answered(sent, answer),
-            CallPurpose::Inventory { task_id, mark } => self.on_inventory_answered(task_id, mark, answer),
+            CallPurpose::Inventory { task, mark } => self.on_inventory_answered(task, mark, answer),
             CallPurpose::Fetch(what) => self.on_fetched(what, answer),
             CallPurpose::ReportBad => {}
         }
@@ -314,8 +314,8 @@ impl NodeCore {
             OpPurpose::RebuildCheck { rebuild_id } => self.on_local_check(rebuild_id, result),
             OpPurpose::RebuildFetch(what) => self.on_read_here(what, result),
             OpPurpose::RebuildAppend { rebuild_id } => self.on_rebuild_stored(rebuild_id, result),
-            OpPurpose::Verify { task_id, items } => self.on_verified(task_id, items, result),
-            OpPurpose::List { task_id } => self.on_listed(task_id, result),
+            OpPurpose::Verify { task, items } => self.on_verified(task, items, result),
+            OpPurpose::List { task } => self.on_listed(task, result),
             OpPurpose::Scrub => self.on_scrubbed(disk, result),
             OpPurpose::Compact => self.on_compacted(disk, result),
             OpPurpose::Stats => self.on_stats(disk, result),

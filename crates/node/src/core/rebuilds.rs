@@ -27,8 +27,8 @@ pub(super) struct Rebuilds {
 }
 
 #[derive(Debug)]
-struct ActiveRebuild {
-    task_id: u64,
+pub(super) struct ActiveRebuild {
+    pub(super) task: u64,
     disk: usize,
     cost_bytes: u64,
     machine: ChunkRebuild,
@@ -92,12 +92,12 @@ impl NodeCore {
     }
 
     /// Starts rebuilding the next chunk of a task.
-    pub(super) fn start_rebuild(&mut self, task_id: u64) -> bool {
-        let Some(TaskState { work: Work::Rebuild(work), failed, reason, .. }) = self.tasks.get(task_id) else {
+    pub(super) fn start_rebuild(&mut self, task: u64) -> bool {
+        let Some(TaskState { work: Work::Rebuild(work), failed, reason, .. }) = self.tasks.get(task) else {
             return false;
         };
         let index = work.next;
-        assert!(index < work.task.chunks.len(), "task {task_id} has no chunk {index}");
+        assert!(index < work.task.chunks.len(), "a task has no chunk {index}");
         work.next += 1;
         let chunk_id = work.task.chunks[index].chunk_id;
         if work.skip.contains(&chunk_id) {
@@ -111,7 +111,7 @@ impl NodeCore {
                 let rebuild_id = self.fresh_id();
                 self.repair_bucket.take(cost_bytes);
                 self.rebuilds.held_bytes += cost_bytes;
-                self.rebuilds.active.insert(rebuild_id, ActiveRebuild { task_id, disk, cost_bytes, machine });
+                self.rebuilds.active.insert(rebuild_id, ActiveRebuild { task, disk, cost_bytes, machine });
                 self.drive(rebuild_id, Vec::new());
             }
             Err(why) => {
@@ -249,10 +249,10 @@ impl NodeCore {
         self.rebuilds.release(active.cost_bytes);
         self.report_bad_sources(outcome.bad);
         let key = active.machine.key();
-        let Some(TaskState { work: Work::Rebuild(work), finished, .. }) = self.tasks.get(active.task_id) else {
+        let Some(TaskState { work: Work::Rebuild(work), finished, .. }) = self.tasks.get(active.task) else {
             return;
         };
-        assert!(work.active > 0 && !*finished, "a chunk of task {} ended after the task", active.task_id);
+        assert!(work.active > 0 && !*finished, "a chunk of a task ended after the task");
         work.active -= 1;
         let epoch = work.task.pg.as_ref().map_or(0, |pg| pg.epoch);
         let (pg_id, disk_id) = (work.task.pg.as_ref().map_or(0, |pg| pg.pg_id), work.task.disk_id);
@@ -264,7 +264,7 @@ impl NodeCore {
             }
             Err(_) => self.counters.rebuilds_failed += 1,
         }
-        let Some(task) = self.tasks.get(active.task_id) else { return };
+        let Some(task) = self.tasks.get(active.task) else { return };
         task.bytes += outcome.written_bytes;
         let it = FragmentRef { epoch, ..key.on_disk(disk_id) };
         match result {
@@ -311,7 +311,7 @@ impl NodeCore {
         for rebuild_id in hit {
             let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { continue };
             self.rebuilds.release(active.cost_bytes);
-            if let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task_id) {
+            if let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task) {
                 work.active -= 1;
             }
         }
@@ -325,11 +325,9 @@ impl NodeCore {
         }
     }
 
-    /// Drops the rebuilds of a task, or all of them. Later results for them are ignored.
-    pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
-        let dropped = |a: &ActiveRebuild| task_id.is_none_or(|id| a.task_id == id);
-        let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();
-        self.rebuilds.active.retain(|_, a| !dropped(a));
+    /// Drops rebuilds. Later results for them are ignored.
+    pub(super) fn drop_rebuilds(&mut self, mut dropped: impl FnMut(&ActiveRebuild) -> bool) {
+        let freed = self.rebuilds.active.extract_if(|_, rebuild| dropped(rebuild)).map(|(_, a)| a.cost_bytes).sum();
         self.rebuilds.release(freed);
     }
 }

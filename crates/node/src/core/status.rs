@@ -54,8 +54,8 @@ impl NodeCore {
             dead_bytes: d.about.stats.dead_bytes,
             index_bytes: d.about.stats.index_bytes,
             poisoned: d.failed.clone().unwrap_or_default(),
-            scrubbed_bytes: d.scrub.scrubbed_bytes(),
-            rot_found: d.scrub.rot_found(),
+            scrubbed_bytes: d.scrub.bytes,
+            rot_found: d.scrub.rot_found,
         });
         NodeStatus {
             node: Some(self.node_info()),

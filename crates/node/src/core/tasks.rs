@@ -19,6 +19,9 @@ pub(super) struct Tasks {
 /// A task and those of its results that no answered heartbeat has reported.
 #[derive(Debug)]
 pub(super) struct TaskState {
+    /// Identifies the task on this node. Unlike `task_id` it is never used again, so what a dropped task has in progress
+    /// cannot count for another.
+    number: u64,
     pub(super) task_id: u64,
     term: u64,
     pub(super) work: Work,
@@ -57,7 +60,7 @@ pub(super) struct RebuildWork {
 /// The number of a task's results in one heartbeat.
 #[derive(Debug)]
 pub(super) struct TaskReport {
-    task_id: u64,
+    number: u64,
     done: usize,
     failed: usize,
     bytes: u64,
@@ -69,8 +72,8 @@ impl Tasks {
         self.list.iter().map(|t| t.task_id).collect()
     }
 
-    pub(super) fn get(&mut self, task_id: u64) -> Option<&mut TaskState> {
-        self.list.iter_mut().find(|t| t.task_id == task_id)
+    pub(super) fn get(&mut self, number: u64) -> Option<&mut TaskState> {
+        self.list.iter_mut().find(|t| t.number == number)
     }
 }
 
@@ -78,21 +81,23 @@ impl NodeCore {
     pub(super) fn add_task(&mut self, task: Task) {
         let term = self.mark.term;
         let task_id = task.task_id;
-        match self.tasks.list.iter().find(|t| t.task_id == task_id).map(|t| t.term) {
-            Some(of) if of == term => return,
+        match self.tasks.list.iter().find(|t| t.task_id == task_id) {
+            Some(known) if known.term == term => return,
             // Task ids are unique only within a term: this is another task.
-            Some(_) => self.drop_task(task_id),
+            Some(known) => self.drop_tasks(Some(known.number)),
             None => {}
         }
         if self.tasks.list.len() >= 2 * self.config.max_tasks {
             return;
         }
+        let number = self.fresh_id();
         let work = match self.tasks.list.len() >= self.config.max_tasks {
             true => Err(format!("this node has {} tasks already; hand it out later", self.config.max_tasks)),
-            false => self.work_of(task_id, task),
+            false => self.work_of(number, task),
         };
         let refused = work.as_ref().err().cloned();
         let state = TaskState {
+            number,
             task_id,
             term,
             finished: refused.is_some(),
@@ -106,7 +111,7 @@ impl NodeCore {
     }
 
     /// Returns the work of a task, or what is wrong with the task (P14).
-    fn work_of(&mut self, task_id: u64, task: Task) -> Result<Work, String> {
+    fn work_of(&mut self, number: u64, task: Task) -> Result<Work, String> {
         match task {
             Task { rebuild: Some(rebuild), .. } => {
                 let disk = self.task_disk(rebuild.disk_id)?;
@@ -125,12 +130,12 @@ impl NodeCore {
             }
             Task { scrub: Some(it), .. } => {
                 let disk = self.task_disk(it.disk_id)?;
-                self.disks[disk].scrub.start_for(task_id, self.now_ns);
+                self.disks[disk].scrub.start_for(number, self.now_ns);
                 Ok(Work::Maintenance)
             }
             Task { compact: Some(it), .. } => {
                 let disk = self.task_disk(it.disk_id)?;
-                self.disks[disk].compact.start_for(task_id);
+                self.disks[disk].compact.start_for(number);
                 Ok(Work::Maintenance)
             }
             _ => Err("the task is of a kind this release does not know".into()),
@@ -145,30 +150,23 @@ impl NodeCore {
         }
     }
 
-    fn drop_task(&mut self, task_id: u64) {
-        self.tasks.list.retain(|t| t.task_id != task_id);
-        self.drop_rebuilds_of(Some(task_id));
-        // The id may be reused for other work; a scrub or compaction started for this task must not finish that.
+    /// Drops a task, or all of them. Later results for them are ignored.
+    pub(super) fn drop_tasks(&mut self, only: Option<u64>) {
+        let kept = |number: u64| only.is_some_and(|dropped| dropped != number);
+        self.tasks.list.retain(|t| kept(t.number));
+        self.drop_rebuilds(|rebuild| !kept(rebuild.task));
         for disk in &mut self.disks {
-            disk.scrub.forget_task(task_id);
-            disk.compact.forget_task(task_id);
-        }
-    }
-
-    pub(super) fn drop_all_tasks(&mut self) {
-        self.tasks.list.clear();
-        self.drop_rebuilds_of(None);
-        for disk in &mut self.disks {
-            disk.scrub.forget_tasks();
-            disk.compact.forget_tasks();
+            disk.scrub.tasks.retain(|number| kept(*number));
+            disk.compact.tasks.retain(|number| kept(*number));
+            disk.compact.seal_next &= only.is_some();
         }
     }
 
     /// Ends a task; the next heartbeat reports it.
-    pub(super) fn finish_task(&mut self, task_id: u64, reason: &str) {
-        let Some(task) = self.tasks.get(task_id) else { return };
+    pub(super) fn finish_task(&mut self, number: u64, reason: &str) {
+        let Some(task) = self.tasks.get(number) else { return };
         if let Work::Rebuild(work) = &task.work {
-            assert!(work.active == 0 && work.next == work.task.chunks.len(), "task {task_id} has chunks left");
+            assert!(work.active == 0 && work.next == work.task.chunks.len(), "task {} has chunks left", task.task_id);
         }
         if !std::mem::replace(&mut task.finished, true) {
             if !reason.is_empty() {
@@ -182,29 +180,29 @@ impl NodeCore {
     /// Starts all work that can start.
     pub(super) fn run_tasks(&mut self) {
         self.tasks.wait_for_bucket = false;
-        let ids: Vec<u64> = self.tasks.list.iter().filter(|t| !t.finished).map(|t| t.task_id).collect();
-        for task_id in ids {
-            while self.run_task(task_id) {}
+        let numbers: Vec<u64> = self.tasks.list.iter().filter(|t| !t.finished).map(|t| t.number).collect();
+        for number in numbers {
+            while self.run_task(number) {}
         }
     }
 
     /// Runs one step of a task. Returns false if no step is possible now.
-    fn run_task(&mut self, task_id: u64) -> bool {
-        let Some(task) = self.tasks.get(task_id) else { return false };
+    fn run_task(&mut self, number: u64) -> bool {
+        let Some(task) = self.tasks.get(number) else { return false };
         match &task.work {
             Work::Rebuild(work) if work.next >= work.task.chunks.len() => {
                 if work.active == 0 {
-                    self.finish_task(task_id, "");
+                    self.finish_task(number, "");
                 }
                 false
             }
-            Work::Rebuild(_) => self.may_rebuild() && self.may_repair() && self.start_rebuild(task_id),
+            Work::Rebuild(_) => self.may_rebuild() && self.may_repair() && self.start_rebuild(number),
             Work::Verify { items, next, in_flight: false } if *next >= items.len() => {
-                self.finish_task(task_id, "");
+                self.finish_task(number, "");
                 false
             }
-            Work::Verify { in_flight: false, .. } => self.may_repair() && self.start_verify(task_id),
-            Work::Inventory(_) => self.run_inventory(task_id),
+            Work::Verify { in_flight: false, .. } => self.may_repair() && self.start_verify(number),
+            Work::Inventory(_) => self.run_inventory(number),
             Work::Verify { .. } | Work::Maintenance | Work::Nothing => false,
         }
     }
@@ -227,9 +225,9 @@ impl NodeCore {
 
     // --- verifying what a reader reported -------------------------------------------------------------------
 
-    fn start_verify(&mut self, task_id: u64) -> bool {
+    fn start_verify(&mut self, number: u64) -> bool {
         let batch = self.config.verify_batch.max(1);
-        let Some(TaskState { work: Work::Verify { items, next, in_flight }, .. }) = self.tasks.get(task_id) else {
+        let Some(TaskState { work: Work::Verify { items, next, in_flight }, .. }) = self.tasks.get(number) else {
             return false;
         };
         let disk_id = items[*next].disk_id;
@@ -240,22 +238,22 @@ impl NodeCore {
         let Some(disk) = self.disk_index(disk_id) else {
             // The disk is not on this node, so the fragment is not where the manager expects it.
             let verdicts = vec![Verdict::Missing; same.len()];
-            self.on_verified(task_id, same, Ok(DiskReply::Verified(verdicts)));
+            self.on_verified(number, same, Ok(DiskReply::Verified(verdicts)));
             return true;
         };
         let keys = same.iter().map(FragmentKey::from).collect();
-        self.disk_op(disk, DiskOp::Verify(keys), OpPurpose::Verify { task_id, items: same });
+        self.disk_op(disk, DiskOp::Verify(keys), OpPurpose::Verify { task: number, items: same });
         false
     }
 
-    pub(super) fn on_verified(&mut self, task_id: u64, items: Vec<FragmentRef>, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_verified(&mut self, number: u64, items: Vec<FragmentRef>, result: Result<DiskReply, DiskFault>) {
         let verdicts = match result {
             Ok(DiskReply::Verified(verdicts)) if verdicts.len() == items.len() => verdicts,
             Ok(_) => vec![Verdict::Bad(WRONG_REPLY.into()); items.len()],
             Err(fault) => vec![Verdict::Bad(fault.error.message); items.len()],
         };
         assert_eq!(verdicts.len(), items.len(), "each fragment has its verdict");
-        let Some(task) = self.tasks.get(task_id) else { return };
+        let Some(task) = self.tasks.get(number) else { return };
         let mut bytes = 0;
         let mut rot = 0;
         for (item, verdict) in items.into_iter().zip(verdicts) {
@@ -304,7 +302,7 @@ impl NodeCore {
                 bytes: task.bytes,
                 finished,
             });
-            reported.push(TaskReport { task_id: task.task_id, done, failed, bytes: task.bytes, finished });
+            reported.push(TaskReport { number: task.number, done, failed, bytes: task.bytes, finished });
         }
         let sent: usize = reported.iter().map(|it| it.done + it.failed).sum();
         assert!(sent <= most, "{sent} results in a heartbeat of at most {most}");
@@ -314,7 +312,7 @@ impl NodeCore {
 
     pub(super) fn tasks_reported(&mut self, reported: &[TaskReport]) {
         for it in reported {
-            if let Some(task) = self.tasks.get(it.task_id) {
+            if let Some(task) = self.tasks.get(it.number) {
                 assert!(it.done <= task.done.len() && it.failed <= task.failed.len(), "{it:?} of {task:?}");
                 assert!(it.bytes <= task.bytes, "{} bytes were reported of {}", it.bytes, task.bytes);
                 task.done.drain(..it.done);
@@ -327,6 +325,6 @@ impl NodeCore {
                 );
             }
         }
-        self.tasks.list.retain(|t| !reported.iter().any(|r| r.finished && r.task_id == t.task_id));
+        self.tasks.list.retain(|t| !reported.iter().any(|r| r.finished && r.number == t.number));
     }
 }

@@ -16,7 +16,7 @@ mod work;
 const MS: i64 = 1_000_000;
 
 /// A node, its unanswered calls and operations, and a clock.
-struct Play {
+struct Script {
     core: NodeCore,
     now_ms: i64,
     /// Unanswered calls by kind, newest last.
@@ -25,12 +25,12 @@ struct Play {
     jobs: Vec<(u64, tessera_stripe::RebuildJob)>,
 }
 
-impl Play {
-    fn new() -> Play {
-        Play::with(NodeConfig { scrub_every_s: 0, compact_every_ms: 0, ..NodeConfig::default() })
+impl Script {
+    fn new() -> Script {
+        Script::with(NodeConfig { scrub_every_s: 0, compact_every_ms: 0, ..NodeConfig::default() })
     }
 
-    fn with(config: NodeConfig) -> Play {
+    fn with(config: NodeConfig) -> Script {
         let disk = |n: u8| DiskDescription { uuid: [n; 16], path: format!("d{n}"), stats: DiskStats::default() };
         let me = NodeDescription {
             cluster_id: vec![7; 16],
@@ -40,15 +40,15 @@ impl Play {
             mark: ManagerMark::default(),
         };
         let core = NodeCore::new(config, me, vec![disk(1), disk(2)]);
-        Play { core, now_ms: 1_000, calls: Vec::new(), ops: Vec::new(), jobs: Vec::new() }
+        Script { core, now_ms: 1_000, calls: Vec::new(), ops: Vec::new(), jobs: Vec::new() }
     }
 
     /// Registered at 1,000 ms as node 9, incarnation 1, disks 101 and 102, lease 1,000 ms; the first heartbeat is in
     /// progress.
-    fn joined() -> Play {
-        let mut play = Play::new();
-        play.join();
-        play
+    fn joined() -> Script {
+        let mut script = Script::new();
+        script.join();
+        script
     }
 
     fn join(&mut self) {
@@ -57,10 +57,10 @@ impl Play {
     }
 
     /// Joined, with the first heartbeat answered by `reply`.
-    fn served(reply: HeartbeatReply) -> Play {
-        let mut play = Play::joined();
-        play.answer(Kind::Heartbeat, Ok(reply));
-        play
+    fn served(reply: HeartbeatReply) -> Script {
+        let mut script = Script::joined();
+        script.answer(Kind::Heartbeat, Ok(reply));
+        script
     }
 
     fn tick(&mut self, after_ms: i64) -> Vec<String> {

@@ -3,22 +3,22 @@
 use super::*;
 use tessera_net::BufferPool;
 
-fn serving(task: Task) -> Play {
-    Play::served(HeartbeatReply { tasks: vec![task], ..beat() })
+fn serving(task: Task) -> Script {
+    Script::served(HeartbeatReply { tasks: vec![task], ..beat() })
 }
 
 /// Everything that heartbeats report from now on. The last heartbeat stays unanswered.
-fn results(play: &mut Play) -> Vec<TaskResult> {
-    let waiting = |play: &Play| play.calls.iter().any(|(kind, ..)| *kind == Kind::Heartbeat);
+fn results(script: &mut Script) -> Vec<TaskResult> {
+    let waiting = |script: &Script| script.calls.iter().any(|(kind, ..)| *kind == Kind::Heartbeat);
     let mut all = Vec::new();
-    if waiting(play) {
-        all.extend(play.sent::<Heartbeat>(Kind::Heartbeat).results);
-        play.answer(Kind::Heartbeat, Ok(beat()));
+    if waiting(script) {
+        all.extend(script.sent::<Heartbeat>(Kind::Heartbeat).results);
+        script.answer(Kind::Heartbeat, Ok(beat()));
     }
-    if !waiting(play) {
-        play.tick(200);
+    if !waiting(script) {
+        script.tick(200);
     }
-    all.extend(play.sent::<Heartbeat>(Kind::Heartbeat).results);
+    all.extend(script.sent::<Heartbeat>(Kind::Heartbeat).results);
     all
 }
 
@@ -26,16 +26,16 @@ fn results(play: &mut Play) -> Vec<TaskResult> {
 #[test]
 fn deletes_are_done_once_and_reported() {
     let deletes = vec![of(7, 0, 101), of(7, 1, 102), of(7, 0, 999)];
-    let mut play = Play::joined();
+    let mut script = Script::joined();
     let reply = HeartbeatReply { deletes: deletes.clone(), ..beat() };
-    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply.clone())), ["disk 0 delete 7.0", "disk 1 delete 7.1"]);
-    play.tick(200);
-    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply.clone())), NOTHING, "under way");
-    play.disk(Ok(DiskReply::Deleted));
-    play.disk(Err(fault(false)));
-    play.tick(200);
-    assert_eq!(play.sent::<Heartbeat>(Kind::Heartbeat).deleted, [of(7, 0, 101)]);
-    let lines = play.answer(Kind::Heartbeat, Ok(reply));
+    assert_eq!(script.answer(Kind::Heartbeat, Ok(reply.clone())), ["disk 0 delete 7.0", "disk 1 delete 7.1"]);
+    script.tick(200);
+    assert_eq!(script.answer(Kind::Heartbeat, Ok(reply.clone())), NOTHING, "under way");
+    script.disk(Ok(DiskReply::Deleted));
+    script.disk(Err(fault(false)));
+    script.tick(200);
+    assert_eq!(script.sent::<Heartbeat>(Kind::Heartbeat).deleted, [of(7, 0, 101)]);
+    let lines = script.answer(Kind::Heartbeat, Ok(reply));
     assert!(lines.contains(&"disk 1 delete 7.1".to_string()), "what failed is tried again: {lines:?}");
 }
 
@@ -71,7 +71,7 @@ fn rebuild_task(chunk: &[u8], task_id: u64) -> (Task, ClusterMap) {
     (Task { task_id, rebuild: Some(rebuild), ..Task::default() }, map)
 }
 
-fn fetched(play: &mut Play, source: &tessera_stripe::Fragment) -> Vec<String> {
+fn fetched(script: &mut Script, source: &tessera_stripe::Fragment) -> Vec<String> {
     let result = tessera_wire::data::GetResult {
         len_bytes: source.bytes.len() as u32,
         fragment_len_bytes: source.bytes.len() as u32,
@@ -79,7 +79,7 @@ fn fetched(play: &mut Play, source: &tessera_stripe::Fragment) -> Vec<String> {
         ..Default::default()
     };
     let reply = tessera_wire::data::GetFragmentsReply { results: vec![result] };
-    play.answer_with(Kind::GetFragments, Ok(reply), source.bytes.to_vec())
+    script.answer_with(Kind::GetFragments, Ok(reply), source.bytes.to_vec())
 }
 
 /// A whole rebuild, with one unreachable source and one that lies.
@@ -88,12 +88,12 @@ fn a_rebuild_from_end_to_end() {
     let chunk = bytes(1, 40_000);
     let all = fragments(&class(4, 2), &chunk);
     let (task, map) = rebuild_task(&chunk, 1);
-    let mut play = Play::joined();
-    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], map: Some(map), ..beat() }));
+    let mut script = Script::joined();
+    let lines = script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], map: Some(map), ..beat() }));
     assert_eq!(lines, ["disk 1 verify 77.1"], "perhaps it is at home");
-    let lines = play.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
+    let lines = script.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
     assert_eq!(lines.len(), 4, "k sources at once: {lines:?}");
-    let asked: Vec<u32> = play
+    let asked: Vec<u32> = script
         .calls
         .iter()
         .filter(|(kind, ..)| *kind == Kind::GetFragments)
@@ -101,58 +101,58 @@ fn a_rebuild_from_end_to_end() {
         .collect();
     let other = (0..6).find(|f| *f != 1 && !asked.contains(f)).unwrap();
     // The first is unreachable: the remaining one is asked instead.
-    let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    let lines = script.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     assert_eq!(lines, [format!("call Node({}) GetFragments", 20 + other)]);
     // The second returns a wrong fragment, with a checksum that reveals it.
     let mut wrong = all[asked[1] as usize].clone();
     let mut spoilt = wrong.bytes.to_vec();
     spoilt[9] ^= 1;
     wrong.bytes = spoilt.into();
-    assert_eq!(fetched(&mut play, &wrong), NOTHING);
+    assert_eq!(fetched(&mut script, &wrong), NOTHING);
     for fragment in [asked[2], asked[3], other] {
-        fetched(&mut play, &all[fragment as usize]);
+        fetched(&mut script, &all[fragment as usize]);
     }
-    let (op_id, job) = play.jobs.remove(0);
-    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
+    let (op_id, job) = script.jobs.remove(0);
+    let lines = script.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     // Of six fragments one is lost, one unreachable, one wrong; the three left are too few. The disk that was given up
     // is the last resort; it has not returned.
     assert_eq!(lines, ["call Node(21) GetFragments"]);
-    let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    let lines = script.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     // No other source is left: the wrong fragment is tried too, as a reader would.
     assert_eq!(
         lines,
-        [format!("compute 1 from {:?}", play.jobs[0].1.sources.iter().map(|it| it.number).collect::<Vec<_>>())]
+        [format!("compute 1 from {:?}", script.jobs[0].1.sources.iter().map(|it| it.number).collect::<Vec<_>>())]
     );
-    let (op_id, job) = play.jobs.remove(0);
+    let (op_id, job) = script.jobs.remove(0);
     assert!(job.search && job.sources.len() == 4);
-    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
+    let lines = script.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     assert_eq!(lines[..1], ["call Manager ReportBad"]);
-    let reported: ReportBad = play.sent(Kind::ReportBad);
+    let reported: ReportBad = script.sent(Kind::ReportBad);
     assert_eq!(reported.fragments[0].fragment, asked[1]);
-    let result = results(&mut play).remove(0);
+    let result = results(&mut script).remove(0);
     assert!(result.finished && result.done.is_empty(), "{result:?}");
     assert!(result.reason.contains("3 of the 4"), "{}", result.reason);
 
     // The task is handed out again, and all sources answer correctly.
     let (task, _) = rebuild_task(&chunk, 2);
-    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
-    play.disk(Ok(DiskReply::Verified(vec![Verdict::Bad("rot".into())])));
-    while let Some((_, _, body)) = play.calls.iter().find(|(kind, ..)| *kind == Kind::GetFragments) {
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
+    script.disk(Ok(DiskReply::Verified(vec![Verdict::Bad("rot".into())])));
+    while let Some((_, _, body)) = script.calls.iter().find(|(kind, ..)| *kind == Kind::GetFragments) {
         let wanted = tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment;
-        fetched(&mut play, &all[wanted as usize]);
+        fetched(&mut script, &all[wanted as usize]);
     }
-    let (op_id, job) = play.jobs.remove(0);
-    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
+    let (op_id, job) = script.jobs.remove(0);
+    let lines = script.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     assert_eq!(lines, ["disk 1 append 77.1 of session 0"]);
-    let Some((_, DiskOp::Append { items, .. })) = play.ops.first() else { panic!("an append") };
+    let Some((_, DiskOp::Append { items, .. })) = script.ops.first() else { panic!("an append") };
     assert_eq!((items[0].data.clone(), items[0].epoch), (all[1].bytes.clone(), 4));
-    play.disk(stored(1));
-    let result = results(&mut play).remove(0);
+    script.disk(stored(1));
+    let result = results(&mut script).remove(0);
     assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
     assert_eq!((result.finished, result.bytes), (true, all[1].bytes.len() as u64));
     // The result is reported until answered, then forgotten.
-    play.answer(Kind::Heartbeat, Ok(beat()));
-    assert_eq!(results(&mut play), []);
+    script.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(results(&mut script), []);
 }
 
 /// P3: a delete overtakes a rebuild; nothing is stored or reported afterwards.
@@ -160,13 +160,13 @@ fn a_rebuild_from_end_to_end() {
 fn a_deleted_fragment_is_not_rebuilt() {
     let chunk = bytes(2, 1_000);
     let (task, map) = rebuild_task(&chunk, 1);
-    let mut play = serving(task);
-    play.tick(200);
+    let mut script = serving(task);
+    script.tick(200);
     let reply = HeartbeatReply { deletes: vec![of(77, 1, 102)], map: Some(map), ..beat() };
-    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply))[0], "disk 1 delete 77.1");
-    assert_eq!(play.disk(Ok(DiskReply::Verified(vec![Verdict::Missing]))), NOTHING);
-    play.disk(Ok(DiskReply::Deleted));
-    let result = results(&mut play).remove(0);
+    assert_eq!(script.answer(Kind::Heartbeat, Ok(reply))[0], "disk 1 delete 77.1");
+    assert_eq!(script.disk(Ok(DiskReply::Verified(vec![Verdict::Missing]))), NOTHING);
+    script.disk(Ok(DiskReply::Deleted));
+    let result = results(&mut script).remove(0);
     assert!(result.finished && result.done.is_empty() && result.failed.is_empty());
 }
 
@@ -176,14 +176,14 @@ fn a_rebuild_for_a_group_that_moved_on() {
     let chunk = bytes(3, 1_000);
     let (task, _) = rebuild_task(&chunk, 1);
     let mut pg = task.rebuild.clone().unwrap().pg.unwrap();
-    let mut play = serving(task);
+    let mut script = serving(task);
     (pg.epoch, pg.members[1].incoming_disk_id) = (5, 300);
-    play.tick(200);
-    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg], ..beat() }));
+    script.tick(200);
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg], ..beat() }));
     let hash = tessera_accel::hash::chunk_hash(&chunk).0;
     let len_bytes = fragments(&class(4, 2), &chunk)[1].bytes.len() as u32;
-    play.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes }])));
-    let result = results(&mut play).remove(0);
+    script.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes }])));
+    let result = results(&mut script).remove(0);
     assert_eq!((result.done.len(), result.failed.len()), (0, 1));
     assert!(result.reason.contains("no longer has disk 102"), "{}", result.reason);
 }
@@ -198,19 +198,19 @@ fn rebuilds_are_paced() {
         (0..100).for_each(|i| rebuild.chunks[i].chunk_id = i as u64 + 1);
     }
     // Each chunk costs 5 × 256 KiB; 4 MiB/s allow 3.2 chunks a second.
-    let mut play = Play::joined();
+    let mut script = Script::joined();
     let reply = HeartbeatReply { tasks: vec![task], repair_bytes_per_s: 4 << 20, ..beat() };
-    play.answer(Kind::Heartbeat, Ok(reply));
+    script.answer(Kind::Heartbeat, Ok(reply));
     let mut started = 0;
     for _ in 0..1_000 {
         // The fragment is already on the local disk, so the rebuild is done at once.
-        while !play.ops.is_empty() {
+        while !script.ops.is_empty() {
             started += 1;
             let hash = tessera_accel::hash::chunk_hash(&chunk).0;
-            play.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes: 262_144 }])));
+            script.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes: 262_144 }])));
         }
-        play.calls.retain(|(kind, ..)| *kind != Kind::Heartbeat);
-        play.tick(10);
+        script.calls.retain(|(kind, ..)| *kind != Kind::Heartbeat);
+        script.tick(10);
     }
     assert!((31..=34).contains(&started), "{started} in ten seconds");
 }
@@ -222,12 +222,12 @@ fn tasks_are_bounded_and_not_started_twice() {
         verify: Some(VerifyTask { fragments: vec![of(7, 0, disk_id)] }),
         ..Task::default()
     };
-    let mut play = Play::with(NodeConfig { max_tasks: 2, scrub_every_s: 0, ..NodeConfig::default() });
-    play.join();
+    let mut script = Script::with(NodeConfig { max_tasks: 2, scrub_every_s: 0, ..NodeConfig::default() });
+    script.join();
     let tasks = vec![verify(1, 101), verify(1, 101), verify(2, 999), verify(3, 101), verify(4, 101), verify(5, 101)];
-    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks, ..beat() }));
+    let lines = script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks, ..beat() }));
     assert_eq!(lines, ["disk 0 verify 7.0"]);
-    let told: BTreeMap<u64, String> = results(&mut play).into_iter().map(|r| (r.task_id, r.reason)).collect();
+    let told: BTreeMap<u64, String> = results(&mut script).into_iter().map(|r| (r.task_id, r.reason)).collect();
     assert_eq!(told.keys().copied().collect::<Vec<_>>(), [2, 3, 4], "5 is dropped: the manager sees it does not run");
     assert!(told[&3].contains("hand it out later"), "{told:?}");
 }
@@ -251,14 +251,14 @@ fn senseless_tasks_are_refused_with_a_reason() {
 fn verification_tells_good_from_bad() {
     let fragments = vec![of(1, 0, 101), of(2, 0, 101), of(3, 0, 101), of(4, 0, 102), of(5, 0, 888)];
     let task = Task { task_id: 1, verify: Some(VerifyTask { fragments }), ..Task::default() };
-    let mut play = Play::joined();
-    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
+    let mut script = Script::joined();
+    let lines = script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
     assert_eq!(lines, ["disk 0 verify 1.0 2.0 3.0"]);
     let good = Verdict::Good { hash: [0; 32], len_bytes: 10 };
     let verdicts = vec![good.clone(), Verdict::Missing, Verdict::Bad("rot".into())];
-    assert_eq!(play.disk(Ok(DiskReply::Verified(verdicts))), ["disk 1 verify 4.0"]);
-    play.disk(Ok(DiskReply::Verified(vec![good])));
-    let result = results(&mut play).remove(0);
+    assert_eq!(script.disk(Ok(DiskReply::Verified(verdicts))), ["disk 1 verify 4.0"]);
+    script.disk(Ok(DiskReply::Verified(vec![good])));
+    let result = results(&mut script).remove(0);
     assert_eq!(result.done, [of(1, 0, 101), of(4, 0, 102)]);
     assert_eq!(result.failed, [of(2, 0, 101), of(3, 0, 101), of(5, 0, 888)]);
     assert!(result.finished);
@@ -269,24 +269,24 @@ fn verification_tells_good_from_bad() {
 fn an_inventory_in_pages() {
     let key = |chunk_id| FragmentKey { chunk_id, fragment: 0 };
     let task = Task { task_id: 1, inventory: Some(InventoryTask { disk_id: 101 }), ..Task::default() };
-    let mut play = serving(task);
-    assert!(matches!(&play.ops[0].1, DiskOp::List { after: None, .. }));
-    play.disk(Ok(DiskReply::Listed { held: vec![key(1), key(2)], last: false }));
-    let page: Inventory = play.sent(Kind::Inventory);
+    let mut script = serving(task);
+    assert!(matches!(&script.ops[0].1, DiskOp::List { after: None, .. }));
+    script.disk(Ok(DiskReply::Listed { held: vec![key(1), key(2)], last: false }));
+    let page: Inventory = script.sent(Kind::Inventory);
     assert_eq!((page.disk_id, page.node_id, page.incarnation, page.last), (101, 9, 1, false));
-    play.answer::<InventoryReply>(Kind::Inventory, lost(Code::Timeout));
-    assert_eq!(play.tick(999).iter().filter(|l| l.contains("Inventory")).count(), 0);
-    assert_eq!(play.tick(1).iter().filter(|l| l.contains("Inventory")).count(), 1);
-    assert_eq!(play.sent::<Inventory>(Kind::Inventory), page);
+    script.answer::<InventoryReply>(Kind::Inventory, lost(Code::Timeout));
+    assert_eq!(script.tick(999).iter().filter(|l| l.contains("Inventory")).count(), 0);
+    assert_eq!(script.tick(1).iter().filter(|l| l.contains("Inventory")).count(), 1);
+    assert_eq!(script.sent::<Inventory>(Kind::Inventory), page);
     let reply = InventoryReply { remove: vec![of(2, 0, 0)], term: 1, log_seq: 10 };
-    let lines = play.answer(Kind::Inventory, Ok(reply));
+    let lines = script.answer(Kind::Inventory, Ok(reply));
     assert_eq!(lines, ["disk 0 delete 2.0", "disk 0 list 8192 after 2.0"]);
-    play.disk(Ok(DiskReply::Deleted));
-    play.disk(Ok(DiskReply::Listed { held: vec![], last: true }));
-    let page: Inventory = play.sent(Kind::Inventory);
+    script.disk(Ok(DiskReply::Deleted));
+    script.disk(Ok(DiskReply::Listed { held: vec![], last: true }));
+    let page: Inventory = script.sent(Kind::Inventory);
     assert_eq!((page.after, page.last), (Some(of(2, 0, 101)), true));
-    play.answer(Kind::Inventory, Ok(InventoryReply { term: 1, log_seq: 10, ..InventoryReply::default() }));
-    assert!(results(&mut play)[0].finished);
+    script.answer(Kind::Inventory, Ok(InventoryReply { term: 1, log_seq: 10, ..InventoryReply::default() }));
+    assert!(results(&mut script)[0].finished);
 }
 
 /// P13: a cycle continues from step to step. Rot is reported by itself and with the task. A new cycle starts from the
@@ -294,30 +294,30 @@ fn an_inventory_in_pages() {
 #[test]
 fn scrubbing_on_request() {
     let task = |task_id| Task { task_id, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() };
-    let mut play = serving(task(1));
-    assert!(matches!(play.ops[0].1, DiskOp::Scrub { cursor: None, .. }));
+    let mut script = serving(task(1));
+    assert!(matches!(script.ops[0].1, DiskOp::Scrub { cursor: None, .. }));
     let at = |offset| Some(ScrubCursor { segment: 1, offset });
-    let lines = play.disk(Ok(DiskReply::Scrubbed {
+    let lines = script.disk(Ok(DiskReply::Scrubbed {
         next: at(5),
         bytes: 100,
         bad: vec![FragmentKey { chunk_id: 7, fragment: 2 }],
     }));
     assert_eq!(lines, ["disk 1 scrub from 5"]);
     // A request in the middle of a cycle: the step in progress does not count for the new cycle.
-    play.tick(200);
-    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    script.tick(200);
+    let sent: Heartbeat = script.sent(Kind::Heartbeat);
     assert_eq!((sent.bad, sent.scrubbed_bytes), (vec![of(7, 2, 102)], vec![0, 100]));
     assert_eq!(sent.results[0].failed, [of(7, 2, 102)]);
-    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task(2)], ..beat() }));
-    let asked_ms = play.now_ms;
-    let lines = play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task(2)], ..beat() }));
+    let asked_ms = script.now_ms;
+    let lines = script.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
     assert_eq!(lines, ["disk 1 scrub from 0"]);
-    play.tick(200);
-    assert_eq!(play.sent::<Heartbeat>(Kind::Heartbeat).disks[1].verified_ns, 0, "no cycle is through");
-    play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 150, bad: vec![] }));
-    let finished: Vec<u64> = results(&mut play).iter().filter(|r| r.finished).map(|r| r.task_id).collect();
+    script.tick(200);
+    assert_eq!(script.sent::<Heartbeat>(Kind::Heartbeat).disks[1].verified_ns, 0, "no cycle is through");
+    script.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 150, bad: vec![] }));
+    let finished: Vec<u64> = results(&mut script).iter().filter(|r| r.finished).map(|r| r.task_id).collect();
     assert_eq!(finished, [1, 2]);
-    let verified: Vec<i64> = play.sent::<Heartbeat>(Kind::Heartbeat).disks.iter().map(|d| d.verified_ns).collect();
+    let verified: Vec<i64> = script.sent::<Heartbeat>(Kind::Heartbeat).disks.iter().map(|d| d.verified_ns).collect();
     assert_eq!(verified, [0, asked_ms * MS], "what was there when the cycle began");
 }
 
@@ -325,62 +325,86 @@ fn scrubbing_on_request() {
 /// the same id.
 #[test]
 fn a_task_id_that_comes_again_is_another_task() {
-    let mut play = serving(Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() });
-    play.tick(200);
+    let mut script = serving(Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() });
+    script.tick(200);
     let (task, map) = rebuild_task(&bytes(1, 40_000), 1);
     let reply = HeartbeatReply { tasks: vec![task], map: Some(map), term: 2, log_seq: 1, ..beat() };
-    let lines = play.answer(Kind::Heartbeat, Ok(reply));
+    let lines = script.answer(Kind::Heartbeat, Ok(reply));
     assert!(lines.contains(&"disk 1 verify 77.1".into()), "{lines:?}");
-    play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
-    play.tick(200);
-    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    script.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
+    script.tick(200);
+    let sent: Heartbeat = script.sent(Kind::Heartbeat);
     assert_eq!((sent.running_tasks, sent.results), (vec![1], vec![]), "the rebuild goes on");
+}
+
+/// P11: what a dropped task had in progress does not count for the task of the next incarnation with the same id.
+#[test]
+fn results_that_outlive_their_task_are_ignored() {
+    let fragments = |chunk_id| vec![of(chunk_id, 0, 101)];
+    let verify =
+        |chunk_id| Task { task_id: 1, verify: Some(VerifyTask { fragments: fragments(chunk_id) }), ..Task::default() };
+    let list = || Task { task_id: 2, inventory: Some(InventoryTask { disk_id: 101 }), ..Task::default() };
+    let key = |chunk_id| FragmentKey { chunk_id, fragment: 0 };
+    let mut script = Script::served(HeartbeatReply { tasks: vec![verify(1), list()], ..beat() });
+    script.tick(200);
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { must_register: true, ..beat() }));
+    script.answer(Kind::RegisterNode, Ok(welcome(2)));
+    let lines = script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![verify(8), list()], ..beat() }));
+    assert_eq!(lines, ["disk 0 verify 8.0", "disk 0 list 8192 after -"]);
+    // The first incarnation's: the verification failed, the listing was of a later page.
+    script.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
+    assert_eq!(script.disk(Ok(DiskReply::Listed { held: vec![key(50)], last: true })), NOTHING);
+    script.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash: [0; 32], len_bytes: 10 }])));
+    script.disk(Ok(DiskReply::Listed { held: vec![key(8)], last: true }));
+    assert_eq!(script.sent::<Inventory>(Kind::Inventory).held, fragments(8));
+    let result = results(&mut script).remove(0);
+    assert_eq!((result.task_id, result.done, result.failed, result.finished), (1, fragments(8), vec![], true));
 }
 
 /// P13: without a request, a disk is scrubbed within the interval, at the background rate.
 #[test]
 fn scrubbing_in_the_background() {
     let config = NodeConfig { scrub_every_s: 100, compact_every_ms: 0, ..NodeConfig::default() };
-    let mut play = Play::with(config);
-    play.join();
-    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { scrub_bytes_per_s: 1_000, ..beat() }));
+    let mut script = Script::with(config);
+    script.join();
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { scrub_bytes_per_s: 1_000, ..beat() }));
     let mut started = Vec::new();
     let done = |next, bytes| Ok(DiskReply::Scrubbed { next, bytes, bad: vec![] });
     for _ in 0..1_000 {
-        play.calls.clear();
-        started.extend(play.tick(100).into_iter().filter(|l| l.contains("scrub")));
-        while !play.ops.is_empty() {
-            play.disk(done(None, 0));
+        script.calls.clear();
+        started.extend(script.tick(100).into_iter().filter(|l| l.contains("scrub")));
+        while !script.ops.is_empty() {
+            script.disk(done(None, 0));
         }
     }
     started.sort();
     assert_eq!(started, ["disk 0 scrub from 0", "disk 1 scrub from 0"]);
     // The next cycle: a step of 5,000 bytes takes the budget of five seconds.
-    while play.ops.is_empty() {
-        play.tick(100);
+    while script.ops.is_empty() {
+        script.tick(100);
     }
-    play.disk(done(Some(ScrubCursor { segment: 1, offset: 9 }), 5_000));
+    script.disk(done(Some(ScrubCursor { segment: 1, offset: 9 }), 5_000));
     let steps = |lines: Vec<String>| lines.iter().filter(|l| l.contains("scrub from 9")).count();
-    assert_eq!(steps(play.tick(4_700)), 0);
-    assert_eq!(steps(play.tick(300)), 1);
+    assert_eq!(steps(script.tick(4_700)), 0);
+    assert_eq!(steps(script.tick(300)), 1);
 }
 
 #[test]
 fn compaction_by_itself_and_on_request() {
     let config = NodeConfig { scrub_every_s: 0, compact_every_ms: 5_000, ..NodeConfig::default() };
-    let mut play = Play::with(config);
-    play.join();
-    play.answer(Kind::Heartbeat, Ok(beat()));
-    let lines = play.tick(5_000);
+    let mut script = Script::with(config);
+    script.join();
+    script.answer(Kind::Heartbeat, Ok(beat()));
+    let lines = script.tick(5_000);
     assert!(lines.contains(&"disk 0 compact above 50 %".into()), "{lines:?}");
-    assert_eq!(play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 50 %"]);
-    play.ops.retain(|(_, op)| !matches!(op, DiskOp::Compact { .. }));
+    assert_eq!(script.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 50 %"]);
+    script.ops.retain(|(_, op)| !matches!(op, DiskOp::Compact { .. }));
 
     let task = Task { task_id: 1, compact: Some(CompactTask { disk_id: 101 }), ..Task::default() };
-    let mut play = serving(task);
-    assert!(matches!(play.ops[0].1, DiskOp::Compact { dead_percent: 10, seal: true, .. }));
-    assert_eq!(play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 10 %"]);
-    play.disk(Ok(DiskReply::Compacted { freed_bytes: 5, more: false }));
-    let result = results(&mut play).remove(0);
+    let mut script = serving(task);
+    assert!(matches!(script.ops[0].1, DiskOp::Compact { dead_percent: 10, seal: true, .. }));
+    assert_eq!(script.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 10 %"]);
+    script.disk(Ok(DiskReply::Compacted { freed_bytes: 5, more: false }));
+    let result = results(&mut script).remove(0);
     assert_eq!((result.finished, result.bytes), (true, 15));
 }
