@@ -36,10 +36,6 @@ pub use crate::db::pages::for_each_chunk;
 pub use crate::log::restore;
 
 #[cfg(test)]
-mod cluster_tests;
-#[cfg(test)]
-mod fake_cluster;
-#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod tests;

@@ -235,7 +235,7 @@ impl ManagerCore {
         self.reply(origin, result.map_err(Failure::into_wire));
     }
 
-    pub(super) fn propose(&mut self, proposal: Proposal) {
+    pub(crate) fn propose(&mut self, proposal: Proposal) {
         match queued(&proposal) {
             Ok(queued) => match self.changes(&queued.command) {
                 Ok(changes) => self.queue_when_free(queued, None, changes),

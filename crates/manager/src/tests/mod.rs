@@ -4,6 +4,7 @@ mod bad_input;
 mod classes;
 mod expiry;
 mod files;
+mod garbage;
 mod leases;
 mod locks;
 mod log;

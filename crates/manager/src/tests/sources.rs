@@ -11,7 +11,7 @@ fn sources() -> Vec<(String, String)> {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path: PathBuf = entry.unwrap().path();
             let name = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
-            let is_test = ["tests", "fake_cluster.rs", "rig.rs"].iter().any(|part| name.contains(part));
+            let is_test = ["tests", "rig.rs"].iter().any(|part| name.contains(part));
             if path.is_dir() && !is_test {
                 folders.push(path);
             } else if name.ends_with(".rs") && !is_test && name != "lib.rs" {

@@ -20,40 +20,32 @@ struct Rng(u64);
 
 impl Rng {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = crate::placement::layout::mix(self.0);
-        (self.0 % n.max(1) as u64) as usize
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) as usize % n.max(1)
     }
 }
 
 /// Puts the fragments that a commit needs; `None` if a disk that takes puts is unreachable.
-fn put_all(fake: &mut Fake, answers: &[ChunkAnswer]) -> Option<Vec<ChunkAck>> {
-    let mut acks = Vec::new();
-    for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
-        let members = rows::members(fake.db.conn(), answer.pg_id).unwrap();
-        let up = |d: u64| fake.nodes.iter().any(|n| n.alive && n.disks.contains(&d));
-        if !members.iter().all(|m| up(m.put_disk())) {
-            return None;
-        }
-        let epoch = fake.put(answer);
-        acks.push(ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] });
-    }
-    Some(acks)
+fn put_all(cluster: &mut Cluster, opened: &OpenWriteReply) -> Option<Vec<ChunkAck>> {
+    let new = opened.allocated.iter().flat_map(|a| &a.answers).filter(|a| a.state != ChunkState::Durable as i32);
+    let mut disks = new.flat_map(|a| cluster.members_of(a.pg_id)).map(|m| m.put_disk()).collect::<Vec<_>>().into_iter();
+    let all_up = disks.all(|disk| !cluster.node_of(disk).down);
+    all_up.then(|| cluster.put_all(opened))
 }
 
 /// Commits, and repeats puts of an old epoch; returns whether the commit succeeded.
-fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
+fn commit(cluster: &mut Cluster, mut writer: QueueItem) -> bool {
     for _ in 0..4 {
-        let request = fake.commit_request(&writer.opened, writer.acks.clone());
-        let reply = fake.command(&request).unwrap_or_else(|e| panic!("{}: {e}", writer.name));
+        let request = cluster.commit_request(&writer.opened, writer.acks.clone());
+        let reply = cluster.ask(&request).unwrap_or_else(|e| panic!("{}: {e}", writer.name));
         if reply.stale.is_empty() {
-            fake.check();
+            cluster.check();
             return true;
         }
-        let answers = writer.opened.allocated.clone().unwrap().answers;
-        let Some(acks) = put_all(fake, &answers) else { break };
+        let Some(acks) = put_all(cluster, &writer.opened) else { break };
         writer.acks = acks;
     }
-    fake.command(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+    cluster.ask(&CloseSession { session_id: writer.opened.session_id }).unwrap();
     false
 }
 
@@ -61,7 +53,7 @@ fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
 /// At most two nodes are damaged at a time. After every step the manager must not have lowered redundancy.
 fn random_scenario(seed: u64, steps: usize) {
     let mut rng = Rng(seed);
-    let mut fake = Fake::new(9, 1);
+    let mut cluster = Cluster::new(9, 1);
     let (mut files, mut next, mut waiting) = (Vec::<String>::new(), 0u64, Vec::<QueueItem>::new());
     let (mut damage, mut draining) = (0, None::<usize>);
     for _ in 0..steps {
@@ -72,96 +64,98 @@ fn random_scenario(seed: u64, steps: usize) {
                     (0..1 + rng.below(3)).map(|_| rng.below(400) as u64).collect::<BTreeSet<_>>().into_iter().collect();
                 let name = format!("r{next}");
                 let class = ["ec:4+2", "replica:3", "copy+ec:4+2"][rng.below(3)];
-                if let Ok(opened) = fake.open(&name, class, &seeds) {
-                    let answers = opened.allocated.clone().unwrap().answers;
-                    match put_all(&mut fake, &answers) {
+                if let Ok(opened) = cluster.open(&name, class, &seeds) {
+                    match put_all(&mut cluster, &opened) {
                         Some(acks) => waiting.push(QueueItem { opened, acks, name }),
-                        None => _ = fake.command(&CloseSession { session_id: opened.session_id }).unwrap(),
+                        None => _ = cluster.ask(&CloseSession { session_id: opened.session_id }).unwrap(),
                     }
                 }
                 while waiting.len() > rng.below(4) {
                     let writer = waiting.remove(rng.below(waiting.len()));
                     let name = writer.name.clone();
-                    if commit(&mut fake, writer) {
+                    if commit(&mut cluster, writer) {
                         files.push(name);
                     }
                 }
             }
             4 if !files.is_empty() => {
                 let name = files.swap_remove(rng.below(files.len()));
-                fake.unlink(&name);
+                cluster.unlink(&name);
             }
             5 | 6 => {
-                if fake.is_whole() {
-                    damage = fake.nodes.iter().filter(|n| !n.alive).count();
+                if cluster.is_whole() {
+                    damage = cluster.nodes.iter().filter(|n| n.down).count();
                 }
-                let victim = rng.below(fake.nodes.len());
-                if damage < 2 && fake.nodes[victim].alive {
-                    fake.kill(victim);
+                let victim = rng.below(cluster.nodes.len());
+                if damage < 2 && !cluster.nodes[victim].down {
+                    cluster.kill(victim);
                     damage += 1;
                 }
             }
             7 => {
-                if let Some(dead) = fake.nodes.iter().position(|n| !n.alive) {
-                    fake.restart(dead);
+                if let Some(dead) = cluster.nodes.iter().position(|n| n.down) {
+                    cluster.restart(dead);
                 }
             }
             8 => {
-                let op_id = fake.op();
+                let op_id = cluster.op();
                 let (undo, node) = match draining.take() {
                     Some(node) => (true, node),
-                    None => (false, rng.below(fake.nodes.len())),
+                    None => (false, rng.below(cluster.nodes.len())),
                 };
-                let request = Drain { op_id, node_id: fake.nodes[node].node_id, undo, ..Drain::default() };
-                if fake.command(&request).is_ok() && !undo {
+                let request = Drain { op_id, node_id: cluster.nodes[node].node_id, undo, ..Drain::default() };
+                if cluster.ask(&request).is_ok() && !undo {
                     draining = Some(node);
                 }
             }
-            9 if fake.nodes.len() < 12 => _ = fake.join(1),
+            9 if cluster.nodes.len() < 12 => _ = cluster.join(1),
             10 => {
-                fake.restart_manager();
+                cluster.restart_manager(config());
             }
             11 => {
-                let node = rng.below(fake.nodes.len());
-                fake.nodes[node].lazy = !fake.nodes[node].lazy;
+                let node = rng.below(cluster.nodes.len());
+                cluster.nodes[node].lazy = !cluster.nodes[node].lazy;
             }
             _ => {}
         }
+        for writer in &waiting {
+            cluster.ask(&RenewSession { session_id: writer.opened.session_id, ..RenewSession::default() }).unwrap();
+        }
         let pause = 500 * (1 + rng.below(8) as i64);
-        fake.run(pause);
+        cluster.run(pause);
     }
     for writer in waiting {
-        fake.command(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+        cluster.ask(&CloseSession { session_id: writer.opened.session_id }).unwrap();
     }
-    for node in 0..fake.nodes.len() {
-        fake.nodes[node].lazy = false;
-        if !fake.nodes[node].alive {
-            fake.restart(node);
+    for node in 0..cluster.nodes.len() {
+        cluster.nodes[node].lazy = false;
+        if cluster.nodes[node].down {
+            cluster.restart(node);
         }
     }
     if let Some(node) = draining {
-        let request = Drain { op_id: fake.op(), node_id: fake.nodes[node].node_id, undo: true, ..Drain::default() };
-        fake.command(&request).unwrap();
+        let request =
+            Drain { op_id: cluster.op(), node_id: cluster.nodes[node].node_id, undo: true, ..Drain::default() };
+        cluster.ask(&request).unwrap();
     }
-    fake.until(400, &format!("seed {seed}: whole"), |f| f.is_whole());
-    fake.run(2_000);
-    let status = fake.status();
+    cluster.until(400, &format!("seed {seed}: whole"), |f| f.is_whole());
+    cluster.run(2_000);
+    let status = cluster.status();
     assert_eq!((status.chunks_full, status.chunks_lost), (status.chunks, 0), "seed {seed}");
-    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new(), "seed {seed}");
     for name in files {
-        fake.unlink(&name);
+        cluster.unlink(&name);
     }
-    fake.until(40, &format!("seed {seed}: collected"), |f| f.status().garbage_chunks == 0);
-    let want: Vec<u64> = fake.disks.keys().copied().collect();
-    let list = crate::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
-    fake.propose(vec![list.propose()]);
-    fake.until(60, &format!("seed {seed}: nothing left"), |f| {
+    // A restarted manager waits for readers that it may not know.
+    cluster.until(100, &format!("seed {seed}: collected"), |f| f.status().garbage_chunks == 0);
+    cluster.restart_manager(Config { inventory_every_ms: 1_000, ..config() });
+    cluster.until(60, &format!("seed {seed}: nothing left"), |f| {
         f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0
     });
-    let status = fake.status();
+    let status = cluster.status();
     assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0), "seed {seed}");
-    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
-    fake.check_replay();
+    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new(), "seed {seed}");
+    cluster.check_replay();
 }
 
 #[test]

@@ -1,0 +1,24 @@
+//! Garbage collection when memory and rows disagree.
+
+use crate::internal::{CollectGarbage, Internal};
+use crate::rig::*;
+use tessera_wire::meta::*;
+
+/// P4: the row of a session protects the chunks that its writer may have learned of, whatever a command says.
+#[test]
+fn a_session_with_a_row_keeps_its_chunks_from_every_collection() {
+    let mut rig = Rig::new(3);
+    rig.put(1, "a", b"x").unwrap();
+    rig.now_ns += MS;
+    let session = rig.open_write(1, "copy", &[]).unwrap().session_id;
+    let commit = rig.replacing(session, b"x").unwrap();
+    assert!(commit.acks.is_empty(), "the chunk is known");
+    rig.now_ns += MS;
+    let op_id = rig.op();
+    rig.ask(&Unlink { op_id, parent: 1, name: "a".into(), directory: false }).unwrap();
+    rig.now_ns += MS;
+    rig.core.propose(CollectGarbage { before_ns: i64::MAX, limit: 100 }.propose());
+    rig.settle();
+    rig.ask(&commit).unwrap();
+    rig.audit();
+}
