@@ -111,17 +111,25 @@ fn families(m: &MountMetrics) -> Vec<Family> {
         Family::counters("mount_requests", "Requests of the kernel, by kind", requests),
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
         Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
-        Family::counter("mount_names_known", "Names and attributes known under a lease when asked for", m.names.hits),
-        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.names.misses),
+        Family::counter(
+            "mount_names_known",
+            "Names and attributes known under a lease when asked for",
+            m.figures.names.hits,
+        ),
+        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.figures.names.misses),
         Family::gauge(
             "mount_leased_inodes",
             "Inodes whose names and attributes are under a lease",
-            m.names.leased_inodes,
+            m.figures.names.leased_inodes,
         ),
-        Family::gauge("mount_open_files", "Files that are open, or wait in the spool", m.open_files),
-        Family::gauge("mount_uncommitted_files", "Of these, with bytes that are in no version", m.uncommitted_files),
+        Family::gauge("mount_open_files", "Files that are open, or wait in the spool", m.figures.open_files),
+        Family::gauge(
+            "mount_uncommitted_files",
+            "Of these, with bytes that are in no version",
+            m.figures.uncommitted_files,
+        ),
     ];
-    if let Some(s) = &m.spool {
+    if let Some(s) = &m.figures.spool {
         families.extend([
             Family::gauge("mount_spool_limit_bytes", "Bytes the spool may have", s.limit_bytes),
             Family::gauge("mount_spool_used_bytes", "Bytes the spool has", s.used_bytes),

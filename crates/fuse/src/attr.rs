@@ -3,7 +3,7 @@
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::UNIX_EPOCH;
 use tessera_mount::attr::system_time;
-use tessera_wire::{Attr, Code, Error, InodeKind};
+use tessera_wire::{Attr, InodeKind};
 
 /// I/O size to recommend to the kernel, bytes.
 const BLOCK_BYTES: u32 = 1 << 20;
@@ -45,30 +45,7 @@ pub fn file_type(kind: InodeKind) -> FileType {
     }
 }
 
-/// The errno for an error of the store (docs/mount.md lists them).
-pub fn errno(code: Code) -> Errno {
-    match code {
-        Code::NotFound => Errno::ENOENT,
-        Code::Exists => Errno::EEXIST,
-        Code::NotEmpty => Errno::ENOTEMPTY,
-        Code::NotDirectory => Errno::ENOTDIR,
-        Code::IsDirectory => Errno::EISDIR,
-        Code::NameTooLong => Errno::ENAMETOOLONG,
-        Code::Invalid => Errno::EINVAL,
-        Code::Permission => Errno::EACCES,
-        Code::NoSpace => Errno::ENOSPC,
-        Code::Unsupported => Errno::EOPNOTSUPP,
-        Code::VersionConflict => Errno::ESTALE,
-        Code::Unavailable | Code::Timeout | Code::TooFewHosts => Errno::ETIMEDOUT,
-        _ => Errno::EIO,
-    }
-}
-
-/// As [`errno`], and logs the error: an errno alone says little.
-pub fn explained(what: &str, ino: u64, error: &Error) -> Errno {
-    let errno = errno(error.kind());
-    if !matches!(error.kind(), Code::NotFound | Code::Exists | Code::NotEmpty) {
-        tracing::warn!(what, ino, %error, "the store refuses");
-    }
-    errno
+/// The FUSE library's form of an error number.
+pub fn errno(errno: tessera_mount::errno::Errno) -> Errno {
+    Errno::from_i32(errno.number())
 }

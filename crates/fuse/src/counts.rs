@@ -1,10 +1,10 @@
 //! Counters of a mount for `/metrics`: requests of the kernel, bytes read and written, the state of caches and spool.
 //! No decision depends on them.
 
-use crate::mount::Store;
-use crate::spool::SpoolFigures;
+use crate::backend::FuseBackend;
+use crate::block_on::block_on;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tessera_mount::namespace::CacheStats;
+use tessera_mount::mount::{Figures, Mount};
 
 /// The kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,29 +68,18 @@ pub struct MountMetrics {
     pub read_bytes: u64,
     /// Bytes that programs wrote; only those that the kernel sent.
     pub written_bytes: u64,
-    /// The cache of names and attributes.
-    pub names: CacheStats,
-    /// Files that are open or wait in the spool.
-    pub open_files: u64,
-    /// Those of them with uncommitted changes.
-    pub uncommitted_files: u64,
-    /// The spool, if there is one.
-    pub spool: Option<SpoolFigures>,
+    /// The state of the mount core.
+    pub figures: Figures,
 }
 
 impl MountMetrics {
     /// The metrics now.
-    pub fn of(store: &Store) -> MountMetrics {
-        let counts = &store.counts;
-        let (open_files, uncommitted_files) = store.files.figures();
+    pub fn of(mount: &Mount<FuseBackend>, counts: &Counts) -> MountMetrics {
         MountMetrics {
             requests: OPS.into_iter().zip(counts.requests.iter().map(|count| count.load(Relaxed))).collect(),
             read_bytes: counts.read_bytes.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
-            names: store.namespace.with(|core, now_ns| core.stats(now_ns)),
-            open_files,
-            uncommitted_files,
-            spool: store.spool.as_ref().map(|spool| spool.figures(store.files.spooled().len())),
+            figures: block_on(mount.figures()),
         }
     }
 }

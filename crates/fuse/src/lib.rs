@@ -1,23 +1,21 @@
-//! The mount: a store as an ordinary directory, through FUSE.
+//! The mount's shell: a store as an ordinary directory, through FUSE.
 //!
-//! The shell of the mount core (`tessera_mount`): it translates the kernel's requests ([`fs`]), runs the core's requests ([`namespace`]), and holds open
-//! files ([`files`], [`dirs`]), old versions (`history`), locks ([`locking`]) and files on a local disk ([`spool`]). The client library turns bytes into
-//! chunks and back. Start at [`Mount::new`]; docs/mount.md says what a mount promises.
+//! The mount itself is `tessera_mount`, which this crate runs: it translates the kernel's requests ([`fs`]), gives
+//! each operation a thread ([`block_on`]), carries out the core's requests by the client library ([`backend`]), and
+//! owns what belongs to the system: the threads that use the mount as programs do ([`loopback`]), what the kernel knows
+//! of callers that wait for locks ([`callers`], [`locking`]), and the spool's directory ([`spool`]). Start at
+//! [`Mount::new`]; docs/mount.md says what a mount promises.
 
 pub mod attr;
-pub mod beside;
+pub mod backend;
+pub mod block_on;
 pub mod callers;
 pub mod counts;
-pub mod dirs;
-pub mod files;
 pub mod fs;
-mod history;
 pub mod locking;
+pub mod loopback;
 mod mount;
-pub mod namespace;
-mod rewrites;
 pub mod spool;
-mod xattrs;
 
 pub use counts::MountMetrics;
-pub use mount::{Mount, MountError, Options, Store};
+pub use mount::{Mount, MountError, Options};

@@ -1,16 +1,13 @@
 //! Mounts a store, serves it until it is unmounted, and leaves nothing uncommitted behind.
 
-use crate::beside::Beside;
+use crate::backend::{FuseBackend, Notice, hear_recalls};
+use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
-use crate::files::Files;
 use crate::fs::TesseraFs;
-use crate::locking::Locking;
-use crate::namespace::{self, NamespaceShell};
-use crate::rewrites::{self, Rewrites};
-use crate::spool::{self, Spool, SpoolError, SpoolOptions};
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use fuser::{BackgroundSession, Config, Errno, INodeNo, MountOption, Notifier, SessionACL};
-use parking_lot::Mutex;
+use crate::loopback::Loopback;
+use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
+use crossbeam_channel::Receiver;
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -19,9 +16,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_client::Client;
-use tessera_mount::kernel_cache::KernelCache;
-use tessera_mount::namespace::{Name, Scope};
-use tessera_mount::spool::speed::SpeedTable;
+use tessera_mount::mount::{Mount as Core, Options as CoreOptions};
+use tessera_mount::spool::SpoolConfig;
+use tessera_mount::{namespace, ops, spool};
 use thiserror::Error;
 
 /// Options of a mount.
@@ -88,68 +85,16 @@ pub enum MountError {
     },
 }
 
-/// Everything that an operation needs.
-pub struct Store {
-    /// Connection to the cluster.
-    pub client: Client,
-    /// Cached attributes, delegations, deferred creates.
-    pub namespace: Arc<NamespaceShell>,
-    /// What the kernel caches of each inode.
-    pub kernel: Mutex<KernelCache>,
-    /// Open files.
-    pub files: Files,
-    /// Background rewrites.
-    pub rewrites: Rewrites,
-    /// Locks.
-    pub locking: Locking,
-    /// Threads that use the mount as programs do.
-    pub beside: Beside,
-    /// The spool, if there is one.
-    pub spool: Option<Spool>,
-    /// Write speeds of recent files.
-    pub speeds: Mutex<SpeedTable>,
-    /// Request counters.
-    pub counts: Counts,
-    /// The options of this mount.
-    pub options: Options,
-    stale: Sender<Stale>,
-}
-
-impl Store {
-    /// Makes sure that the manager knows a file, which may be a deferred create.
-    ///
-    /// # Errors
-    /// As [`NamespaceShell::settle`].
-    pub fn settle(&self, ino: u64) -> Result<(), Errno> {
-        self.namespace.settle(&self.client, Scope::File(ino))
-    }
-
-    /// Waits until the kernel has dropped every name that was recalled so far.
-    pub fn wait_for_kernel(&self) {
-        let (done, forgotten) = bounded(1);
-        if self.stale.send(Stale::Tell(done)).is_ok() {
-            let _ = forgotten.recv_timeout(LEAVE_WITHIN);
-        }
-    }
-}
-
 /// Longest wait after the unmount for requests in progress.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-
-/// What to tell the kernel, in order.
-pub enum Stale {
-    /// The kernel must drop these names.
-    Names(Vec<Name>),
-    /// Reply once everything before is done.
-    Tell(Sender<()>),
-}
 
 /// A mounted store.
 pub struct Mount {
     session: BackgroundSession,
-    store: Arc<Store>,
+    core: Arc<Core<FuseBackend>>,
+    counts: Arc<Counts>,
     path: PathBuf,
-    _forgetting: JoinHandle<()>,
+    _notifying: JoinHandle<()>,
 }
 
 impl Mount {
@@ -165,46 +110,32 @@ impl Mount {
         let path = found.map_err(|error| MountError::NoDirectory { path: path.to_path_buf(), error })?;
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
-        let (rewrites, to_rewrite) = Rewrites::new();
         // Must come before the mount's device is opened.
-        let beside = Beside::start(&path).map_err(refused)?;
-        let (stale, to_forget) = unbounded();
-        let (spool, to_push) = open_spool(&client, &options, &path)?.unzip();
-        let store = Arc::new(Store {
-            client,
-            namespace: Arc::new(NamespaceShell::new(stale.clone())),
-            kernel: Mutex::default(),
-            files: Files::default(),
-            rewrites,
-            locking: Locking::default(),
-            beside,
-            spool,
-            speeds: Mutex::default(),
-            counts: Counts::default(),
-            options,
-            stale,
-        });
-        hear_recalls(&store);
-        spool::recover(&store);
-        let session = fuser::Session::new(TesseraFs::new(store.clone()), &path, &config).map_err(refused)?;
+        let loopback = Loopback::start(&path).map_err(refused)?;
+        let (spool, directory) = open_spool(&client, &options, &path)?.unzip();
+        let (backend, notices) = FuseBackend::new(client, loopback, directory);
+        // The kernel caches nothing if its time is 0; then no name may be made without asking either.
+        let core_options = CoreOptions { defers_creates: !options.cache_ttl.is_zero(), spool };
+        let (core, queues) = Core::new(Arc::new(backend), core_options);
+        let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
+        hear_recalls(&core);
+        block_on(core.recover());
+        let read_ahead_kib = options.read_ahead_kib;
+        let fs = TesseraFs::new(core.clone(), counts.clone(), options);
+        let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
         let session = session.spawn().map_err(refused)?;
-        read_ahead(&path, store.options.read_ahead_kib);
+        read_ahead(&path, read_ahead_kib);
         let notifier = session.notifier();
-        let forgetting = std::thread::Builder::new().name("forget".into());
-        let forgetting = forgetting.spawn(move || forget(&notifier, &to_forget)).map_err(refused)?;
-        let weak = Arc::downgrade(&store);
-        let rewriting = std::thread::Builder::new().name("rewrite".into());
-        rewriting.spawn(move || rewrites::work(&weak, &to_rewrite)).map_err(refused)?;
-        let weak = Arc::downgrade(&store);
-        let settling = std::thread::Builder::new().name("settle".into());
-        let shell = store.namespace.clone();
-        settling.spawn(move || namespace::work(&shell, &weak)).map_err(refused)?;
-        for _ in 0..spool::push::THREADS {
-            let (Some(to_push), weak) = (to_push.clone(), Arc::downgrade(&store)) else { break };
-            let pushing = std::thread::Builder::new().name("push".into());
-            pushing.spawn(move || spool::push::work(&weak, &to_push)).map_err(refused)?;
+        let notifying = spawn("notify", move || notify(&notifier, &notices)).map_err(refused)?;
+        let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
+        spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
+        let weak = Arc::downgrade(&core);
+        spawn("settle", move || block_on(namespace::driver::work(weak))).map_err(refused)?;
+        for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
+            let weak = Arc::downgrade(&core);
+            spawn("push", move || block_on(spool::push::work(weak, queue))).map_err(refused)?;
         }
-        Ok(Mount { session, store, path, _forgetting: forgetting })
+        Ok(Mount { session, core, counts, path, _notifying: notifying })
     }
 
     /// The mount point.
@@ -214,8 +145,8 @@ impl Mount {
 
     /// Returns a function that gives the metrics until the mount is gone.
     pub fn metrics(&self) -> impl Fn() -> Option<MountMetrics> + Send + Sync + 'static {
-        let store = Arc::downgrade(&self.store);
-        move || store.upgrade().map(|store| MountMetrics::of(&store))
+        let (core, counts) = (Arc::downgrade(&self.core), self.counts.clone());
+        move || core.upgrade().map(|core| MountMetrics::of(&core, &counts))
     }
 
     /// Whether the mount was unmounted from outside.
@@ -227,12 +158,12 @@ impl Mount {
     /// for them to arrive here; the `fsync` of each file waits, and commits the file. A failed commit is recorded in
     /// the file, and reported when the file is committed once more.
     fn write_back(&self) {
-        if let Err(error) = self.store.beside.flush_all() {
+        if let Err(error) = self.core.backend().loopback.flush_all() {
             tracing::warn!(%error, "what the kernel holds cannot be written back at once");
         }
-        for file in self.store.files.unsafe_now() {
-            if let Err(error) = self.store.beside.flush(file.ino()) {
-                tracing::warn!(ino = file.ino(), %error, "what the kernel holds of a file that is open cannot be written back");
+        for ino in block_on(self.core.unsafe_files()) {
+            if let Err(error) = self.core.backend().loopback.flush(ino) {
+                tracing::warn!(ino, %error, "what the kernel holds of a file that is open cannot be written back");
             }
         }
     }
@@ -246,18 +177,17 @@ impl Mount {
         if !self.is_over() {
             self.write_back();
         }
-        self.store.rewrites.stop();
-        let store_all = || spool::push::push_all(&self.store) + self.store.files.commit_all(&self.store);
-        let mut failed = store_all();
+        self.core.stop_rewrites();
+        let mut failed = block_on(self.core.store_all());
         if !self.is_over() {
             detach(&self.path)?;
             if failed == 0 {
                 // Commits what programs wrote and closed meanwhile.
-                failed = store_all();
+                failed = block_on(self.core.store_all());
             }
         }
-        failed += self.store.spool.as_ref().map_or(0, |spool| spool.figures(0).set_aside as usize);
-        self.store.client.report_work();
+        failed += self.core.unreadable_logs();
+        self.core.backend().client.report_work();
         let deadline = Instant::now() + LEAVE_WITHIN;
         while !self.is_over() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
@@ -272,10 +202,20 @@ impl Mount {
     }
 }
 
-fn open_spool(client: &Client, options: &Options, mount: &Path) -> Result<Option<(Spool, Receiver<u64>)>, MountError> {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
+fn open_spool(
+    client: &Client,
+    options: &Options,
+    mount: &Path,
+) -> Result<Option<(SpoolConfig, SpoolDirectory)>, MountError> {
     let Some(spool) = &options.spool else { return Ok(None) };
     let cluster_id = client.status().map_err(MountError::Unknown)?.cluster_id;
-    Ok(Some(Spool::open(spool, mount, cluster_id)?))
+    let directory = SpoolDirectory::open(spool, mount)?;
+    let disk = Arc::new(directory.disk.clone());
+    Ok(Some((SpoolConfig { disk, limit_bytes: spool.limit_bytes, cluster_id }, directory)))
 }
 
 /// Detaches the mount, even while programs use it. Without the permission to, runs `fusermount3`.
@@ -307,30 +247,14 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// The core answers recalls at once, and another thread tells the kernel: a recall must not wait for the kernel, which
-/// may be waiting for this mount.
-fn hear_recalls(store: &Arc<Store>) {
-    let namespace = Arc::downgrade(&store.namespace);
-    store.client.on_recall(move |inos| {
-        if let Some(namespace) = namespace.upgrade() {
-            namespace.recalled(inos);
-        }
-    });
-    let namespace = Arc::downgrade(&store.namespace);
-    store.client.on_delegation_recall(move |directories, answer| match namespace.upgrade() {
-        Some(namespace) => namespace.delegation_recalled(directories, answer),
-        None => answer(),
-    });
-}
-
-fn forget(notifier: &Notifier, stale: &Receiver<Stale>) {
-    for stale in stale {
-        match stale {
+fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
+    for notice in notices {
+        match notice {
             // Fails if the kernel does not have the name; that is no error.
-            Stale::Names(names) => names.iter().for_each(|(parent, name)| {
+            Notice::Names(names) => names.iter().for_each(|(parent, name)| {
                 let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
             }),
-            Stale::Tell(done) => drop(done.send(())),
+            Notice::Confirm(done) => drop(done.send(())),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, FileError as ReadError, FileError as WriteError, Opened, Owner, Progress, WriteDone};
+use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
 use tessera_policy::Policy;
 use tessera_wire::meta::{ClusterStatus, Dirent, Entry, FileLock, LockOutcome, VersionInfo, Xattr};
 use tessera_wire::{Attr, Error};
@@ -28,19 +28,19 @@ pub trait Writer: 'static {
     ///
     /// # Errors
     /// Bytes written since the last commit are lost.
-    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError>;
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
 
     /// Leaves a hole up to `offset`.
     ///
     /// # Errors
     /// As [`Writer::write_at`].
-    async fn skip_to(&mut self, offset: u64) -> Result<(), WriteError>;
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError>;
 
     /// Changes the length of the file, bytes. Only a session that patches can.
     ///
     /// # Errors
     /// As [`Writer::write_at`].
-    async fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError>;
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError>;
 
     /// Sets the modification time of the next commit, ns since 1970; 0: the time of the commit.
     fn set_mtime(&mut self, mtime_ns: i64);
@@ -51,15 +51,15 @@ pub trait Writer: 'static {
     /// Commits what was written, as one version, and keeps the session.
     ///
     /// # Errors
-    /// As [`Writer::write_at`]; `VersionConflict` from a session of [`Backend::open_write_if`]. After an
+    /// As [`Writer::write_at`]; [`tessera_wire::Code::VersionConflict`] from a session of [`Backend::open_write_if`]. After an
     /// error that says that there was no answer, the store may have committed.
-    async fn sync(&mut self) -> Result<WriteDone, WriteError>;
+    async fn sync(&mut self) -> Result<WriteDone, FileError>;
 
     /// As [`Writer::sync`], and ends the session.
     ///
     /// # Errors
     /// As [`Writer::sync`].
-    async fn finish(self) -> Result<WriteDone, WriteError>
+    async fn finish(self) -> Result<WriteDone, FileError>
     where
         Self: Sized;
 
@@ -74,7 +74,7 @@ pub trait Reader: 'static {
     ///
     /// # Errors
     /// The bytes cannot be read or verified (P2).
-    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, ReadError>;
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError>;
 
     /// The version, and the attributes and hints of the file when it was opened.
     fn opened(&self) -> &Opened;
@@ -202,19 +202,19 @@ pub trait Backend: 'static {
     ///
     /// # Errors
     /// There is no such version, or the manager does not answer.
-    async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<Self::Reader, ReadError>;
+    async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<Self::Reader, FileError>;
 
     /// Opens a write session: what is written overwrites parts of the current version (`patch`), or replaces all of it.
     ///
     /// # Errors
     /// There is no such file, or the manager refuses or does not answer.
-    async fn open_write(&self, ino: u64, patch: bool) -> Result<Self::Writer, WriteError>;
+    async fn open_write(&self, ino: u64, patch: bool) -> Result<Self::Writer, FileError>;
 
     /// As [`Backend::open_write`]; the session commits only while `version` (0: none) is the current one.
     ///
     /// # Errors
     /// As [`Backend::open_write`].
-    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<Self::Writer, WriteError>;
+    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<Self::Writer, FileError>;
 
     /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `mtime_ns` 0: now.
     ///
@@ -226,13 +226,13 @@ pub trait Backend: 'static {
         bytes: Bytes,
         policy: Option<Policy>,
         mtime_ns: i64,
-    ) -> Result<WriteDone, WriteError>;
+    ) -> Result<WriteDone, FileError>;
 
     /// As [`Backend::write_whole`], for a file that the write creates.
     ///
     /// # Errors
-    /// `VersionConflict` if the name is taken; else as [`Backend::write_whole`].
-    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, WriteError>;
+    /// [`tessera_wire::Code::VersionConflict`] if the name is taken; else as [`Backend::write_whole`].
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError>;
 
     /// Rewrites a file's current version under its current policy. A version of 0 in the answer: there was nothing to
     /// do.
@@ -242,7 +242,7 @@ pub trait Backend: 'static {
     async fn rewrite(
         &self,
         ino: u64,
-        progress: &mut dyn FnMut(Progress),
+        progress: ProgressFn<'_>,
         cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error>;
 

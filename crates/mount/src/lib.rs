@@ -1,35 +1,35 @@
-//! The mount as a core: the state and the decisions of a mounted store, without threads, locks, files, sockets or
-//! clocks.
+//! The mount: a store as a directory, without threads, sockets, blocking calls or clocks.
 //!
-//! The `fuse` crate is the shell: it takes the kernel's requests, keeps one lock around each core, calls the client
-//! library on the thread of the request, and hands the answers in. docs/mount.md says what a mount promises.
+//! [`mount::Mount`] has one method for each operation that a kernel asks for. They are `async fn`s over
+//! [`backend::Backend`], which is everything that a mount needs from outside. The `fuse` crate runs them on threads over
+//! the client library; the simulator runs them as tasks. ARCHITECTURE.md says why; docs/mount.md says what a mount
+//! promises.
 //!
-//! # What is a core
+//! | module | what it holds |
+//! |---|---|
+//! | [`ops`] | the operations: names and attributes, handles, extended attributes, locks, old versions |
+//! | [`open_file`] | written bytes that are in no version yet: buffered, in a write session, in the spool |
+//! | [`namespace`] | cached attributes and names, delegations, deferred creates: a state machine, and its driver |
+//! | [`spool`] | logs on a local disk, their pushes into the store, recovery after a crash |
+//! | [`kernel_cache`] | what the kernel holds of each inode |
+//! | [`synthetic`] | inodes of `.tessera/versions` |
+//! | [`write_buffer`], [`rewrite_queue`], [`xattr`], [`attr`], [`errno`] | plain data |
 //!
-//! | module | state | in | out |
-//! |---|---|---|---|
-//! | [`namespace`] | cached attributes and names, delegations, deferred creates | questions, answers of the manager with the stamp of their request, recalls, ticks | create or commit a file, settled, answer a recall, invalidate names |
-//! | [`kernel_cache`] | what the kernel holds of each inode | lookups, forgets, versions | generations, "look it up again", "drop your data" |
-//! | [`synthetic`] | inodes of `.tessera/versions` | versions | numbers, attributes |
-//! | [`write_buffer`] | bytes that were written and not sent yet | writes, truncates | ranges to send, bytes to show |
-//! | [`spool`] | the file that a spool log describes; its budget | records | slices of the log, the state after a crash |
-//! | [`rewrite_queue`] | files to be rewritten | hints | progress |
-//!
-//! [`namespace`] completes its actions by events ([`namespace::Event`]); the other modules are plain data. Start there.
-//!
-//! # What is not a core yet
-//!
-//! Open files (`fuse/src/files.rs`: when to buffer, stream, spool, commit) and the push of spool logs
-//! (`fuse/src/spool`) are state behind a mutex that calls the client while it is locked. They will become events and
-//! actions here: Clean, Buffered, Streaming, Spooled, Draining and Failed files.
+//! Start at [`mount`] and [`ops`]. The clippy lints at the top of this file keep blocking calls and locks across an
+//! `.await` out.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::await_holding_lock)]
 
 pub mod attr;
 pub mod backend;
+pub mod errno;
 pub mod kernel_cache;
+pub mod mount;
 pub mod namespace;
+pub mod open_file;
+pub mod ops;
+mod race;
 pub mod rewrite_queue;
 pub mod spool;
 pub mod synthetic;

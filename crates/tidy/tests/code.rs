@@ -18,13 +18,10 @@ fn files_stay_readable() {
 /// Crates that may hold unsafe code: SIMD leaves, and what touches a device's memory.
 const UNSAFE_CRATES: &[&str] = &["crates/accel/", "crates/hashgpu/"];
 
-/// Module files that still stand next to their folder. Take a line away when its file becomes `x/mod.rs`; add none.
-const FLAT: &[&str] = &["crates/fuse/src/files.rs", "crates/fuse/src/fs.rs"];
-
 #[test]
 fn module_folders_have_a_mod_rs() {
     let sources = rust_sources();
-    for source in sources.iter().filter(|s| !FLAT.contains(&s.path.as_str())) {
+    for source in &sources {
         let folder = format!("{}/", source.path.trim_end_matches(".rs"));
         let is_flat = sources.iter().any(|other| other.path.starts_with(&folder));
         assert!(!is_flat, "{}: move it to {folder}mod.rs", source.path);

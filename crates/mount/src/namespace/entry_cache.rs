@@ -164,13 +164,15 @@ impl EntryCache {
         }
     }
 
-    /// Removes inodes and the names by which they were reached; none: everything. Returns the names, which the kernel
-    /// must forget too.
+    /// Removes inodes and the names by which they were reached; none: everything. Returns the names, in order, which the
+    /// kernel must forget too.
     pub fn forget(&mut self, inos: Option<&[u64]>) -> Vec<Name> {
         let Some(inos) = inos else {
             self.note(Change::Anything);
             self.inodes.clear();
-            return self.names.drain().map(|(name, _)| name).collect();
+            let mut forgotten: Vec<Name> = self.names.drain().map(|(name, _)| name).collect();
+            forgotten.sort_unstable();
+            return forgotten;
         };
         let mut forgotten = Vec::new();
         for ino in inos {
@@ -179,6 +181,7 @@ impl EntryCache {
             self.unbind(*ino, &names);
             forgotten.extend(names);
         }
+        forgotten.sort_unstable();
         forgotten
     }
 

@@ -19,6 +19,7 @@
 
 mod deferred;
 mod delegations;
+pub mod driver;
 mod entry_cache;
 #[cfg(test)]
 mod tests;

@@ -2,17 +2,24 @@
 //! complete local writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written
 //! ([`staged`], its incremental writes).
 //!
-//! A log has records ([`record`]) that describe a file ([`overlay`]); [`replay`] reads what an earlier mount left, and
-//! [`budget`] limits all logs together.
+//! A waiting file is a [`log::Log`]. Its records ([`record`]) describe a file ([`overlay`]); [`replay`] reads what an
+//! earlier mount left, [`recover`] takes it over, and [`budget`] limits all logs together. [`push`] brings logs into the
+//! store in the background; [`crate::open_file`] decides which file has a log, and reads through it.
 
 pub mod budget;
+pub mod log;
+pub mod logfile;
 pub mod overlay;
+pub mod push;
 pub mod record;
+mod recover;
 pub mod replay;
 pub mod speed;
 pub mod staged;
 
 use budget::Budget;
+use log::{Log, LogError};
+use replay::LogOrigin;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -87,6 +94,15 @@ impl Spool {
         let (budget, counts) = (Arc::new(Budget::new(limit_bytes)), Counts::default());
         let (stopping, segments) = Default::default();
         (Spool { disk, budget, cluster_id, counts, queue, stopping, segments }, queued)
+    }
+
+    /// Begins a log. `number`: a random number, which makes the log's name unique.
+    ///
+    /// # Errors
+    /// As [`Log::create`].
+    pub(crate) fn begin(&self, number: u64, origin: LogOrigin) -> Result<Log, LogError> {
+        let origin = LogOrigin { cluster_id: self.cluster_id.clone(), ..origin };
+        Log::create(self.disk.clone(), number, self.budget.clone(), origin)
     }
 
     /// Queues a file for a push.

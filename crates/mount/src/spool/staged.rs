@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
-use tessera_client::{Cause, FileError as WriteError, WriteDone};
+use tessera_client::{Cause, FileError, WriteDone};
 use tessera_disk::{DiskError, DiskFile, OpenMode};
 use tokio::sync::{mpsc, oneshot};
 
@@ -84,7 +84,7 @@ impl Segment {
         Ok(())
     }
 
-    async fn push(&self, to: &mut impl Writer, abandoned: &AtomicBool) -> Result<(), WriteError> {
+    async fn push(&self, to: &mut impl Writer, abandoned: &AtomicBool) -> Result<(), FileError> {
         let (mut at, mut buffer) = (0, Vec::new());
         for piece in &self.pieces {
             if abandoned.load(Ordering::Acquire) {
@@ -102,15 +102,15 @@ impl Segment {
     }
 }
 
-fn lost(error: &dyn std::fmt::Display) -> WriteError {
+fn lost(error: &dyn std::fmt::Display) -> FileError {
     Cause::Input(error.to_string()).of("the spool")
 }
 
-fn task_ended() -> WriteError {
+fn task_ended() -> FileError {
     lost(&"the task that pushes has ended")
 }
 
-type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
+type Reply<T> = oneshot::Sender<Result<T, FileError>>;
 
 enum Job {
     Segment(Segment),
@@ -133,7 +133,7 @@ struct Commit {
 pub struct Staged {
     jobs: mpsc::Sender<Job>,
     abandoned: Arc<AtomicBool>,
-    failed: Arc<Mutex<Option<WriteError>>>,
+    failed: Arc<Mutex<Option<FileError>>>,
     spool: Arc<Spool>,
     ino: u64,
     segment: Option<Segment>,
@@ -166,20 +166,20 @@ impl Staged {
     /// Stands before `session`, with files in the spool. The task must run until it ends.
     pub fn new<W: Writer>(session: W, spool: Arc<Spool>, ino: u64) -> (Staged, Drain<W>) {
         let (jobs, todo) = mpsc::channel(WAITING);
-        let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<WriteError>>>::default());
+        let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<FileError>>>::default());
         let (size_bytes, next_commit) = (session.len_bytes(), Commit::default());
         let task = Drain { session, jobs: todo, abandoned: abandoned.clone(), failed: failed.clone() };
         (Staged { jobs, abandoned, failed, spool, ino, segment: None, size_bytes, next_commit, without: false }, task)
     }
 
-    async fn hand_over(&self, job: Job) -> Result<(), WriteError> {
+    async fn hand_over(&self, job: Job) -> Result<(), FileError> {
         if let Some(error) = self.failed.lock().clone() {
             return Err(error);
         }
         self.jobs.send(job).await.map_err(|_| task_ended())
     }
 
-    async fn end_segment(&mut self) -> Result<(), WriteError> {
+    async fn end_segment(&mut self) -> Result<(), FileError> {
         match self.segment.take() {
             Some(segment) => {
                 self.spool.count_segment();
@@ -189,7 +189,7 @@ impl Staged {
         }
     }
 
-    async fn ask<T>(&mut self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, WriteError> {
+    async fn ask<T>(&mut self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, FileError> {
         self.end_segment().await?;
         let (reply, answer) = oneshot::channel();
         self.hand_over(job(reply)).await?;
@@ -197,7 +197,7 @@ impl Staged {
     }
 
     /// Writes to a local file, or to the session if the disk or the budget refuses.
-    async fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    async fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         if let Err(why) = self.stage(offset, bytes) {
             if !std::mem::replace(&mut self.without, true) {
                 self.spool.falls_back(self.ino, &why);
@@ -229,7 +229,7 @@ impl Staged {
 }
 
 impl Writer for Staged {
-    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let full = SEGMENT_BYTES.min(self.spool.budget.limit_bytes() / SEGMENTS).max(1);
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -245,13 +245,13 @@ impl Writer for Staged {
         Ok(())
     }
 
-    async fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         self.end_segment().await?;
         self.size_bytes = self.size_bytes.max(offset);
         self.hand_over(Job::Skip(offset)).await
     }
 
-    async fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         self.size_bytes = size_bytes;
         self.ask(|reply| Job::SetLen(size_bytes, reply)).await
     }
@@ -264,12 +264,12 @@ impl Writer for Staged {
         self.next_commit.content = Some(content);
     }
 
-    async fn sync(&mut self) -> Result<WriteDone, WriteError> {
+    async fn sync(&mut self) -> Result<WriteDone, FileError> {
         let commit = std::mem::take(&mut self.next_commit);
         self.ask(|reply| Job::Sync(commit, reply)).await
     }
 
-    async fn finish(mut self) -> Result<WriteDone, WriteError> {
+    async fn finish(mut self) -> Result<WriteDone, FileError> {
         self.sync().await
     }
 
@@ -283,7 +283,7 @@ pub struct Drain<W> {
     session: W,
     jobs: mpsc::Receiver<Job>,
     abandoned: Arc<AtomicBool>,
-    failed: Arc<Mutex<Option<WriteError>>>,
+    failed: Arc<Mutex<Option<FileError>>>,
 }
 
 impl<W: Writer> Drain<W> {
@@ -308,7 +308,7 @@ impl<W: Writer> Drain<W> {
         }
     }
 
-    async fn carry_out(&mut self, job: Job) -> Result<(), WriteError> {
+    async fn carry_out(&mut self, job: Job) -> Result<(), FileError> {
         let session = &mut self.session;
         match job {
             Job::Segment(segment) => segment.push(session, &self.abandoned).await,
@@ -325,7 +325,7 @@ impl<W: Writer> Drain<W> {
     }
 }
 
-fn refuse(job: Job, error: WriteError) {
+fn refuse(job: Job, error: FileError) {
     match job {
         Job::SetLen(_, reply) | Job::Confirm(reply) => drop(reply.send(Err(error))),
         Job::Sync(_, reply) => drop(reply.send(Err(error))),
@@ -333,7 +333,7 @@ fn refuse(job: Job, error: WriteError) {
     }
 }
 
-fn answer<T>(result: Result<T, WriteError>, reply: Reply<T>) -> Result<(), WriteError> {
+fn answer<T>(result: Result<T, FileError>, reply: Reply<T>) -> Result<(), FileError> {
     let failed = result.as_ref().err().cloned();
     let _ = reply.send(result);
     failed.map_or(Ok(()), Err)
@@ -357,7 +357,7 @@ mod tests {
     }
 
     impl Writer for Recorder {
-        async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
             // A gate that is open is a semaphore that is closed.
             let _ = self.gate.acquire().await;
             if offset >= self.fails_at {
@@ -370,22 +370,22 @@ mod tests {
             file[offset as usize..end].copy_from_slice(bytes);
             Ok(())
         }
-        async fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+        async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
             let mut file = self.file.lock();
             let len = file.len().max(offset as usize);
             file.resize(len, 0);
             Ok(())
         }
-        async fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
             self.file.lock().resize(size_bytes as usize, 0);
             Ok(())
         }
         fn set_mtime(&mut self, _: i64) {}
         fn set_content(&mut self, _: u64) {}
-        async fn sync(&mut self) -> Result<WriteDone, WriteError> {
+        async fn sync(&mut self) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }
-        async fn finish(mut self) -> Result<WriteDone, WriteError> {
+        async fn finish(mut self) -> Result<WriteDone, FileError> {
             self.sync().await
         }
         fn len_bytes(&self) -> u64 {
@@ -406,7 +406,7 @@ mod tests {
             self.tasks.run(self.staged.write_at(offset, bytes)).unwrap();
         }
 
-        fn sync(&mut self) -> Result<WriteDone, WriteError> {
+        fn sync(&mut self) -> Result<WriteDone, FileError> {
             self.tasks.run(self.staged.sync())
         }
 

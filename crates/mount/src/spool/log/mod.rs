@@ -1,17 +1,15 @@
 //! A log on a local disk: one file of the store while it waits to be pushed. It only grows, so that earlier states can
 //! be read while more is written, and a crash loses nothing that was acknowledged.
 
-use super::logfile::{LogFile, View, write_all_at};
-use std::fs::File;
-use std::io::{self, IoSlice};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use super::budget::{Budget, BudgetError};
+use super::logfile::{LogFile, View};
+use super::overlay::{LogSlice, Overlay};
+use super::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
+use super::replay::{LogOrigin, PendingPush, ReplayedLog};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tessera_mount::spool::budget::{Budget, BudgetError};
-use tessera_mount::spool::overlay::{LogSlice, Overlay};
-use tessera_mount::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
-use tessera_mount::spool::replay::{LogOrigin, PendingPush, ReplayedLog};
+use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use tessera_wire::meta::CONTENT_DRAWN;
 use thiserror::Error;
 
@@ -25,25 +23,19 @@ pub enum LogError {
     #[error(transparent)]
     Budget(#[from] BudgetError),
     /// The local disk failed.
-    #[error("{path}: {error}")]
-    Disk {
-        /// The log.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// A record read back does not match its checksum.
     #[error("{path}: the record at {position} is not what was written")]
     Damaged {
         /// The log.
-        path: PathBuf,
+        path: String,
         /// Position of the record in the log.
         position: u64,
     },
 }
 
 /// A log that can be written.
-#[derive(Debug)]
 pub struct Log {
     file: Arc<LogFile>,
     origin: LogOrigin,
@@ -64,19 +56,15 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates a log in `dir`.
+    /// Creates a log on `disk`.
     ///
     /// # Errors
     /// No budget is left, or the disk failed.
-    pub fn create(dir: &Path, number: u64, budget: Arc<Budget>, origin: LogOrigin) -> Result<Log, LogError> {
-        let path = dir.join(format!("{:016x}-{number:016x}.{EXTENSION}", origin.ino));
+    pub fn create(disk: Arc<dyn Disk>, number: u64, budget: Arc<Budget>, origin: LogOrigin) -> Result<Log, LogError> {
+        let path = format!("{:016x}-{number:016x}.{EXTENSION}", origin.ino);
         budget.reserve_log()?;
-        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| {
-            budget.release_log(0);
-            LogError::Disk { path: path.clone(), error }
-        })?;
-        let file = Arc::new(LogFile::new(file, path, number, budget));
+        let file = disk.open(&path, OpenMode::CreateNew).inspect_err(|_| budget.release_log(0))?;
+        let file = Arc::new(LogFile::new(disk, file, number, budget));
         let overlay = Overlay::new(origin.base_bytes);
         let mut log = Log {
             file,
@@ -104,10 +92,15 @@ impl Log {
     ///
     /// # Errors
     /// The disk's error.
-    pub fn adopt(path: PathBuf, file: File, budget: Arc<Budget>, found: ReplayedLog) -> Result<Log, LogError> {
+    pub fn adopt(
+        disk: Arc<dyn Disk>,
+        file: Arc<dyn DiskFile>,
+        budget: Arc<Budget>,
+        found: ReplayedLog,
+    ) -> Result<Log, LogError> {
         let ReplayedLog { log, origin, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
         budget.adopt_log(end, records);
-        let file = LogFile::new(file, path, log, budget);
+        let file = LogFile::new(disk, file, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         // The last close may be durable; later writes must not damage it.
@@ -130,7 +123,7 @@ impl Log {
         for push in pushes {
             log.append_push(push);
         }
-        log.file.file.set_len(log.end).map_err(|error| log.file.disk(error))?;
+        log.file.file.truncate(log.end)?;
         Ok(log)
     }
 
@@ -264,10 +257,10 @@ impl Log {
         self.append_stored(0);
     }
 
-    /// The last close in `view` is about to be committed, perhaps with later writes. Draws and logs a name for the
-    /// content, by which this mount and the next recognise the version.
-    pub fn is_pushed(&mut self, view: &View) -> u64 {
-        let content = (super::draw() % CONTENT_DRAWN) | CONTENT_DRAWN;
+    /// The last close in `view` is about to be committed, perhaps with later writes. Logs a name for the content, made
+    /// of the random number `drawn`, by which this mount and the next recognise the version.
+    pub fn is_pushed(&mut self, view: &View, drawn: u64) -> u64 {
+        let content = (drawn % CONTENT_DRAWN) | CONTENT_DRAWN;
         self.append_push(PendingPush { content, closed_end: view.closed_end });
         content
     }
@@ -313,8 +306,8 @@ impl Log {
         self.file.number == view.file.number
     }
 
-    /// Path of the log.
-    pub fn path(&self) -> &Path {
+    /// Path of the log on its disk.
+    pub fn path(&self) -> &str {
         self.file.path()
     }
 
@@ -329,18 +322,18 @@ impl Log {
     }
 
     /// Renames the log so that no mount takes it for one. Returns the new path.
-    pub fn set_aside(self) -> PathBuf {
-        let aside = self.path().with_extension(super::EXTENSION_DAMAGED);
-        if let Err(error) = std::fs::rename(self.path(), &aside) {
-            tracing::warn!(path = %self.path().display(), %error, "a log cannot be set aside");
+    pub fn set_aside(self) -> String {
+        let aside = aside(self.path());
+        if let Err(error) = self.file.disk.rename(self.path(), &aside) {
+            tracing::warn!(path = self.path(), %error, "a log cannot be set aside");
         }
         aside
     }
 
     /// Removes the log.
     pub fn remove(self) {
-        if let Err(error) = std::fs::remove_file(&self.file.path) {
-            tracing::warn!(path = %self.file.path.display(), %error, "a log that is done with cannot be removed");
+        if let Err(error) = self.file.disk.remove(self.path()) {
+            tracing::warn!(path = self.path(), %error, "a log that is done with cannot be removed");
         }
     }
 
@@ -369,7 +362,7 @@ impl Log {
                 end += header.record_bytes();
             }
             let parts = headers.iter().zip(records).flat_map(|(header, (_, _, payload))| [&header[..], payload]);
-            write_all_at(&self.file.file, parts.map(IoSlice::new).collect(), start)
+            self.file.file.write_vectored_at(start, &parts.map(IoSlice::new).collect::<Vec<_>>())
         });
         match done {
             Ok(()) => {
@@ -381,8 +374,8 @@ impl Log {
                 self.file.budget.release_bytes(bytes);
                 // Cuts off whole records that the failed write left, so that they do not follow later ones. If the file
                 // cannot be cut, it has no such record.
-                let _ = self.file.file.set_len(self.end);
-                Err(self.file.disk(error))
+                let _ = self.file.file.truncate(self.end);
+                Err(error.into())
             }
         }
     }
@@ -394,6 +387,16 @@ fn bytes_of(records: &[(Kind, u64, &[u8])]) -> u64 {
 
 /// Extension of logs.
 pub const EXTENSION: &str = "spool";
+/// Extension of logs that cannot be read.
+const EXTENSION_DAMAGED: &str = "damaged";
+
+/// The path at which a log that cannot be read is kept.
+pub fn aside(path: &str) -> String {
+    format!(
+        "{}.{EXTENSION_DAMAGED}",
+        path.strip_suffix(EXTENSION).and_then(|path| path.strip_suffix('.')).unwrap_or(path)
+    )
+}
 
 #[cfg(test)]
 mod replay_tests;

@@ -1,16 +1,17 @@
 //! Rewrites files in the background when a hint about their stored bytes changes.
 //!
-//! One thread rewrites one file at a time. It waits a moment for further hints, so that a file is rewritten once; a
+//! One task rewrites one file at a time. It waits a moment for further hints, so that a file is rewritten once; a
 //! file with uncommitted writes comes later. `user.tessera.state` shows the files that wait and the progress of the
 //! running rewrite. Unmounting abandons the rest: those files stay as they were stored.
 
-use crate::mount::Store;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crate::backend::Backend;
+use crate::mount::{Mount, Queue};
+use crate::rewrite_queue::{RewriteProgress, RewriteQueue};
 use parking_lot::Mutex;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 use tessera_client::{Cancel, Progress};
-use tessera_mount::rewrite_queue::{RewriteProgress, RewriteQueue};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Wait for further hints on a file.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -18,21 +19,21 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// See the module.
 pub struct Rewrites {
     queue: Mutex<RewriteQueue>,
-    wanted: Sender<u64>,
+    requests: UnboundedSender<u64>,
     cancel: Cancel,
 }
 
 impl Rewrites {
     /// An empty queue, and the receiver for [`work`].
-    pub fn new() -> (Rewrites, Receiver<u64>) {
-        let (wanted, work) = unbounded();
-        (Rewrites { queue: Mutex::default(), wanted, cancel: Cancel::default() }, work)
+    pub fn new() -> (Rewrites, UnboundedReceiver<u64>) {
+        let (requests, queued) = unbounded_channel();
+        (Rewrites { queue: Mutex::default(), requests, cancel: Cancel::default() }, queued)
     }
 
     /// A hint of a file was set or removed.
     pub fn hint_changed(&self, ino: u64, hint: &str) {
         if self.queue.lock().hint_changed(ino, hint) {
-            let _ = self.wanted.send(ino);
+            let _ = self.requests.send(ino);
         }
     }
 
@@ -48,33 +49,36 @@ impl Rewrites {
 }
 
 /// Rewrites files until the mount is gone or [`Rewrites::stop`] is called.
-pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
-    for ino in wanted {
-        std::thread::sleep(SETTLE);
-        let Some(store) = store.upgrade() else { return };
-        if store.rewrites.cancel.is_cancelled() {
+pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
+    while let Some(ino) = queue.next().await {
+        let Some(backend) = mount.upgrade().map(|mount| mount.backend.clone()) else { return };
+        backend.sleep(SETTLE).await;
+        let Some(mount) = mount.upgrade() else { return };
+        if mount.rewrites.cancel.is_cancelled() {
             return;
         }
-        if store.files.get(ino).is_some_and(|file| file.size().1) {
-            let _ = store.rewrites.wanted.send(ino);
+        if let Some(file) = mount.files.get(ino)
+            && file.size().await.1
+        {
+            let _ = mount.rewrites.requests.send(ino);
             continue;
         }
-        rewrite(&store, ino);
+        rewrite(&mount, ino).await;
     }
 }
 
-fn rewrite(store: &Arc<Store>, ino: u64) {
-    let queue = &store.rewrites.queue;
+async fn rewrite<B: Backend>(mount: &Mount<B>, ino: u64) {
+    let queue = &mount.rewrites.queue;
     queue.lock().begin(ino);
-    let mut hear = |p: Progress| {
+    let mut report = |p: Progress| {
         queue.lock().progress(RewriteProgress { done_bytes: p.done, total_bytes: p.total.unwrap_or(p.done) });
     };
-    let done = store.client.inodes().rewrite(ino, &mut hear, &store.rewrites.cancel);
+    let done = mount.backend.rewrite(ino, &mut report, &mount.rewrites.cancel).await;
     queue.lock().end();
     match done {
         Ok(done) if done.version != 0 => {
             tracing::info!(ino, new_bytes = done.new_bytes, "rewrote a file as its hints ask");
-            store.namespace.with(|core, _| core.forget(&[ino]));
+            mount.namespace.with(|core, _| core.forget(&[ino]));
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(ino, %error, "cannot rewrite a file; `tessera rewrite` tries again"),

@@ -1,7 +1,7 @@
 //! Threads that use the mount as programs do, to make the kernel do what no FUSE message asks for: write back the dirty
 //! pages of a file, and take over another length for an open file.
 //!
-//! They reach a file by a name that only this process knows ([`Beside::number`]). They have a table of open files of
+//! They reach a file by a name that only this process knows ([`Loopback::inode_of`]). They have a table of open files of
 //! their own, made before the mount's device was opened. Otherwise a thread that waits for the kernel, which waits for
 //! this process, would keep the device open when the process is killed, and neither would ever end. These threads never
 //! serve requests of the kernel, and a thread that serves such a request must not wait for them.
@@ -31,18 +31,18 @@ struct Job {
 }
 
 /// See the module.
-pub struct Beside {
+pub struct Loopback {
     prefix: String,
     jobs: Sender<Job>,
     tids: Vec<u32>,
 }
 
-impl Beside {
+impl Loopback {
     /// Starts the threads for a mount that will be at `path`.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(path: &Path) -> io::Result<Beside> {
+    pub fn start(path: &Path) -> io::Result<Loopback> {
         let secret = || std::collections::hash_map::RandomState::new().build_hasher().finish();
         let prefix = format!(".tessera-inode-{:016x}{:016x}-", secret(), secret());
         let (jobs, todo) = unbounded();
@@ -50,20 +50,20 @@ impl Beside {
         for _ in 0..THREADS {
             let (todo, names, started) = (todo.clone(), path.join(&prefix), started.clone());
             let place = path.to_path_buf();
-            std::thread::Builder::new().name("beside".into()).spawn(move || run(&place, &names, &todo, &started))?;
+            std::thread::Builder::new().name("loopback".into()).spawn(move || run(&place, &names, &todo, &started))?;
         }
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         let tids = (0..THREADS).map(|_| tids.recv().map_err(gone)?).collect::<io::Result<Vec<u32>>>()?;
-        Ok(Beside { prefix, jobs, tids })
+        Ok(Loopback { prefix, jobs, tids })
     }
 
     /// The inode that a name in the root directory stands for, if it is one of these threads' names.
-    pub fn number(&self, name: &[u8]) -> Option<u64> {
+    pub fn inode_of(&self, name: &[u8]) -> Option<u64> {
         std::str::from_utf8(name.strip_prefix(self.prefix.as_bytes())?).ok()?.parse().ok()
     }
 
     /// Whether `tid` is one of these threads.
-    pub fn is_ours(&self, tid: u32) -> bool {
+    pub fn is_loopback(&self, tid: u32) -> bool {
         self.tids.contains(&tid)
     }
 
@@ -123,17 +123,17 @@ fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Re
 
 /// `fs` recognises these opens: for `O_APPEND` it tells the kernel to drop its cached pages.
 fn refresh(path: &Path, size_bytes: u64) -> io::Result<()> {
-    let file = forgetting(path)?;
+    let file = open_dropping_pages(path)?;
     if file.metadata()?.len() != size_bytes {
         file.set_len(size_bytes)?;
         drop(file);
         // The page around the old end was read with the old length.
-        forgetting(path)?;
+        open_dropping_pages(path)?;
     }
     Ok(())
 }
 
-fn forgetting(path: &Path) -> io::Result<File> {
+fn open_dropping_pages(path: &Path) -> io::Result<File> {
     let writing = File::options().read(true).append(true).open(path);
     match writing {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -144,6 +144,6 @@ fn forgetting(path: &Path) -> io::Result<File> {
 }
 
 /// Whether an open by one of these threads asks the kernel to drop its cached pages.
-pub fn forgets(flags: i32) -> bool {
+pub fn drops_pages(flags: i32) -> bool {
     flags & O_APPEND != 0
 }

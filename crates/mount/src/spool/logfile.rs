@@ -1,22 +1,19 @@
 //! A log's file: records can be read and checked while more are written. This module does not interpret records.
 
+use super::budget::Budget;
 use super::log::LogError;
-use std::fs::File;
-use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use super::overlay::{LogSlice, Overlay};
+use super::record::{HEADER_BYTES, Header};
+use super::replay::LogOrigin;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tessera_mount::spool::budget::Budget;
-use tessera_mount::spool::overlay::{LogSlice, Overlay};
-use tessera_mount::spool::record::{HEADER_BYTES, Header};
-use tessera_mount::spool::replay::LogOrigin;
+use tessera_disk::{Disk, DiskError, DiskFile, DiskOp};
 
 /// The file. Written records do not change. The last user to drop it releases its budget.
-#[derive(Debug)]
 pub struct LogFile {
-    pub(super) file: File,
-    pub(super) path: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) file: Arc<dyn DiskFile>,
     pub(super) number: u64,
     pub(super) budget: Arc<Budget>,
     pub(super) bytes: AtomicU64,
@@ -33,13 +30,9 @@ impl Drop for LogFile {
 }
 
 impl LogFile {
-    pub(super) fn new(file: File, path: PathBuf, number: u64, budget: Arc<Budget>) -> LogFile {
+    pub(super) fn new(disk: Arc<dyn Disk>, file: Arc<dyn DiskFile>, number: u64, budget: Arc<Budget>) -> LogFile {
         let (bytes, records, failed) = <(AtomicU64, AtomicU64, AtomicBool)>::default();
-        LogFile { file, path, number, budget, bytes, records, failed }
-    }
-
-    pub(super) fn disk(&self, error: io::Error) -> LogError {
-        LogError::Disk { path: self.path.clone(), error }
+        LogFile { disk, file, number, budget, bytes, records, failed }
     }
 
     /// Reads a slice and checks its record (P2).
@@ -47,12 +40,12 @@ impl LogFile {
     /// # Errors
     /// The disk's error, or [`LogError::Damaged`] if the record does not match its checksum.
     pub fn read(&self, piece: &LogSlice, out: &mut [u8]) -> Result<(), LogError> {
-        let damaged = || LogError::Damaged { path: self.path.clone(), position: piece.record };
+        let damaged = || LogError::Damaged { path: self.path().into(), position: piece.record };
         let mut header = [0; HEADER_BYTES];
-        self.file.read_exact_at(&mut header, piece.record).map_err(|e| self.disk(e))?;
+        self.file.read_at(piece.record, &mut header)?;
         let header = Header::decode(&header, self.number, piece.record).ok_or_else(damaged)?;
         let mut payload = vec![0; header.len_bytes as usize];
-        self.file.read_exact_at(&mut payload, piece.record + HEADER_BYTES as u64).map_err(|e| self.disk(e))?;
+        self.file.read_at(piece.record + HEADER_BYTES as u64, &mut payload)?;
         let skip = piece.skip_bytes as usize;
         let wanted = payload.get(skip..skip + piece.len_bytes as usize).ok_or_else(damaged)?;
         if !header.fits(&payload) {
@@ -68,31 +61,32 @@ impl LogFile {
     /// The disk's error.
     pub fn sync(&self) -> Result<(), LogError> {
         if self.failed.load(Ordering::Acquire) {
-            return Err(self.disk(io::Error::other("it could not be synced before")));
+            let source = io::Error::other("it could not be synced before");
+            let (path, op, offset) = (self.path().into(), DiskOp::Sync, 0);
+            return Err(DiskError::Io { path, op, offset, source }.into());
         }
         self.noted(self.file.sync_data())
     }
 
     pub(super) fn sync_name(&self) -> Result<(), LogError> {
-        let directory = self.path.parent().map_or_else(|| File::open("."), File::open);
-        self.noted(directory.and_then(|directory| directory.sync_all()))
+        self.noted(self.disk.sync_dir(""))
     }
 
-    fn noted(&self, done: io::Result<()>) -> Result<(), LogError> {
+    fn noted(&self, done: Result<(), DiskError>) -> Result<(), LogError> {
         done.map_err(|error| {
             self.failed.store(true, Ordering::Release);
-            self.disk(error)
+            error.into()
         })
     }
 
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Path of the file on its disk.
+    pub fn path(&self) -> &str {
+        self.file.path()
     }
 }
 
 /// The state of a log at one moment.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct View {
     /// The file it belongs to.
     pub origin: LogOrigin,
@@ -125,22 +119,4 @@ impl View {
         }
         Ok(())
     }
-}
-
-/// Writes all parts consecutively from `position` on.
-pub(super) fn write_all_at(file: &File, mut parts: Vec<IoSlice<'_>>, mut position: u64) -> io::Result<()> {
-    let mut parts = &mut parts[..];
-    IoSlice::advance_slices(&mut parts, 0);
-    while !parts.is_empty() {
-        match rustix::io::pwritev(file, parts, position) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                position += written as u64;
-                IoSlice::advance_slices(&mut parts, written);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }

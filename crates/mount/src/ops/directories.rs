@@ -4,7 +4,7 @@
 //! removed meanwhile may still be shown; a name that is added behind the last page is shown. Reading from the start
 //! fetches again.
 
-use tessera_client::inodes::Inodes;
+use crate::backend::Backend;
 use tessera_wire::meta::Dirent;
 use tessera_wire::{Error, InodeKind};
 
@@ -28,11 +28,11 @@ impl OpenDirectory {
     ///
     /// # Errors
     /// The manager's.
-    pub fn entry(&mut self, inodes: &Inodes<'_>, ino: u64, position: u64) -> Result<Option<&Dirent>, Error> {
+    pub async fn entry<B: Backend>(&mut self, backend: &B, ino: u64, position: u64) -> Result<Option<&Dirent>, Error> {
         let index = position.saturating_sub(DOTS) as usize;
         while index >= self.entries.len() && !self.complete {
             let after = self.entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
-            let (page, more) = inodes.list(ino, &after)?;
+            let (page, more) = backend.list(ino, &after).await?;
             self.complete = !more || page.is_empty();
             self.entries.extend(page);
         }

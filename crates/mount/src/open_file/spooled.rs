@@ -3,39 +3,41 @@
 //! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
 //! is full.
 
-use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base};
-use crate::mount::Store;
-use crate::spool::Base;
+use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
+use crate::backend::{Backend, Writer};
+use crate::errno::{Errno, failed};
+use crate::mount::Mount;
 use crate::spool::log::{Log, LogError};
-use crate::spool::push::{make_way, pour};
-use crate::spool::staged::Writes;
-use fuser::Errno;
-use parking_lot::{Mutex, MutexGuard};
+use crate::spool::push::{pour, push_acknowledged};
+use crate::spool::replay::LogOrigin;
+use crate::spool::speed::WriteSpeed;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tessera_client::WriteHandle;
-use tessera_mount::attr::nanoseconds;
-use tessera_mount::spool::speed::WriteSpeed;
+use std::time::Duration;
 use tessera_policy::{Durability, Policy, WriteMode};
-use tessera_wire::{Attr, Code};
+use tessera_wire::Attr;
+use tokio::sync::{Mutex, MutexGuard};
 
 /// Unsynced bytes of a log above which a close syncs it before taking the file's lock.
 const SYNC_AHEAD_BYTES: u64 = 1 << 20;
 /// Attempts to commit while rewrites of the same content change the version in between.
 const ATTEMPTS: u32 = 4;
 
-/// Measures how long a file is open for writing, and how many bytes are written.
+/// Measures how long a file is open for writing, and how many bytes are written. Times are monotonic, ns.
 #[derive(Debug, Default)]
 pub struct Meter {
-    since: Option<Instant>,
+    since_ns: Option<i64>,
     bytes: u64,
-    closed: Option<Instant>,
+    closed_ns: Option<i64>,
+}
+
+fn between(from_ns: i64, to_ns: i64) -> Duration {
+    Duration::from_nanos(to_ns.saturating_sub(from_ns).max(0) as u64)
 }
 
 impl Meter {
     /// A handle was opened for writing.
-    pub fn opened(&mut self) {
-        self.since.get_or_insert_with(Instant::now);
+    pub fn opened(&mut self, now_ns: i64) {
+        self.since_ns.get_or_insert(now_ns);
     }
 
     /// Counts written bytes.
@@ -44,48 +46,50 @@ impl Meter {
     }
 
     /// Time since the last close.
-    pub(super) fn since_closed(&self) -> Option<Duration> {
-        self.closed.map(|closed| closed.elapsed())
+    pub(super) fn since_closed(&self, now_ns: i64) -> Option<Duration> {
+        self.closed_ns.map(|closed_ns| between(closed_ns, now_ns))
     }
 
     /// The file was closed. Returns bytes and time since the open, if anything was written.
-    fn closes(&mut self) -> Option<(u64, Duration)> {
-        self.closed = Some(Instant::now());
-        let since = self.since.filter(|_| self.bytes > 0)?;
-        Some((self.bytes, since.elapsed()))
+    fn closes(&mut self, now_ns: i64) -> Option<(u64, Duration)> {
+        self.closed_ns = Some(now_ns);
+        let since_ns = self.since_ns.filter(|_| self.bytes > 0)?;
+        Some((self.bytes, between(since_ns, now_ns)))
     }
 
     /// The last handle that writes is gone.
     pub fn ends(&mut self) {
-        (self.since, self.bytes) = (None, 0);
+        (self.since_ns, self.bytes) = (None, 0);
     }
 }
 
-impl Files {
-    /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
-    pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile> {
-        let file = Arc::new(OpenFile::new(ino, log.size_bytes()));
-        {
-            let mut state = file.state.lock();
-            (state.changed, state.replaced, state.log) = (true, false, Some(log));
-            state.mode = WriteMode::CompleteLocal;
-        }
-        self.0.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0 });
-        file
-    }
-
-    /// Files that wait in the spool.
-    pub fn spooled(&self) -> Vec<Arc<OpenFile>> {
-        let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
-        let waits = |state: &State| state.log.is_some() || state.owes_commit;
-        all.into_iter().filter(|file| waits(&file.state.lock())).collect()
-    }
+/// What to do once the state that was acknowledged earlier is in the mount.
+#[derive(Clone, Copy)]
+pub(super) enum AfterPush {
+    /// Commit everything.
+    Commit,
+    /// Pour the log into a session: the spool cannot take more.
+    LeaveSpool,
 }
 
-impl OpenFile {
-    pub(super) fn new(ino: u64, size_bytes: u64) -> OpenFile {
+impl<B: Backend> OpenFile<B> {
+    pub(super) fn new(ino: u64, size_bytes: u64) -> OpenFile<B> {
         let state = Mutex::new(State::new(size_bytes));
-        OpenFile { ino, turn: Mutex::default(), meter: Mutex::default(), state }
+        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state }
+    }
+
+    /// A file whose log an earlier mount left.
+    pub(super) fn with_log(ino: u64, log: Log) -> OpenFile<B> {
+        let mut state = State::new(log.size_bytes());
+        (state.changed, state.replaced, state.log) = (true, false, Some(log));
+        state.mode = WriteMode::CompleteLocal;
+        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
+    }
+
+    /// Whether the file waits in the spool.
+    pub(super) async fn waits_in_spool(&self) -> bool {
+        let state = self.state.lock().await;
+        state.log.is_some() || state.owes_commit
     }
 
     /// Inode number.
@@ -94,8 +98,8 @@ impl OpenFile {
     }
 
     /// Modification time of the state that waits in the spool, ns since 1970.
-    pub fn mtime_ns(&self) -> Option<i64> {
-        let state = self.state.lock();
+    pub async fn mtime_ns(&self) -> Option<i64> {
+        let state = self.state.lock().await;
         let of_log = state.log.as_ref().and_then(Log::closed);
         of_log.or_else(|| state.owes_commit.then_some(state.mtime_ns))
     }
@@ -104,39 +108,39 @@ impl OpenFile {
     ///
     /// # Errors
     /// Those of the commit or of the log.
-    pub fn close(&self, store: &Store) -> Result<(), Errno> {
-        self.sync_ahead();
+    pub async fn close(&self, mount: &Mount<B>) -> Result<(), Errno> {
+        self.sync_ahead().await;
         let (waits, mode, done) = {
-            let (state, done) = self.acknowledge(store, self.state.lock());
+            let (state, done) = self.acknowledge(mount, self.state.lock().await).await;
             (state.log.is_some() || state.owes_commit, state.mode, done)
         };
         if done.is_ok()
-            && let Some((bytes, observed)) = self.meter.lock().closes()
+            && let Some((bytes, observed)) = self.meter.lock().closes(mount.backend.now_ns())
         {
             let achieved = (!waits).then_some(observed);
-            store.speeds.lock().closed(self.ino, WriteSpeed { mode, bytes, observed, achieved });
+            mount.speeds.lock().closed(self.ino, WriteSpeed { mode, bytes, observed, achieved });
         }
         done
     }
 
     /// Acknowledges the writes: from the log, or by a commit.
-    pub(super) fn acknowledge<'a>(
+    pub(super) async fn acknowledge<'a>(
         &'a self,
-        store: &Store,
-        mut state: MutexGuard<'a, State>,
-    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
-        let error = match state.close(store, self.ino) {
+        mount: &Mount<B>,
+        mut state: MutexGuard<'a, State<B>>,
+    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
+        let error = match state.close(mount, self.ino).await {
             Ok(done) => return (state, done),
             Err(error) => error,
         };
-        self.without_spool(store, state, &error, |state, _| state.commit(store, self.ino))
+        self.without_spool(mount, state, &error, AfterPush::Commit).await
     }
 
     /// The length was changed. If the file has no writer (it waits in the spool and was truncated by name), no close
     /// will follow, so this acknowledges the change and queues the push.
-    pub(super) fn truncated_log(&self, store: &Store, state: MutexGuard<'_, State>) -> Result<(), Errno> {
-        let Some(spool) = store.spool.as_ref().filter(|_| !store.files.has_writers(self.ino)) else { return Ok(()) };
-        let (_state, done) = self.acknowledge(store, state);
+    pub(super) async fn truncated_log(&self, mount: &Mount<B>, state: MutexGuard<'_, State<B>>) -> Result<(), Errno> {
+        let Some(spool) = mount.spool.as_ref().filter(|_| !mount.files.has_writers(self.ino)) else { return Ok(()) };
+        let (_state, done) = self.acknowledge(mount, state).await;
         spool.push(self.ino);
         done
     }
@@ -144,54 +148,54 @@ impl OpenFile {
     /// The spool is full: pours the log into a session, and commits at once what was acknowledged from it. A failure is
     /// recorded, because the writes that follow are lost. If another mount's version replaced the acknowledged state,
     /// that state is kept beside it, and the write gets `ESTALE`.
-    pub(super) fn go_on_without_log<'a>(
+    pub(super) async fn go_on_without_log<'a>(
         &'a self,
-        store: &Store,
-        state: MutexGuard<'a, State>,
+        mount: &Mount<B>,
+        state: MutexGuard<'a, State<B>>,
         error: &LogError,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
-        let (mut state, done) = self.without_spool(store, state, error, |state, gave_way| match gave_way {
-            true => Err(Errno::ESTALE),
-            false => state.fall_back(store, self.ino),
-        });
+    ) -> Result<MutexGuard<'a, State<B>>, Errno> {
+        let (mut state, done) = self.without_spool(mount, state, error, AfterPush::LeaveSpool).await;
         state.note(done)?;
         Ok(state)
     }
 
     /// As [`OpenFile::in_turn`], after an error of the log.
-    fn without_spool<'a>(
+    async fn without_spool<'a>(
         &'a self,
-        store: &Store,
-        state: MutexGuard<'a, State>,
+        mount: &Mount<B>,
+        state: MutexGuard<'a, State<B>>,
         error: &LogError,
-        commit: impl FnMut(&mut State, bool) -> Result<(), Errno>,
-    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
+        then: AfterPush,
+    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
         drop(state);
-        if let Some(spool) = &store.spool {
+        if let Some(spool) = &mount.spool {
             spool.falls_back(self.ino, error);
         }
-        self.in_turn(store, commit)
+        self.in_turn(mount, then).await
     }
 
-    /// Commits the log after the push that is under way, because the two commits would reject each other. `commit`
-    /// learns whether another mount's version replaced the acknowledged state. The commit is retried if a version came
-    /// in between that only stores the same content in another form.
-    pub(super) fn in_turn<'a>(
+    /// Commits the log after the push that is under way, because the two commits would reject each other. The commit is
+    /// retried if a version came in between that only stores the same content in another form.
+    pub(super) async fn in_turn<'a>(
         &'a self,
-        store: &Store,
-        mut commit: impl FnMut(&mut State, bool) -> Result<(), Errno>,
-    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
-        let _turn = self.turn();
-        let (mut gave_way, mut attempts) = (false, 0);
+        mount: &Mount<B>,
+        then: AfterPush,
+    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
+        let _turn = self.turn().await;
+        let (mut replaced, mut attempts) = (false, 0);
         loop {
-            match make_way(store, self) {
-                Ok(theirs) => gave_way |= theirs,
+            match push_acknowledged(mount, self).await {
+                Ok(was_replaced) => replaced |= was_replaced,
                 Err(error) => {
-                    return (self.state.lock(), Err(failed("push", self.ino, error.code(), &error)));
+                    return (self.state.lock().await, Err(failed("push", self.ino, error.code(), &error)));
                 }
             }
-            let mut state = self.state.lock();
-            let done = commit(&mut state, gave_way);
+            let mut state = self.state.lock().await;
+            let done = match then {
+                AfterPush::Commit => state.commit(mount, self.ino).await,
+                AfterPush::LeaveSpool if replaced => Err(Errno::ESTALE),
+                AfterPush::LeaveSpool => state.fall_back(mount, self.ino).await,
+            };
             attempts += 1;
             if done != Err(Errno::ESTALE) || state.log.is_none() || attempts == ATTEMPTS {
                 return (state, done);
@@ -200,9 +204,9 @@ impl OpenFile {
     }
 
     /// Syncs most of the log without holding the file's lock.
-    fn sync_ahead(&self) {
+    async fn sync_ahead(&self) {
         let log = {
-            let state = self.state.lock();
+            let state = self.state.lock().await;
             let synced = |log: &&Log| !state.optimistic && log.unsynced_bytes() > SYNC_AHEAD_BYTES;
             state.log.as_ref().filter(synced).map(Log::file)
         };
@@ -212,9 +216,9 @@ impl OpenFile {
 }
 
 /// Reads through a log. Written records do not change, so the lock is released before the disk is read.
-pub(super) fn read(
-    mut state: MutexGuard<'_, State>,
-    store: &Store,
+pub(super) async fn read<B: Backend>(
+    mut state: MutexGuard<'_, State<B>>,
+    mount: &Mount<B>,
     ino: u64,
     offset: u64,
     out: &mut [u8],
@@ -224,12 +228,12 @@ pub(super) fn read(
     let (pieces, file) = log.view_of(offset, out.len() as u64);
     if kept > 0 && state.base.is_none() {
         let version = log.base_version();
-        state.base = Some(open_version(store, ino, version).or_else(|_| open_version(store, ino, 0))?);
+        state.base = Some(open_version_or_current(mount, ino, version).await?);
     }
     let base = state.base.clone();
     drop(state);
     if let Some(base) = base {
-        read_base(&base, offset, &mut out[..kept])?;
+        read_base(&*base, offset, &mut out[..kept]).await?;
     }
     for piece in pieces {
         let at = (piece.offset - offset) as usize;
@@ -241,25 +245,41 @@ pub(super) fn read(
     Ok(())
 }
 
-pub(super) fn open_version(store: &Store, ino: u64, version: u64) -> Result<Arc<tessera_client::ReadHandle>, Errno> {
-    let opened = store.client.inodes().open_read(ino, version, 0..FIRST_EXTENTS_BYTES);
+/// The version below a log, which may no longer exist; then the current one.
+async fn open_version_or_current<B: Backend>(
+    mount: &Mount<B>,
+    ino: u64,
+    version: u64,
+) -> Result<Arc<B::Reader>, Errno> {
+    match open_version(mount, ino, version).await {
+        Ok(base) => Ok(base),
+        Err(_) => open_version(mount, ino, 0).await,
+    }
+}
+
+pub(super) async fn open_version<B: Backend>(
+    mount: &Mount<B>,
+    ino: u64,
+    version: u64,
+) -> Result<Arc<B::Reader>, Errno> {
+    let opened = mount.backend.open_read(ino, version, 0..FIRST_EXTENTS_BYTES).await;
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
 
-impl State {
+impl<B: Backend> State<B> {
     /// Whether writes go to a log. Begins one if nothing waits to be committed and the policy asks for it.
-    pub(super) fn begin_log(&mut self, store: &Store, ino: u64) -> bool {
+    pub(super) async fn begin_log(&mut self, mount: &Mount<B>, ino: u64) -> bool {
         if self.log.is_some() {
             return true;
         }
-        let Some(spool) = &store.spool else { return false };
+        let Some(spool) = &mount.spool else { return false };
         if self.changed || self.unlinked || self.failed.is_some() {
             return false;
         }
-        let Some((policy, attr)) = self.asked(store, ino) else { return false };
+        let Some((policy, attr)) = self.asked(mount, ino).await else { return false };
         (self.mode, self.optimistic) = (policy.write_mode, policy.durability == Durability::Optimistic);
         // The manager must know a file before the spool acknowledges anything of it.
-        if self.mode != WriteMode::CompleteLocal || store.settle(ino).is_err() {
+        if self.mode != WriteMode::CompleteLocal || mount.settle(ino).await.is_err() {
             return false;
         }
         if self.version == 0 {
@@ -275,11 +295,14 @@ impl State {
             }
             _ => 0,
         };
-        match spool.begin(store, ino, Base { version: self.version, len_bytes: self.size_bytes, content }) {
+        let (parent, name) = mount.namespace.with(|core, _| core.last_name(ino)).unwrap_or_default();
+        let (base_version, base_bytes, base_content) = (self.version, self.size_bytes, content);
+        let origin = LogOrigin { cluster_id: Vec::new(), ino, parent, name, base_version, base_bytes, base_content };
+        match spool.begin(mount.backend.random(), origin) {
             Ok(log) => {
                 self.session = None;
                 self.log = Some(log);
-                store.files.hold(ino);
+                mount.files.hold_spooled(ino);
                 true
             }
             Err(error) => {
@@ -300,12 +323,15 @@ impl State {
     }
 
     /// See [`OpenFile::go_on_without_log`], which holds the turn.
-    fn fall_back(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+    async fn fall_back(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.log.as_ref().is_some_and(Log::owes);
-        let done = self.pour_log(store, ino).and_then(|()| if owes { self.sync_poured(store, ino) } else { Ok(()) });
+        let done = match self.pour_log(mount, ino).await {
+            Ok(()) if owes => self.sync_poured(mount, ino).await,
+            poured => poured,
+        };
         match done {
-            Ok(()) => self.drop_poured(store, ino),
+            Ok(()) => self.drop_poured(mount, ino),
             Err(_) => drop(self.take_log_back()),
         }
         if owes {
@@ -316,23 +342,23 @@ impl State {
     }
 
     /// Commits the poured content and its length.
-    fn sync_poured(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+    async fn sync_poured(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
         self.cut = false;
-        self.sync_session(store, ino)
+        self.sync_session(mount, ino).await
     }
 
     /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
-    fn close(&mut self, store: &Store, ino: u64) -> Result<Result<(), Errno>, LogError> {
-        if self.failed.is_some() || (self.changed && store.client.locks().are_lost(ino)) {
-            return Ok(self.commit(store, ino));
+    async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Result<(), Errno>, LogError> {
+        if self.failed.is_some() || (self.changed && mount.backend.locks_are_lost(ino).await) {
+            return Ok(self.commit(mount, ino).await);
         }
         if self.changed && self.mode == WriteMode::Incremental && self.optimistic && self.session.is_some() {
-            return Ok(self.close_staged(store, ino));
+            return Ok(self.close_staged(mount, ino).await);
         }
-        let Some(log) = &mut self.log else { return Ok(self.commit(store, ino)) };
+        let Some(log) = &mut self.log else { return Ok(self.commit(mount, ino).await) };
         let mtime_ns = match (self.mtime_ns, log.closed()) {
             (0, Some(before)) => before,
-            (0, None) => nanoseconds(SystemTime::now()),
+            (0, None) => mount.backend.wall_ns(),
             (set, _) => set,
         };
         log.close(mtime_ns, !self.optimistic)?;
@@ -342,45 +368,38 @@ impl State {
 
     /// Acknowledges a file of incremental writes: everything is in local files or in the session, and a push commits it
     /// later.
-    fn close_staged(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
-        let handed_over = self.feed(store, ino, true);
+    async fn close_staged(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+        let handed_over = self.feed(mount, ino, true).await;
         self.note(handed_over)?;
         if self.mtime_ns == 0 {
-            self.mtime_ns = nanoseconds(SystemTime::now());
+            self.mtime_ns = mount.backend.wall_ns();
         }
         if !std::mem::replace(&mut self.owes_commit, true) {
-            store.files.hold(ino);
+            mount.files.hold_spooled(ino);
         }
         Ok(())
     }
 
-    /// The session to write through, behind local files if the mode is incremental.
-    pub(super) fn staged(&self, store: &Store, ino: u64, session: WriteHandle) -> Result<Box<dyn Writes>, Errno> {
-        match &store.spool {
-            Some(spool) if self.mode == WriteMode::Incremental => {
-                let staged = spool.stage(ino, session).map_err(|error| failed("stage", ino, Code::Io, &error))?;
-                Ok(Box::new(staged))
-            }
-            _ => Ok(Box::new(session)),
-        }
-    }
-
     /// No handle that writes is left: queues the push.
-    pub(super) fn leave_to_spool(&mut self, store: &Store, ino: u64) {
+    pub(super) fn leave_to_spool(&mut self, mount: &Mount<B>, ino: u64) {
         if self.owes_commit
-            && let Some(spool) = &store.spool
+            && let Some(spool) = &mount.spool
         {
             return spool.push(ino);
         }
         let Some(log) = &self.log else { return };
-        match (&store.spool, self.failed) {
+        match (&mount.spool, self.failed) {
             (Some(spool), None) => spool.push(ino),
             _ if log.owes() => {
-                tracing::error!(ino, log = %log.path().display(), "a file that failed later stays in the spool as it was closed before");
+                tracing::error!(
+                    ino,
+                    log = log.path(),
+                    "a file that failed later stays in the spool as it was closed before"
+                );
                 self.log = None;
-                store.files.let_go(ino);
+                mount.files.release_spooled(ino);
             }
-            _ => self.drop_log(store, ino),
+            _ => self.drop_log(mount, ino),
         }
     }
 
@@ -394,10 +413,10 @@ impl State {
     }
 
     /// Pours the log into a session.
-    pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+    pub(super) async fn pour_log(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
-        let content = log.is_pushed(&view);
+        let content = log.is_pushed(&view, mount.backend.random());
         self.poured = Some(log);
         (self.session, self.cut) = (None, false);
         self.replaced = view.overlay.kept_bytes() == 0;
@@ -407,11 +426,11 @@ impl State {
         let size_bytes = self.size_bytes;
         // The acknowledged state must not overwrite a version that another client committed since.
         let session = match owes {
-            true => self.open_session(store, ino, Some(view.origin.base_version))?,
-            false => self.session(store, ino)?,
+            true => self.open_session(mount, ino, Some(view.origin.base_version)).await?,
+            false => self.session(mount, ino).await?,
         };
         let below = session.handle.len_bytes();
-        pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
+        pour(&view, &mut session.handle).await.map_err(|e| failed("push", ino, e.code(), &e))?;
         session.handle.set_content(content);
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
@@ -429,34 +448,34 @@ impl State {
     }
 
     /// A version has what was written: drops the poured log, and the spool's handle if a commit was owed.
-    pub(super) fn is_committed(&mut self, store: &Store, ino: u64) {
-        self.drop_poured(store, ino);
+    pub(super) fn is_committed(&mut self, mount: &Mount<B>, ino: u64) {
+        self.drop_poured(mount, ino);
         if std::mem::replace(&mut self.owes_commit, false) {
-            store.files.let_go(ino);
+            mount.files.release_spooled(ino);
         }
     }
 
     /// Removes the poured log.
-    fn drop_poured(&mut self, store: &Store, ino: u64) {
+    fn drop_poured(&mut self, mount: &Mount<B>, ino: u64) {
         if let Some(log) = self.poured.take() {
             log.remove();
-            store.files.let_go(ino);
+            mount.files.release_spooled(ino);
         }
     }
 
-    pub(super) fn drop_log(&mut self, store: &Store, ino: u64) {
+    pub(super) fn drop_log(&mut self, mount: &Mount<B>, ino: u64) {
         if let Some(log) = self.log.take() {
             log.remove();
             self.changed = false;
-            store.files.let_go(ino);
+            mount.files.release_spooled(ino);
         }
     }
 
-    /// The file's policy, and its attributes in the store.
-    fn asked(&self, store: &Store, ino: u64) -> Option<(Policy, Attr)> {
-        let known = match store.namespace.attr(ino).or_else(|| self.made.clone()) {
+    /// The file's policy, and its attributes in the mount.
+    async fn asked(&self, mount: &Mount<B>, ino: u64) -> Option<(Policy, Attr)> {
+        let known = match mount.namespace.attr(ino).or_else(|| self.created.clone()) {
             Some(known) => known,
-            None => store.namespace.get(&store.client, ino).ok()?,
+            None => mount.namespace.get(ino).await.ok()?,
         };
         Some((known.policy()?, known.attr))
     }

@@ -2,13 +2,14 @@
 //! else.
 
 use super::Log;
+use crate::spool::budget::Budget;
 use crate::spool::logfile::View;
+use crate::spool::overlay::Overlay;
+use crate::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
+use crate::spool::replay::{CLOSED_BYTES, LogOrigin, PendingPush, ReplayError, ReplayedLog, replay};
 use proptest::prelude::*;
 use std::sync::Arc;
-use tessera_mount::spool::budget::Budget;
-use tessera_mount::spool::overlay::Overlay;
-use tessera_mount::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
-use tessera_mount::spool::replay::{CLOSED_BYTES, LogOrigin, PendingPush, ReplayError, ReplayedLog, replay};
+use tessera_disk::SimDisk;
 
 fn origin(base_bytes: u64) -> LogOrigin {
     LogOrigin {
@@ -51,8 +52,7 @@ type Owed = Option<(Overlay, i64, u64, u64, Vec<PendingPush>)>;
 
 /// The log's bytes after `ops`, what is owed from each length on, and the position of the last close.
 fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut log = Log::create(dir.path(), 77, Arc::new(Budget::new(1 << 30)), origin(500)).unwrap();
+    let mut log = Log::create(Arc::new(SimDisk::new(1)), 77, Arc::new(Budget::new(1 << 30)), origin(500)).unwrap();
     let mut owed: Vec<(u64, Owed)> = vec![(0, None)];
     let (mut closings, mut version, mut content, mut last_closed): (Vec<View>, _, _, _) = (Vec::new(), 9, 5, 0);
     let mut pushes: Vec<PendingPush> = Vec::new();
@@ -78,7 +78,7 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
                 // Another close may have happened since the push began.
                 let Some(view) = closings.iter().rev().nth(usize::from(*older)) else { continue };
                 let closed_end = view.closed_end;
-                pushes.push(PendingPush { content: log.is_pushed(view), closed_end });
+                pushes.push(PendingPush { content: log.is_pushed(view, n as u64), closed_end });
             }
         }
         if !matches!(op, Op::Write(..) | Op::Length(_)) {
@@ -87,8 +87,13 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
             owed.push((log.len_bytes(), found));
         }
     }
-    let path = log.view().file.path().to_path_buf();
-    (std::fs::read(path).unwrap(), owed, last_closed)
+    (bytes_of(&log), owed, last_closed)
+}
+
+fn bytes_of(log: &Log) -> Vec<u8> {
+    let mut bytes = vec![0; log.len_bytes() as usize];
+    log.file.file.read_at(0, &mut bytes).unwrap();
+    bytes
 }
 
 fn expected(owed: &[(u64, Owed)], len: usize) -> &Owed {
@@ -160,8 +165,7 @@ proptest! {
 /// File content that looks like a `Closed` record is not one.
 #[test]
 fn a_files_own_bytes_close_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut log = Log::create(dir.path(), 5, Arc::new(Budget::new(1 << 30)), origin(0)).unwrap();
+    let mut log = Log::create(Arc::new(SimDisk::new(1)), 5, Arc::new(Budget::new(1 << 30)), origin(0)).unwrap();
     log.write(0, b"first").unwrap();
     log.close(1, false).unwrap();
     let closed = log.len_bytes();
@@ -169,7 +173,7 @@ fn a_files_own_bytes_close_nothing() {
     // Valid except for the log's number, which a program cannot know.
     let position = closed + 2 * HEADER_BYTES as u64;
     log.write(100, &[&[0; HEADER_BYTES][..], &fake.encode(6, position), &9u64.to_le_bytes()].concat()).unwrap();
-    let mut bytes = std::fs::read(log.view().file.path()).unwrap();
+    let mut bytes = bytes_of(&log);
     bytes[closed as usize + 9] ^= 1;
     assert_eq!(replay(&bytes[..]).unwrap().overlay.size_bytes(), 5);
 }

@@ -1,23 +1,23 @@
-//! Runs the namespace core ([`tessera_mount::namespace`]): a lock, a clock, and threads for its requests.
+//! Runs the namespace core ([`super::Namespace`]): a lock, a clock, and the requests that it asks for.
 //!
-//! The core asks for deferred creates to be sent to the manager. A thread that waits for the core sends such requests
-//! meanwhile, its own or not. A background thread sends those that no thread waits for (recalls, files that are due).
+//! The core asks for deferred creates to be sent to the manager. An operation that waits for the core sends such
+//! requests meanwhile, its own or not. A background task ([`work`]) sends those that no operation waits for (recalls,
+//! files that are due).
 
-use crate::attr::{errno, explained};
-use crate::mount::{Stale, Store};
+use super::{Action, AttrChange, EntryAttr, Event, FirstCommit, LookupResult, Loss, Namespace, NewFile, Scope, Waiter};
+use crate::backend::Backend;
+use crate::errno::{Errno, explained};
+use crate::mount::Mount;
+use crate::race::race;
 use bytes::Bytes;
-use crossbeam_channel::Sender;
-use fuser::Errno;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tessera_client::inodes::{NewAttr, NewFile as FileToWrite, NewNode};
-use tessera_client::{Client, FileError, Owner, WriteDone};
-use tessera_mount::namespace::{
-    Action, AttrChange, EntryAttr, Event, FirstCommit, LookupResult, Loss, Namespace, NewFile, Scope, Waiter,
-};
+use tessera_client::{FileError, Owner, WriteDone};
 use tessera_wire::{Attr, Code, InodeKind};
+use tokio::sync::Notify;
 
 /// Interval at which the core looks for files that are due.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,12 +26,11 @@ const TICK: Duration = Duration::from_millis(100);
 type Answer = Box<dyn FnOnce() + Send>;
 
 /// See the module.
-pub struct NamespaceShell {
+pub struct NamespaceDriver<B> {
+    backend: Arc<B>,
     state: Mutex<State>,
     /// There are requests to send, or an outcome for a waiter.
-    changed: Condvar,
-    started: Instant,
-    stale: Sender<Stale>,
+    changed: Notify,
 }
 
 struct State {
@@ -43,6 +42,7 @@ struct State {
     /// Recalls to answer once the lock is released.
     answers: Vec<Answer>,
     last_number: u64,
+    ticked_ns: i64,
 }
 
 enum Outcome {
@@ -51,17 +51,17 @@ enum Outcome {
 }
 
 /// Marks a request that creates a name as in flight, until it is dropped.
-pub struct CreateInFlight<'a>(&'a NamespaceShell, u64);
+pub(crate) struct CreateInFlight<'a>(&'a Mutex<State>, u64);
 
 impl Drop for CreateInFlight<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().core.end_create(self.1);
+        self.0.lock().core.end_create(self.1);
     }
 }
 
-impl NamespaceShell {
-    /// `stale` receives the names that the kernel must forget.
-    pub fn new(stale: Sender<Stale>) -> NamespaceShell {
+impl<B: Backend> NamespaceDriver<B> {
+    /// Nothing is cached, delegated or deferred.
+    pub fn new(backend: Arc<B>) -> NamespaceDriver<B> {
         let state = State {
             core: Namespace::new(),
             creates: VecDeque::new(),
@@ -69,18 +69,15 @@ impl NamespaceShell {
             recalls: HashMap::new(),
             answers: Vec::new(),
             last_number: 0,
+            ticked_ns: 0,
         };
-        NamespaceShell { state: Mutex::new(state), changed: Condvar::new(), started: Instant::now(), stale }
-    }
-
-    fn now_ns(&self) -> i64 {
-        i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
+        NamespaceDriver { backend, state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// Calls the core with the current time.
     pub fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
         let mut state = self.state.lock();
-        let now_ns = self.now_ns();
+        let now_ns = self.backend.now_ns();
         ask(&mut state.core, now_ns)
     }
 
@@ -92,21 +89,21 @@ impl NamespaceShell {
     /// Must be called before sending a request that creates `name` in `parent`. Keep the result until the answer was
     /// handed in.
     #[must_use]
-    pub fn begin_create(&self, parent: u64, name: &[u8]) -> CreateInFlight<'_> {
+    pub(crate) fn begin_create(&self, parent: u64, name: &[u8]) -> CreateInFlight<'_> {
         self.state.lock().core.begin_create(parent, name);
-        CreateInFlight(self, parent)
+        CreateInFlight(&self.state, parent)
     }
 
     /// An inode, from the core or from the manager.
     ///
     /// # Errors
     /// The manager's.
-    pub fn get(&self, client: &Client, ino: u64) -> Result<EntryAttr, tessera_wire::Error> {
+    pub async fn get(&self, ino: u64) -> Result<EntryAttr, tessera_wire::Error> {
         if let Some(entry) = self.attr(ino) {
             return Ok(entry);
         }
         let stamp = self.with(Namespace::stamp);
-        let entry = client.inodes().get(ino)?;
+        let entry = self.backend.get(ino).await?;
         self.with(|core, _| core.fetched(stamp, None, &entry));
         Ok(entry.into())
     }
@@ -115,14 +112,14 @@ impl NamespaceShell {
     ///
     /// # Errors
     /// The manager's, and `NotFound` if the core knows that the name does not exist.
-    pub fn lookup(&self, client: &Client, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
+    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
         match self.with(|core, now_ns| core.lookup(now_ns, parent, name)) {
             LookupResult::Found(entry) => return Ok(entry),
             LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
             LookupResult::Unknown => {}
         }
         let stamp = self.with(Namespace::stamp);
-        let entry = client.inodes().lookup(parent, name)?;
+        let entry = self.backend.lookup(parent, name).await?;
         self.with(|core, _| core.fetched(stamp, Some((parent, name)), &entry));
         Ok(entry.into())
     }
@@ -131,25 +128,25 @@ impl NamespaceShell {
     ///
     /// # Errors
     /// The error of the first file that the manager rejects.
-    pub fn settle(&self, client: &Client, scope: Scope) -> Result<(), Errno> {
+    pub async fn settle(&self, scope: Scope) -> Result<(), Errno> {
         let settled = match scope {
             Scope::File(ino) => self.with(|core, _| core.is_settled(ino)),
             _ => None,
         };
         let result = match settled {
             Some(result) => result,
-            None => match self.wait(client, |waiter| Event::Settle(waiter, scope)) {
+            None => match self.wait(|waiter| Event::Settle(waiter, scope)).await {
                 Outcome::Settled(result) => result,
                 Outcome::Commit(_) => unreachable!("a settlement ends as one"),
             },
         };
-        result.map_err(errno)
+        result.map_err(Errno::from)
     }
 
     /// The last handle of a file is closed: creates the file if needed, even if none of its content could be stored.
-    pub fn closed(&self, client: &Client, ino: u64) {
+    pub async fn closed(&self, ino: u64) {
         if self.with(|core, _| core.is_settled(ino)) != Some(Ok(())) {
-            self.wait(client, |waiter| Event::Closed(waiter, ino));
+            self.wait(|waiter| Event::Closed(waiter, ino)).await;
         }
     }
 
@@ -158,7 +155,7 @@ impl NamespaceShell {
     /// # Errors
     /// The loss.
     pub fn check(&self, ino: u64) -> Result<(), Errno> {
-        self.with(|core, _| core.check(ino)).map_err(errno)
+        self.with(|core, _| core.check(ino)).map_err(Errno::from)
     }
 
     /// Changes a deferred create's attributes, if the core takes the change.
@@ -168,24 +165,18 @@ impl NamespaceShell {
     }
 
     /// Writes a deferred create's first version, which also creates the file. None: the manager knows the file already.
-    pub fn first_commit(
-        &self,
-        client: &Client,
-        ino: u64,
-        mtime_ns: i64,
-        bytes: &Bytes,
-    ) -> Option<Result<WriteDone, FileError>> {
+    pub async fn first_commit(&self, ino: u64, mtime_ns: i64, bytes: &Bytes) -> Option<Result<WriteDone, FileError>> {
         if self.with(|core, _| core.is_settled(ino)).is_some() {
             return None;
         }
-        let Outcome::Commit(file) = self.wait(client, |waiter| Event::Commit(waiter, ino)) else {
+        let Outcome::Commit(file) = self.wait(|waiter| Event::Commit(waiter, ino)).await else {
             unreachable!("a commit begins as one");
         };
         let (waiter, NewFile { parent, name, entry, inos, .. }) = *file?;
         let stamp = self.with(Namespace::stamp);
         let (owner, policy) = (owner_of(&entry.attr), entry.policy());
         let new = FileToWrite { parent, name: &name, ino, owner, policy, inos };
-        let done = client.inodes().write_new(new, bytes.clone(), mtime_ns);
+        let done = self.backend.write_new(new, bytes.clone(), mtime_ns).await;
         let result = match &done {
             Ok(done) => {
                 Ok(FirstCommit { entry: done.entry.clone(), inos: done.inos, delegation_ms: done.delegation_ms })
@@ -216,7 +207,7 @@ impl NamespaceShell {
 
     /// Hands an event in, and carries out or queues the core's actions.
     fn handle(&self, state: &mut MutexGuard<'_, State>, event: Event) {
-        let now_ns = self.now_ns();
+        let now_ns = self.backend.now_ns();
         state.core.handle(now_ns, event);
         let mut wakes = false;
         while let Some(action) = state.core.poll() {
@@ -231,12 +222,11 @@ impl NamespaceShell {
                     let answer = state.recalls.remove(&recall);
                     state.answers.extend(answer);
                 }
-                // Fails if the receiver is gone; then there is no kernel to tell.
-                Action::InvalidateNames(names) => drop(self.stale.send(Stale::Names(names))),
+                Action::InvalidateNames(names) => self.backend.invalidate_names(names),
             }
         }
         if wakes {
-            self.changed.notify_all();
+            self.changed.notify_waiters();
         }
         let answers = std::mem::take(&mut state.answers);
         if !answers.is_empty() {
@@ -245,37 +235,65 @@ impl NamespaceShell {
     }
 
     /// Hands an event in, and sends requests until its outcome is there.
-    fn wait(&self, client: &Client, event: impl FnOnce(Waiter) -> Event) -> Outcome {
-        let mut state = self.state.lock();
-        let waiter = Waiter(state.number());
-        self.handle(&mut state, event(waiter));
+    async fn wait(&self, event: impl FnOnce(Waiter) -> Event) -> Outcome {
+        let waiter = {
+            let mut state = self.state.lock();
+            let waiter = Waiter(state.number());
+            self.handle(&mut state, event(waiter));
+            waiter
+        };
         loop {
-            if let Some(outcome) = state.outcomes.remove(&waiter) {
-                return outcome;
-            }
-            match state.creates.pop_front() {
-                Some((group, file)) => self.create(client, &mut state, group, &file),
-                None => self.changed.wait(&mut state),
+            // Made before the look, so that no change is missed.
+            let changed = self.changed.notified();
+            let create = {
+                let mut state = self.state.lock();
+                if let Some(outcome) = state.outcomes.remove(&waiter) {
+                    return outcome;
+                }
+                state.creates.pop_front()
+            };
+            match create {
+                Some((group, file)) => self.create(group, &file).await,
+                None => changed.await,
             }
         }
     }
 
-    fn create(&self, client: &Client, state: &mut MutexGuard<'_, State>, group: u64, file: &NewFile) {
-        let result = MutexGuard::unlocked(state, || {
-            let owner = owner_of(&file.entry.attr);
-            let node = NewNode { kind: InodeKind::File, owner, ino: file.ino, ..NewNode::default() };
-            client.inodes().make_node(file.parent, &file.name, node).map(drop).map_err(|error| match error.kind() {
-                Code::Exists => {
-                    say_taken(file.ino, file.parent);
-                    Code::VersionConflict
-                }
-                code => {
-                    explained("create", file.parent, &error);
-                    code
-                }
-            })
+    async fn create(&self, group: u64, file: &NewFile) {
+        let owner = owner_of(&file.entry.attr);
+        let node = NewNode { kind: InodeKind::File, owner, ino: file.ino, ..NewNode::default() };
+        let made = self.backend.make_node(file.parent, &file.name, node).await;
+        let result = made.map(drop).map_err(|error| match error.kind() {
+            Code::Exists => {
+                say_taken(file.ino, file.parent);
+                Code::VersionConflict
+            }
+            code => {
+                explained("create", file.parent, &error);
+                code
+            }
         });
-        self.handle(state, Event::Created { group, ino: file.ino, result });
+        self.handle(&mut self.state.lock(), Event::Created { group, ino: file.ino, result });
+    }
+
+    /// Waits a tick for a request to send, and sends it.
+    async fn next_create(&self) -> Option<(u64, NewFile)> {
+        let changed = self.changed.notified();
+        if let Some(create) = self.state.lock().creates.pop_front() {
+            return Some(create);
+        }
+        let _ = race(changed, self.backend.sleep(TICK)).await;
+        self.state.lock().creates.pop_front()
+    }
+
+    /// Looks for files that are due, once a tick.
+    fn tick(&self) {
+        let now_ns = self.backend.now_ns();
+        let mut state = self.state.lock();
+        if now_ns.saturating_sub(state.ticked_ns) >= TICK.as_nanos() as i64 {
+            state.ticked_ns = now_ns;
+            self.handle(&mut state, Event::Tick);
+        }
     }
 }
 
@@ -294,23 +312,15 @@ fn owner_of(attr: &Attr) -> Owner {
     Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid }
 }
 
-/// Sends the requests that no thread waits for, until the store is gone.
-pub fn work(shell: &NamespaceShell, store: &Weak<Store>) {
-    let mut ticked = Instant::now();
+/// Sends the requests that no operation waits for, until the mount is gone.
+pub async fn work<B: Backend>(mount: Weak<Mount<B>>) {
+    let Some(driver) = mount.upgrade().map(|mount| mount.namespace.clone()) else { return };
     loop {
-        let mut state = shell.state.lock();
-        if state.creates.is_empty() {
-            shell.changed.wait_for(&mut state, TICK);
+        let create = driver.next_create().await;
+        let Some(_mount) = mount.upgrade() else { return };
+        driver.tick();
+        if let Some((group, file)) = create {
+            driver.create(group, &file).await;
         }
-        let Some(store) = store.upgrade() else { return };
-        if ticked.elapsed() >= TICK {
-            ticked = Instant::now();
-            shell.handle(&mut state, Event::Tick);
-        }
-        if let Some((group, file)) = state.creates.pop_front() {
-            shell.create(&store.client, &mut state, group, &file);
-        }
-        drop(state);
-        drop::<Arc<Store>>(store);
     }
 }

@@ -1,0 +1,290 @@
+//! What the mount core runs on in production: the client library, the kernel, and the system's clocks.
+//!
+//! The futures of the client's requests are ready at once: the calls block.
+
+use crate::block_on::{self, block_on};
+use crate::loopback::Loopback;
+use crate::spool::SpoolDirectory;
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::locate::Located;
+use tessera_client::{Cancel, Client, FileError, Opened, Owner, ProgressFn, ReadHandle, WriteDone, WriteHandle};
+use tessera_mount::attr::nanoseconds;
+use tessera_mount::backend::{Backend, Drain, Reader, Writer};
+use tessera_mount::namespace::Name;
+use tessera_policy::Policy;
+use tessera_wire::meta::{ClusterStatus, Dirent, Entry, FileLock, LockOutcome, VersionInfo, Xattr};
+use tessera_wire::{Attr, Error};
+
+/// Longest wait for the kernel to drop names.
+const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What to tell the kernel, in order.
+pub enum Notice {
+    /// The kernel must drop these names.
+    Names(Vec<Name>),
+    /// Reply once everything before is done.
+    Confirm(Sender<()>),
+}
+
+/// See the module.
+pub struct FuseBackend {
+    /// Connection to the cluster.
+    pub client: Client,
+    /// Threads that use the mount as programs do.
+    pub loopback: Loopback,
+    notices: Sender<Notice>,
+    started: Instant,
+    /// Keeps other mounts out of the spool.
+    _spool: Option<SpoolDirectory>,
+}
+
+impl FuseBackend {
+    /// The receiver yields what to tell the kernel.
+    pub fn new(client: Client, loopback: Loopback, spool: Option<SpoolDirectory>) -> (FuseBackend, Receiver<Notice>) {
+        let (notices, queue) = unbounded();
+        (FuseBackend { client, loopback, notices, started: Instant::now(), _spool: spool }, queue)
+    }
+}
+
+/// An open write session of the client library.
+pub struct ClientWriter(WriteHandle);
+
+impl Writer for ClientWriter {
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.0.write_at(offset, bytes)
+    }
+
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
+        self.0.skip_to(offset)
+    }
+
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
+        self.0.set_len(size_bytes)
+    }
+
+    fn set_mtime(&mut self, mtime_ns: i64) {
+        self.0.set_mtime(mtime_ns);
+    }
+
+    fn set_content(&mut self, content: u64) {
+        self.0.set_content(content);
+    }
+
+    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+        self.0.sync()
+    }
+
+    async fn finish(self) -> Result<WriteDone, FileError> {
+        self.0.finish()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+}
+
+/// An open version of the client library.
+pub struct ClientReader(ReadHandle);
+
+impl Reader for ClientReader {
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
+        self.0.read_at(offset, out)
+    }
+
+    fn opened(&self) -> &Opened {
+        self.0.opened()
+    }
+}
+
+impl Backend for FuseBackend {
+    type Writer = ClientWriter;
+    type Reader = ClientReader;
+
+    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
+        self.client.inodes().lookup(parent, name)
+    }
+
+    async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.client.inodes().get(ino)
+    }
+
+    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        self.client.inodes().list(ino, after)
+    }
+
+    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
+        self.client.inodes().make_directory(parent, name, owner, inos)
+    }
+
+    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+        self.client.inodes().make_node(parent, name, new)
+    }
+
+    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
+        self.client.inodes().symlink(parent, name, target, uid, gid)
+    }
+
+    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
+        self.client.inodes().link(ino, parent, name)
+    }
+
+    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
+        self.client.inodes().unlink(parent, name, directory)
+    }
+
+    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
+        self.client.inodes().rename(from, to, mode)
+    }
+
+    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
+        self.client.inodes().set_attr(ino, new)
+    }
+
+    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
+        self.client.inodes().xattrs(ino)
+    }
+
+    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
+        self.client.inodes().set_xattr(ino, name, value, create, replace)
+    }
+
+    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
+        self.client.inodes().remove_xattr(ino, name)
+    }
+
+    async fn locate(&self, ino: u64) -> Result<Located, Error> {
+        self.client.inodes().locate(ino)
+    }
+
+    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
+        self.client.inodes().versions(ino)
+    }
+
+    async fn status(&self) -> Result<ClusterStatus, Error> {
+        self.client.status().map_err(|error| Error::new(error.code(), error.to_string()))
+    }
+
+    async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<ClientReader, FileError> {
+        self.client.inodes().open_read(ino, version, first).map(ClientReader)
+    }
+
+    async fn open_write(&self, ino: u64, patch: bool) -> Result<ClientWriter, FileError> {
+        self.client.inodes().open_write(ino, patch).map(ClientWriter)
+    }
+
+    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<ClientWriter, FileError> {
+        self.client.inodes().open_write_if(ino, patch, version).map(ClientWriter)
+    }
+
+    async fn write_whole(
+        &self,
+        ino: u64,
+        bytes: Bytes,
+        policy: Option<Policy>,
+        mtime_ns: i64,
+    ) -> Result<WriteDone, FileError> {
+        self.client.inodes().write_whole(ino, bytes, policy, mtime_ns)
+    }
+
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+        self.client.inodes().write_new(new, bytes, mtime_ns)
+    }
+
+    async fn rewrite(
+        &self,
+        ino: u64,
+        progress: ProgressFn<'_>,
+        cancel: &Cancel,
+    ) -> Result<WriteDone, tessera_client::Error> {
+        self.client.inodes().rewrite(ino, progress, cancel)
+    }
+
+    async fn set_lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Error> {
+        self.client.locks().set(lock, wait, interrupted)
+    }
+
+    async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
+        self.client.locks().test(lock)
+    }
+
+    async fn release_locks(&self, ino: u64, owner: u64) {
+        self.client.locks().release(ino, owner);
+    }
+
+    fn holds_lock(&self, ino: u64, owner: u64) -> bool {
+        self.client.locks().holds(ino, owner)
+    }
+
+    async fn locks_are_lost(&self, ino: u64) -> bool {
+        self.client.locks().are_lost(ino)
+    }
+
+    fn invalidate_names(&self, names: Vec<Name>) {
+        // Fails if the receiver is gone; then there is no kernel to tell.
+        let _ = self.notices.send(Notice::Names(names));
+    }
+
+    async fn names_invalidated(&self) {
+        let (done, confirmed) = bounded(1);
+        if self.notices.send(Notice::Confirm(done)).is_ok() {
+            let _ = confirmed.recv_timeout(INVALIDATE_WITHIN);
+        }
+    }
+
+    async fn write_back_pages(&self, ino: u64) -> io::Result<()> {
+        self.loopback.flush(ino)
+    }
+
+    async fn drop_pages(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
+        self.loopback.refresh(ino, size_bytes)
+    }
+
+    fn now_ns(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    fn wall_ns(&self) -> i64 {
+        nanoseconds(SystemTime::now())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        block_on::sleep(duration).await;
+    }
+
+    fn random(&self) -> u64 {
+        std::collections::hash_map::RandomState::new().build_hasher().finish()
+    }
+
+    fn start_drain(&self, task: Drain<FuseBackend>) -> io::Result<()> {
+        std::thread::Builder::new().name("stage".into()).spawn(move || block_on(task.run())).map(drop)
+    }
+}
+
+/// Hears recalls for the mount. The core answers them at once, and another thread tells the kernel: a recall must not
+/// wait for the kernel, which may be waiting for this mount.
+pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
+    let client = &mount.backend().client;
+    let namespace = Arc::downgrade(&mount.namespace);
+    client.on_recall(move |inos| {
+        if let Some(namespace) = namespace.upgrade() {
+            namespace.recalled(inos);
+        }
+    });
+    let namespace = Arc::downgrade(&mount.namespace);
+    client.on_delegation_recall(move |directories, answer| match namespace.upgrade() {
+        Some(namespace) => namespace.delegation_recalled(directories, answer),
+        None => answer(),
+    });
+}

@@ -1,0 +1,146 @@
+//! The mount: its parts, and the operations that concern all of them.
+
+use crate::backend::Backend;
+use crate::errno::Errno;
+use crate::kernel_cache::KernelCache;
+use crate::namespace::driver::NamespaceDriver;
+use crate::namespace::{CacheStats, Scope};
+use crate::open_file::Files;
+use crate::ops::history::History;
+use crate::ops::locks::ClosingHandles;
+use crate::ops::opening::Handles;
+use crate::ops::rewrites::Rewrites;
+use crate::spool::speed::SpeedTable;
+use crate::spool::{Spool, SpoolConfig, SpoolFigures};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// Inodes that wait for a background task. Several tasks may share a queue.
+#[derive(Clone)]
+pub struct Queue(Arc<tokio::sync::Mutex<UnboundedReceiver<u64>>>);
+
+impl Queue {
+    fn new(receiver: UnboundedReceiver<u64>) -> Queue {
+        Queue(Arc::new(tokio::sync::Mutex::new(receiver)))
+    }
+
+    /// The next inode; none: the mount is gone.
+    pub async fn next(&self) -> Option<u64> {
+        self.0.lock().await.recv().await
+    }
+}
+
+/// Options of a mount.
+#[derive(Clone)]
+pub struct Options {
+    /// The kernel may answer from its cache, so this mount may create files without asking.
+    pub defers_creates: bool,
+    /// The spool for files whose write mode asks for it; none: they are written like all other files.
+    pub spool: Option<SpoolConfig>,
+}
+
+/// Work for background tasks.
+pub struct Queues {
+    /// Files to push: for [`crate::spool::push::work`].
+    pub pushes: Option<Queue>,
+    /// Files to rewrite: for [`crate::ops::rewrites::work`].
+    pub rewrites: Queue,
+}
+
+/// State of a mount, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Figures {
+    /// The cache of names and attributes.
+    pub names: CacheStats,
+    /// Files that are open or wait in the spool.
+    pub open_files: u64,
+    /// Those of them with uncommitted changes.
+    pub uncommitted_files: u64,
+    /// The spool, if there is one.
+    pub spool: Option<SpoolFigures>,
+}
+
+/// A mounted store. Its methods are the operations that a kernel asks for ([`crate::ops`]).
+///
+/// The shell, or the simulator, also runs the background tasks: [`crate::namespace::driver::work`],
+/// [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls to [`Mount::namespace`].
+pub struct Mount<B: Backend> {
+    pub(crate) backend: Arc<B>,
+    /// Cached attributes, delegations, deferred creates.
+    pub namespace: Arc<NamespaceDriver<B>>,
+    /// What the kernel caches of each inode.
+    pub(crate) kernel: Mutex<KernelCache>,
+    pub(crate) files: Files<B>,
+    pub(crate) handles: Handles<B>,
+    pub(crate) history: History,
+    pub(crate) rewrites: Rewrites,
+    pub(crate) closing: ClosingHandles,
+    pub(crate) spool: Option<Arc<Spool>>,
+    /// Write speeds of recent files.
+    pub(crate) speeds: Mutex<SpeedTable>,
+    pub(crate) defers_creates: bool,
+}
+
+impl<B: Backend> Mount<B> {
+    /// A mount of the store behind `backend`. Call [`Mount::recover`] before the first operation.
+    pub fn new(backend: Arc<B>, options: Options) -> (Mount<B>, Queues) {
+        let (rewrites, to_rewrite) = Rewrites::new();
+        let (spool, to_push) = options.spool.map(Spool::new).unzip();
+        let mount = Mount {
+            namespace: Arc::new(NamespaceDriver::new(backend.clone())),
+            backend,
+            kernel: Mutex::default(),
+            files: Files::default(),
+            handles: Handles::default(),
+            history: History::default(),
+            rewrites,
+            closing: ClosingHandles::default(),
+            spool: spool.map(Arc::new),
+            speeds: Mutex::default(),
+            defers_creates: options.defers_creates,
+        };
+        (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
+    }
+
+    /// What the mount runs on.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.backend
+    }
+
+    /// The state now.
+    pub async fn figures(&self) -> Figures {
+        let (open_files, uncommitted_files) = self.files.count().await;
+        let spool = match &self.spool {
+            Some(spool) => Some(spool.figures(self.files.spooled().await.len())),
+            None => None,
+        };
+        Figures { names: self.namespace.with(|core, now_ns| core.stats(now_ns)), open_files, uncommitted_files, spool }
+    }
+
+    /// Number of logs that could not be read since the mount began.
+    pub fn unreadable_logs(&self) -> usize {
+        self.spool.as_ref().map_or(0, |spool| spool.figures(0).set_aside as usize)
+    }
+
+    /// Open files that are not safe in the spool.
+    pub async fn unsafe_files(&self) -> Vec<u64> {
+        self.files.unsafe_now().await.iter().map(|file| file.ino()).collect()
+    }
+
+    /// Pushes what waits in the spool, and commits all open files. Returns how many files failed.
+    pub async fn store_all(&self) -> usize {
+        let failed = self.push_all().await;
+        failed + self.files.commit_all(self).await
+    }
+
+    /// Abandons the running rewrite and all that wait.
+    pub fn stop_rewrites(&self) {
+        self.rewrites.stop();
+    }
+
+    /// Makes sure that the manager knows a file, which may be a deferred create.
+    pub(crate) async fn settle(&self, ino: u64) -> Result<(), Errno> {
+        self.namespace.settle(Scope::File(ino)).await
+    }
+}

@@ -1,0 +1,454 @@
+//! Open files: the bytes that this mount has written and not committed, and the version below them.
+//!
+//! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other
+//! mounts see them after a commit: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
+//! [`WriteBuffer`] until there are enough to cut into chunks, then stream into a write session. A read of bytes that
+//! are in the session but in no version commits first.
+//!
+//! A file whose `write-mode` asks for it has a log in the spool instead of buffer and session ([`spooled`]).
+
+mod pushing;
+mod session;
+mod spooled;
+mod table;
+
+pub use table::Files;
+
+use crate::backend::{Backend, Reader, Writer};
+use crate::errno::{Errno, failed};
+use crate::mount::Mount;
+use crate::namespace::{EntryAttr, Namespace, Stamp};
+use crate::spool::log::Log;
+use crate::write_buffer::WriteBuffer;
+use bytes::Bytes;
+use session::Session;
+use spooled::AfterPush;
+use std::ops::Range;
+use std::sync::Arc;
+use tessera_client::WriteDone;
+use tessera_policy::WriteMode;
+use tokio::sync::Mutex;
+
+/// Bytes that wait before a write session is opened. Smaller files are committed in one request.
+const STREAM_FROM_BYTES: usize = 4 << 20;
+/// Limit of the bytes that wait for the gap before them to be filled.
+const HOLD_BYTES: usize = 32 << 20;
+/// Bytes of the file whose extents a read fetches when it opens a version.
+const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
+
+/// One file and its unwritten state. See the module.
+pub struct OpenFile<B: Backend> {
+    ino: u64,
+    /// Held while the spool's content of this file is brought into the store. Taken before `state`.
+    turn: Mutex<()>,
+    meter: parking_lot::Mutex<spooled::Meter>,
+    state: Mutex<State<B>>,
+}
+
+struct State<B: Backend> {
+    /// Length as this mount shows it.
+    size_bytes: u64,
+    /// The last version that this mount opened or committed.
+    version: u64,
+    /// The store's name of that version's content; 0: unknown.
+    content: u64,
+    /// The version below the written bytes; opened at the first read.
+    base: Option<Arc<B::Reader>>,
+    /// No byte of the version below belongs to the file any longer.
+    replaced: bool,
+    /// The file lost its last name on this mount: only sessions keep it.
+    unlinked: bool,
+    buffer: WriteBuffer,
+    session: Option<Session<B::Writer>>,
+    /// Takes the writes instead of `buffer` and `session`.
+    log: Option<Log>,
+    /// A log whose content is in the session; kept until the session is committed.
+    poured: Option<Log>,
+    /// How this file is written.
+    mode: WriteMode,
+    /// `close` may return before everything is durable.
+    optimistic: bool,
+    /// The file was closed, and the session's content still needs a commit.
+    owes_commit: bool,
+    /// The file was shortened and no version says so yet. No write behind the end is allowed before a commit, or the
+    /// bytes that were cut off would show through.
+    cut: bool,
+    /// There is something to commit.
+    changed: bool,
+    /// Modification time to commit, ns since 1970; 0: the time of the commit.
+    mtime_ns: i64,
+    /// Attributes from the create; none once there is a version.
+    created: Option<EntryAttr>,
+    /// Another mount's version replaced what was written here, and the kernel does not know yet: that version and its
+    /// length.
+    replacement: Option<(u64, u64)>,
+    /// A write failed: bytes that the kernel was told are written are lost. Every later caller gets this error.
+    failed: Option<Errno>,
+}
+
+impl<B: Backend> State<B> {
+    fn new(size_bytes: u64) -> State<B> {
+        State {
+            size_bytes,
+            version: 0,
+            content: 0,
+            base: None,
+            replaced: size_bytes == 0,
+            unlinked: false,
+            buffer: WriteBuffer::default(),
+            session: None,
+            log: None,
+            poured: None,
+            mode: WriteMode::SlidingWindow,
+            optimistic: false,
+            owes_commit: false,
+            cut: false,
+            changed: false,
+            mtime_ns: 0,
+            created: None,
+            replacement: None,
+            failed: None,
+        }
+    }
+}
+
+impl<B: Backend> OpenFile<B> {
+    /// Length as this mount shows it, and whether something waits to be committed.
+    pub async fn size(&self) -> (u64, bool) {
+        let state = self.state.lock().await;
+        (state.size_bytes, state.changed)
+    }
+
+    /// Opens the current version, as an open does, unless uncommitted changes wait. Returns the version below and its
+    /// length.
+    ///
+    /// # Errors
+    /// As the open of a version.
+    pub async fn refresh(&self, mount: &Mount<B>) -> Result<(u64, u64), Errno> {
+        let mut state = self.state.lock().await;
+        if !state.changed {
+            let base = open_base(mount, self.ino).await?;
+            if base.opened().version.version != state.version {
+                // Another client changed the file; the session builds on the old version.
+                state.session = None;
+                state.version = base.opened().version.version;
+            }
+            let attr = &base.opened().attr;
+            state.content = if attr.version == state.version { attr.content } else { 0 };
+            state.size_bytes = base.len_bytes();
+            state.replaced = state.size_bytes == 0;
+            state.base = Some(base);
+        }
+        let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
+        Ok((version, state.size_bytes))
+    }
+
+    /// This mount created the file just now.
+    pub async fn set_created(&self, entry: EntryAttr) {
+        self.state.lock().await.created = Some(entry);
+    }
+
+    /// Attributes from the create, if this mount created the file and it has no version yet.
+    pub async fn created(&self) -> Option<EntryAttr> {
+        self.state.lock().await.created.clone()
+    }
+
+    /// Drops the attributes from the create, because they changed.
+    pub async fn forget_created(&self) {
+        self.state.lock().await.created = None;
+    }
+
+    /// Makes sure that a read session keeps the file when its last name is removed.
+    ///
+    /// # Errors
+    /// As the open of a version.
+    pub async fn pin(&self, mount: &Mount<B>) -> Result<(), Errno> {
+        let mut state = self.state.lock().await;
+        if state.base.is_none() {
+            state.base = Some(open_base(mount, self.ino).await?);
+        }
+        Ok(())
+    }
+
+    /// The last name may be gone: from now on the file always has a session that keeps it.
+    pub async fn set_unlinked(&self) {
+        self.state.lock().await.unlinked = true;
+    }
+
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// Those of the read, and of the commit that it may need first.
+    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state.lock().await;
+        let end = offset.saturating_add(len as u64).min(state.size_bytes);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let under_way = |r: &Range<u64>| r.start < end && r.end > offset;
+        if state.session.as_ref().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
+            state.commit(mount, self.ino).await?;
+        }
+        let mut out = vec![0; (end - offset) as usize];
+        if state.log.is_some() {
+            spooled::read(state, mount, self.ino, offset, &mut out).await?;
+            return Ok(out);
+        }
+        if state.replaced {
+            state.buffer.overlay(offset, &mut out);
+            return Ok(out);
+        }
+        let base = match &state.base {
+            Some(base) => base.clone(),
+            None => {
+                let base = open_base(mount, self.ino).await?;
+                state.base = Some(base.clone());
+                base
+            }
+        };
+        if state.buffer.is_empty() {
+            drop(state);
+            read_base(&*base, offset, &mut out).await?;
+        } else {
+            read_base(&*base, offset, &mut out).await?;
+            state.buffer.overlay(offset, &mut out);
+        }
+        Ok(out)
+    }
+
+    /// Writes at `offset`.
+    ///
+    /// # Errors
+    /// Those of the session or of the log; an earlier failure is returned again.
+    pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state.lock().await;
+        if let Some(errno) = state.failed {
+            return Err(errno);
+        }
+        self.meter.lock().wrote(bytes.len());
+        if state.begin_log(mount, self.ino).await {
+            match state.change_log(|log| log.write(offset, bytes)) {
+                Ok(()) => return Ok(()),
+                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+            }
+        }
+        let end = offset + bytes.len() as u64;
+        if state.cut && end > state.size_bytes {
+            state.commit(mount, self.ino).await?;
+        }
+        state.size_bytes = state.size_bytes.max(end);
+        state.changed = true;
+        let done = match state.continues(offset, end) {
+            true => state.stream(mount, self.ino, offset, bytes).await,
+            false => {
+                state.buffer.write(offset, bytes);
+                state.feed(mount, self.ino, false).await
+            }
+        };
+        state.note(done)
+    }
+
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
+    pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Result<(), Errno> {
+        let mut state = self.state.lock().await;
+        if size_bytes != state.size_bytes && state.begin_log(mount, self.ino).await {
+            match state.change_log(|log| log.set_len(size_bytes)) {
+                Ok(()) => return self.truncated_log(mount, state).await,
+                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+            }
+        }
+        let done = state.truncate(mount, self.ino, size_bytes).await;
+        state.note(done)
+    }
+
+    /// Sets the modification time of the next commit. Returns false if nothing waits to be committed.
+    pub async fn set_mtime(&self, mtime_ns: i64) -> bool {
+        let mut state = self.state.lock().await;
+        if state.changed {
+            state.mtime_ns = mtime_ns;
+            state.time_log();
+        }
+        state.changed
+    }
+
+    /// Commits what is left and drops the write session.
+    async fn close_session(&self, mount: &Mount<B>) -> Result<(), Errno> {
+        let (mut state, done) = self.acknowledge(mount, self.state.lock().await).await;
+        if !state.owes_commit {
+            state.session = None;
+        }
+        self.meter.lock().ends();
+        state.leave_to_spool(mount, self.ino);
+        done
+    }
+
+    /// Commits everything written so far as a version, as durable as the policy asks.
+    ///
+    /// # Errors
+    /// Those of the commit; an earlier failed write is reported again.
+    pub async fn commit(&self, mount: &Mount<B>) -> Result<(), Errno> {
+        let mut state = self.state.lock().await;
+        if state.log.is_none() {
+            return state.commit(mount, self.ino).await;
+        }
+        drop(state);
+        self.in_turn(mount, AfterPush::Commit).await.1
+    }
+}
+
+impl<B: Backend> State<B> {
+    /// On an error, records it in `failed` and drops the session.
+    fn note<T>(&mut self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if let Err(errno) = &result {
+            self.failed = Some(*errno);
+            self.session = None;
+        }
+        result
+    }
+
+    /// Whether these bytes come next in the session's stream and none of them overlaps the buffer.
+    fn continues(&self, offset: u64, end: u64) -> bool {
+        self.session.as_ref().is_some_and(|s| s.position == offset) && !self.buffer.overlaps(offset, end)
+    }
+
+    async fn truncate(&mut self, mount: &Mount<B>, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+        if size_bytes == self.size_bytes {
+            return Ok(());
+        }
+        let shrinks = size_bytes < self.size_bytes;
+        self.buffer.remove(size_bytes, u64::MAX);
+        if size_bytes == 0 {
+            // Uncommitted bytes in the session are abandoned with it.
+            self.session = None;
+            self.replaced = true;
+            self.cut = false;
+        } else if shrinks && !(self.replaced && self.session.is_none()) {
+            if self.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
+                self.sync_session(mount, ino).await?;
+            }
+            self.cut = true;
+        } else if self.cut {
+            self.commit(mount, ino).await?;
+        }
+        self.size_bytes = size_bytes;
+        self.changed = true;
+        Ok(())
+    }
+
+    async fn commit(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
+        if self.changed {
+            if mount.backend.locks_are_lost(ino).await {
+                tracing::error!(ino, "what was written under a lock that was lost is not committed");
+                return self.note(Err(Errno::EIO));
+            }
+            let done = match mount.namespace.check(ino) {
+                Ok(()) => self.commit_changes(mount, ino).await,
+                lost => lost,
+            };
+            if done.is_err() && self.take_log_back() {
+                return done;
+            }
+            return self.note(done);
+        }
+        mount.settle(ino).await
+    }
+
+    async fn commit_changes(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+        self.pour_log(mount, ino).await?;
+        if let Some(bytes) = self.whole() {
+            // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
+            // current one.
+            let policy = mount.namespace.attr(ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
+            let bytes = Bytes::from(bytes);
+            let stamp = mount.namespace.with(Namespace::stamp);
+            let (done, stamp) = match mount.namespace.first_commit(ino, self.mtime_ns, &bytes).await {
+                Some(done) => (done, None),
+                None => (mount.backend.write_whole(ino, bytes, policy, self.mtime_ns).await, Some(stamp)),
+            };
+            let done = done.map_err(|e| {
+                let errno = failed("commit", ino, e.code(), &e);
+                mount.namespace.check(ino).err().unwrap_or(errno)
+            })?;
+            return self.committed(mount, ino, &done, stamp).await;
+        }
+        let size_bytes = self.size_bytes;
+        if self.cut {
+            let session = self.session(mount, ino).await?;
+            session.handle.set_len(size_bytes).await.map_err(|e| failed("truncate", ino, e.code(), &e))?;
+        }
+        self.feed(mount, ino, true).await?;
+        let session = self.session(mount, ino).await?;
+        if session.handle.len_bytes() < size_bytes {
+            session.handle.skip_to(size_bytes).await.map_err(|e| failed("extend", ino, e.code(), &e))?;
+            session.position = size_bytes;
+        }
+        self.cut = false;
+        self.sync_session(mount, ino).await
+    }
+
+    /// The whole content, if all of it is in the buffer and no session was opened.
+    fn whole(&mut self) -> Option<Vec<u8>> {
+        match (&self.session, self.size_bytes) {
+            (Some(_), _) => None,
+            (None, _) if self.cut => None,
+            (None, 0) => Some(Vec::new()),
+            (None, size) => self.buffer.take_whole(size),
+        }
+    }
+
+    /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.
+    async fn committed(
+        &mut self,
+        mount: &Mount<B>,
+        ino: u64,
+        done: &WriteDone,
+        stamp: Option<Stamp>,
+    ) -> Result<(), Errno> {
+        self.changed = !self.buffer.is_empty() || self.cut;
+        self.version = done.version;
+        let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
+        self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
+        self.created = None;
+        self.mtime_ns = 0;
+        self.replaced = false;
+        match (stamp, &done.entry) {
+            (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.changed_here(stamp, entry)),
+            (Some(_), None) => mount.namespace.with(|core, _| core.forget(&[ino])),
+            (None, _) => {}
+        }
+        mount.kernel.lock().holds(ino, done.version, self.size_bytes);
+        self.is_committed(mount, ino);
+        // Only sessions keep a file without a name: open the new one before dropping the old.
+        self.base = if self.unlinked { Some(open_base(mount, ino).await?) } else { None };
+        Ok(())
+    }
+}
+
+async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Arc<B::Reader>, Errno> {
+    mount.settle(ino).await?;
+    let opened = mount.backend.open_read(ino, 0, 0..FIRST_EXTENTS_BYTES).await;
+    Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
+}
+
+/// Reads up to `len` bytes of a version at `offset`; fewer at its end.
+///
+/// # Errors
+/// As the read; logged.
+pub async fn read_version<R: Reader>(version: &R, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; version.len_bytes().saturating_sub(offset).min(len as u64) as usize];
+    read_base(version, offset, &mut out).await?;
+    Ok(out)
+}
+
+async fn read_base<R: Reader>(base: &R, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    let there = base.len_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
+    let ino = base.opened().attr.ino;
+    base.read_at(offset, &mut out[..there]).await.map_err(|e| failed("read", ino, e.code(), &e))?;
+    Ok(())
+}

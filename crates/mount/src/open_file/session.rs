@@ -1,0 +1,180 @@
+//! The write session of an open file: how bytes reach it, and its commits.
+
+use super::{HOLD_BYTES, STREAM_FROM_BYTES, State};
+use crate::backend::{Backend, Writer};
+use crate::errno::{Errno, failed};
+use crate::mount::Mount;
+use crate::namespace::Namespace;
+use crate::spool::staged::{Drained, Staged};
+use std::ops::Range;
+use tessera_client::{FileError, WriteDone};
+use tessera_policy::WriteMode;
+use tessera_wire::Code;
+
+/// An open write session.
+pub(super) struct Session<W> {
+    pub handle: SessionWriter<W>,
+    /// Offset of the next byte of the stream.
+    pub position: u64,
+    /// Range that covers everything handed over since the last commit.
+    pub uncommitted: Option<Range<u64>>,
+    /// True: the session patches. False: it replaces the file and can only go forward.
+    pub patches: bool,
+}
+
+/// A write session, or local files before one.
+pub(super) enum SessionWriter<W> {
+    Direct(W),
+    Staged(Staged),
+}
+
+impl<W> SessionWriter<W> {
+    /// A handle that waits until everything written is in the session; none: it is there already.
+    pub async fn drained(&mut self) -> Option<Drained> {
+        match self {
+            SessionWriter::Direct(_) => None,
+            SessionWriter::Staged(staged) => Some(staged.drained().await),
+        }
+    }
+}
+
+macro_rules! either {
+    ($writer:expr, $inner:ident => $call:expr) => {
+        match $writer {
+            SessionWriter::Direct($inner) => $call,
+            SessionWriter::Staged($inner) => $call,
+        }
+    };
+}
+
+impl<W: Writer> Writer for SessionWriter<W> {
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        either!(self, writer => writer.write_at(offset, bytes).await)
+    }
+
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
+        either!(self, writer => writer.skip_to(offset).await)
+    }
+
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
+        either!(self, writer => writer.set_len(size_bytes).await)
+    }
+
+    fn set_mtime(&mut self, mtime_ns: i64) {
+        either!(self, writer => writer.set_mtime(mtime_ns));
+    }
+
+    fn set_content(&mut self, content: u64) {
+        either!(self, writer => writer.set_content(content));
+    }
+
+    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+        either!(self, writer => writer.sync().await)
+    }
+
+    async fn finish(self) -> Result<WriteDone, FileError> {
+        either!(self, writer => writer.finish().await)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        either!(self, writer => writer.len_bytes())
+    }
+}
+
+impl<B: Backend> State<B> {
+    /// Hands over bytes that continue the stream without copying them, then the buffered bytes that follow.
+    pub(super) async fn stream(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.hand_over(mount, ino, offset, bytes).await?;
+        while let Some((at, piece)) =
+            self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)))
+        {
+            self.hand_over(mount, ino, at, &piece).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands over buffered bytes while [`STREAM_FROM_BYTES`] or more wait; with `all`, every byte. Bytes that continue
+    /// the stream go first.
+    pub(super) async fn feed(&mut self, mount: &Mount<B>, ino: u64, all: bool) -> Result<(), Errno> {
+        while all || self.buffer.len_bytes() >= STREAM_FROM_BYTES {
+            let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)));
+            // The kernel writes the pages of one flush in any order. A session that replaces must begin with byte 0: to
+            // go back it would have to commit, and other clients would see the part.
+            let begins = self.session.is_none() && (!self.replaced || self.buffer.first() == Some(0));
+            let jumps = all || begins || self.buffer.len_bytes() > HOLD_BYTES;
+            let next = match follows {
+                None if jumps => self.buffer.pop_first(),
+                follows => follows,
+            };
+            let Some((offset, bytes)) = next else { return Ok(()) };
+            self.hand_over(mount, ino, offset, &bytes).await?;
+        }
+        Ok(())
+    }
+
+    async fn hand_over(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let goes_back = self.session.as_ref().is_some_and(|s| !s.patches && offset < s.position);
+        if goes_back {
+            self.sync_session(mount, ino).await?;
+        }
+        let session = self.session(mount, ino).await?;
+        session.handle.write_at(offset, bytes).await.map_err(|e| failed("write", ino, e.code(), &e))?;
+        session.position = offset + bytes.len() as u64;
+        let hull = session.uncommitted.get_or_insert(offset..offset);
+        *hull = hull.start.min(offset)..hull.end.max(session.position);
+        // Set here, because the commit above may have cleared it.
+        self.changed = true;
+        Ok(())
+    }
+
+    /// The write session; opens one if there is none.
+    pub(super) async fn session(&mut self, mount: &Mount<B>, ino: u64) -> Result<&mut Session<B::Writer>, Errno> {
+        match self.session {
+            Some(ref mut session) => Ok(session),
+            None => self.open_session(mount, ino, None).await,
+        }
+    }
+
+    /// Opens a session; with `if_version` it commits only over that version.
+    pub(super) async fn open_session(
+        &mut self,
+        mount: &Mount<B>,
+        ino: u64,
+        if_version: Option<u64>,
+    ) -> Result<&mut Session<B::Writer>, Errno> {
+        let patches = !self.replaced;
+        mount.settle(ino).await?;
+        let opened = match if_version {
+            Some(version) => mount.backend.open_write_if(ino, patches, version).await,
+            None => mount.backend.open_write(ino, patches).await,
+        };
+        let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
+        let handle = self.staged(mount, ino, handle)?;
+        Ok(self.session.insert(Session { handle, position: 0, uncommitted: None, patches }))
+    }
+
+    /// Commits the session's content and keeps the session.
+    pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+        let Some(session) = self.session.as_mut() else { return Ok(()) };
+        if self.mtime_ns != 0 {
+            session.handle.set_mtime(self.mtime_ns);
+        }
+        let stamp = mount.namespace.with(Namespace::stamp);
+        let done = session.handle.sync().await.map_err(|e| failed("commit", ino, e.code(), &e))?;
+        session.patches = true;
+        session.uncommitted = None;
+        self.committed(mount, ino, &done, Some(stamp)).await
+    }
+
+    /// The session to write through, behind local files if the mode is incremental.
+    fn staged(&self, mount: &Mount<B>, ino: u64, session: B::Writer) -> Result<SessionWriter<B::Writer>, Errno> {
+        match &mount.spool {
+            Some(spool) if self.mode == WriteMode::Incremental => {
+                let (staged, task) = Staged::new(session, spool.clone(), ino);
+                mount.backend.start_drain(task).map_err(|error| failed("stage", ino, Code::Io, &error))?;
+                Ok(SessionWriter::Staged(staged))
+            }
+            _ => Ok(SessionWriter::Direct(session)),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Locks: makes programs that lock see each other's writes.
+//!
+//! As on NFS, writes are committed before a lock is released, and other clients' commits are visible once a lock is
+//! granted. An owner's `fcntl` locks are released when it closes the file (`flush`), `flock` locks with the last handle
+//! of that open (`release`). The operations wait for the kernel, so none of them may run where the kernel waits.
+
+use crate::backend::Backend;
+use crate::errno::Errno;
+use crate::mount::Mount;
+use crate::race::race;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::{Error as IoError, ErrorKind};
+use std::time::Duration;
+use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
+use tessera_wire::{Code, Error};
+use tokio::sync::Notify;
+
+/// Longest wait for a handle that is being closed.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// Number of handles under `flock` that are being closed, by file.
+#[derive(Default)]
+pub(crate) struct ClosingHandles {
+    by_ino: Mutex<HashMap<u64, usize>>,
+    changed: Notify,
+}
+
+/// A handle is being closed until this is dropped.
+pub(crate) struct Closing<'a>(&'a ClosingHandles, u64);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut by_ino = self.0.by_ino.lock();
+        if let Some(count) = by_ino.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                by_ino.remove(&self.1);
+            }
+        }
+        drop(by_ino);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl ClosingHandles {
+    pub(crate) fn begin(&self, ino: u64) -> Closing<'_> {
+        *self.by_ino.lock().entry(ino).or_default() += 1;
+        Closing(self, ino)
+    }
+
+    fn contains(&self, ino: u64) -> bool {
+        self.by_ino.lock().contains_key(&ino)
+    }
+
+    /// Waits for handles that are being closed: the kernel reports a close after `close` has returned, and the next
+    /// caller must not find that lock. Returns whether there was such a handle and it is gone.
+    async fn wait<B: Backend>(&self, backend: &B, ino: u64) -> bool {
+        if !self.contains(ino) {
+            return false;
+        }
+        let gone = async {
+            loop {
+                let changed = self.changed.notified();
+                if !self.contains(ino) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        race(gone, backend.sleep(CLOSING)).await.is_ok()
+    }
+}
+
+impl<B: Backend> Mount<B> {
+    /// Sets, changes or releases a lock. `wait`: until it is granted, or until `interrupted` returns true.
+    ///
+    /// # Errors
+    /// `EAGAIN`: another owner holds it. `EINTR`, `EDEADLK`, `ENOLCK`, and the store's.
+    pub async fn set_lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Errno> {
+        self.settle(lock.ino).await?;
+        // Writes made under the lock are committed before another owner can get it.
+        let gives_up = lock.mode() != LockMode::Write && self.backend.holds_lock(lock.ino, lock.owner);
+        let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
+        if lock.mode() == LockMode::Unlock {
+            return self.acquire(lock, wait, interrupted).await;
+        }
+        written_back?;
+        self.acquire(lock, wait, interrupted).await?;
+        self.revalidate(lock.ino).await
+    }
+
+    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: &mut dyn FnMut() -> bool) -> Result<(), Errno> {
+        // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask
+        // for an exclusive lock would deadlock.
+        let converts = lock.family() == LockFamily::Flock && wait && self.backend.holds_lock(lock.ino, lock.owner);
+        let mut outcome = self.request_lock(lock, wait && !converts, interrupted).await?;
+        if outcome == LockOutcome::Refused && converts {
+            self.backend.release_locks(lock.ino, lock.owner).await;
+            outcome = self.request_lock(lock, true, interrupted).await?;
+        }
+        if outcome == LockOutcome::Refused && self.closing.wait(&*self.backend, lock.ino).await {
+            outcome = self.request_lock(lock, wait, interrupted).await?;
+        }
+        match outcome {
+            LockOutcome::Granted => Ok(()),
+            LockOutcome::Refused => Err(Errno::EAGAIN),
+            LockOutcome::Deadlock => Err(Errno::EDEADLK),
+            LockOutcome::Cancelled => Err(Errno::EINTR),
+            LockOutcome::TooMany => Err(Errno::ENOLCK),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    async fn request_lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Errno> {
+        self.backend.set_lock(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
+    }
+
+    /// The first `fcntl` lock that conflicts with `lock`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Errno> {
+        // Only `fcntl` asks.
+        let lock = FileLock { family: LockFamily::Posix as i32, ..*lock };
+        self.backend.test_lock(&lock).await.map_err(|error| refused(lock.ino, &error))
+    }
+
+    /// A process closes the file: commits the writes and releases its `fcntl` locks.
+    pub(super) async fn close_locks(&self, ino: u64, owner: u64) -> Result<(), Errno> {
+        if !self.backend.holds_lock(ino, owner) {
+            return Ok(());
+        }
+        let committed = self.commit_open(ino).await;
+        self.backend.release_locks(ino, owner).await;
+        committed
+    }
+
+    async fn commit_open(&self, ino: u64) -> Result<(), Errno> {
+        match self.files.get(ino) {
+            Some(file) => file.commit(self).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Commits the file's writes, including the kernel's dirty pages.
+    async fn write_back(&self, ino: u64) -> Result<(), Errno> {
+        if !self.files.has_writers(ino) {
+            return Ok(());
+        }
+        if let Err(error) = self.backend.write_back_pages(ino).await
+            && !is_gone(&error)
+        {
+            tracing::warn!(ino, %error, "what the kernel holds of a file cannot be written back before its lock is given up");
+            return Err(Errno::EIO);
+        }
+        self.commit_open(ino).await
+    }
+
+    /// Shows everything that was committed before the lock was granted: recalled names, and this file's bytes and
+    /// length.
+    async fn revalidate(&self, ino: u64) -> Result<(), Errno> {
+        self.backend.names_invalidated().await;
+        let Some(file) = self.files.get(ino) else { return Ok(()) };
+        let attr = self.namespace.get(ino).await.map_err(|e| refused(ino, &e))?.attr;
+        if self.kernel.lock().shows(ino, attr.version, attr.size_bytes) {
+            return Ok(());
+        }
+        self.write_back(ino).await?;
+        let (version, size_bytes) = file.refresh(self).await?;
+        match self.backend.drop_pages(ino, size_bytes).await {
+            Ok(()) => self.kernel.lock().holds(ino, version, size_bytes),
+            Err(error) if is_gone(&error) => {}
+            Err(error) => {
+                tracing::warn!(ino, %error, "the kernel cannot be told what another mount changed of a file that is open");
+                return Err(Errno::EIO);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mount or the file is gone.
+fn is_gone(error: &IoError) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotConnected | ErrorKind::BrokenPipe)
+}
+
+fn refused(ino: u64, error: &Error) -> Errno {
+    tracing::warn!(ino, %error, "a lock was refused");
+    match error.kind() {
+        Code::SessionExpired => Errno::EIO,
+        code => code.into(),
+    }
+}

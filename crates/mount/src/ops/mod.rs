@@ -1,0 +1,63 @@
+//! The operations that a kernel asks for, as methods of [`crate::mount::Mount`]: names and attributes ([`tree`]), files
+//! and directories ([`opening`]), extended attributes ([`xattrs`]), locks ([`locks`]).
+//!
+//! The kernel checks permissions. No lock of the mount is held when an operation begins or ends.
+
+pub(crate) mod directories;
+pub(crate) mod history;
+pub mod locks;
+pub mod opening;
+pub mod rewrites;
+pub mod tree;
+pub mod xattrs;
+
+use crate::errno::Errno;
+use crate::synthetic::SyntheticInode;
+use tessera_wire::{Attr, InodeKind};
+
+/// The user who makes something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// An entry as the kernel learns it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownEntry {
+    /// Attributes.
+    pub attr: Attr,
+    /// Generation of the inode ([`crate::kernel_cache`]).
+    pub generation: u64,
+}
+
+/// A handle that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Number of the handle.
+    pub handle: u64,
+    /// The kernel may keep what it has cached of the file.
+    pub keep_cache: bool,
+}
+
+/// An entry of a listing.
+#[derive(Debug)]
+pub struct ListedEntry<'a> {
+    /// Inode; 0: unknown.
+    pub ino: u64,
+    /// Name.
+    pub name: &'a [u8],
+    /// Kind.
+    pub kind: InodeKind,
+    /// Position of the entry after this one.
+    pub next: u64,
+    /// The entry in full, which counts as a lookup; none: the kernel does not want it, or it is `.` or `..`.
+    pub shown: Option<ShownEntry>,
+}
+
+/// Old versions are read-only: a synthetic inode gives `EROFS`.
+fn writable(ino: u64) -> Result<(), Errno> {
+    if SyntheticInode::of(ino).is_some() { Err(Errno::EROFS) } else { Ok(()) }
+}

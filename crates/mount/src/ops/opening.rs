@@ -1,0 +1,327 @@
+//! Handles: opens files and directories, and reads and writes through them.
+
+use super::directories::{self, OpenDirectory};
+use super::history;
+use super::{Caller, ListedEntry, Opened, ShownEntry};
+use crate::backend::Backend;
+use crate::errno::{Errno, explained};
+use crate::mount::Mount;
+use crate::namespace::Scope;
+use crate::open_file::{OpenFile, read_version};
+use crate::synthetic::SyntheticInode;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_wire::InodeKind;
+use tessera_wire::meta::ClusterStatus;
+
+/// What a handle stands for.
+pub(crate) enum Handle<B: Backend> {
+    File {
+        file: Arc<OpenFile<B>>,
+        writes: bool,
+    },
+    Directory(Arc<tokio::sync::Mutex<OpenDirectory>>),
+    /// One old version of a file.
+    Version(Arc<B::Reader>),
+    /// A directory of old versions, with its entries.
+    Versions(Arc<Vec<history::Entry>>),
+}
+
+impl<B: Backend> Clone for Handle<B> {
+    fn clone(&self) -> Handle<B> {
+        match self {
+            Handle::File { file, writes } => Handle::File { file: file.clone(), writes: *writes },
+            Handle::Directory(directory) => Handle::Directory(directory.clone()),
+            Handle::Version(version) => Handle::Version(version.clone()),
+            Handle::Versions(entries) => Handle::Versions(entries.clone()),
+        }
+    }
+}
+
+/// Open handles by number.
+pub(crate) struct Handles<B: Backend> {
+    open: Mutex<HashMap<u64, Handle<B>>>,
+    last: AtomicU64,
+}
+
+impl<B: Backend> Default for Handles<B> {
+    fn default() -> Handles<B> {
+        Handles { open: Mutex::default(), last: AtomicU64::new(0) }
+    }
+}
+
+impl<B: Backend> Handles<B> {
+    fn insert(&self, handle: Handle<B>) -> u64 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.lock().insert(number, handle);
+        number
+    }
+
+    fn get(&self, number: u64) -> Result<Handle<B>, Errno> {
+        self.open.lock().get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn file(&self, number: u64) -> Result<Arc<OpenFile<B>>, Errno> {
+        match self.get(number)? {
+            Handle::File { file, .. } => Ok(file),
+            _ => Err(Errno::EBADF),
+        }
+    }
+}
+
+impl<B: Backend> Mount<B> {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `ESTALE`: the kernel must look the name up again. `EROFS` for an old version, and the store's.
+    pub async fn open(&self, ino: u64, writes: bool) -> Result<Opened, Errno> {
+        if SyntheticInode::of(ino).is_some() {
+            if writes {
+                return Err(Errno::EROFS);
+            }
+            let version = self.history.open(self, ino).await?;
+            return Ok(Opened { handle: self.handles.insert(Handle::Version(version)), keep_cache: true });
+        }
+        let file = self.files.open(ino, 0, writes, self.backend.now_ns());
+        let (version, size_bytes) = match file.refresh(self).await {
+            Ok(found) => found,
+            Err(errno) => {
+                self.namespace.with(|core, _| core.forget(&[ino]));
+                self.files.release(self, &file, writes).await;
+                // The inode that the kernel had cached for the name is gone. `ESTALE` makes the kernel look the name up
+                // again.
+                return Err(if errno == Errno::ENOENT { Errno::ESTALE } else { errno });
+            }
+        };
+        if self.files.is_open_once(ino) && self.kernel.lock().must_look_up_again(ino, size_bytes) {
+            self.namespace.with(|core, _| core.forget(&[ino]));
+            self.files.release(self, &file, writes).await;
+            return Err(Errno::ESTALE);
+        }
+        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes);
+        Ok(Opened { handle: self.handles.insert(Handle::File { file, writes }), keep_cache })
+    }
+
+    /// Opens a file for a loopback thread of the shell, without looking for a newer version. Returns the handle.
+    pub async fn open_loopback(&self, ino: u64) -> u64 {
+        let size_bytes = self.known(ino).await.map_or(0, |known| known.attr.size_bytes);
+        let file = self.files.open(ino, size_bytes, false, self.backend.now_ns());
+        self.handles.insert(Handle::File { file, writes: false })
+    }
+
+    /// Creates a file and opens it. An existing file is opened, unless `exclusive`.
+    ///
+    /// # Errors
+    /// `EEXIST`, and the store's.
+    pub async fn create(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        writes: bool,
+        exclusive: bool,
+    ) -> Result<(ShownEntry, Opened), Errno> {
+        let deferred = match writes {
+            true => self.create_deferred(caller, parent, name, mode).await?,
+            false => None,
+        };
+        let created = match deferred {
+            Some(entry) => Ok(entry),
+            None => self.create_node(caller, parent, name, mode, 0).await,
+        };
+        let entry = match created {
+            // Another client created it between the kernel's lookup and its create.
+            Err(Errno::EEXIST) if !exclusive => return self.open_existing(parent, name, writes).await,
+            created => created?,
+        };
+        let attr = entry.attr.clone();
+        let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
+        file.set_created(entry).await;
+        let shown = self.show(attr).await;
+        Ok((shown, Opened { handle: self.handles.insert(Handle::File { file, writes }), keep_cache: true }))
+    }
+
+    async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Result<(ShownEntry, Opened), Errno> {
+        self.namespace.with(|core, _| core.forget_name(parent, name));
+        let known = self.lookup_known(parent, name).await?;
+        let opened = self.open(known.attr.ino, writes).await?;
+        Ok((self.show(known.attr).await, opened))
+    }
+
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// The store's, and the spool's.
+    pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        match self.handles.get(handle)? {
+            Handle::Version(version) => read_version(&*version, offset, len).await,
+            Handle::File { file, .. } => file.read(self, offset, len).await,
+            Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
+        }
+    }
+
+    /// Writes at `offset`.
+    ///
+    /// # Errors
+    /// The store's, and the spool's. A failure that lost bytes is reported again.
+    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.handles.file(handle)?.write(self, offset, bytes).await
+    }
+
+    /// A process closes the file: commits what was written, or acknowledges it from the spool, and releases the
+    /// `fcntl` locks of `owner`.
+    ///
+    /// # Errors
+    /// Those of the commit; the locks are released anyway.
+    pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<(), Errno> {
+        let flushed = match self.handles.get(handle) {
+            Ok(Handle::File { file, writes: true }) => file.close(self).await,
+            _ => Ok(()),
+        };
+        let closed = self.close_locks(ino, owner).await;
+        flushed.and(closed)
+    }
+
+    /// Commits the file.
+    ///
+    /// # Errors
+    /// Those of the commit.
+    pub async fn fsync(&self, handle: u64) -> Result<(), Errno> {
+        self.handles.file(handle)?.commit(self).await
+    }
+
+    /// The last reference to a handle is gone. `flock_owner`: the owner whose `flock` lock goes with it.
+    pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
+        let handle = self.handles.open.lock().remove(&handle);
+        let closing = flock_owner.map(|_| self.closing.begin(ino));
+        if let Some(Handle::File { file, writes }) = handle {
+            self.files.release(self, &file, writes).await;
+        }
+        if let Some(owner) = flock_owner {
+            self.backend.release_locks(ino, owner).await;
+        }
+        drop(closing);
+    }
+
+    /// Makes the file at least `offset + len` bytes long. Blocks cannot be allocated in advance.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for another `mode` than 0, and those of a change of the length.
+    pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
+        let file = self.handles.file(handle)?;
+        match (mode, offset.checked_add(len)) {
+            (0, Some(end)) if end > file.size().await.0 => file.truncate(self, end).await,
+            (0, Some(_)) => Ok(()),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+        if let Some(file) = self.files.get(ino) {
+            return file.truncate(self, size_bytes).await;
+        }
+        let there = self.known(ino).await?.attr.size_bytes;
+        let file = self.files.open(ino, there, true, self.backend.now_ns());
+        let done = match file.truncate(self, size_bytes).await {
+            Ok(()) => file.commit(self).await,
+            failed => failed,
+        };
+        self.files.release(self, &file, true).await;
+        done
+    }
+
+    /// Opens a directory. Returns the handle.
+    ///
+    /// # Errors
+    /// The store's, for a directory of old versions.
+    pub async fn open_directory(&self, ino: u64) -> Result<u64, Errno> {
+        let handle = match SyntheticInode::of(ino) {
+            Some(_) => Handle::Versions(Arc::new(self.history.entries(self, ino).await?)),
+            None => Handle::Directory(Arc::default()),
+        };
+        Ok(self.handles.insert(handle))
+    }
+
+    /// Lists a directory from `position` on, until `add` returns that the reply is full. `full`: with attributes.
+    ///
+    /// # Errors
+    /// The manager's.
+    pub async fn read_directory(
+        &self,
+        ino: u64,
+        handle: u64,
+        position: u64,
+        full: bool,
+        mut add: impl FnMut(&ListedEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let directory = match self.handles.get(handle)? {
+            Handle::Directory(directory) => directory,
+            Handle::Versions(entries) => {
+                for (next, entry) in (1u64..).zip(entries.iter()).skip(position as usize) {
+                    let (ino, kind) = (entry.attr.ino, entry.attr.kind());
+                    let shown = Some(ShownEntry { attr: entry.attr.clone(), generation: 0 });
+                    if add(&ListedEntry { ino, name: &entry.name, kind, next, shown }) {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            Handle::File { .. } | Handle::Version(_) => return Err(Errno::EBADF),
+        };
+        let mut directory = directory.lock().await;
+        if position == 0 {
+            self.namespace.settle(Scope::Directory(ino)).await?;
+            directory.rewind();
+        }
+        for at in position.. {
+            let next = at + 1;
+            if at < directories::DOTS {
+                let name: &[u8] = if at == 0 { b"." } else { b".." };
+                if add(&ListedEntry { ino, name, kind: InodeKind::Directory, next, shown: None }) {
+                    return Ok(());
+                }
+                continue;
+            }
+            let found = directory.entry(&*self.backend, ino, at).await;
+            let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
+            let child = entry.attr.as_ref().map_or(0, |attr| attr.ino);
+            let shown = match entry.attr.clone().filter(|_| full) {
+                Some(attr) => Some(self.show(attr).await),
+                None => None,
+            };
+            let counted = shown.is_some();
+            if add(&ListedEntry { ino: child, name: &entry.name, kind: directories::kind(entry), next, shown }) {
+                if counted {
+                    self.kernel.lock().forgot(child, 1);
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a directory.
+    pub fn release_directory(&self, handle: u64) {
+        self.handles.open.lock().remove(&handle);
+    }
+
+    /// Makes the names in a directory durable. The request that makes a name also makes it durable; only deferred
+    /// creates must be settled here.
+    ///
+    /// # Errors
+    /// The manager's.
+    pub async fn sync_directory(&self, ino: u64) -> Result<(), Errno> {
+        self.namespace.settle(Scope::Directory(ino)).await
+    }
+
+    /// Capacity, free space and contents of the store.
+    ///
+    /// # Errors
+    /// The manager does not answer.
+    pub async fn status(&self) -> Result<ClusterStatus, Errno> {
+        self.backend.status().await.map_err(|error| error.kind().into())
+    }
+}

@@ -1,0 +1,373 @@
+//! Names and attributes: lookup, create, remove, change.
+
+use super::{Caller, ShownEntry, writable};
+use crate::attr::node_kind;
+use crate::backend::Backend;
+use crate::errno::{Errno, explained};
+use crate::mount::Mount;
+use crate::namespace::{EntryAttr, INOS, Namespace, Scope};
+use crate::open_file::OpenFile;
+use crate::synthetic::{self, SyntheticInode};
+use std::sync::Arc;
+use tessera_client::Owner;
+use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
+use tessera_policy::WriteMode;
+use tessera_wire::{Attr, InodeKind};
+
+const SET_GROUP_ID: u32 = 0o2000;
+const ROOT: u64 = 1;
+
+impl<B: Backend> Mount<B> {
+    pub(crate) async fn known(&self, ino: u64) -> Result<EntryAttr, Errno> {
+        writable(ino)?;
+        self.namespace.get(ino).await.map_err(|e| explained("get", ino, &e))
+    }
+
+    pub(crate) async fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, Errno> {
+        self.namespace.lookup(parent, name).await.map_err(|e| explained("look up", parent, &e))
+    }
+
+    /// Attributes as this mount shows them: an open file may be longer than its version.
+    pub(crate) async fn seen(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = self.files.get(attr.ino) {
+            let (size_bytes, changed) = file.size().await;
+            attr.size_bytes = size_bytes;
+            if changed {
+                attr.mtime_ns = file.mtime_ns().await.unwrap_or_else(|| self.backend.wall_ns());
+            }
+        }
+        attr
+    }
+
+    /// The entry to tell the kernel of in the reply to a lookup, which counts as one.
+    pub(crate) async fn show(&self, attr: Attr) -> ShownEntry {
+        let generation = self.kernel.lock().looked_up(&attr, self.files.is_open(attr.ino));
+        ShownEntry { attr: self.seen(attr).await, generation }
+    }
+
+    /// Looks a name up.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the store's.
+    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<ShownEntry, Errno> {
+        if SyntheticInode::of(parent).is_some() || (parent == ROOT && name == synthetic::ROOT_NAME) {
+            let attr = self.history.lookup(self, parent, name).await?;
+            return Ok(ShownEntry { attr, generation: 0 });
+        }
+        Ok(self.show(self.lookup_known(parent, name).await?.attr).await)
+    }
+
+    /// As [`Mount::lookup`], by number: for the loopback threads of the shell, which have the file open.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn lookup_inode(&self, ino: u64) -> Result<ShownEntry, Errno> {
+        let attr = self.known(ino).await?.attr;
+        let generation = self.kernel.lock().looked_up(&attr, true);
+        Ok(ShownEntry { attr: self.seen(attr).await, generation })
+    }
+
+    /// The kernel forgot `lookups` lookups of an inode.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        self.kernel.lock().forgot(ino, lookups);
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn attributes(&self, ino: u64) -> Result<Attr, Errno> {
+        match SyntheticInode::of(ino) {
+            Some(_) => self.history.attr(self, ino).await,
+            None => Ok(self.seen(self.known(ino).await?.attr).await),
+        }
+    }
+
+    /// Changes attributes, and the length if `size_bytes` is given. Returns the attributes after that.
+    ///
+    /// # Errors
+    /// `EROFS` for an old version, and the store's.
+    pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Result<Attr, Errno> {
+        let attr = self.change_attributes(ino, new, size_bytes).await?;
+        Ok(self.seen(attr).await)
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` if the inode is none, and the store's.
+    pub async fn read_link(&self, ino: u64) -> Result<Vec<u8>, Errno> {
+        let attr = self.known(ino).await?.attr;
+        if attr.kind() == InodeKind::Symlink { Ok(attr.symlink_target) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Makes an empty file, named pipe, socket or device.
+    ///
+    /// # Errors
+    /// `EINVAL` for another kind in `mode`, and the store's.
+    pub async fn make_node(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<ShownEntry, Errno> {
+        let entry = self.create_node(caller, parent, name, mode, rdev).await?;
+        Ok(self.show(entry.attr).await)
+    }
+
+    /// Makes a directory. The reply delegates it to this mount.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn make_directory(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<ShownEntry, Errno> {
+        let attr = self.create_directory(caller, parent, name, mode).await?;
+        Ok(self.show(attr).await)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn make_symlink(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<ShownEntry, Errno> {
+        let owner = self.owner(parent, caller, 0o777, false).await?;
+        let made = {
+            let _in_flight = self.namespace.begin_create(parent, name);
+            let made = self.backend.symlink(parent, name, target, owner.uid, owner.gid).await;
+            self.namespace.with(|core, _| core.forget_name(parent, name));
+            made.map_err(|e| explained("make symbolic link", parent, &e))?
+        };
+        Ok(self.show(made).await)
+    }
+
+    /// Adds a name to a file.
+    ///
+    /// # Errors
+    /// `EROFS` for an old version, and the store's.
+    pub async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<ShownEntry, Errno> {
+        writable(ino).and(writable(parent))?;
+        self.settle(ino).await?;
+        let made = {
+            let _in_flight = self.namespace.begin_create(parent, name);
+            let made = self.backend.link(ino, parent, name).await;
+            self.namespace.with(|core, _| core.forget(&[ino, parent]));
+            made.map_err(|e| explained("link", ino, &e))?
+        };
+        Ok(self.show(made).await)
+    }
+
+    /// Owner of a new inode. In a directory with the set-group-id bit it gets the directory's group, and a new
+    /// directory inherits the bit.
+    pub(crate) async fn owner(&self, parent: u64, caller: Caller, mode: u32, directory: bool) -> Result<Owner, Errno> {
+        let above = self.known(parent).await?.attr;
+        let inherits = above.mode & SET_GROUP_ID != 0;
+        let gid = if inherits { above.gid } else { caller.gid };
+        let bit = if inherits && directory { SET_GROUP_ID } else { 0 };
+        Ok(Owner { mode: mode & 0o7777 | bit, uid: caller.uid, gid })
+    }
+
+    /// Pins the open file behind a name that is about to be removed: an open file must outlive its last name.
+    pub(crate) async fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile<B>>> {
+        if self.files.is_empty() {
+            return None;
+        }
+        let attr = self.lookup_known(parent, name).await.ok()?.attr;
+        let file = self.files.get(attr.ino)?;
+        if let Err(errno) = file.pin(self).await {
+            tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
+        }
+        Some(file)
+    }
+
+    pub(super) async fn create_node(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<EntryAttr, Errno> {
+        let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
+        let owner = self.owner(parent, caller, mode, false).await?;
+        let namespace = &self.namespace;
+        let _in_flight = namespace.begin_create(parent, name);
+        let delegates = kind == InodeKind::File && self.may_defer_creates(parent).await?;
+        let inos = if delegates { namespace.with(|core, _| core.request_delegation(parent)) } else { None };
+        let new = NewNode {
+            kind,
+            owner,
+            rdev,
+            want_delegation: inos.is_some(),
+            inos: inos.unwrap_or(0),
+            ..NewNode::default()
+        };
+        let stamp = namespace.with(Namespace::stamp);
+        match self.backend.make_node(parent, name, new).await {
+            Ok(mut entry) => {
+                namespace.with(|core, _| core.created_here(stamp, parent, name, &mut entry, parent));
+                Ok(entry.into())
+            }
+            Err(error) => {
+                namespace.with(|core, _| core.forget_name(parent, name));
+                Err(explained("create", parent, &error))
+            }
+        }
+    }
+
+    /// Whether this mount may defer creates in a directory.
+    async fn may_defer_creates(&self, parent: u64) -> Result<bool, Errno> {
+        // A spooled file has a log under its inode number, so the manager must know that number.
+        if !self.defers_creates || self.spool.is_none() {
+            return Ok(self.defers_creates);
+        }
+        let above = self.known(parent).await?;
+        Ok(above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow))
+    }
+
+    /// Creates a file for writing without asking the manager, if this mount holds a delegation of the directory.
+    pub(crate) async fn create_deferred(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Option<EntryAttr>, Errno> {
+        let namespace = &self.namespace;
+        if !namespace.with(|core, _| core.is_delegated(parent)) || !self.may_defer_creates(parent).await? {
+            return Ok(None);
+        }
+        let Owner { mode, uid, gid } = self.owner(parent, caller, mode, false).await?;
+        let above = self.known(parent).await?;
+        let (kind, now) = (InodeKind::File as i32, self.backend.wall_ns());
+        let times = Attr { mtime_ns: now, ctime_ns: now, atime_ns: now, ..Attr::default() };
+        let attr = Attr { kind, mode, uid, gid, nlink: 1, ..times };
+        Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
+    }
+
+    async fn create_directory(&self, caller: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
+        let owner = self.owner(parent, caller, mode, true).await?;
+        let namespace = &self.namespace;
+        let _in_flight = namespace.begin_create(parent, name);
+        let stamp = namespace.with(Namespace::stamp);
+        let mut made = self.backend.make_directory(parent, name, owner, INOS).await.map_err(|error| {
+            namespace.with(|core, _| core.forget_name(parent, name));
+            explained("make directory", parent, &error)
+        })?;
+        let attr = made.attr.clone().ok_or(Errno::EIO)?;
+        namespace.with(|core, _| {
+            // The parent has one more link.
+            core.forget(&[parent]);
+            core.created_here(stamp, parent, name, &mut made, attr.ino);
+        });
+        Ok(attr)
+    }
+
+    async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
+        writable(ino)?;
+        if let Some(size) = size {
+            self.truncate(ino, size).await?;
+        }
+        if let Some(attr) = self.kernel.lock().unlinked(ino)
+            && !self.files.is_open(ino)
+        {
+            return Ok(attr);
+        }
+        let mut new = new;
+        if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.files.get(ino))
+            && file.set_mtime(mtime_ns).await
+        {
+            new.mtime_ns = None;
+        }
+        let file = self.files.get(ino);
+        if let Some(known) = self.namespace.set_deferred_attr(ino, &new) {
+            if let Some(file) = file {
+                file.set_created(known.clone()).await;
+            }
+            return Ok(known.attr);
+        }
+        self.settle(ino).await?;
+        if new == NewAttr::default() {
+            let created = match file {
+                Some(file) => file.created().await,
+                None => None,
+            };
+            return match created {
+                Some(entry) => Ok(entry.attr),
+                None => Ok(self.known(ino).await?.attr),
+            };
+        }
+        if let Some(file) = file {
+            file.forget_created().await;
+        }
+        let stamp = self.namespace.with(Namespace::stamp);
+        let changed = self.backend.set_attr(ino, new).await;
+        if changed.is_err() {
+            self.namespace.with(|core, _| core.forget(&[ino]));
+        }
+        let entry = changed.map_err(|e| explained("set attributes", ino, &e))?;
+        self.namespace.with(|core, _| core.changed_here(stamp, &entry));
+        entry.attr.ok_or(Errno::EIO)
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// `EROFS` for an old version, and the store's.
+    pub async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+        writable(from.0).and(writable(to.0))?;
+        self.namespace.settle(Scope::Name(from.0, from.1.to_vec())).await?;
+        self.namespace.settle(Scope::Name(to.0, to.1.to_vec())).await?;
+        self.namespace.settle(Scope::Below(to.0, to.1.to_vec())).await?;
+        let _in_flight = self.namespace.begin_create(to.0, to.1);
+        let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1).await } else { None };
+        let done = self.backend.rename(from, to, mode).await;
+        self.namespace.with(|core, _| core.forget_name(from.0, from.1));
+        self.namespace.with(|core, _| core.forget_name(to.0, to.1));
+        done.map_err(|e| explained("rename", from.0, &e))?;
+        if let Some(file) = replaced {
+            file.set_unlinked().await;
+        }
+        Ok(())
+    }
+
+    /// Removes a name (`directory`: that of a directory).
+    ///
+    /// # Errors
+    /// `EROFS` for an old version, and the store's.
+    pub async fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
+        writable(parent)?;
+        match directory {
+            true => self.namespace.settle(Scope::Below(parent, name.to_vec())).await?,
+            false => self.namespace.settle(Scope::Name(parent, name.to_vec())).await?,
+        }
+        let open = if directory { None } else { self.pin(parent, name).await };
+        match self.backend.unlink(parent, name, directory).await {
+            Ok(left) if !directory => {
+                self.namespace.with(|core, _| core.removed_here(parent, name, &left));
+                self.kernel.lock().name_removed(left);
+            }
+            Ok(_) => self.namespace.with(|core, _| core.forget_name(parent, name)),
+            Err(error) => {
+                self.namespace.with(|core, _| core.forget_name(parent, name));
+                return Err(explained("remove", parent, &error));
+            }
+        }
+        if let Some(file) = open {
+            file.set_unlinked().await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Extended attributes: hints, computed attributes, and those that programs set.
+//!
+//! `user.tessera.*` and the papers' names for them (`user.DP`, …) are hints; the manager validates them. Names outside
+//! `user.` and `trusted.` are not stored.
+
+use crate::backend::Backend;
+use crate::errno::{Errno, explained};
+use crate::mount::Mount;
+use crate::namespace::Scope;
+use crate::ops::writable;
+use crate::rewrite_queue::RewriteProgress;
+use crate::synthetic::SyntheticInode;
+use crate::xattr::{XattrName, XattrNameError};
+use serde_json::{Value, json};
+use tessera_client::locate::Located;
+use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
+use tessera_wire::meta::Xattr;
+use tessera_wire::{Code, Error, InodeKind};
+
+const CREATE: i32 = 1;
+const REPLACE: i32 = 2;
+
+fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
+    XattrName::parse(name).map_err(|error| match error {
+        XattrNameError::NotText => Errno::EINVAL,
+        XattrNameError::OtherNamespace => Errno::EOPNOTSUPP,
+    })
+}
+
+/// A missing attribute has an errno of its own.
+fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
+    match error.kind() {
+        Code::NotFound => Errno::ENODATA,
+        _ => explained(what, ino, error),
+    }
+}
+
+/// The value of a paper's attribute, from the hint that is set.
+fn classic_value(classic: &Classic, all: &[Xattr]) -> Option<Vec<u8>> {
+    let hint = all.iter().find(|x| x.name.strip_prefix(PREFIX) == Some(classic.hint))?;
+    let policy = Policy::from_hints([(classic.hint, std::str::from_utf8(&hint.value).ok()?)]).ok()?;
+    Some(classic.value(&policy).into_bytes())
+}
+
+impl<B: Backend> Mount<B> {
+    /// Value of an attribute. Computed ones are not listed: `getfattr -n` shows them, so `getfattr -d` does not print a map
+    /// of every chunk.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none, and the store's.
+    pub async fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if SyntheticInode::of(ino).is_some() {
+            return Err(Errno::ENODATA);
+        }
+        let name = match parse(name)? {
+            XattrName::Mount => {
+                let waiting = self.files.spooled().await.len();
+                let spool = self.spool.as_ref().map(|spool| spool.shown(waiting));
+                return Ok(json!({ "spool": spool }).to_string().into_bytes());
+            }
+            XattrName::Location => return Ok(json!(self.locate(ino).await?).to_string().into_bytes()),
+            XattrName::State => return Ok(self.file_state(&self.locate(ino).await?).to_string().into_bytes()),
+            XattrName::Stored(name) => name,
+        };
+        self.settle(ino).await?;
+        let all = self.backend.xattrs(ino).await.map_err(|e| explained("attributes", ino, &e))?;
+        match name.strip_prefix("user.").and_then(|name| CLASSIC.iter().find(|classic| classic.name == name)) {
+            Some(classic) => classic_value(classic, &all).ok_or(Errno::ENODATA),
+            None => all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA),
+        }
+    }
+
+    async fn locate(&self, ino: u64) -> Result<Located, Errno> {
+        self.settle(ino).await?;
+        self.backend.locate(ino).await.map_err(|e| explained("locate", ino, &e))
+    }
+
+    fn file_state(&self, located: &Located) -> Value {
+        let mut state = json!(located.state());
+        let progress = |r: RewriteProgress| json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes});
+        state["rewriting"] = self.rewrites.get(located.ino).map_or(Value::Null, progress);
+        state["written"] = self.speeds.lock().get(located.ino).map_or(Value::Null, |speed| speed.to_json());
+        state
+    }
+
+    /// Names of all attributes, each ended by a NUL.
+    ///
+    /// # Errors
+    /// The manager's.
+    pub async fn list_xattrs(&self, ino: u64) -> Result<Vec<u8>, Errno> {
+        if SyntheticInode::of(ino).is_some() {
+            return Ok(Vec::new());
+        }
+        self.settle(ino).await?;
+        let all = self.backend.xattrs(ino).await.map_err(|e| explained("attributes", ino, &e))?;
+        Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
+    }
+
+    /// Settles `ino`, so that it can have attributes, and the deferred creates in directory `ino`, which took the hints
+    /// that it has before the change.
+    async fn settle_for_hints(&self, ino: u64) -> Result<(), Errno> {
+        let settled = self.settle(ino).await;
+        settled.and(self.namespace.settle(Scope::Directory(ino)).await)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// `EPERM` for a computed attribute, and the manager's.
+    pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        writable(ino)?;
+        let name = parse(name)?.stored().ok_or(Errno::EPERM)?;
+        self.settle_for_hints(ino).await?;
+        let done = self.backend.set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0).await;
+        self.namespace.with(|core, _| core.forget(&[ino]));
+        if let Some(file) = self.files.get(ino) {
+            file.forget_created().await;
+        }
+        done.map_err(|e| refusal("set attribute", ino, &e))?;
+        self.hint_changed(ino, name).await;
+        Ok(())
+    }
+
+    /// Queues a rewrite if the hint is about stored bytes.
+    async fn hint_changed(&self, ino: u64, name: &str) {
+        let Some(hint) = hint_of_attribute(name) else { return };
+        let attr = self.backend.get(ino).await.ok().and_then(|entry| entry.attr);
+        if attr.is_some_and(|attr| attr.kind() == InodeKind::File && attr.version != 0) {
+            self.rewrites.hint_changed(ino, hint);
+        }
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none, and the manager's.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Errno> {
+        writable(ino)?;
+        let name = parse(name)?.stored().ok_or(Errno::ENODATA)?;
+        self.settle_for_hints(ino).await?;
+        let done = self.backend.remove_xattr(ino, name).await;
+        self.namespace.with(|core, _| core.forget(&[ino]));
+        if let Some(file) = self.files.get(ino) {
+            file.forget_created().await;
+        }
+        done.map_err(|e| refusal("remove attribute", ino, &e))?;
+        self.hint_changed(ino, name).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,374 @@
+//! Brings logs into the store: in the background after a close, and at unmount.
+//!
+//! A log is pushed only over the version it was written over. If another client has committed a version meanwhile, that
+//! version stays, and the log's content is kept beside it under another name. A failed push is retried until the mount
+//! ends; the log then stays for the next mount.
+
+use super::log::LogError;
+use super::logfile::View;
+use crate::backend::{Backend, Reader, Writer};
+use crate::mount::{Mount, Queue};
+use crate::open_file::OpenFile;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tessera_client::inodes::NewNode;
+use tessera_client::{FileError, Owner, WriteDone};
+use tessera_wire::{Attr, Code, InodeKind};
+use thiserror::Error;
+
+/// Number of tasks that push at the same time.
+pub const TASKS: usize = 2;
+/// Bytes handled at once.
+const STEP_BYTES: u64 = 1 << 20;
+/// First wait before a retry; it doubles with each failure.
+const RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// Time between two log lines about the progress of unmounting.
+const REPORT_EVERY_NS: i64 = 5_000_000_000;
+const ROOT: u64 = 1;
+
+/// Why a log is not in the mount.
+#[derive(Debug, Error)]
+pub enum PushError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The store rejects the write, or the version below cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The store does not answer.
+    #[error("{0}")]
+    Store(#[from] tessera_wire::Error),
+}
+
+impl PushError {
+    /// The error's code.
+    pub fn code(&self) -> Code {
+        match self {
+            PushError::Log(_) => Code::Internal,
+            PushError::File(error) => error.code(),
+            PushError::Store(error) => error.kind(),
+        }
+    }
+}
+
+/// Pushes the queued files until the mount is gone.
+pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
+    let mut pause = RETRY;
+    while let Some(ino) = queue.next().await {
+        let Some(mount) = mount.upgrade() else { return };
+        let (Some(spool), Some(file)) = (&mount.spool, mount.files.get(ino)) else { continue };
+        if spool.is_stopping() {
+            return;
+        }
+        match push(&mount, &file).await {
+            Ok(()) => pause = RETRY,
+            Err(error) => {
+                spool.counts.retries.fetch_add(1, Relaxed);
+                tracing::warn!(ino, %error, "a file stays in the spool, and is pushed later");
+                mount.backend.sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_RETRY);
+                spool.push(ino);
+            }
+        }
+    }
+}
+
+impl<B: Backend> Mount<B> {
+    /// Pushes every waiting file once, and stops the tasks that push. Returns how many stay in the spool.
+    pub async fn push_all(&self) -> usize {
+        let Some(spool) = &self.spool else { return 0 };
+        let waiting = self.files.spooled().await;
+        let (all, mut failed, mut said_ns) = (waiting.len(), 0, self.backend.now_ns());
+        if all > 0 {
+            tracing::info!(files = all, bytes = spool.budget.used_bytes(), "pushing what waits in the spool");
+        }
+        for (done, file) in waiting.iter().enumerate() {
+            if self.backend.now_ns() > said_ns + REPORT_EVERY_NS {
+                said_ns = self.backend.now_ns();
+                tracing::info!(done, all, left_bytes = spool.budget.used_bytes(), "pushing what waits in the spool");
+            }
+            if let Err(error) = push(self, file).await {
+                failed += 1;
+                tracing::error!(ino = file.ino(), %error, "a file stays in the spool; the next mount with it pushes it");
+                if matches!(error.code(), Code::Unavailable | Code::Timeout) {
+                    // The manager does not answer: each remaining push would wait just as long.
+                    failed = all - done;
+                    break;
+                }
+            }
+        }
+        spool.stop();
+        failed
+    }
+}
+
+/// Pushes the state of the file at its last close.
+///
+/// # Errors
+/// [`PushError`]; the push can be retried.
+pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<(), PushError> {
+    let done = {
+        let _turn = file.turn().await;
+        file.finish_staged(mount).await;
+        push_closed(mount, file).await
+    };
+    // After the turn is released: an fsync may wait for the turn, the kernel for that fsync, and this call waits for
+    // the kernel.
+    file.show_replacement(mount).await;
+    done
+}
+
+/// Prepares a commit by a caller that holds the turn: pushes the state that was acknowledged earlier, so that this
+/// state does not overwrite another client's commit. If another client's version now stands instead, returns true.
+/// Programs that have the file open then see that version when they open it again: the kernel waits for this call, so
+/// it cannot be told.
+///
+/// # Errors
+/// As [`push`].
+pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<bool, PushError> {
+    push_closed(mount, file).await?;
+    while let Some(view) = file.owed_view().await {
+        let attr = mount.backend.get(file.ino()).await?.attr.unwrap_or_default();
+        if attr.version == view.origin.base_version {
+            break;
+        }
+        other_version(mount, file, &view, &attr).await?;
+    }
+    Ok(file.forget_replacement().await)
+}
+
+async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<(), PushError> {
+    while let Some(view) = file.closed_view().await {
+        match push_view(mount, file, &view).await {
+            Ok(()) => {}
+            Err(PushError::Log(error)) => file.spool_is_lost(mount, &error).await,
+            Err(error) if error.code() == Code::NotFound && is_gone(mount, file.ino()).await => {
+                file.spool_is_gone(mount, &view).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file itself is gone. `NotFound` may also mean that a version or a name went away during the push.
+async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
+    matches!(mount.backend.get(ino).await, Err(error) if error.kind() == Code::NotFound)
+}
+
+async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Result<(), PushError> {
+    let ino = file.ino();
+    let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
+    if attr.nlink == 0 && mount.files.is_open_once(ino) {
+        file.spool_is_gone(mount, view).await;
+        return Ok(());
+    }
+    if attr.version != view.origin.base_version {
+        return other_version(mount, file, view, &attr).await;
+    }
+    let content = file.is_pushed(mount, view).await;
+    match upload(mount, ino, view, content).await {
+        Ok(done) => {
+            file.stored(mount, done.version, content, view).await;
+            Ok(())
+        }
+        Err(PushError::File(error)) if error.code() == Code::VersionConflict => {
+            let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
+            other_version(mount, file, view, &attr).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, content: u64) -> Result<WriteDone, PushError> {
+    let patches = view.overlay.kept_bytes() > 0;
+    let mut handle = mount.backend.open_write_if(ino, patches, view.origin.base_version).await?;
+    pour(view, &mut handle).await?;
+    handle.set_mtime(view.mtime_ns);
+    handle.set_content(content);
+    Ok(handle.finish().await?)
+}
+
+/// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
+///
+/// # Errors
+/// [`PushError::Log`] and [`PushError::File`].
+pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Result<(), PushError> {
+    let (overlay, below) = (&view.overlay, handle.len_bytes());
+    let size_bytes = overlay.size_bytes();
+    if size_bytes < below {
+        handle.set_len(size_bytes).await?;
+    }
+    // From here on, bytes of the version below that were not written over must read as zeros.
+    let mut hidden = overlay.kept_bytes();
+    let mut buffer = Vec::new();
+    for piece in overlay.slices(0..size_bytes) {
+        blank(handle, hidden..piece.offset.min(below)).await?;
+        buffer.resize(piece.len_bytes as usize, 0);
+        view.file.read(&piece, &mut buffer)?;
+        handle.write_at(piece.offset, &buffer).await?;
+        hidden = hidden.max(piece.end());
+    }
+    blank(handle, hidden..size_bytes.min(below)).await?;
+    if handle.len_bytes() < size_bytes {
+        handle.skip_to(size_bytes).await?;
+    }
+    Ok(())
+}
+
+/// Writes zeros; they take no space in the store.
+async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Result<(), PushError> {
+    let zeros = vec![0; if range.is_empty() { 0 } else { STEP_BYTES as usize }];
+    let mut at = range.start;
+    while at < range.end {
+        let now = (range.end - at).min(STEP_BYTES);
+        handle.write_at(at, &zeros[..now as usize]).await?;
+        at += now;
+    }
+    Ok(())
+}
+
+/// The store has another version than the one below the log.
+async fn other_version<B: Backend>(
+    mount: &Mount<B>,
+    file: &OpenFile<B>,
+    view: &View,
+    attr: &Attr,
+) -> Result<(), PushError> {
+    match file.recognizes(mount, attr, view).await {
+        true => Ok(()),
+        false => keep_beside(mount, file, view, attr).await,
+    }
+}
+
+/// Another client committed that version: keeps the log's content beside it, unless the contents are equal.
+async fn keep_beside<B: Backend>(
+    mount: &Mount<B>,
+    file: &OpenFile<B>,
+    view: &View,
+    attr: &Attr,
+) -> Result<(), PushError> {
+    let ino = file.ino();
+    let current = Arc::new(mount.backend.open_read(ino, attr.version, 0..u64::MAX).await?);
+    let below = match view.origin.base_version {
+        _ if view.overlay.kept_bytes() == 0 => None,
+        0 => None,
+        // The version below the log may no longer exist.
+        version => Some(mount.backend.open_read(ino, version, 0..u64::MAX).await.map_or(current.clone(), Arc::new)),
+    };
+    let content = Content { view, below };
+    if content.is(&current).await? {
+        // Both versions have the same content.
+        file.stored(mount, attr.version, attr.content, view).await;
+        return Ok(());
+    }
+    let (parent, name, other) = make_conflict_file(mount, view, attr).await?;
+    let written = match mount.backend.open_write(other, false).await {
+        Ok(handle) => content.write_to(handle).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = written {
+        // The retry takes a new name; remove this file, which is incomplete.
+        let _ = mount.backend.unlink(parent, &name, false).await;
+        return Err(error);
+    }
+    if let Some(spool) = &mount.spool {
+        spool.counts.conflicts.fetch_add(1, Relaxed);
+    }
+    mount.namespace.with(|core, _| core.forget(&[parent]));
+    tracing::error!(
+        ino,
+        parent,
+        kept_as = %String::from_utf8_lossy(&name),
+        "another mount changed a file while it waited in the spool; what was written here is kept beside it"
+    );
+    file.replaced_by(mount, attr, view).await;
+    Ok(())
+}
+
+/// The file that a log describes, over the version below it.
+struct Content<'a, R> {
+    view: &'a View,
+    below: Option<Arc<R>>,
+}
+
+impl<R: Reader> Content<'_, R> {
+    /// Reads the next bytes at `at` into `out`. Returns false at the end.
+    async fn read(&self, at: u64, out: &mut Vec<u8>) -> Result<bool, PushError> {
+        out.clear();
+        out.resize(self.view.overlay.size_bytes().saturating_sub(at).min(STEP_BYTES) as usize, 0);
+        if let Some(below) = &self.below {
+            let kept = self.view.overlay.kept_bytes().min(below.len_bytes());
+            let there = kept.saturating_sub(at).min(out.len() as u64) as usize;
+            below.read_at(at, &mut out[..there]).await?;
+        }
+        self.view.read_over(at, out)?;
+        Ok(!out.is_empty())
+    }
+
+    /// Whether `version` has the same content.
+    async fn is(&self, version: &R) -> Result<bool, PushError> {
+        if version.len_bytes() != self.view.overlay.size_bytes() {
+            return Ok(false);
+        }
+        let (mut at, mut here, mut there) = (0, Vec::new(), Vec::new());
+        while self.read(at, &mut here).await? {
+            there.resize(here.len(), 0);
+            version.read_at(at, &mut there).await?;
+            if here != there {
+                return Ok(false);
+            }
+            at += here.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Writes the content through `handle`, and commits it.
+    async fn write_to<W: Writer>(&self, mut handle: W) -> Result<(), PushError> {
+        let (mut at, mut piece) = (0, Vec::new());
+        while self.read(at, &mut piece).await? {
+            handle.write_at(at, &piece).await?;
+            at += piece.len() as u64;
+        }
+        handle.set_mtime(self.view.mtime_ns);
+        handle.finish().await?;
+        Ok(())
+    }
+}
+
+/// Creates a file beside the changed one, or in the root directory if the changed file's name is unknown. Returns its
+/// directory, name and inode.
+async fn make_conflict_file<B: Backend>(
+    mount: &Mount<B>,
+    view: &View,
+    attr: &Attr,
+) -> Result<(u64, Vec<u8>, u64), PushError> {
+    let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
+    let unnamed = format!("inode-{}", attr.ino).into_bytes();
+    let places = [(view.origin.parent, view.origin.name.clone()), (ROOT, unnamed)];
+    let mut refusal = tessera_wire::Error::new(Code::NotFound, "there is no place for it");
+    for (parent, name) in places.into_iter().filter(|(parent, _)| *parent != 0) {
+        for number in 1..1000 {
+            let end = format!(".tessera-conflict-{number}").into_bytes();
+            let mut name = name.clone();
+            name.truncate(255 - end.len());
+            name.extend_from_slice(&end);
+            let _in_flight = mount.namespace.begin_create(parent, &name);
+            match mount
+                .backend
+                .make_node(parent, &name, NewNode { kind: InodeKind::File, owner, ..NewNode::default() })
+                .await
+            {
+                Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
+                Err(error) if error.kind() == Code::Exists => {}
+                Err(error) => {
+                    refusal = error;
+                    break;
+                }
+            }
+        }
+    }
+    Err(refusal.into())
+}
