@@ -96,12 +96,6 @@ impl Drive {
             assert!(step < 1_000_000, "no end: {core:?}");
             while let Some(action) = core.poll() {
                 match action {
-                    WriteAction::Call(call) => self.carry(call),
-                    WriteAction::Compute(job) => {
-                        let value = job.value.run(&self.pool);
-                        core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
-                    }
-                    WriteAction::Opened { .. } => {}
                     WriteAction::Done(done) => {
                         self.trace.push(match &done {
                             Ok(done) => format!("done: version {}", done.number),
@@ -110,6 +104,7 @@ impl Drive {
                         result = Some(done);
                     }
                     WriteAction::Finished => return (result.expect("done before finished"), most),
+                    action => self.carry_out(core, action),
                 }
             }
             most = most.max(core.held_bytes());
@@ -128,18 +123,24 @@ impl Drive {
         unreachable!()
     }
 
+    fn carry_out(&mut self, core: &mut WriteCore, action: WriteAction) {
+        match action {
+            WriteAction::Call(call) => self.carry(call),
+            WriteAction::Compute(job) => {
+                let value = job.value.run(&self.pool);
+                core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
+            }
+            WriteAction::Opened { .. } | WriteAction::Done(_) | WriteAction::Finished => {}
+        }
+    }
+
     /// Runs a write until its next `Done`; the core can go on.
     pub fn write_until_done(&mut self, core: &mut WriteCore) -> Result<WriteDone, FileError> {
         loop {
             while let Some(action) = core.poll() {
                 match action {
-                    WriteAction::Call(call) => self.carry(call),
-                    WriteAction::Compute(job) => {
-                        let value = job.value.run(&self.pool);
-                        core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
-                    }
                     WriteAction::Done(done) => return done,
-                    WriteAction::Opened { .. } | WriteAction::Finished => {}
+                    action => self.carry_out(core, action),
                 }
             }
             let event = self.next(core.next_due()).map_or(WriteEvent::Tick, WriteEvent::Answer);
@@ -220,6 +221,7 @@ impl Drive {
     }
 
     pub fn writer(&mut self, name: &str, mode: CommitMode, size_hint_bytes: Option<u64>) -> WriteCore {
+        self.seed += 1;
         let params = WriteParams {
             want_lease: false,
             content: 0,
@@ -233,11 +235,6 @@ impl Drive {
             mtime_ns: 0,
             owner: Owner::default(),
         };
-        self.writer_with(params)
-    }
-
-    pub fn writer_with(&mut self, params: WriteParams) -> WriteCore {
-        self.seed += 1;
         WriteCore::new(params, self.options.clone(), self.view.clone(), self.seed)
     }
 }
@@ -272,6 +269,18 @@ fn detail(call: &Call) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// Bytes that no chunk of another seed has.
+pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(next).collect()
 }
 
 /// Events of a write of `data` in chunks of `chunk` bytes.

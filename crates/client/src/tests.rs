@@ -1,6 +1,6 @@
 //! The whole library against the cluster in memory: threads, pipeline, caches, handles.
 
-use crate::drive::view_of;
+use crate::drive::{data, view_of};
 use crate::lease_cache::DirectoryCache;
 use crate::transport::{Done, Transport};
 use crate::*;
@@ -51,17 +51,6 @@ fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>
 
 fn path(text: &str) -> StorePath {
     StorePath::parse(text).unwrap()
-}
-
-fn data(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(next).collect()
 }
 
 fn read(client: &Client, name: &str) -> Vec<u8> {

@@ -1,23 +1,12 @@
 //! The read core against a cluster in memory: every pattern of loss, corruption and lateness, and never a wrong byte.
 
 use super::*;
-use crate::drive::{Drive, read_all, write_all};
+use crate::drive::{Drive, data, read_all, write_all};
 use crate::read::cache::ChunkCache;
 use proptest::prelude::*;
 use tessera_testkit::{Cluster, Config, config};
 use tessera_wire::Kind;
 use tessera_wire::meta::{CommitMode, ReportBad};
-
-fn data(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(next).collect()
-}
 
 /// A cluster with `bytes` in file `f`, in chunks of `chunk` bytes.
 fn stored(hosts: usize, spec: &str, bytes: &[u8], chunk: usize) -> Drive {

@@ -2,34 +2,22 @@
 
 use super::*;
 use crate::config::MS;
-use crate::drive::{Drive, read_all, write_all};
+use crate::drive::{Drive, data, read_all, write_all};
 use tessera_testkit::Cluster;
 use tessera_wire::Kind;
 
 fn content(seed: u64) -> Vec<u8> {
-    (0..4096u64).map(|i| (i.wrapping_mul(seed.wrapping_mul(0x9e37_79b9) | 1) >> 5) as u8).collect()
+    data(4096, seed)
 }
 
 /// Writes a small file as `put` does: all input is there before the opening.
 fn put(drive: &mut Drive, name: &str, bytes: &[u8]) -> WriteDone {
-    put_expecting(drive, name, bytes, "replica:3")
+    put_expecting(drive, name, bytes, Policy { redundancy: "replica:3".parse().unwrap(), ..Policy::default() })
 }
 
-fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) -> WriteDone {
-    let policy = Policy { redundancy: redundancy.parse().unwrap(), ..Policy::default() };
-    let mut core = drive.writer_with(WriteParams {
-        file: format!("tess:/{name}"),
-        target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
-        hints: Vec::new(),
-        mode: CommitMode::Replace,
-        if_version: None,
-        size_hint_bytes: Some(bytes.len() as u64),
-        expect_policy: Some(policy),
-        mtime_ns: 0,
-        owner: Owner::default(),
-        want_lease: false,
-        content: 0,
-    });
+pub(super) fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], policy: Policy) -> WriteDone {
+    let mut core = drive.writer(name, CommitMode::Replace, Some(bytes.len() as u64));
+    core.params.expect_policy = Some(policy);
     let mut events = write_all(bytes, 10_000);
     events.rotate_left(1);
     drive.trace.clear();

@@ -1,21 +1,11 @@
 //! Scripts for the write core against a cluster in memory: which requests it sends, in which order, and their effects.
 
+use super::one_shot_tests::put_expecting;
 use super::*;
-use crate::drive::{Drive, read_all, write_all};
+use crate::drive::{Drive, data, read_all, write_all};
 use std::collections::BTreeMap;
 use tessera_testkit::Cluster;
 use tessera_wire::{Health, Kind};
-
-fn data(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(next).collect()
-}
 
 fn cluster(spec: &str) -> Drive {
     Drive::new(Cluster::new(8, 1).with("redundancy", spec))
@@ -66,33 +56,12 @@ fn golden_known_data_sends_nothing() {
 #[test]
 fn golden_small_files_ask_when_they_open() {
     let mut drive = cluster("auto");
-    let mut params = crate::write::core::WriteParams {
-        file: "tess:/small".into(),
-        target: Target::Name { parent: 1, name: b"small".to_vec() },
-        hints: Vec::new(),
-        mode: CommitMode::Replace,
-        if_version: None,
-        size_hint_bytes: Some(4096),
-        expect_policy: Some(Policy::default()),
-        mtime_ns: 0,
-        owner: Owner::default(),
-        want_lease: false,
-        content: 0,
-    };
-    let mut core = drive.writer_with(params.clone());
-    let mut events = write_all(&data(4096, 1), 10_000);
-    events.rotate_left(1);
-    drive.write(&mut core, events).0.unwrap();
+    put_expecting(&mut drive, "small", &data(4096, 1), Policy::default());
     let puts = |d: &Drive| d.trace.iter().filter(|l| l.contains("PutFragments")).count();
     assert_eq!((drive.trace[0].as_str(), puts(&drive), drive.trace.len()), ("manager OpenWrite", 3, 6));
     // The directory's policy is not the file's: the client asks again for the right class.
-    drive.trace.clear();
-    params.expect_policy = Some(Policy { redundancy: "ec:2+1".parse().unwrap(), ..Policy::default() });
-    params.target = Target::Name { parent: 1, name: b"other".to_vec() };
-    let mut core = drive.writer_with(params);
-    let mut events = write_all(&data(4096, 2), 10_000);
-    events.rotate_left(1);
-    drive.write(&mut core, events).0.unwrap();
+    let policy = Policy { redundancy: "ec:2+1".parse().unwrap(), ..Policy::default() };
+    put_expecting(&mut drive, "other", &data(4096, 2), policy);
     assert_eq!(drive.trace[1], "manager AllocateChunks 1");
     assert_eq!(read_all(&mut drive, "other").unwrap(), data(4096, 2));
 }
