@@ -9,12 +9,12 @@ use crate::cell_writer::CellWriter;
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::manifest::{Entry, MANIFEST, Manifest};
-use crate::merge::CellCursor;
+use crate::merge::{CellCursor, Merger};
 use crate::plan::BOTTOM;
 use crate::store::Store;
 
 /// Bytes per copy step.
-const COPY_BYTES: usize = 1 << 20;
+const COPY_BYTES: u32 = 1 << 20;
 
 /// What [`Store::verify`] found.
 #[derive(Clone, Debug, Default)]
@@ -55,57 +55,40 @@ impl Store {
         if !dir.is_empty() {
             disk.create_dir(dir)?;
         }
-        let to = StoreContext { disk: disk.clone(), dir: dir.into(), ..self.shared.around.clone() };
-        let to = StoreContext { trash: Default::default(), counters: Default::default(), durable: true, ..to };
+        let to = StoreContext::new(disk.clone(), dir, true);
         if disk.list(dir)?.iter().any(|name| name == MANIFEST) {
-            return Err(Error::AlreadyThere { dir: crate::open::place_name(&to) });
+            return Err(Error::AlreadyThere { dir: to.describe() });
         }
-        let snapshot = self.snapshot();
-        let mut number = 1;
+        let (snapshot, options) = (self.snapshot(), &self.shared.options);
         let mut cells = Vec::new();
-        if let Some(entry) = self.copy_buffers(&to, &snapshot, number)? {
-            cells.push(entry);
-            number += 1;
-        }
+        let buffers = CellWriter::create(&to, 1, 0, options.page_bytes, 10)?;
+        cells.extend(write_copy(buffers, snapshot.buffers(), 0)?);
+        // A cell's number is part of its checksums, so its pages cannot be copied as they are. Reading checks them.
         for cell in snapshot.state.cells.iter() {
-            cells.push(rewrite_cell(&to, cell, number, &self.shared.options)?);
-            number += 1;
+            let (level, page_bytes) = (cell.level, cell.footer.page_bytes);
+            let bits = options.filter_bits_of(level, level == BOTTOM);
+            let writer = CellWriter::create(&to, cells.len() as u64 + 1, level, page_bytes, bits)?;
+            let merger = Merger::of_cells(std::slice::from_ref(cell), (COPY_BYTES / page_bytes).max(1))?;
+            cells.extend(write_copy(writer, merger, level)?);
         }
         disk.sync_dir(dir)?;
-        Manifest { next_file: number, flushed_seq: 0, cells }.write(&to)?;
+        Manifest { next_file: cells.len() as u64 + 1, flushed_seq: 0, cells }.write(&to)?;
         Ok(())
-    }
-
-    /// Writes the records in the insert buffers as one cell, the newest of the copy.
-    fn copy_buffers(&self, to: &StoreContext, snapshot: &crate::Snapshot, number: u64) -> Result<Option<Entry>, Error> {
-        let mut writer = CellWriter::create(to, number, 0, self.shared.options.page_bytes, 10)?;
-        let mut merger = snapshot.buffers();
-        while let Some((key, value)) = merger.current(false) {
-            writer.add(key, value)?;
-            merger.advance()?;
-        }
-        if writer.records() == 0 {
-            writer.abandon();
-            return Ok(None);
-        }
-        let cell = writer.finish(true)?;
-        Ok(Some(Entry { number, file_bytes: cell.footer.file_bytes(), level: 0 }))
     }
 }
 
-/// Writes the cell's records into a new cell with another number. The number is part of the checksums, so the pages
-/// cannot be copied as they are. Checks every record on the way.
-fn rewrite_cell(to: &StoreContext, cell: &Arc<Cell>, number: u64, options: &crate::Options) -> Result<Entry, Error> {
-    let bits = options.filter_bits_of(cell.level, cell.level == BOTTOM);
-    let mut writer = CellWriter::create(to, number, cell.level, cell.footer.page_bytes, bits)?;
-    let ahead = (COPY_BYTES as u32 / cell.footer.page_bytes).max(1);
-    let mut cursor = CellCursor::seek(cell.clone(), &[], ahead, ahead)?;
-    while let Some((key, value)) = cursor.current() {
+/// Writes all records of `merger` as a cell; `None` if there are none.
+fn write_copy(mut writer: CellWriter, mut merger: Merger, level: u32) -> Result<Option<Entry>, Error> {
+    while let Some((key, value)) = merger.current(false) {
         writer.add(key, value)?;
-        cursor.advance()?;
+        merger.advance()?;
     }
-    let copy = writer.finish(true)?;
-    Ok(Entry { number, file_bytes: copy.footer.file_bytes(), level: cell.level })
+    if writer.records() == 0 {
+        writer.abandon();
+        return Ok(None);
+    }
+    let footer = writer.finish(true)?.footer;
+    Ok(Some(Entry { number: footer.number, file_bytes: footer.file_bytes(), level }))
 }
 
 fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
@@ -119,7 +102,7 @@ fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
         let at = cell.footer.file_bytes() - tail.len() as u64;
         return Err(Error::damaged(&cell.path, at, "index or footer are not what they were when the store was opened"));
     }
-    let ahead = (COPY_BYTES as u32 / cell.footer.page_bytes).max(1);
+    let ahead = (COPY_BYTES / cell.footer.page_bytes).max(1);
     let mut cursor = CellCursor::seek(cell.clone(), &[], ahead, ahead)?;
     let mut last: Vec<u8> = Vec::new();
     let mut found = 0;

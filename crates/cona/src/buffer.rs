@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-/// A value, or a delete.
-pub(crate) type Held = Option<Arc<[u8]>>;
+/// A value, or `None` for a delete.
+pub(crate) type ValueOrDelete<T = Arc<[u8]>> = Option<T>;
 
 const INLINE: usize = 30;
 
@@ -81,9 +81,9 @@ impl std::borrow::Borrow<[u8]> for SmallKey {
 
 struct Slot {
     seq: u64,
-    value: Held,
+    value: ValueOrDelete,
     /// Versions that a snapshot may read, newest first.
-    older: Vec<(u64, Held)>,
+    older: Vec<(u64, ValueOrDelete)>,
 }
 
 /// One change of a batch.
@@ -91,7 +91,7 @@ struct Slot {
 pub(crate) struct Change {
     pub(crate) key: SmallKey,
     pub(crate) hash: u64,
-    pub(crate) value: Held,
+    pub(crate) value: ValueOrDelete,
 }
 
 /// An insert buffer.
@@ -190,7 +190,7 @@ impl Buffer {
     }
 
     /// The newest version with a sequence of at most `upto`. `None`: the buffer does not know the key.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, upto: u64) -> Option<Held> {
+    pub(crate) fn get(&self, key: &[u8], hash: u64, upto: u64) -> Option<ValueOrDelete> {
         let (word, bits) = self.filter_of(hash);
         if word.load(Ordering::Relaxed) & bits != bits {
             return None;
@@ -211,7 +211,7 @@ impl Buffer {
     }
 }
 
-fn version(slot: &Slot, upto: u64) -> Option<&Held> {
+fn version(slot: &Slot, upto: u64) -> Option<&ValueOrDelete> {
     if slot.seq <= upto {
         return Some(&slot.value);
     }
@@ -225,7 +225,7 @@ const CHUNK: usize = 64;
 pub(crate) struct BufferCursor {
     buffer: Arc<Buffer>,
     upto: u64,
-    chunk: Vec<(SmallKey, Held)>,
+    chunk: Vec<(SmallKey, ValueOrDelete)>,
     at: usize,
     ended: bool,
 }

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tessera_disk::layout;
-use tessera_disk::record::{Field, HeaderFormat};
+use tessera_disk::record::{Field, HeaderFormat, numbered_name};
 use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use tessera_failpoint as failpoint;
 
+use crate::buffer::ValueOrDelete;
 use crate::error::Error;
 use crate::index::PageIndex;
 use crate::options::KEY_BYTES_MAX;
@@ -29,7 +30,7 @@ const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "the lengths of the bo
 
 layout! {
     /// The footer of a cell.
-    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Footer {
         pub(crate) page_bytes: u32 = 12,
         pub(crate) number: u64 = 16,
@@ -63,13 +64,8 @@ impl Footer {
     }
 }
 
-/// A file's path in the store's directory.
-pub(crate) fn path_in(dir: &str, name: &str) -> String {
-    if dir.is_empty() { name.into() } else { format!("{dir}/{name}") }
-}
-
 pub(crate) fn cell_name(number: u64) -> String {
-    format!("{number:016x}.cell")
+    numbered_name(number, ".cell")
 }
 
 /// Counters of a store, for statistics.
@@ -105,16 +101,6 @@ impl Counters {
     }
 }
 
-/// Names of cell files that are no longer in use and can be removed.
-pub(crate) type Trash = Arc<Mutex<Vec<String>>>;
-
-/// Result of a lookup in one cell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LookupResult {
-    Value(Vec<u8>),
-    Deleted,
-}
-
 /// An open cell.
 pub(crate) struct Cell {
     pub(crate) footer: Footer,
@@ -125,11 +111,10 @@ pub(crate) struct Cell {
     pub(crate) first_key: Vec<u8>,
     pub(crate) last_key: Vec<u8>,
     /// The manifest no longer names this cell: its file is removed with the last reference.
-    pub(crate) doomed: AtomicBool,
+    pub(crate) obsolete: AtomicBool,
     /// A merge found damage in this cell; later merges leave it out.
-    pub(crate) spoiled: AtomicBool,
-    pub(crate) trash: Trash,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) damaged: AtomicBool,
+    pub(crate) context: Arc<StoreContext>,
 }
 
 impl std::fmt::Debug for Cell {
@@ -140,21 +125,41 @@ impl std::fmt::Debug for Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        if *self.doomed.get_mut() {
-            self.trash.lock().push(std::mem::take(&mut self.path));
+        if *self.obsolete.get_mut() {
+            self.context.obsolete_files.lock().push(std::mem::take(&mut self.path));
         }
     }
 }
 
-/// What all cells of a store share.
-#[derive(Clone)]
+/// What all files of a store share.
 pub(crate) struct StoreContext {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: String,
-    pub(crate) trash: Trash,
-    pub(crate) counters: Arc<Counters>,
+    /// Paths of cells that are no longer in use and can be removed.
+    pub(crate) obsolete_files: Mutex<Vec<String>>,
+    pub(crate) counters: Counters,
     /// Files are synced. False for a volatile store.
     pub(crate) durable: bool,
+}
+
+impl StoreContext {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &str, durable: bool) -> Arc<Self> {
+        let (obsolete_files, counters) = Default::default();
+        Arc::new(StoreContext { disk, dir: dir.into(), obsolete_files, counters, durable })
+    }
+
+    /// A file's path in the store's directory.
+    pub(crate) fn path(&self, name: &str) -> String {
+        if self.dir.is_empty() { name.into() } else { format!("{}/{name}", self.dir) }
+    }
+
+    /// The directory, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match &self.dir[..] {
+            "" => self.disk.describe(),
+            dir => format!("{}/{dir}", self.disk.describe()),
+        }
+    }
 }
 
 /// Reads exactly `bytes`. The file's length is known, so a short read is damage.
@@ -191,9 +196,9 @@ impl Cell {
     ///
     /// # Errors
     /// [`Error::Damaged`] with file and offset, [`Error::NewerFormat`], or the disk's.
-    pub(crate) fn open(around: &StoreContext, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
-        let path = path_in(&around.dir, &cell_name(number));
-        let file = around.disk.open(&path, OpenMode::Existing).map_err(|e| match e {
+    pub(crate) fn open(context: &Arc<StoreContext>, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
+        let path = context.path(&cell_name(number));
+        let file = context.disk.open(&path, OpenMode::Existing).map_err(|e| match e {
             DiskError::NotFound { .. } => Error::damaged(&path, 0, "the manifest names this cell, but it is gone"),
             other => other.into(),
         })?;
@@ -224,11 +229,11 @@ impl Cell {
         let index = PageIndex::decode(index).map_err(|what| Error::damaged(&path, index_at, what))?;
         let bounds =
             decode_bounds(bounds).ok_or_else(|| Error::damaged(&path, index_at, "the bounds are malformed"))?;
-        Ok(Self::assemble(around, footer, level, file, path, index, bounds))
+        Ok(Self::assemble(context, footer, level, file, path, index, bounds))
     }
 
     pub(crate) fn assemble(
-        around: &StoreContext,
+        context: &Arc<StoreContext>,
         footer: Footer,
         level: u32,
         file: Arc<dyn DiskFile>,
@@ -244,10 +249,9 @@ impl Cell {
             index,
             first_key,
             last_key,
-            doomed: AtomicBool::new(false),
-            spoiled: AtomicBool::new(false),
-            trash: around.trash.clone(),
-            counters: around.counters.clone(),
+            obsolete: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
+            context: context.clone(),
         }
     }
 
@@ -269,7 +273,7 @@ impl Cell {
     }
 
     pub(crate) fn read_pages(&self, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
-        self.counters.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.context.counters.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         read_exact(&*self.file, &self.path, self.page_at(page), bytes)
     }
 
@@ -292,8 +296,13 @@ impl Cell {
         Ok(record)
     }
 
-    /// Looks a key up. Reads each page that may hold it once, the most likely first.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, scratch: &mut Vec<u8>) -> Result<Option<LookupResult>, Error> {
+    /// Looks a key up; `None` if the cell has no record of it. Reads each page that may hold it once, the most likely first.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<ValueOrDelete<Vec<u8>>>, Error> {
         if key < &self.first_key[..] || key > &self.last_key[..] {
             return Ok(None);
         }
@@ -308,9 +317,14 @@ impl Cell {
         Ok(None)
     }
 
-    fn get_in_page(&self, page: u32, key: &[u8], scratch: &mut Vec<u8>) -> Result<Option<LookupResult>, Error> {
+    fn get_in_page(
+        &self,
+        page: u32,
+        key: &[u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<ValueOrDelete<Vec<u8>>>, Error> {
         scratch.resize(self.footer.page_bytes as usize, 0);
-        self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
+        self.context.counters.page_reads.fetch_add(1, Ordering::Relaxed);
         self.read_pages(page, scratch)?;
         match self.parse(scratch, page)? {
             Page::Records(records) => {
@@ -319,7 +333,7 @@ impl Cell {
                     return Ok(None);
                 }
                 let spot = records.spot(at).ok_or_else(|| self.malformed(page))?;
-                Ok(Some(spot.value(scratch).map_or(LookupResult::Deleted, |v| LookupResult::Value(v.to_vec()))))
+                Ok(Some(spot.value(scratch).map(<[u8]>::to_vec)))
             }
             Page::Run { record_bytes, rest_crc } => {
                 let spot = page::spot(scratch, RUN_HEADER_BYTES).ok_or_else(|| self.malformed(page))?;
@@ -331,7 +345,7 @@ impl Cell {
                 spot.value(&record).ok_or_else(|| self.malformed(page))?;
                 record.truncate(spot.value_at + spot.value_len);
                 record.drain(..spot.value_at);
-                Ok(Some(LookupResult::Value(record)))
+                Ok(Some(Some(record)))
             }
         }
     }

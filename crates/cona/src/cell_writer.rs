@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tessera_disk::{DiskFile, OpenMode};
 
-use crate::cell::{Cell, Footer, StoreContext, cell_name, encode_bounds, path_in};
+use crate::cell::{Cell, Footer, StoreContext, cell_name, encode_bounds};
 use crate::error::Error;
 use crate::index::{IndexBuilder, hash_key};
 use crate::page::{self, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
@@ -18,10 +18,8 @@ const SYNC_BYTES: u64 = 32 << 20;
 /// A cell that is being written. Dropped unfinished, it leaves a file; [`CellWriter::abandon`] or the next opening
 /// removes it.
 pub(crate) struct CellWriter {
-    around: StoreContext,
-    pub(crate) number: u64,
+    context: Arc<StoreContext>,
     level: u32,
-    page_bytes: usize,
     path: String,
     file: Arc<dyn DiskFile>,
     out: Vec<u8>,
@@ -37,25 +35,22 @@ pub(crate) struct CellWriter {
     last_before: Vec<u8>,
     first_key: Vec<u8>,
     index: IndexBuilder,
-    pages: u32,
     footer: Footer,
 }
 
 impl CellWriter {
     pub(crate) fn create(
-        around: &StoreContext,
+        context: &Arc<StoreContext>,
         number: u64,
         level: u32,
         page_bytes: u32,
         filter_bits: u32,
     ) -> Result<Self, Error> {
-        let path = path_in(&around.dir, &cell_name(number));
-        let file = around.disk.open(&path, OpenMode::CreateNew)?;
+        let path = context.path(&cell_name(number));
+        let file = context.disk.open(&path, OpenMode::CreateNew)?;
         Ok(CellWriter {
-            around: around.clone(),
-            number,
+            context: context.clone(),
             level,
-            page_bytes: page_bytes as usize,
             path,
             file,
             out: Vec::with_capacity(WRITE_BYTES + 2 * page_bytes as usize),
@@ -69,7 +64,6 @@ impl CellWriter {
             last_before: Vec::new(),
             first_key: Vec::new(),
             index: IndexBuilder::new(filter_bits),
-            pages: 0,
             footer: Footer { number, page_bytes, ..Footer::default() },
         })
     }
@@ -85,7 +79,7 @@ impl CellWriter {
             return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
         }
         let record = page::record_bytes(key, value);
-        if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes {
+        if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes() {
             self.finish_page()?;
         }
         if self.footer.records == 0 {
@@ -94,7 +88,7 @@ impl CellWriter {
         self.footer.records += 1;
         self.footer.deletes += u64::from(value.is_none());
         self.footer.user_bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
-        if PAGE_HEADER_BYTES + record + 2 > self.page_bytes {
+        if PAGE_HEADER_BYTES + record + 2 > self.page_bytes() {
             return self.add_run(key, value, record);
         }
         if self.slots.is_empty() {
@@ -110,6 +104,15 @@ impl CellWriter {
         Ok(())
     }
 
+    /// Number of the cell.
+    pub(crate) fn number(&self) -> u64 {
+        self.footer.number
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.footer.page_bytes as usize
+    }
+
     /// Bytes used in the open page, its slots included.
     fn used(&self) -> usize {
         self.out.len() - self.page_from + 2 * self.slots.len()
@@ -117,17 +120,17 @@ impl CellWriter {
 
     fn finish_page(&mut self) -> Result<(), Error> {
         assert!(!self.slots.is_empty() && self.hashes.len() == self.slots.len(), "a page has a hash for each record");
-        assert!(self.used() <= self.page_bytes, "{} bytes on a page of {}", self.used(), self.page_bytes);
+        assert!(self.used() <= self.page_bytes(), "{} bytes on a page of {}", self.used(), self.page_bytes());
         assert!(self.slots.is_sorted_by(|a, b| a < b), "the records of a page overlap");
-        let end = self.page_from + self.page_bytes;
+        let end = self.page_from + self.page_bytes();
         self.out.resize(end, 0);
         for (i, slot) in self.slots.iter().enumerate() {
             let at = end - 2 * (i + 1);
             self.out[at..at + 2].copy_from_slice(&slot.to_le_bytes());
         }
-        page::seal_records(&mut self.out[self.page_from..end], self.slots.len(), self.number, self.pages);
+        page::seal_records(&mut self.out[self.page_from..end], self.slots.len(), self.footer.number, self.footer.pages);
         self.index.page(&self.page_first, &self.last_before, &self.hashes, 1);
-        self.pages += 1;
+        self.footer.pages += 1;
         self.end_page();
         self.write_out(WRITE_BYTES)
     }
@@ -143,18 +146,20 @@ impl CellWriter {
 
     /// Writes a record that is longer than a page as a run of pages.
     fn add_run(&mut self, key: &[u8], value: Option<&[u8]>, record: usize) -> Result<(), Error> {
-        let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes);
+        let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes());
         assert!(pages >= 2 && self.slots.is_empty(), "a run begins on a page of its own and passes it");
         let from = self.page_from;
         self.out.resize(from + RUN_HEADER_BYTES, 0);
         page::put_record(&mut self.out, key, value);
-        let rest = crc32c(&self.out[from + self.page_bytes..]) ^ page::place(self.number, self.pages + 1);
-        self.out.resize(from + pages * self.page_bytes, 0);
-        page::seal_run(&mut self.out[from..from + self.page_bytes], record as u32, rest, self.number, self.pages);
+        let rest =
+            crc32c(&self.out[from + self.page_bytes()..]) ^ page::place(self.footer.number, self.footer.pages + 1);
+        self.out.resize(from + pages * self.page_bytes(), 0);
+        let end = from + self.page_bytes();
+        page::seal_run(&mut self.out[from..end], record as u32, rest, self.footer.number, self.footer.pages);
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.index.page(key, &self.last_before, &[hash_key(key)], pages as u32);
-        self.pages += pages as u32;
+        self.footer.pages += pages as u32;
         self.end_page();
         self.write_out(WRITE_BYTES)
     }
@@ -165,11 +170,11 @@ impl CellWriter {
         }
         assert!(self.synced_at <= self.out_at, "synced beyond what was written");
         self.file.write_at(self.out_at, &self.out)?;
-        self.around.counters.cell_bytes.fetch_add(self.out.len() as u64, Ordering::Relaxed);
+        self.context.counters.cell_bytes.fetch_add(self.out.len() as u64, Ordering::Relaxed);
         self.out_at += self.out.len() as u64;
         self.out.clear();
         self.page_from = 0;
-        if self.around.durable && self.out_at - self.synced_at >= SYNC_BYTES {
+        if self.context.durable && self.out_at - self.synced_at >= SYNC_BYTES {
             self.file.sync_data()?;
             self.synced_at = self.out_at;
         }
@@ -190,13 +195,15 @@ impl CellWriter {
         if !self.slots.is_empty() {
             self.finish_page()?;
         }
-        assert!(self.footer.records > 0 && self.pages > 0, "an empty cell is finished");
-        let pages_bytes = u64::from(self.pages) * self.page_bytes as u64;
-        assert!(self.out_at + self.out.len() as u64 == pages_bytes, "{} pages do not end here", self.pages);
-        let index = std::mem::replace(&mut self.index, IndexBuilder::new(0)).finish();
-        assert!(index.pages() == self.pages && index.keys() == self.footer.records, "the index is of other pages");
+        assert!(self.footer.records > 0 && self.footer.pages > 0, "an empty cell is finished");
+        let pages_bytes = u64::from(self.footer.pages) * self.page_bytes() as u64;
+        assert!(self.out_at + self.out.len() as u64 == pages_bytes, "{} pages do not end here", self.footer.pages);
+        let index = std::mem::take(&mut self.index).finish();
+        assert!(
+            index.pages() == self.footer.pages && index.keys() == self.footer.records,
+            "the index is of other pages"
+        );
         let mut section = index.encode();
-        self.footer.pages = self.pages;
         self.footer.index_bytes = section.len() as u32;
         let bounds = encode_bounds(&self.first_key, &self.last_key);
         self.footer.bounds_bytes = bounds.len() as u32;
@@ -214,13 +221,12 @@ impl CellWriter {
         if sync {
             self.file.sync_data()?;
         }
-        let bounds = (std::mem::take(&mut self.first_key), std::mem::take(&mut self.last_key));
-        let path = std::mem::take(&mut self.path);
-        Ok(Cell::assemble(&self.around, self.footer.clone(), self.level, self.file.clone(), path, index, bounds))
+        let bounds = (self.first_key, self.last_key);
+        Ok(Cell::assemble(&self.context, self.footer, self.level, self.file, self.path, index, bounds))
     }
 
     /// Removes the unfinished file.
     pub(crate) fn abandon(self) {
-        let _ = self.around.disk.remove(&self.path);
+        let _ = self.context.disk.remove(&self.path);
     }
 }

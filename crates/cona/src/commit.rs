@@ -53,7 +53,7 @@ impl Committer {
         }
         if let Some(log) = &mut self.log {
             if log.name_dirty {
-                shared.around.disk.sync_dir(&shared.around.dir)?;
+                shared.context.disk.sync_dir(&shared.context.dir)?;
                 log.name_dirty = false;
             }
             if log.dirty {
@@ -93,7 +93,7 @@ impl Shared {
             changes.iter().map(|c| c.key.as_bytes().len() + c.value.as_ref().map_or(0, |v| v.len())).sum();
         let mut payload = Vec::with_capacity(bytes + 8 * changes.len());
         encode_changes(&changes, &mut payload);
-        self.around.counters.user_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.context.counters.user_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let sync = durability == Durability::Sync;
         let request = Request { changes, payload, sync, done: Mutex::new(None) };
         let mut waiting = self.queue.waiting.lock();
@@ -162,7 +162,7 @@ impl Shared {
         let Committer { log, out, durable_seq, .. } = &mut *committer;
         if let Some(log) = log {
             let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
-            self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
+            self.context.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
         }
         assert!(state.active.last_seq() < first, "batch {first} is in the buffer before it is written");
         committer.next_seq = first + numbered().count() as u64;
@@ -189,7 +189,7 @@ impl Shared {
         }
         committer.since_pause = 0;
         let pause = Duration::from_micros(100 * (cells - CELLS_AT_EASE).min(100) as u64);
-        self.around.counters.wait_us.fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
+        self.context.counters.wait_us.fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
         Some(pause)
     }
 
@@ -229,7 +229,7 @@ impl Shared {
             let mut signal = self.signal.lock();
             self.changed.wait_for(&mut signal, Duration::from_millis(5));
         }
-        self.around.counters.wait_us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.context.counters.wait_us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.rotate(committer)?;
         if self.options.background == Background::Inline {
             // The batch at hand does not depend on this work. Work that fails is retried when a buffer is needed.
@@ -240,9 +240,9 @@ impl Shared {
 
     /// Freezes the active buffer and begins a new one with its own log.
     pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
-        let logged = self.options.logged && self.around.durable;
+        let logged = self.options.logged && self.context.durable;
         let log = if logged {
-            Some(Log::create(&self.around, self.new_file(), self.options.log_step_bytes())?)
+            Some(Log::create(&self.context, self.new_file(), self.options.log_step_bytes())?)
         } else {
             None
         };
@@ -278,7 +278,7 @@ impl Shared {
     /// Removes logs whose batches are all in cells.
     pub(crate) fn remove_logs(&self, numbers: &[u64]) {
         for number in numbers {
-            let _ = self.around.disk.remove(&crate::cell::path_in(&self.around.dir, &log_name(*number)));
+            let _ = self.context.disk.remove(&self.context.path(&log_name(*number)));
         }
     }
 }

@@ -11,7 +11,7 @@ use tessera_disk::record::{Field, HeaderFault, HeaderFormat, numbered_name};
 use tessera_disk::{DiskFile, OpenMode, layout};
 
 use crate::buffer::{Change, SmallKey};
-use crate::cell::{StoreContext, path_in, read_exact};
+use crate::cell::{StoreContext, read_exact};
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::page::{self, crc32c};
@@ -80,12 +80,12 @@ pub(crate) struct Log {
 
 impl Log {
     /// Creates an empty log that grows by `step_bytes`.
-    pub(crate) fn create(around: &StoreContext, number: u64, step_bytes: u64) -> Result<Self, Error> {
-        let path = path_in(&around.dir, &log_name(number));
-        let file = around.disk.open(&path, OpenMode::CreateNew)?;
+    pub(crate) fn create(context: &StoreContext, number: u64, step_bytes: u64) -> Result<Self, Error> {
+        let path = context.path(&log_name(number));
+        let file = context.disk.open(&path, OpenMode::CreateNew)?;
         let header: [u8; FILE_HEADER_BYTES] = FORMAT.encode(&FileHeader { number });
         if let Err(e) = file.write_at(0, &header) {
-            let _ = around.disk.remove(&path);
+            let _ = context.disk.remove(&path);
             return Err(e.into());
         }
         let end = FILE_HEADER_BYTES as u64;
@@ -190,9 +190,9 @@ pub(crate) struct LogReader {
 impl LogReader {
     /// Reads a log, and makes its content durable first: after a kill, the system's cache may hold bytes that the
     /// medium does not. `None` if a crash interrupted the log's creation.
-    pub(crate) fn open(around: &StoreContext, number: u64) -> Result<Option<Self>, Error> {
-        let path = path_in(&around.dir, &log_name(number));
-        let file = around.disk.open(&path, OpenMode::Existing)?;
+    pub(crate) fn open(context: &StoreContext, number: u64) -> Result<Option<Self>, Error> {
+        let path = context.path(&log_name(number));
+        let file = context.disk.open(&path, OpenMode::Existing)?;
         file.sync_data()?;
         let mut bytes = vec![0; file.len()? as usize];
         read_exact(&*file, &path, 0, &mut bytes)?;
@@ -254,14 +254,8 @@ mod tests {
     #[test]
     fn a_newer_log_is_told_from_a_torn_one() {
         let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::SimDisk::new(0));
-        let around = StoreContext {
-            disk: disk.clone(),
-            dir: String::new(),
-            trash: Default::default(),
-            counters: Default::default(),
-            durable: true,
-        };
-        drop(Log::create(&around, 7, 64).unwrap());
+        let context = StoreContext::new(disk.clone(), "", true);
+        drop(Log::create(&context, 7, 64).unwrap());
         let file = disk.open(&log_name(7), OpenMode::Existing).unwrap();
         let mut header = [0; FILE_HEADER_BYTES];
         file.read_at(0, &mut header).unwrap();
@@ -269,7 +263,7 @@ mod tests {
         let crc = crc32c(&header[..28]);
         header[28..].copy_from_slice(&crc.to_le_bytes());
         file.write_at(0, &header).unwrap();
-        let error = LogReader::open(&around, 7).err().unwrap();
+        let error = LogReader::open(&context, 7).err().unwrap();
         assert!(error.to_string().contains("format version 2, but this program knows 1"), "{error}");
     }
 
@@ -278,8 +272,8 @@ mod tests {
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
             let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::SimDisk::new(0));
-            let around = StoreContext { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), durable: true };
-            let mut log = Log::create(&around, 7, 64).unwrap();
+            let context = StoreContext::new(disk.clone(), "", true);
+            let mut log = Log::create(&context, 7, 64).unwrap();
             let mut out = Vec::new();
             let payloads: Vec<Vec<u8>> = (1..20_u8).map(|i| {
                 let mut payload = Vec::new();
@@ -295,7 +289,7 @@ mod tests {
                 bytes[at] ^= 1 << bit;
             }
             file.write_at(0, &bytes).unwrap();
-            if let Ok(Some(mut reader)) = LogReader::open(&around, 7) {
+            if let Ok(Some(mut reader)) = LogReader::open(&context, 7) {
                 let mut expected = 1;
                 while let Ok(Some((seq, changes))) = reader.next() {
                     prop_assert_eq!(seq, expected);

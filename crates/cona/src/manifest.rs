@@ -4,7 +4,7 @@
 use tessera_disk::record::{Field, HeaderFormat};
 use tessera_disk::{DiskError, OpenMode, layout};
 
-use crate::cell::{StoreContext, path_in, read_exact};
+use crate::cell::{StoreContext, read_exact};
 use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "MANIFEST";
@@ -81,16 +81,16 @@ impl Manifest {
     }
 
     /// Replaces the manifest durably, and makes the other names in the directory durable with it.
-    pub(crate) fn write(&self, around: &StoreContext) -> Result<u64, Error> {
+    pub(crate) fn write(&self, context: &StoreContext) -> Result<u64, Error> {
         let bytes = self.encode();
-        around.disk.write_durable(&path_in(&around.dir, MANIFEST), &bytes)?;
+        context.disk.write_durable(&context.path(MANIFEST), &bytes)?;
         Ok(bytes.len() as u64)
     }
 
     /// Reads the manifest. `None` if there is none.
-    pub(crate) fn read(around: &StoreContext) -> Result<Option<Self>, Error> {
-        let path = path_in(&around.dir, MANIFEST);
-        let file = match around.disk.open(&path, OpenMode::Existing) {
+    pub(crate) fn read(context: &StoreContext) -> Result<Option<Self>, Error> {
+        let path = context.path(MANIFEST);
+        let file = match context.disk.open(&path, OpenMode::Existing) {
             Err(DiskError::NotFound { .. }) => return Ok(None),
             opened => opened?,
         };

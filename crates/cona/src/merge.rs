@@ -105,8 +105,8 @@ impl CellCursor {
             return Ok(());
         }
         let size = self.page_bytes();
-        let held = (self.chunk.len() / size) as u32;
-        if self.page < self.chunk_page || self.page >= self.chunk_page + held {
+        let pages = (self.chunk.len() / size) as u32;
+        if self.page < self.chunk_page || self.page >= self.chunk_page + pages {
             let pages = self.ahead.min(self.cell.footer.pages - self.page);
             self.chunk.resize(pages as usize * size, 0);
             self.chunk_page = self.page;

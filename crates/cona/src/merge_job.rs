@@ -53,24 +53,17 @@ fn timed(us: &AtomicU64, work: impl FnOnce() -> Result<bool, Error>) -> Result<b
     done
 }
 
-fn damaged_path(error: &Error) -> Option<&str> {
-    match error {
-        Error::Damaged { file, .. } => Some(file),
-        _ => None,
-    }
-}
-
 impl Shared {
     /// Does one piece of the work that is due. Returns false if nothing is due.
     pub(crate) fn work_step(&self) -> Result<bool, Error> {
         self.check_running()?;
-        let counters = &self.around.counters;
+        let counters = &self.context.counters;
         let flushed = timed(&counters.flush_us, || self.flush_one());
         let done = match &flushed {
             Ok(false) => timed(&counters.merge_us, || self.merge_slice()),
             _ => flushed.clone(),
         };
-        self.empty_trash();
+        self.remove_obsolete_files();
         let mut failures = self.failures.lock();
         match (&flushed, &done) {
             (Ok(true), _) => failures.flush = None,
@@ -135,7 +128,7 @@ impl Shared {
         // Without cells below and merges that will produce one, deletes hide nothing and can be dropped.
         let oldest = self.current().cells.is_empty();
         let cell = if buffer.is_empty() { None } else { self.write_buffer(buffer, oldest)? };
-        self.around.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.context.counters.flushes.fetch_add(1, Ordering::Relaxed);
         self.publish(&[], cell, Some(buffer))?;
         self.remove_logs(&logs);
         Ok(())
@@ -150,7 +143,7 @@ impl Shared {
 
     fn new_cell(&self, level: u32, oldest: bool) -> Result<CellWriter, Error> {
         let filter_bits = self.options.filter_bits_of(level, oldest);
-        CellWriter::create(&self.around, self.new_file(), level, self.options.page_bytes, filter_bits)
+        CellWriter::create(&self.context, self.new_file(), level, self.options.page_bytes, filter_bits)
     }
 
     /// Completes a cell. Removes it if it is empty or a write failed.
@@ -163,10 +156,10 @@ impl Shared {
             writer.abandon();
             return Ok(None);
         }
-        let path = crate::cell::path_in(&self.around.dir, &crate::cell::cell_name(writer.number));
+        let path = self.context.path(&crate::cell::cell_name(writer.number()));
         let cell =
-            writer.finish(self.around.durable && !failpoint::is_active("cona.cell_not_synced")).inspect_err(|_| {
-                let _ = self.around.disk.remove(&path);
+            writer.finish(self.context.durable && !failpoint::is_active("cona.cell_not_synced")).inspect_err(|_| {
+                let _ = self.context.disk.remove(&path);
             })?;
         Ok(Some(cell))
     }
@@ -204,9 +197,9 @@ impl Shared {
             flushed_seq: flushed,
             cells: cells.iter().map(entry).collect(),
         };
-        let written = if self.around.durable { self.write_manifest(&manifest) } else { Ok(0) };
+        let written = if self.context.durable { self.write_manifest(&manifest) } else { Ok(0) };
         let written = written.inspect_err(|_| self.discard_unnamed(cell.as_ref()))?;
-        self.around.counters.manifest_bytes.fetch_add(written, Ordering::Relaxed);
+        self.context.counters.manifest_bytes.fetch_add(written, Ordering::Relaxed);
         assert!(flushed >= *flushed_seq, "flushed batches go back from {flushed_seq} to {flushed}");
         *flushed_seq = flushed;
         let version = state.version + u64::from(buffer.is_some());
@@ -228,23 +221,23 @@ impl Shared {
             version,
         });
         for input in inputs {
-            input.doomed.store(true, Ordering::Release);
+            input.obsolete.store(true, Ordering::Release);
         }
         Ok(())
     }
 
     /// The new cell's name must be durable before the manifest names it.
     fn write_manifest(&self, manifest: &Manifest) -> Result<u64, Error> {
-        self.around.disk.sync_dir(&self.around.dir)?;
-        manifest.write(&self.around)
+        self.context.disk.sync_dir(&self.context.dir)?;
+        manifest.write(&self.context)
     }
 
     /// After a failed change of the manifest, removes the new cell unless the manifest on disk names it.
     fn discard_unnamed(&self, cell: Option<&Arc<Cell>>) {
-        if let (Some(cell), Ok(Some(manifest))) = (cell, Manifest::read(&self.around))
+        if let (Some(cell), Ok(Some(manifest))) = (cell, Manifest::read(&self.context))
             && manifest.cells.iter().all(|entry| entry.number != cell.number())
         {
-            cell.doomed.store(true, Ordering::Release);
+            cell.obsolete.store(true, Ordering::Release);
         }
     }
 
@@ -255,7 +248,7 @@ impl Shared {
             .map(|c| View {
                 level: c.level,
                 weight: c.footer.user_bytes + c.footer.deletes * usual,
-                busy: jobs.busy.contains(&c.number()) || c.spoiled.load(Ordering::Relaxed),
+                busy: jobs.busy.contains(&c.number()) || c.damaged.load(Ordering::Relaxed),
             })
             .collect();
         if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) }
@@ -271,7 +264,7 @@ impl Shared {
         assert!(inputs.iter().all(|c| !jobs.busy.contains(&c.number())), "a cell is in two merges");
         let oldest = plan.to + 1 == cells.len();
         let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
-        let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| spoil(&inputs, e))?;
+        let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| mark_damaged(&inputs, e))?;
         let writer = self.new_cell(plan.level, oldest)?;
         jobs.busy.extend(inputs.iter().map(|c| c.number()));
         let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
@@ -302,7 +295,7 @@ impl Shared {
     fn advance_merge(&self, job: &mut MergeJob) -> Result<bool, Error> {
         let mut moved = 0;
         let done = self.merge_records(job, &mut moved);
-        self.around.counters.merged_records.fetch_add(moved, Ordering::Relaxed);
+        self.context.counters.merged_records.fetch_add(moved, Ordering::Relaxed);
         done
     }
 
@@ -329,7 +322,7 @@ impl Shared {
         let MergeJob { inputs, merger, writer, .. } = job;
         drop(merger);
         if let Err(error) = &merged {
-            spoil(&inputs, error);
+            mark_damaged(&inputs, error);
         }
         let result = self.finish_cell(writer, merged).and_then(|cell| self.publish(&inputs, cell, None));
         let mut jobs = self.jobs.lock();
@@ -338,7 +331,7 @@ impl Shared {
         });
         drop(jobs);
         drop(inputs);
-        self.around.counters.merges.fetch_add(1, Ordering::Relaxed);
+        self.context.counters.merges.fetch_add(1, Ordering::Relaxed);
         self.notify();
         result
     }
@@ -371,8 +364,8 @@ impl Shared {
 }
 
 /// Marks damaged inputs so that no merge takes them. Their other records stay readable, and no merge hides the damage.
-fn spoil(inputs: &[Arc<Cell>], error: &Error) {
-    if let Some(path) = damaged_path(error) {
-        inputs.iter().filter(|c| c.path == path).for_each(|c| c.spoiled.store(true, Ordering::Relaxed));
+fn mark_damaged(inputs: &[Arc<Cell>], error: &Error) {
+    if let Error::Damaged { file, .. } = error {
+        inputs.iter().filter(|c| c.path == *file).for_each(|c| c.damaged.store(true, Ordering::Relaxed));
     }
 }

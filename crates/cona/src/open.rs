@@ -1,14 +1,16 @@
 //! Opens a store: reads the manifest and the cells' indexes, and replays the batches that only the logs hold.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Condvar, Mutex, RwLock};
+use tessera_disk::record::parse_numbered_name;
 use tessera_disk::{Disk, DiskError};
 
 use crate::buffer::Buffer;
 use crate::cache::RecordCache;
-use crate::cell::{Cell, StoreContext, cell_name, path_in};
+use crate::cell::{Cell, StoreContext, cell_name};
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::log::{Log, LogReader, log_name};
@@ -17,24 +19,14 @@ use crate::options::Options;
 use crate::state::{Failures, Shared, State};
 
 /// Turns a failure to write into an error that names the directory.
-fn refused(around: &StoreContext, error: Error) -> Error {
-    let kinds = [std::io::ErrorKind::PermissionDenied, std::io::ErrorKind::ReadOnlyFilesystem];
-    match &error {
-        Error::Disk(disk) => match &**disk {
-            DiskError::Io { source, .. } if kinds.contains(&source.kind()) => {
-                Error::ReadOnly { dir: place_name(around), reason: source.to_string() }
-            }
-            _ => error,
-        },
-        _ => error,
+fn refused(context: &StoreContext, error: Error) -> Error {
+    if let Error::Disk(disk) = &error
+        && let DiskError::Io { source, .. } = &**disk
+        && matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+    {
+        return Error::ReadOnly { dir: context.describe(), reason: source.to_string() };
     }
-}
-
-pub(crate) fn place_name(around: &StoreContext) -> String {
-    match &around.dir[..] {
-        "" => around.disk.describe(),
-        dir => format!("{}/{dir}", around.disk.describe()),
-    }
+    error
 }
 
 struct Files {
@@ -43,15 +35,15 @@ struct Files {
     leftovers: Vec<String>,
 }
 
-fn list(around: &StoreContext) -> Result<Files, Error> {
+fn list(context: &StoreContext) -> Result<Files, Error> {
     let mut files = Files { cells: Vec::new(), logs: Vec::new(), leftovers: Vec::new() };
-    for name in around.disk.list(&around.dir)? {
-        let number = |suffix: &str| name.strip_suffix(suffix).and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        match (number(".cell"), number(".log")) {
-            (Some(n), _) if name == cell_name(n) => files.cells.push(n),
-            (_, Some(n)) if name == log_name(n) => files.logs.push(n),
-            _ if name == format!("{MANIFEST}.tmp") => files.leftovers.push(name),
-            _ => {}
+    for name in context.disk.list(&context.dir)? {
+        if let Some(number) = parse_numbered_name(&name, ".cell") {
+            files.cells.push(number);
+        } else if let Some(number) = parse_numbered_name(&name, ".log") {
+            files.logs.push(number);
+        } else if name == format!("{MANIFEST}.tmp") {
+            files.leftovers.push(name);
         }
     }
     files.logs.sort_unstable();
@@ -59,76 +51,70 @@ fn list(around: &StoreContext) -> Result<Files, Error> {
 }
 
 /// Creates the manifest of an empty store, or returns an error if the options forbid it.
-fn create(around: &StoreContext, files: &Files, options: &Options) -> Result<Manifest, Error> {
+fn create(context: &StoreContext, files: &Files, options: &Options) -> Result<Manifest, Error> {
     if let Some(number) = files.cells.first() {
         let what = format!("the manifest is gone, but cells are here ({})", cell_name(*number));
-        return Err(Error::damaged(&path_in(&around.dir, MANIFEST), 0, what));
+        return Err(Error::damaged(&context.path(MANIFEST), 0, what));
     }
     if !options.create {
-        return Err(Error::NotAStore { dir: place_name(around) });
+        return Err(Error::NotAStore { dir: context.describe() });
     }
     let manifest = Manifest { next_file: 1, ..Manifest::default() };
-    manifest.write(around)?;
+    manifest.write(context)?;
     Ok(manifest)
 }
 
 /// Opens the store in `dir` of `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<Arc<Shared>, Error> {
     options.check()?;
-    let around = StoreContext {
-        disk,
-        dir: dir.into(),
-        trash: Default::default(),
-        counters: Default::default(),
-        durable: !options.volatile,
-    };
-    open_around(around.clone(), options).map_err(|error| refused(&around, error))
+    let context = StoreContext::new(disk, dir, !options.volatile);
+    open_in(context.clone(), options).map_err(|error| refused(&context, error))
 }
 
-fn open_around(around: StoreContext, options: Options) -> Result<Arc<Shared>, Error> {
-    if !around.dir.is_empty() && options.create {
-        around.disk.create_dir(&around.dir)?;
+fn open_in(context: Arc<StoreContext>, options: Options) -> Result<Arc<Shared>, Error> {
+    if !context.dir.is_empty() && options.create {
+        context.disk.create_dir(&context.dir)?;
     }
-    let mut files = list(&around)?;
+    let mut files = list(&context)?;
     if options.volatile {
-        clear(&around, &mut files)?;
+        clear(&context, &mut files)?;
     }
     for leftover in &files.leftovers {
-        around.disk.remove(&path_in(&around.dir, leftover))?;
+        context.disk.remove(&context.path(leftover))?;
     }
-    let manifest = match Manifest::read(&around)? {
+    let manifest = match Manifest::read(&context)? {
         Some(manifest) => manifest,
         None if options.volatile => Manifest { next_file: 1, ..Manifest::default() },
-        None => create(&around, &files, &options)?,
+        None => create(&context, &files, &options)?,
     };
     let mut cells = Vec::with_capacity(manifest.cells.len());
     for entry in &manifest.cells {
-        cells.push(Arc::new(Cell::open(&around, entry.number, entry.level, entry.file_bytes)?));
+        cells.push(Arc::new(Cell::open(&context, entry.number, entry.level, entry.file_bytes)?));
     }
     let named = |number: &&u64| manifest.cells.iter().any(|c| c.number == **number);
     for orphan in files.cells.iter().filter(|n| !named(n)) {
-        around.disk.remove(&path_in(&around.dir, &cell_name(*orphan)))?;
+        context.disk.remove(&context.path(&cell_name(*orphan)))?;
     }
     let active = Buffer::new(options.buffer_bytes);
-    let replayed = replay(&around, &files.logs, manifest.flushed_seq, &active)?;
+    let (last_seq, needed_logs) = replay(&context, &files.logs, manifest.flushed_seq, &active)?;
     let used = files.cells.iter().chain(&files.logs).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
-    assert!(replayed.last_seq >= manifest.flushed_seq, "replay ends before what is in cells");
-    let logged = options.logged && around.durable;
-    let log = if logged { Some(Log::create(&around, number, options.log_step_bytes())?) } else { None };
-    active.logs.lock().extend(replayed.logs.iter().chain(log.as_ref().map(|log| &log.number)));
-    let next_seq = replayed.last_seq + 1;
+    assert!(last_seq >= manifest.flushed_seq, "replay ends before what is in cells");
+    let logged = options.logged && context.durable;
+    let log = if logged { Some(Log::create(&context, number, options.log_step_bytes())?) } else { None };
+    active.logs.lock().extend(needed_logs.iter().chain(log.as_ref().map(|log| &log.number)));
+    let next_seq = last_seq + 1;
     let state = State { active: Arc::new(active), frozen: Vec::new(), cells: Arc::new(cells), version: 0 };
     Ok(Arc::new(Shared {
         cache: RecordCache::new(options.cache_bytes),
         options,
-        around,
+        context,
         state: RwLock::new(Arc::new(state)),
         committer: Mutex::new(Committer::new(log, next_seq)),
         queue: Default::default(),
         flushed_seq: Mutex::new(manifest.flushed_seq),
         next_file: AtomicU64::new(number + 1),
-        visible_seq: AtomicU64::new(replayed.last_seq),
+        visible_seq: AtomicU64::new(last_seq),
         snapshots: Default::default(),
         jobs: Default::default(),
         failures: Mutex::new(Failures::default()),
@@ -139,12 +125,12 @@ fn open_around(around: StoreContext, options: Options) -> Result<Arc<Shared>, Er
 }
 
 /// Removes everything that an earlier volatile store left.
-fn clear(around: &StoreContext, files: &mut Files) -> Result<(), Error> {
+fn clear(context: &StoreContext, files: &mut Files) -> Result<(), Error> {
     let cells = files.cells.drain(..).map(cell_name);
     let logs = files.logs.drain(..).map(log_name);
     let manifest = [MANIFEST.to_owned()];
     for name in cells.chain(logs).chain(manifest) {
-        match around.disk.remove(&path_in(&around.dir, &name)) {
+        match context.disk.remove(&context.path(&name)) {
             Err(DiskError::NotFound { .. }) => {}
             removed => removed?,
         }
@@ -152,49 +138,47 @@ fn clear(around: &StoreContext, files: &mut Files) -> Result<(), Error> {
     Ok(())
 }
 
-struct ReplayResult {
-    last_seq: u64,
-    /// Logs whose batches are in the buffer.
-    logs: Vec<u64>,
-}
-
-/// Replays the batches after `flushed_seq` in order, up to the first gap. Removes logs that hold none of them.
-fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buffer) -> Result<ReplayResult, Error> {
-    let mut done = ReplayResult { last_seq: flushed_seq, logs: Vec::new() };
-    let mut gone = Vec::new();
-    let nobody = AtomicU64::new(0);
+/// Replays the batches after `flushed_seq` in order, up to the first gap. Removes logs that hold none of them. Returns the
+/// last sequence, and the logs whose batches are in the buffer.
+fn replay(
+    context: &StoreContext,
+    numbers: &[u64],
+    flushed_seq: u64,
+    buffer: &Buffer,
+) -> Result<(u64, Vec<u64>), Error> {
+    let (mut last_seq, mut needed, mut unneeded) = (flushed_seq, Vec::new(), Vec::new());
+    let no_snapshot = AtomicU64::new(0);
     let mut ended: Option<(String, u64)> = None;
     for &number in numbers {
-        let Some(mut reader) = LogReader::open(around, number)? else {
-            gone.push(number);
+        let Some(mut reader) = LogReader::open(context, number)? else {
+            unneeded.push(number);
             continue;
         };
-        let continues = reader.peek().is_none_or(|seq| seq <= done.last_seq + 1);
-        if !continues {
-            let (path, offset) = ended.get_or_insert((reader.path.clone(), reader.offset())).clone();
-            check_lost(reader.durable_later(), done.last_seq, &path, offset)?;
-            gone.push(number);
+        if reader.peek().is_some_and(|seq| seq > last_seq + 1) {
+            let (path, offset) = ended.get_or_insert((reader.path.clone(), reader.offset()));
+            check_lost(reader.durable_later(), last_seq, path, *offset)?;
+            unneeded.push(number);
             continue;
         }
-        let before = done.last_seq;
+        let before = last_seq;
         while let Some((seq, changes)) = reader.next()? {
-            if seq == done.last_seq + 1 {
-                buffer.apply(std::iter::once((seq, &changes[..])), &nobody, &AtomicU64::new(0));
-                done.last_seq = seq;
+            if seq == last_seq + 1 {
+                buffer.apply(std::iter::once((seq, &changes[..])), &no_snapshot, &AtomicU64::new(0));
+                last_seq = seq;
             }
         }
-        check_lost(reader.durable_later(), done.last_seq, &reader.path, reader.offset())?;
+        check_lost(reader.durable_later(), last_seq, &reader.path, reader.offset())?;
         ended = Some((reader.path.clone(), reader.offset()));
-        if done.last_seq > before { done.logs.push(number) } else { gone.push(number) }
+        if last_seq > before { needed.push(number) } else { unneeded.push(number) }
     }
     // Remove void frames before their sequences are used again.
-    for number in &gone {
-        around.disk.remove(&path_in(&around.dir, &log_name(*number)))?;
+    for number in &unneeded {
+        context.disk.remove(&context.path(&log_name(*number)))?;
     }
-    if around.durable {
-        around.disk.sync_dir(&around.dir)?;
+    if context.durable {
+        context.disk.sync_dir(&context.dir)?;
     }
-    Ok(done)
+    Ok((last_seq, needed))
 }
 
 /// Reports damage instead of a torn tail if something written later says that more was durable.

@@ -50,10 +50,11 @@ pub struct Snapshot {
     pub(crate) state: Arc<State>,
     seq: u64,
     /// Must be dropped after `state`.
-    _hold: Hold,
+    registration: Arc<Registration>,
 }
 
-struct Hold {
+/// Keeps the versions that a snapshot and its scans need.
+struct Registration {
     shared: Arc<Shared>,
     seq: u64,
 }
@@ -64,10 +65,10 @@ impl std::fmt::Debug for Snapshot {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.snapshots.remove(self.seq);
-        self.shared.empty_trash();
+        self.shared.remove_obsolete_files();
     }
 }
 
@@ -82,7 +83,7 @@ impl Snapshot {
             shared.snapshots.add(seq);
             seq
         });
-        Snapshot { state, seq, _hold: Hold { shared: shared.clone(), seq } }
+        Snapshot { state, seq, registration: Arc::new(Registration { shared: shared.clone(), seq }) }
     }
 
     /// The value of a key at that moment.
@@ -92,7 +93,7 @@ impl Snapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let hash = hash_key(key);
         match self.state.in_buffers(key, hash, self.seq) {
-            Some(held) => Ok(held.map(|v| v.to_vec())),
+            Some(value) => Ok(value.map(|v| v.to_vec())),
             None => self.state.in_cells(key, hash),
         }
     }
@@ -111,30 +112,27 @@ impl Snapshot {
     ///
     /// # Errors
     /// As for [`Snapshot::get`], also from each step.
-    pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Scan<'_>, Error> {
+    pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Scan, Error> {
         let (from, skip) = match range.start_bound() {
             Bound::Included(key) => (key.to_vec(), None),
             Bound::Excluded(key) => (key.to_vec(), Some(key.to_vec())),
             Bound::Unbounded => (Vec::new(), None),
         };
-        let end = match range.end_bound() {
-            Bound::Included(key) => Bound::Included(key.to_vec()),
-            Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
-            Bound::Unbounded => Bound::Unbounded,
-        };
+        let end = range.end_bound().map(|key| key.to_vec());
         let mut sources = self.buffer_cursors(&from);
         for cell in self.state.cells.iter() {
             let cursor = CellCursor::seek(cell.clone(), &from, SCAN_AHEAD.0, SCAN_AHEAD.1)?;
             sources.push(Cursor::Cell(Box::new(cursor)));
         }
-        Ok(Scan { merger: Merger::new(sources), skip, end, failed: false, _snapshot: std::marker::PhantomData })
+        let _registration = self.registration.clone();
+        Ok(Scan { merger: Merger::new(sources), skip, end, failed: false, _registration })
     }
 
     /// All records whose keys begin with `prefix`, in key order.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
-    pub fn prefix(&self, prefix: &[u8]) -> Result<Scan<'_>, Error> {
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Scan, Error> {
         match after_prefix(prefix) {
             Some(end) => self.range((Bound::Included(prefix), Bound::Excluded(&end[..]))),
             None => self.range((Bound::Included(prefix), Bound::Unbounded)),
@@ -150,24 +148,17 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// An iterator over records in key order. After an error it ends.
-pub struct Scan<'s> {
+/// An iterator over records in key order. After an error it ends. It sees its snapshot even once that is dropped.
+pub struct Scan {
     merger: Merger,
     skip: Option<Vec<u8>>,
     end: Bound<Vec<u8>>,
     failed: bool,
-    _snapshot: std::marker::PhantomData<&'s Snapshot>,
+    /// Must be dropped after `merger`.
+    _registration: Arc<Registration>,
 }
 
-impl Scan<'_> {
-    /// Detaches the scan from the snapshot's lifetime, for a caller that keeps the snapshot alive.
-    pub(crate) fn detach(self) -> Scan<'static> {
-        let Scan { merger, skip, end, failed, .. } = self;
-        Scan { merger, skip, end, failed, _snapshot: std::marker::PhantomData }
-    }
-}
-
-impl Iterator for Scan<'_> {
+impl Iterator for Scan {
     type Item = Result<crate::store::Pair, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

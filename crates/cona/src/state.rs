@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::buffer::{Buffer, Held};
+use crate::buffer::{Buffer, ValueOrDelete};
 use crate::cache::RecordCache;
-use crate::cell::{Cell, LookupResult, StoreContext};
+use crate::cell::{Cell, StoreContext};
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::index::hash_key;
@@ -39,7 +39,7 @@ pub(crate) struct Failures {
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) around: StoreContext,
+    pub(crate) context: Arc<StoreContext>,
     pub(crate) state: RwLock<Arc<State>>,
     pub(crate) cache: RecordCache,
     pub(crate) committer: Mutex<Committer>,
@@ -91,29 +91,29 @@ impl Shared {
 
     /// Records a failed write. A failed sync is permanent.
     pub(crate) fn note_failure(&self, error: &Error) {
-        if self.around.disk.is_poisoned() {
+        if self.context.disk.is_poisoned() {
             self.stop(error);
         }
     }
 
     /// Removes the files of cells that are no longer in use.
-    pub(crate) fn empty_trash(&self) {
-        let doomed = std::mem::take(&mut *self.around.trash.lock());
-        for path in doomed {
+    pub(crate) fn remove_obsolete_files(&self) {
+        let paths = std::mem::take(&mut *self.context.obsolete_files.lock());
+        for path in paths {
             // If this fails, the next opening removes the file.
-            let _ = self.around.disk.remove(&path);
+            let _ = self.context.disk.remove(&path);
         }
     }
 
     /// Looks up the current value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let counters = &self.around.counters;
+        let counters = &self.context.counters;
         counters.lookups.fetch_add(1, Ordering::Relaxed);
         let state = self.current();
         let hash = hash_key(key);
-        if let Some(held) = state.in_buffers(key, hash, u64::MAX) {
+        if let Some(value) = state.in_buffers(key, hash, u64::MAX) {
             counters.buffer_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(held.map(|v| v.to_vec()));
+            return Ok(value.map(|v| v.to_vec()));
         }
         if let Some(value) = self.cache.get(key) {
             counters.cache_hits.fetch_add(1, Ordering::Relaxed);
@@ -139,19 +139,17 @@ impl Shared {
 }
 
 impl State {
-    pub(crate) fn in_buffers(&self, key: &[u8], hash: u64, upto: u64) -> Option<Held> {
+    pub(crate) fn in_buffers(&self, key: &[u8], hash: u64, upto: u64) -> Option<ValueOrDelete> {
         self.active.get(key, hash, upto).or_else(|| self.frozen.iter().find_map(|b| b.get(key, hash, upto)))
     }
 
     pub(crate) fn in_cells(&self, key: &[u8], hash: u64) -> Result<Option<Vec<u8>>, Error> {
         SCRATCH.with_borrow_mut(|scratch| {
             for cell in self.cells.iter() {
-                let Some(found) = cell.get(key, hash, scratch)? else { continue };
-                cell.counters.hit(cell.level);
-                return Ok(match found {
-                    LookupResult::Value(value) => Some(value),
-                    LookupResult::Deleted => None,
-                });
+                if let Some(value) = cell.get(key, hash, scratch)? {
+                    cell.context.counters.hit(cell.level);
+                    return Ok(value);
+                }
             }
             Ok(None)
         })

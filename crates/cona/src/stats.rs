@@ -62,7 +62,7 @@ pub struct Stats {
     /// Lookups answered by cells, per level (255: the oldest, folded cell). Levels without any are left out.
     pub level_hits: Vec<(u32, u64)>,
     /// Cells in which a merge found damage.
-    pub spoiled_cells: u64,
+    pub damaged_cells: u64,
     /// The last background failure.
     pub failure: Option<String>,
 }
@@ -90,7 +90,7 @@ fn level_hits(counters: &Counters) -> Vec<(u32, u64)> {
 pub(crate) fn collect(shared: &Shared) -> Stats {
     let state = shared.current();
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let c = &shared.around.counters;
+    let c = &shared.context.counters;
     let mut stats = Stats {
         buffer_records: (state.active.len() + state.frozen.iter().map(|b| b.len()).sum::<usize>()) as u64,
         buffer_bytes: state.active.bytes() + state.frozen.iter().map(|b| b.bytes()).sum::<u64>(),
@@ -121,7 +121,7 @@ pub(crate) fn collect(shared: &Shared) -> Stats {
         stats.cell_records += cell.footer.records;
         stats.cell_deletes += cell.footer.deletes;
         stats.cell_file_bytes += cell.footer.file_bytes();
-        stats.spoiled_cells += u64::from(cell.spoiled.load(Ordering::Relaxed));
+        stats.damaged_cells += u64::from(cell.damaged.load(Ordering::Relaxed));
         stats.cells.push((cell.level, cell.footer.records, cell.footer.file_bytes()));
     }
     let failures = shared.failures.lock();

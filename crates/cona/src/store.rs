@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::index::hash_key;
 use crate::open;
 use crate::options::{Background, Durability, Options, check_key, check_value};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Scan, Snapshot};
 use crate::state::Shared;
 use crate::stats::{self, Stats};
 
@@ -80,7 +80,7 @@ pub struct Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("place", &open::place_name(&self.shared.around)).finish_non_exhaustive()
+        f.debug_struct("Store").field("place", &self.shared.context.describe()).finish_non_exhaustive()
     }
 }
 
@@ -142,22 +142,6 @@ impl Store {
         self.shared.get(key)
     }
 
-    /// Returns the values of several keys, in the order given.
-    ///
-    /// # Errors
-    /// As for [`Store::get`].
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        keys.iter().map(|key| self.shared.get(key.as_ref())).collect()
-    }
-
-    /// True if the key is present.
-    ///
-    /// # Errors
-    /// As for [`Store::get`].
-    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.shared.get(key)?.is_some())
-    }
-
     /// Sets a key's value with the durability of the options.
     ///
     /// # Errors
@@ -165,9 +149,7 @@ impl Store {
     /// retry when there is space), [`Error::Stopped`], or the disk's. After any error except the first three, a restart
     /// may find the write done.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let mut batch = Batch::new();
-        batch.put(key, value);
-        self.write(batch)
+        self.write(std::mem::take(Batch::new().put(key, value)))
     }
 
     /// Removes a key if it is present.
@@ -175,9 +157,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::put`].
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let mut batch = Batch::new();
-        batch.delete(key);
-        self.write(batch)
+        self.write(std::mem::take(Batch::new().delete(key)))
     }
 
     /// Writes a batch atomically.
@@ -185,8 +165,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::put`].
     pub fn write(&self, batch: Batch) -> Result<(), Error> {
-        let durability = self.shared.options.durability;
-        self.write_with(batch, durability)
+        self.write_with(batch, self.shared.options.durability)
     }
 
     /// Writes a batch atomically, with its own durability.
@@ -226,19 +205,16 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::get`], also from each step.
-    pub fn range<'k>(
-        &self,
-        range: impl RangeBounds<&'k [u8]>,
-    ) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
-        OwnedScan::new(self.snapshot(), |snapshot| snapshot.range(range))
+    pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Scan, Error> {
+        self.snapshot().range(range)
     }
 
     /// All current records whose keys begin with `prefix`, in key order.
     ///
     /// # Errors
     /// As for [`Store::get`], also from each step.
-    pub fn prefix(&self, prefix: &[u8]) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
-        OwnedScan::new(self.snapshot(), |snapshot| snapshot.prefix(prefix))
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Scan, Error> {
+        self.snapshot().prefix(prefix)
     }
 
     /// Turns the insert buffers into cells.
@@ -305,7 +281,7 @@ impl Store {
         shared.failures.lock().merge = None;
         loop {
             if done(shared) {
-                shared.empty_trash();
+                shared.remove_obsolete_files();
                 return Ok(());
             }
             shared.check_running()?;
@@ -338,30 +314,6 @@ impl Drop for Store {
             let _ = worker.join();
         }
         self.shared.drop_jobs();
-        self.shared.empty_trash();
-    }
-}
-
-/// A scan that owns its snapshot.
-struct OwnedScan {
-    scan: crate::snapshot::Scan<'static>,
-    _snapshot: Snapshot,
-}
-
-impl OwnedScan {
-    fn new(
-        snapshot: Snapshot,
-        scan: impl FnOnce(&Snapshot) -> Result<crate::snapshot::Scan<'_>, Error>,
-    ) -> Result<Self, Error> {
-        let scan = scan(&snapshot)?.detach();
-        Ok(OwnedScan { scan, _snapshot: snapshot })
-    }
-}
-
-impl Iterator for OwnedScan {
-    type Item = Result<Pair, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.scan.next()
+        self.shared.remove_obsolete_files();
     }
 }

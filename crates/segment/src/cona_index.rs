@@ -321,7 +321,7 @@ impl Index for ConaIndex {
         if done.is_ok() {
             done = if wait { store.flush() } else { store.flush_soon() }.map_err(IndexError::from);
         }
-        if store.stats().spoiled_cells > 0 {
+        if store.stats().damaged_cells > 0 {
             // A merge found damage that no look-up may ever reach.
             let _ = self.note_failure(Err::<(), _>(IndexError::Gone));
         }

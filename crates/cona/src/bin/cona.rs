@@ -1,5 +1,6 @@
 //! `cona`: a store on the command line. Parses arguments, calls the library, prints the result.
 
+use std::error::Error;
 use std::io::{Read, Write};
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
-use tessera_cona::{Durability, Error, Options, Stats, Store};
+use tessera_cona::{Durability, Options, Stats, Store};
 
 /// Key-value store for flash: about a byte of memory a key, one read a lookup.
 #[derive(Parser)]
@@ -91,13 +92,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn io(error: &std::io::Error) -> Error {
-    let kind = std::io::Error::new(error.kind(), error.to_string());
-    let op = tessera_disk::DiskOp::Write;
-    tessera_disk::DiskError::Io { path: "standard output".into(), op, offset: 0, source: kind }.into()
-}
-
-fn run(cli: &Cli) -> Result<ExitCode, Error> {
+fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
     let open = |create| {
         let options = Options { create, durability: Durability::Sync, buffer_bytes: 4 << 20, ..Options::default() };
         Store::open(&cli.dir, options)
@@ -105,7 +100,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
     let mut out = std::io::stdout().lock();
     match &cli.command {
         Command::Get { key } => match open(false)?.get(key.as_bytes())? {
-            Some(value) => out.write_all(&value).and_then(|()| out.write_all(b"\n")).map_err(|e| io(&e))?,
+            Some(value) => out.write_all(&value).and_then(|()| out.write_all(b"\n"))?,
             None => {
                 eprintln!("cona: {key:?} is not there");
                 return Ok(ExitCode::from(2));
@@ -114,7 +109,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
         Command::Put { key, value } => {
             let mut bytes = value.clone().map(String::into_bytes).unwrap_or_default();
             if value.is_none() {
-                std::io::stdin().read_to_end(&mut bytes).map_err(|e| io(&e))?;
+                std::io::stdin().read_to_end(&mut bytes)?;
             }
             open(true)?.put(key.as_bytes(), &bytes)?;
         }
@@ -140,7 +135,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Error> {
                 };
                 match out.write_all(line.as_bytes()) {
                     Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-                    written => written.map_err(|e| io(&e))?,
+                    written => written?,
                 }
             }
         }
@@ -189,7 +184,7 @@ fn mixed(i: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-fn bench(cli: &Cli, records: u64, value_bytes: usize) -> Result<(), Error> {
+fn bench(cli: &Cli, records: u64, value_bytes: usize) -> Result<(), Box<dyn Error>> {
     let dir = cli.dir.join("bench");
     let store = Store::open(&dir, Options::default())?;
     let key = |i: u64| format!("user{:016}", mixed(i) % 10_000_000_000_000_000);
@@ -230,5 +225,5 @@ fn bench(cli: &Cli, records: u64, value_bytes: usize) -> Result<(), Error> {
     println!("index and filter       {:>10.3} bytes a record", absent.bytes_per_record());
     println!("write amplification    {:>10.2}", absent.write_amplification());
     drop(store);
-    std::fs::remove_dir_all(&dir).map_err(|e| io(&e))
+    Ok(std::fs::remove_dir_all(&dir)?)
 }
