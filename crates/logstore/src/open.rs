@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tessera_disk::record::{HeaderFault, RecordPlace, parse_numbered_name, read_blocks};
-use tessera_disk::{Disk, DiskError, DiskFile, Identity, OpenMode};
+use tessera_disk::{Disk, DiskFile, Identity, OpenMode};
 use tessera_failpoint as failpoint;
 
 use crate::error::{LogDamage, LogOpenError};
@@ -25,53 +25,49 @@ pub struct LogReport {
 
 type Headers = Vec<(u64, Arc<dyn DiskFile>, Option<FileHeader>)>;
 
-pub(crate) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore, LogReport), LogOpenError> {
-    let identity = Identity::require(&*disk)?;
-    disk.create_dir(LOG_DIR)?;
-    let mut log = LogStore {
-        disk,
-        identity,
-        options,
-        term: 0,
-        entries: BTreeMap::new(),
-        files: BTreeMap::new(),
-        current: None,
-        next_file: 1,
-        tail_dirty: false,
-        snapshot: None,
-        part: None,
-        missing_seq: None,
-    };
-    let mut report = LogReport::default();
-    let names = log.disk.list(LOG_DIR)?;
-    // Check all headers before changing anything (P14).
-    let headers = log.file_headers(&names)?;
-    let snapshots = log.find_snapshot(&names, &mut report)?;
-    let count = headers.len();
-    for (nth, (number, file, header)) in headers.into_iter().enumerate() {
-        log.load_file(number, file, header, nth + 1 == count, &mut report)?;
-    }
-    let newest = log.snapshot.map(|s| snapshot::file_name(&s));
-    let superseded = snapshots.iter().filter(|name| newest.as_ref() != Some(*name));
-    for name in names.iter().filter(|name| name.ends_with(".part")).chain(superseded) {
-        log.disk.remove(&format!("{LOG_DIR}/{name}"))?;
-    }
-    if let Some(snapshot) = log.snapshot {
-        log.settle_behind(&snapshot).map_err(|e| match e {
-            crate::LogError::Disk(e) => LogOpenError::Disk(e),
-            other => LogOpenError::Disk(DiskError::Io {
-                path: LOG_DIR.into(),
-                op: tessera_disk::DiskOp::Write,
-                offset: 0,
-                source: std::io::Error::other(other.to_string()),
-            }),
-        })?;
-    }
-    log.find_missing();
-    Ok((log, report))
-}
-
 impl LogStore {
+    /// Opens or creates the log of a disk that has an identity. The caller holds the disk's lock.
+    ///
+    /// # Errors
+    /// [`LogOpenError`]; the disk is unchanged.
+    pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, LogReport), LogOpenError> {
+        let identity = Identity::require(&*disk)?;
+        disk.create_dir(LOG_DIR)?;
+        let mut log = LogStore {
+            disk,
+            identity,
+            options,
+            term: 0,
+            entries: BTreeMap::new(),
+            files: BTreeMap::new(),
+            current: None,
+            next_file: 1,
+            tail_dirty: false,
+            snapshot: None,
+            part: None,
+            missing_seq: None,
+        };
+        let mut report = LogReport::default();
+        let names = log.disk.list(LOG_DIR)?;
+        // Check all headers before changing anything (P14).
+        let headers = log.file_headers(&names)?;
+        let snapshots = log.find_snapshot(&names, &mut report)?;
+        let count = headers.len();
+        for (nth, (number, file, header)) in headers.into_iter().enumerate() {
+            log.load_file(number, file, header, nth + 1 == count, &mut report)?;
+        }
+        let newest = log.snapshot.map(|s| snapshot::file_name(&s));
+        let superseded = snapshots.iter().filter(|name| newest.as_ref() != Some(*name));
+        for name in names.iter().filter(|name| name.ends_with(".part")).chain(superseded) {
+            log.disk.remove(&format!("{LOG_DIR}/{name}"))?;
+        }
+        if let Some(snapshot) = log.snapshot {
+            log.settle_behind(&snapshot)?;
+        }
+        log.find_missing();
+        Ok((log, report))
+    }
+
     fn file_headers(&self, names: &[String]) -> Result<Headers, LogOpenError> {
         let mut headers = Vec::new();
         for name in names {

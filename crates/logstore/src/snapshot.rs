@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tessera_disk::{DiskFile, Identity, OpenMode};
+use tessera_disk::{DiskError, DiskFile, Identity, OpenMode};
 
 use crate::error::LogError;
 use crate::format::{FILE_HEADER_BYTES, SnapshotHeader};
@@ -177,7 +177,7 @@ impl LogStore {
     }
 
     /// Voids all held entries if the one at the snapshot's position has another term: they are on another branch.
-    pub(crate) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+    pub(crate) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), DiskError> {
         let held = self.entries.get(&snapshot.seq).map_or(snapshot.term, |at| at.term);
         if snapshot.term != 0 && held != snapshot.term {
             self.begin_file(1)?;

@@ -5,12 +5,11 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use tessera_disk::record::{RecordPlace, create_file, numbered_name};
-use tessera_disk::{Disk, DiskFile, Identity};
+use tessera_disk::{Disk, DiskError, DiskFile, Identity};
 use tessera_failpoint as failpoint;
 
-use crate::error::{LogError, LogOpenError};
+use crate::error::LogError;
 use crate::format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
-use crate::open::{self, LogReport};
 use crate::snapshot::{self, Snapshot};
 
 /// The log's directory on a disk.
@@ -101,14 +100,6 @@ impl std::fmt::Debug for LogStore {
 }
 
 impl LogStore {
-    /// Opens or creates the log of a disk that has an identity. The caller holds the disk's lock.
-    ///
-    /// # Errors
-    /// [`LogOpenError`]; the disk is unchanged.
-    pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, LogReport), LogOpenError> {
-        open::open(disk, options)
-    }
-
     /// Returns the state of the replica.
     #[must_use]
     pub fn state(&self) -> LogState {
@@ -339,7 +330,7 @@ impl LogStore {
     }
 
     /// Durably removes the bytes of a failed write, which must not pass for a later entry.
-    fn cut_failed_write(&mut self) -> Result<(), LogError> {
+    fn cut_failed_write(&mut self) -> Result<(), DiskError> {
         if let (true, Some(file)) = (self.tail_dirty, self.current.and_then(|n| self.files.get(&n))) {
             file.file.truncate(file.end)?;
             file.file.sync_data()?;
@@ -349,7 +340,7 @@ impl LogStore {
     }
 
     /// The file to append to. Creates one, with `seq` as its first entry, if there is none or it is full.
-    fn file_with_room(&mut self, seq: u64) -> Result<u64, LogError> {
+    fn file_with_room(&mut self, seq: u64) -> Result<u64, DiskError> {
         self.cut_failed_write()?;
         match self.current {
             Some(number) if self.files[&number].end < self.options.file_size_bytes => Ok(number),
@@ -358,7 +349,7 @@ impl LogStore {
     }
 
     /// Creates a file. Durably voids entries from `resume_seq` on in older files.
-    pub(crate) fn begin_file(&mut self, resume_seq: u64) -> Result<u64, LogError> {
+    pub(crate) fn begin_file(&mut self, resume_seq: u64) -> Result<u64, DiskError> {
         self.cut_failed_write()?;
         let number = self.next_file;
         let header = FileHeader {

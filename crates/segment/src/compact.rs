@@ -18,7 +18,7 @@ use crate::ledger::Overlay;
 use crate::scan::{Item, Scanner};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
-use crate::writer::{PendingRecord, StagedRecord, Writer, entry_of};
+use crate::writer::{PendingRecord, Writer, entry_of};
 
 /// Compaction seals the open segment if at least this percentage of it is dead.
 const OPEN_DEAD_PERCENT_MIN: u64 = 50;
@@ -165,22 +165,13 @@ impl SegmentStore {
                 continue;
             }
             let (groups, data) = bytes.split_at(header.groups_len as usize);
-            outgoing.push(PendingRecord {
-                kind: header.kind,
-                id: header.id,
-                meta: header.meta,
-                groups,
-                groups_crc: header.groups_crc,
-                data,
-                data_crc: header.data_crc,
-                from: Some((segment.number, *offset)),
-            });
+            outgoing.push(PendingRecord { header: *header, groups, data, from: Some((segment.number, *offset)) });
         }
         let entries = self.write(&mut writer, &outgoing)?;
         for (to, record) in entries.iter().zip(&outgoing) {
             assert!(Some((to.segment, to.offset)) > record.from, "{} was not copied to a higher place", to.id);
             assert!(
-                to.data_crc == record.data_crc && to.groups_crc == record.groups_crc,
+                to.data_crc == record.header.data_crc && to.groups_crc == record.header.groups_crc,
                 "{} was copied wrongly",
                 to.id
             );
@@ -253,7 +244,7 @@ impl SegmentStore {
         }
         let here = |e: &Entry| (e.segment, e.offset) == (segment, offset);
         Ok(match header.kind {
-            RecordKind::Fragment => match self.index.read().get(header.id)?.filter(here) {
+            RecordKind::Fragment => match self.index()?.get(header.id)?.filter(here) {
                 Some(entry) if entry != entry_of(header, segment, offset) => {
                     return Err(IndexError::Disagrees { id: header.id, segment, offset }.into());
                 }
@@ -334,7 +325,7 @@ impl SegmentStore {
         writer.ledger.dirty_segments.insert(removed.number);
         self.apply(&mut writer, Overlay::default())?;
         drop(writer);
-        let _ = self.index.read().persist(false);
+        let _ = self.index().and_then(|index| index.persist(false));
         Ok(())
     }
 
@@ -346,7 +337,7 @@ impl SegmentStore {
 /// The open segment and its dead bytes: those neither live nor staged.
 fn dead_in_open(writer: &Writer) -> Option<(Arc<Segment>, u64)> {
     let open = writer.open.clone()?;
-    let staged = writer.staged.iter().map(StagedRecord::entry).filter(|e| e.segment == open.number);
+    let staged = writer.staged.iter().map(|staged| &staged.entry).filter(|e| e.segment == open.number);
     let waiting_bytes: u64 = staged.map(|e| e.record_bytes()).sum();
     let dead_bytes = open.record_bytes().saturating_sub(open.live_bytes() + waiting_bytes);
     Some((open, dead_bytes))

@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard};
 use tessera_cona::{Background, Batch, Error, Options, Store};
 use tessera_disk::{Disk, DiskError, Identity, OpenMode};
 
@@ -73,14 +73,14 @@ impl ConaIndex {
     fn with_options(disk: Arc<dyn Disk>, options: Options) -> Self {
         let options = Options { logged: false, cache_bytes: 0, lock: false, ..options };
         let store = open_store(&disk, &options);
-        let nobody = Identity { cluster_id: [0; 16], disk_uuid: [0; 16], created_ms: 0 };
+        let unknown = Identity { cluster_id: [0; 16], disk_uuid: [0; 16], created_ms: 0 };
         ConaIndex {
             disk,
             options,
             store,
             unwritten: RwLock::default(),
             tries: AtomicU64::new(0),
-            head: Mutex::new(Head::of(&nobody)),
+            head: Mutex::new(Head::of(&unknown)),
             len: AtomicU64::new(0),
             damaged: AtomicBool::new(false),
         }
@@ -215,8 +215,10 @@ impl ConaIndex {
 
     /// Writes the pending rows as one batch; together they are the newest state.
     fn write_waiting(&self) -> Result<(), IndexError> {
-        self.write(self.unwritten.read().iter())?;
-        self.unwritten.write().clear();
+        // Rows of another change must not join before these are cleared.
+        let unwritten = self.unwritten.upgradable_read();
+        self.write(unwritten.iter())?;
+        RwLockUpgradableReadGuard::upgrade(unwritten).clear();
         Ok(())
     }
 }

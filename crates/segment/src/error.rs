@@ -2,7 +2,7 @@
 
 use tessera_disk::DiskError;
 
-use crate::index::{FragmentId, IndexError};
+use crate::index::{Entry, FragmentId, IndexError};
 
 /// Kind of damage in a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +55,19 @@ pub struct Finding {
     pub live: bool,
     /// The damage.
     pub damage: Damage,
+}
+
+impl Finding {
+    /// A damaged stretch whose fragments are unknown.
+    pub(crate) fn of_stretch(segment: u64, offset: u64, len_bytes: u64, damage: Damage) -> Self {
+        Finding { segment, offset, len_bytes, id: None, pg_id: None, live: false, damage }
+    }
+
+    /// A damaged record.
+    pub(crate) fn of_record(entry: &Entry, live: bool, damage: Damage) -> Self {
+        let (id, pg_id) = (Some(entry.id), Some(entry.pg_id));
+        Finding { id, pg_id, live, ..Self::of_stretch(entry.segment, entry.offset, entry.record_bytes(), damage) }
+    }
 }
 
 /// Why the segments of a disk cannot be opened. None of these cases changes the disk.

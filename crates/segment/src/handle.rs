@@ -120,14 +120,6 @@ impl FragmentHandle {
     }
 
     pub(crate) fn finding(&self, damage: Damage) -> Finding {
-        Finding {
-            segment: self.entry.segment,
-            offset: self.entry.offset,
-            len_bytes: self.entry.record_bytes(),
-            id: Some(self.entry.id),
-            pg_id: Some(self.entry.pg_id),
-            live: true,
-            damage,
-        }
+        Finding::of_record(&self.entry, true, damage)
     }
 }

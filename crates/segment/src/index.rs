@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::Bound;
 
 use parking_lot::RwLock;
-use tessera_disk::Identity;
+use tessera_disk::{Identity, layout};
 
 use crate::format::{RECORD_HEADER_BYTES, record_bytes};
 
@@ -151,15 +151,17 @@ pub struct SegmentRow {
     pub sealed: bool,
 }
 
-/// A place in the sequence of all records. All records before it are durable and entered in the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
-    /// Segment number; 0 before the first record.
-    pub segment: u64,
-    /// Offset in the segment.
-    pub offset: u64,
-    /// All records before the point have sequences below this one.
-    pub next_sequence: u64,
+layout! {
+    /// A place in the sequence of all records. All records before it are durable and entered in the index.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Point {
+        /// Segment number; 0 before the first record.
+        pub segment: u64 = 0,
+        /// Offset in the segment.
+        pub offset: u64 = 8,
+        /// All records before the point have sequences below this one.
+        pub next_sequence: u64 = 16,
+    }
 }
 
 impl Default for Point {

@@ -1,6 +1,9 @@
 //! The rows of [`crate::ConaIndex`]: keys and values in its CONA store (docs/formats.md, section 6).
 
-use tessera_disk::Identity;
+use std::array;
+
+use tessera_disk::record::Field;
+use tessera_disk::{Identity, layout};
 
 use crate::index::{Entry, FragmentId, IndexError, Point, SegmentRow, Tombstone};
 
@@ -24,15 +27,17 @@ const _: () = assert!(
     "kinds of rows, in key order"
 );
 
-/// The index's row about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) version: u32,
-    pub(crate) cluster_id: [u8; 16],
-    pub(crate) disk_uuid: [u8; 16],
-    pub(crate) point: Point,
-    /// Number of entries.
-    pub(crate) len: u64,
+layout! {
+    /// The index's row about itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Head {
+        pub(crate) version: u32 = 0,
+        pub(crate) cluster_id: [u8; 16] = 8,
+        pub(crate) disk_uuid: [u8; 16] = 24,
+        pub(crate) point: Point = 40,
+        /// Number of entries.
+        pub(crate) len: u64 = 64,
+    }
 }
 
 impl Head {
@@ -62,72 +67,34 @@ pub(crate) fn segment_key(number: u64) -> [u8; SEGMENT_KEY_BYTES] {
     key
 }
 
-/// Takes fields from a row, in order.
-struct Fields<'a> {
-    bytes: &'a [u8],
-}
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let Some((field, rest)) = self.bytes.split_first_chunk::<N>() else { return [0; N] };
-        self.bytes = rest;
-        *field
-    }
-
-    fn long(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-}
-
-/// Checks the length of a row.
-fn row<'a>(what: &'static str, bytes: &'a [u8], len_bytes: usize) -> Result<Fields<'a>, IndexError> {
-    if bytes.len() == len_bytes {
-        Ok(Fields { bytes })
-    } else {
-        Err(IndexError::Malformed { what, len_bytes: bytes.len() })
-    }
+fn check_len(what: &'static str, bytes: &[u8], len_bytes: usize) -> Result<(), IndexError> {
+    if bytes.len() == len_bytes { Ok(()) } else { Err(IndexError::Malformed { what, len_bytes: bytes.len() }) }
 }
 
 pub(crate) fn decode_id(key: &[u8]) -> Result<FragmentId, IndexError> {
-    let mut fields = row("fragment key", key, ID_KEY_BYTES)?;
-    let [_] = fields.take();
-    let (chunk_id, fragment) = (u64::from_be_bytes(fields.take()), u16::from_be_bytes(fields.take()));
-    Ok(FragmentId { chunk_id, fragment })
+    check_len("fragment key", key, ID_KEY_BYTES)?;
+    let (chunk_id, fragment) = (Field::take(&key[1..]), Field::take(&key[9..]));
+    Ok(FragmentId { chunk_id: u64::from_be_bytes(chunk_id), fragment: u16::from_be_bytes(fragment) })
 }
 
 pub(crate) fn decode_segment_key(key: &[u8]) -> Result<u64, IndexError> {
-    let mut fields = row("segment key", key, SEGMENT_KEY_BYTES)?;
-    let [_] = fields.take();
-    Ok(u64::from_be_bytes(fields.take()))
+    check_len("segment key", key, SEGMENT_KEY_BYTES)?;
+    Ok(u64::from_be_bytes(Field::take(&key[1..])))
 }
 
 pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ENTRY_BYTES);
-    let long = [entry.pg_id, entry.sequence, entry.segment, entry.offset];
-    long.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
-    let short = [entry.groups_len, entry.data_len, entry.groups_crc, entry.data_crc];
-    short.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    let long = [entry.pg_id, entry.sequence, entry.segment, entry.offset].map(u64::to_le_bytes);
+    let short = [entry.groups_len, entry.data_len, entry.groups_crc, entry.data_crc].map(u32::to_le_bytes);
+    let bytes = [long.as_flattened(), short.as_flattened()].concat();
     assert!(bytes.len() == ENTRY_BYTES, "an entry has {} bytes", bytes.len());
     bytes
 }
 
 pub(crate) fn decode_entry(id: FragmentId, value: &[u8]) -> Result<Entry, IndexError> {
-    let mut fields = row("fragment row", value, ENTRY_BYTES)?;
-    Ok(Entry {
-        id,
-        pg_id: fields.long(),
-        sequence: fields.long(),
-        segment: fields.long(),
-        offset: fields.long(),
-        groups_len: fields.word(),
-        data_len: fields.word(),
-        groups_crc: fields.word(),
-        data_crc: fields.word(),
-    })
+    check_len("fragment row", value, ENTRY_BYTES)?;
+    let [pg_id, sequence, segment, offset] = array::from_fn(|i| u64::take(&value[8 * i..]));
+    let [groups_len, data_len, groups_crc, data_crc] = array::from_fn(|i| u32::take(&value[32 + 4 * i..]));
+    Ok(Entry { id, pg_id, sequence, segment, offset, groups_len, data_len, groups_crc, data_crc })
 }
 
 pub(crate) fn encode_tombstone(tombstone: &Tombstone) -> Vec<u8> {
@@ -138,10 +105,9 @@ pub(crate) fn encode_tombstone(tombstone: &Tombstone) -> Vec<u8> {
 
 pub(crate) fn decode_tombstone(id: FragmentId, value: &[u8]) -> Result<Tombstone, IndexError> {
     let deleted = value.len() > 4;
-    let mut fields = row("tombstone", value, if deleted { 4 + ENTRY_BYTES } else { 4 })?;
-    let dead_copies = fields.word();
-    let delete = if deleted { Some(decode_entry(id, fields.bytes)?) } else { None };
-    Ok(Tombstone { dead_copies, delete })
+    check_len("tombstone", value, if deleted { 4 + ENTRY_BYTES } else { 4 })?;
+    let delete = deleted.then(|| decode_entry(id, &value[4..])).transpose()?;
+    Ok(Tombstone { dead_copies: u32::take(value), delete })
 }
 
 pub(crate) fn encode_segment(row: &SegmentRow) -> Vec<u8> {
@@ -150,25 +116,21 @@ pub(crate) fn encode_segment(row: &SegmentRow) -> Vec<u8> {
 }
 
 pub(crate) fn decode_segment(value: &[u8]) -> Result<SegmentRow, IndexError> {
-    let mut fields = row("segment row", value, SEGMENT_ROW_BYTES)?;
-    let (end, live_bytes, flags) = (fields.long(), fields.long(), fields.word());
-    Ok(SegmentRow { end, live_bytes, damaged: flags & 1 != 0, sealed: flags & 2 != 0 })
+    check_len("segment row", value, SEGMENT_ROW_BYTES)?;
+    let flags = u32::take(&value[16..]);
+    let (damaged, sealed) = (flags & 1 != 0, flags & 2 != 0);
+    Ok(SegmentRow { end: u64::take(value), live_bytes: u64::take(&value[8..]), damaged, sealed })
 }
 
 pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
-    let Point { segment, offset, next_sequence } = head.point;
-    let mut bytes = [&head.version.to_le_bytes()[..], &[0; 4], &head.cluster_id, &head.disk_uuid].concat();
-    [segment, offset, next_sequence, head.len].iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
-    assert!(bytes.len() == HEAD_BYTES, "the head has {} bytes", bytes.len());
+    let mut bytes = vec![0; HEAD_BYTES];
+    head.put(&mut bytes);
     bytes
 }
 
 pub(crate) fn decode_head(value: &[u8]) -> Result<Head, IndexError> {
-    let mut fields = row("head", value, HEAD_BYTES)?;
-    let (version, _) = (fields.word(), fields.word());
-    let (cluster_id, disk_uuid) = (fields.take(), fields.take());
-    let point = Point { segment: fields.long(), offset: fields.long(), next_sequence: fields.long() };
-    Ok(Head { version, cluster_id, disk_uuid, point, len: fields.long() })
+    check_len("head", value, HEAD_BYTES)?;
+    Ok(Head::take(value))
 }
 
 #[cfg(test)]

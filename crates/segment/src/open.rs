@@ -8,7 +8,6 @@
 //!
 //! An index that survived the restart saves most of the reading: see `resume.rs`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -20,7 +19,7 @@ use tessera_failpoint as failpoint;
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
-use crate::format::{RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
+use crate::format::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
 use crate::ledger::{Ledger, Overlay, Segments};
 use crate::scan::{Item, Scanner, check_payload};
@@ -110,28 +109,35 @@ pub(crate) struct Opening {
     pub(crate) report: OpenReport,
 }
 
-pub(crate) fn open(
-    disk: Arc<dyn Disk>,
-    options: Options,
-    index: Box<dyn Index>,
-    progress: &mut dyn FnMut(OpenProgress),
-) -> Result<(SegmentStore, OpenReport), OpenError> {
-    let identity = Identity::require(&*disk)?;
-    let mut opening = Opening::new(disk.clone(), identity, index);
-    opening.run(progress)?;
-    let Opened { index, segments, writer, report } = opening.finish();
-    let store = SegmentStore {
-        disk,
-        identity,
-        options,
-        index: RwLock::new(index),
-        index_given_up: AtomicBool::new(false),
-        segments: RwLock::new(segments),
-        writer: Mutex::new(writer),
-        sync_turn: Mutex::new(()),
-        compactor: Mutex::new(Compactor::default()),
-    };
-    Ok((store, report))
+impl SegmentStore {
+    /// Like [`SegmentStore::open`], with the caller's index. If the state that the index kept over a restart matches
+    /// the segments, only later records are scanned. Otherwise the index is reset and all segments are scanned.
+    ///
+    /// # Errors
+    /// As for [`SegmentStore::open`].
+    pub fn open_with_index(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        index: Box<dyn Index>,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<(Self, OpenReport), OpenError> {
+        let identity = Identity::require(&*disk)?;
+        let mut opening = Opening::new(disk.clone(), identity, index);
+        opening.run(progress)?;
+        let Opened { index, segments, writer, report } = opening.finish();
+        let store = SegmentStore {
+            disk,
+            identity,
+            options,
+            index: RwLock::new(Some(index)),
+            index_given_up: AtomicBool::new(false),
+            segments: RwLock::new(segments),
+            writer: Mutex::new(writer),
+            sync_turn: Mutex::new(()),
+            compactor: Mutex::new(Compactor::default()),
+        };
+        Ok((store, report))
+    }
 }
 
 /// The parts of an open store.
@@ -341,36 +347,37 @@ impl Opening {
         let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let mut scanner = Scanner::new(file, place, range.start, len, after_sequence);
         let mut found = SegmentScan::default();
-        let mut doubt = SuspectTail::default();
+        let mut suspect = SuspectTail::default();
         let mut buf = Vec::new();
         while let Some(item) = scanner.next()? {
             match item {
                 Item::Gap { from, to, damage } => {
-                    doubt.findings.push(SegmentStore::finding(number, from, to - from, damage));
-                    doubt.gap = true;
+                    suspect.findings.push(Finding::of_stretch(number, from, to - from, damage));
+                    suspect.gap = true;
                 }
                 Item::Record { offset, header } => {
-                    if doubt.begin().is_some_and(|begin| begin < header.synced_to) {
+                    if suspect.begin().is_some_and(|begin| begin < header.synced_to) {
                         // The bad stretch had been durable, so it is rot and not a torn tail.
-                        doubt.confirm(&mut found, &mut self.report.findings);
+                        suspect.confirm(&mut found, &mut self.report.findings);
                     }
                     if last
                         && !failpoint::is_active("segment.skip_data_check")
                         && let Some(damage) = check_payload(file, offset, &header, &mut buf)
                     {
-                        doubt.findings.push(finding_of(number, offset, &header, damage));
+                        let entry = entry_of(&header, number, offset);
+                        suspect.findings.push(Finding::of_record(&entry, false, damage));
                     }
-                    let records = if doubt.begin().is_none() { &mut found.entries } else { &mut doubt.entries };
+                    let records = if suspect.begin().is_none() { &mut found.entries } else { &mut suspect.entries };
                     records.push((header.kind, entry_of(&header, number, offset)));
                 }
             }
         }
         // An unreadable stretch is not cut: the segment keeps it and takes no more records.
-        found.sealed = doubt.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
+        found.sealed = suspect.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
         if !last || found.sealed {
-            doubt.confirm(&mut found, &mut self.report.findings);
-        } else if let Some(offset) = doubt.begin() {
-            let mut ids: Vec<FragmentId> = doubt.entries.iter().map(|(_, e)| e.id).collect();
+            suspect.confirm(&mut found, &mut self.report.findings);
+        } else if let Some(offset) = suspect.begin() {
+            let mut ids: Vec<FragmentId> = suspect.entries.iter().map(|(_, e)| e.id).collect();
             ids.dedup();
             found.torn = Some(TornTail { segment: number, offset, cut_bytes: len - offset, ids });
         }
@@ -379,7 +386,7 @@ impl Opening {
     }
 
     pub(crate) fn damage(&mut self, segment: u64, offset: u64, len_bytes: u64, damage: Damage) {
-        self.report.findings.push(SegmentStore::finding(segment, offset, len_bytes, damage));
+        self.report.findings.push(Finding::of_stretch(segment, offset, len_bytes, damage));
     }
 
     fn entry_of(&mut self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
@@ -439,17 +446,8 @@ impl Opening {
         // The segment before a removed unborn one is sealed: nothing has checked its tail.
         let may_grow = |s: &Arc<Segment>| s.size_limit_bytes > 0 && s.number == self.highest;
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(may_grow);
-        let writer = Writer {
-            open,
-            next_segment: self.highest + 1,
-            next_sequence: self.next_sequence,
-            granted_bytes: 0,
-            tail_dirty: false,
-            sync_needed: false,
-            staged: Vec::new(),
-            staged_ids: HashMap::new(),
-            ledger: self.ledger,
-        };
+        let (next_segment, next_sequence) = (self.highest + 1, self.next_sequence);
+        let writer = Writer { open, next_segment, next_sequence, ledger: self.ledger, ..Writer::default() };
         Opened { index: self.index, segments: self.segments, writer, report: self.report }
     }
 }
@@ -483,17 +481,5 @@ impl SuspectTail {
         found.damaged |= std::mem::take(&mut self.gap);
         found.entries.append(&mut self.entries);
         findings.append(&mut self.findings);
-    }
-}
-
-fn finding_of(segment: u64, offset: u64, header: &RecordHeader, damage: Damage) -> Finding {
-    Finding {
-        segment,
-        offset,
-        len_bytes: header.total_bytes(),
-        id: Some(header.id),
-        pg_id: Some(header.meta.pg_id),
-        live: false,
-        damage,
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Damage, Finding, StoreError};
-use crate::format::{RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::scan::{Item, Scanner, check_payload};
 use crate::segment::Segment;
 use crate::store::SegmentStore;
@@ -88,8 +88,9 @@ impl SegmentStore {
                     report.records += 1;
                     report.bytes += header.total_bytes();
                     if let Some(damage) = check_payload(&*segment.file, offset, &header, buf) {
-                        let finding = self.record_finding(segment, offset, &header, damage)?;
-                        report.findings.push(finding);
+                        let entry = entry_of(&header, segment.number, offset);
+                        let live = self.index()?.get(entry.id)? == Some(entry);
+                        report.findings.push(Finding::of_record(&entry, live, damage));
                     }
                 }
                 Item::Gap { from, to, damage } => {
@@ -108,31 +109,11 @@ impl SegmentStore {
     fn scrub_header(&self, segment: &Segment, report: &mut ScrubReport) {
         let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
         report.bytes += SEGMENT_HEADER_BYTES;
-        let sound = match segment.file.read_at(0, &mut bytes) {
-            Ok(()) => SegmentHeader::decode(&bytes).is_ok(),
-            Err(_) => false,
-        };
-        if !sound {
-            let damage = Damage::SegmentHeader;
+        if segment.file.read_at(0, &mut bytes).is_err() || SegmentHeader::decode(&bytes).is_err() {
             self.mark_damaged(segment);
-            report.findings.push(Self::finding(segment.number, 0, SEGMENT_HEADER_BYTES, damage));
+            let finding = Finding::of_stretch(segment.number, 0, SEGMENT_HEADER_BYTES, Damage::SegmentHeader);
+            report.findings.push(finding);
         }
-    }
-
-    fn record_finding(
-        &self,
-        segment: &Segment,
-        offset: u64,
-        header: &RecordHeader,
-        damage: Damage,
-    ) -> Result<Finding, StoreError> {
-        let entry = entry_of(header, segment.number, offset);
-        Ok(Finding {
-            id: Some(header.id),
-            pg_id: Some(header.meta.pg_id),
-            live: self.index.read().get(header.id)? == Some(entry),
-            ..Self::finding(segment.number, offset, header.total_bytes(), damage)
-        })
     }
 
     /// Checks each record that the index places in a stretch without a valid record. A cursor from before a restart may
@@ -153,14 +134,9 @@ impl SegmentStore {
         }
         self.mark_damaged(segment);
         if bad.is_empty() {
-            findings.push(Self::finding(segment.number, from, to - from, damage.clone()));
+            findings.push(Finding::of_stretch(segment.number, from, to - from, damage.clone()));
         }
-        findings.extend(bad.into_iter().map(|entry| Finding {
-            id: Some(entry.id),
-            pg_id: Some(entry.pg_id),
-            live: true,
-            ..Self::finding(segment.number, entry.offset, entry.record_bytes(), damage.clone())
-        }));
+        findings.extend(bad.into_iter().map(|entry| Finding::of_record(entry, true, damage.clone())));
         Ok(())
     }
 

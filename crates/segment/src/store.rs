@@ -17,17 +17,17 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use tessera_disk::{Disk, Identity, record::RecordPlace};
 
 use crate::compact::Compactor;
 use crate::config::Options;
-use crate::error::{Finding, OpenError, StoreError};
+use crate::error::{OpenError, StoreError};
 use crate::format::RecordMeta;
 use crate::handle::FragmentHandle;
 use crate::index::{Entry, FragmentId, Index, IndexError, IndexStats, MemIndex};
 use crate::ledger::Segments;
-use crate::open::{self, OpenProgress, OpenReport};
+use crate::open::{OpenProgress, OpenReport};
 use crate::segment::Segment;
 use crate::writer::Writer;
 
@@ -110,7 +110,8 @@ pub struct SegmentStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
     pub(crate) options: Options,
-    pub(crate) index: RwLock<Box<dyn Index>>,
+    /// `None` while it is rebuilt.
+    pub(crate) index: RwLock<Option<Box<dyn Index>>>,
     /// Rebuilding the index has failed; it is not retried.
     pub(crate) index_given_up: AtomicBool,
     pub(crate) segments: RwLock<Segments>,
@@ -141,18 +142,12 @@ impl SegmentStore {
         Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
     }
 
-    /// Like [`SegmentStore::open`], with the caller's index. If the state that the index kept over a restart matches
-    /// the segments, only later records are scanned. Otherwise the index is reset and all segments are scanned.
+    /// The index.
     ///
     /// # Errors
-    /// As for [`SegmentStore::open`].
-    pub fn open_with_index(
-        disk: Arc<dyn Disk>,
-        options: Options,
-        index: Box<dyn Index>,
-        progress: &mut dyn FnMut(OpenProgress),
-    ) -> Result<(Self, OpenReport), OpenError> {
-        open::open(disk, options, index, progress)
+    /// [`IndexError::Gone`] while it is rebuilt.
+    pub(crate) fn index(&self) -> Result<MappedRwLockReadGuard<'_, dyn Index>, IndexError> {
+        RwLockReadGuard::try_map(self.index.read(), Option::as_deref).map_err(|_| IndexError::Gone)
     }
 
     /// Finds a fragment. Returns `None` for a fragment that is appended but not synced.
@@ -161,7 +156,7 @@ impl SegmentStore {
     /// [`StoreError::Index`]: the index cannot answer.
     pub fn get(&self, id: FragmentId) -> Result<Option<FragmentHandle>, StoreError> {
         let mut last = None;
-        while let Some(entry) = self.index.read().get(id)? {
+        while let Some(entry) = self.index()?.get(id)? {
             if let Some(handle) = self.handle(entry) {
                 return Ok(Some(handle));
             }
@@ -179,7 +174,7 @@ impl SegmentStore {
     /// # Errors
     /// As for [`SegmentStore::get`].
     pub fn get_many(&self, ids: &[FragmentId]) -> Result<Vec<Option<Entry>>, StoreError> {
-        Ok(self.index.read().get_many(ids)?)
+        Ok(self.index()?.get_many(ids)?)
     }
 
     /// Returns up to `limit` fragments after `after`, in order of (chunk id, fragment number). Serves the inventory.
@@ -187,7 +182,7 @@ impl SegmentStore {
     /// # Errors
     /// As for [`SegmentStore::get`].
     pub fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.index.read().list(after, limit)?)
+        Ok(self.index()?.list(after, limit)?)
     }
 
     /// Makes all appended records and the index durable, so that the next opening has nothing to scan. For a clean
@@ -197,7 +192,7 @@ impl SegmentStore {
     /// As for [`SegmentStore::sync`], or the index's.
     pub fn close(&self) -> Result<(), StoreError> {
         self.sync()?;
-        Ok(self.index.read().persist(true)?)
+        Ok(self.index()?.persist(true)?)
     }
 
     /// Statistics of the store.
@@ -205,8 +200,8 @@ impl SegmentStore {
     pub fn stats(&self) -> Stats {
         let writer = self.writer.lock();
         let mut stats = Stats {
-            fragments: self.index.read().len(),
-            index_bytes: self.index.read().memory_bytes() + writer.ledger.tombstones.memory_bytes(),
+            fragments: self.index().map_or(0, |index| index.len()),
+            index_bytes: self.index().map_or(0, |index| index.memory_bytes()) + writer.ledger.tombstones.memory_bytes(),
             deletes: writer.ledger.tombstones.delete_records(),
             unsynced_records: writer.staged.len() as u64,
             ..Stats::default()
@@ -223,7 +218,7 @@ impl SegmentStore {
     /// Statistics of the index.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
-        self.index.read().stats()
+        self.index().map_or_else(|_| IndexStats::default(), |index| index.stats())
     }
 
     /// The disk's identity.
@@ -279,16 +274,12 @@ impl SegmentStore {
         let mut hit = Vec::new();
         let mut after = None;
         loop {
-            let page = self.index.read().list(after, 4096)?;
+            let page = self.index()?.list(after, 4096)?;
             let Some(last) = page.last() else { return Ok(hit) };
             after = Some(last.id);
             hit.extend(
                 page.iter().filter(|e| e.segment == segment && e.offset < to && from < e.offset + e.record_bytes()),
             );
         }
-    }
-
-    pub(crate) fn finding(segment: u64, offset: u64, len_bytes: u64, damage: crate::error::Damage) -> Finding {
-        Finding { segment, offset, len_bytes, id: None, pg_id: None, live: false, damage }
     }
 }

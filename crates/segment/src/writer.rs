@@ -22,31 +22,15 @@ static PADDING: [u8; ALIGN as usize] = [0; ALIGN as usize];
 
 /// A record that is written but not yet published.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum StagedRecord {
-    Put(Entry),
-    Delete(Entry),
-    /// A copy of the put at another place, written by compaction.
-    Move {
-        to: Entry,
-        from: (u64, u64),
-    },
-    /// A copy of the delete record at another place, written by compaction.
-    MoveDelete {
-        to: Entry,
-        from: (u64, u64),
-    },
-}
-
-impl StagedRecord {
-    pub(crate) fn entry(&self) -> &Entry {
-        match self {
-            StagedRecord::Put(e) | StagedRecord::Delete(e) => e,
-            StagedRecord::Move { to, .. } | StagedRecord::MoveDelete { to, .. } => to,
-        }
-    }
+pub(crate) struct StagedRecord {
+    pub(crate) kind: RecordKind,
+    pub(crate) entry: Entry,
+    /// The place that compaction copied the record from.
+    pub(crate) from: Option<(u64, u64)>,
 }
 
 /// State of a disk's only writer.
+#[derive(Default)]
 pub(crate) struct Writer {
     /// The segment that takes appends; `None` before the first append.
     pub(crate) open: Option<Arc<Segment>>,
@@ -69,29 +53,33 @@ const MAX_GRANT_BYTES: u64 = 64 << 20;
 
 /// A record to write, from a client or from compaction.
 pub(crate) struct PendingRecord<'a> {
-    pub(crate) kind: RecordKind,
-    pub(crate) id: FragmentId,
-    pub(crate) meta: RecordMeta,
+    /// Sequence and `synced_to` are set when it is written.
+    pub(crate) header: RecordHeader,
     pub(crate) groups: &'a [u8],
-    pub(crate) groups_crc: u32,
     pub(crate) data: &'a [u8],
-    pub(crate) data_crc: u32,
     /// The place that compaction copies the record from.
     pub(crate) from: Option<(u64, u64)>,
 }
 
-impl PendingRecord<'_> {
-    fn bytes(&self) -> u64 {
-        crate::format::record_bytes(self.groups.len() as u64, self.data.len() as u64)
+impl<'a> PendingRecord<'a> {
+    fn new(kind: RecordKind, record: &Record<'a>) -> Self {
+        let Record { id, meta, groups, data, data_crc } = *record;
+        let header = RecordHeader {
+            kind,
+            id,
+            meta,
+            sequence: 0,
+            data_len: data.len() as u32,
+            groups_len: groups.len() as u32,
+            data_crc,
+            groups_crc: tessera_accel::checksum::crc32c(groups),
+            synced_to: 0,
+        };
+        PendingRecord { header, groups, data, from: None }
     }
 
-    fn staged(&self, entry: Entry) -> StagedRecord {
-        match (self.kind, self.from) {
-            (RecordKind::Fragment, None) => StagedRecord::Put(entry),
-            (RecordKind::Delete, None) => StagedRecord::Delete(entry),
-            (RecordKind::Fragment, Some(from)) => StagedRecord::Move { to: entry, from },
-            (RecordKind::Delete, Some(from)) => StagedRecord::MoveDelete { to: entry, from },
-        }
+    fn bytes(&self) -> u64 {
+        crate::format::record_bytes(self.groups.len() as u64, self.data.len() as u64)
     }
 }
 
@@ -117,27 +105,14 @@ impl SegmentStore {
             if let Some(&first) = batch_ids.get(&record.id) {
                 // The same fragment twice in one batch: the first record decides. Its place is known after the write.
                 let same = batch[first].data_crc == record.data_crc && batch[first].data.len() == record.data.len();
-                outcomes.push(if same {
-                    None
-                } else {
-                    Some(AppendOutcome::Conflict { held_crc: batch[first].data_crc })
-                });
+                outcomes.push((!same).then_some(AppendOutcome::Conflict { held_crc: batch[first].data_crc }));
                 continue;
             }
             let known = self.known(&writer, record)?;
             if known.is_none() {
                 batch_ids.insert(record.id, slot);
                 slots.push(slot);
-                outgoing.push(PendingRecord {
-                    kind: RecordKind::Fragment,
-                    id: record.id,
-                    meta: record.meta,
-                    groups: record.groups,
-                    groups_crc: tessera_accel::checksum::crc32c(record.groups),
-                    data: record.data,
-                    data_crc: record.data_crc,
-                    from: None,
-                });
+                outgoing.push(PendingRecord::new(RecordKind::Fragment, record));
             }
             outcomes.push(known);
         }
@@ -168,9 +143,8 @@ impl SegmentStore {
         let mut seen = std::collections::HashSet::new();
         for &DeleteOrder { id, pg_id, epoch } in orders {
             let held = match writer.staged_ids.get(&id) {
-                Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) => Some(*e),
-                Some(StagedRecord::Delete(_) | StagedRecord::MoveDelete { .. }) => None,
-                None => self.index.read().get(id)?,
+                Some(staged) => (staged.kind == RecordKind::Fragment).then_some(staged.entry),
+                None => self.index()?.get(id)?,
             };
             let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
             if !meant || !seen.insert(id) {
@@ -178,16 +152,9 @@ impl SegmentStore {
                 continue;
             }
             outcomes.push(DeleteOutcome::Removed);
-            outgoing.push(PendingRecord {
-                kind: RecordKind::Delete,
-                id,
-                meta: RecordMeta { pg_id, epoch, written_ms, ..RecordMeta::default() },
-                groups: &[],
-                groups_crc: 0,
-                data: &[],
-                data_crc: 0,
-                from: None,
-            });
+            let meta = RecordMeta { pg_id, epoch, written_ms, ..RecordMeta::default() };
+            let record = Record { id, meta, groups: &[], data: &[], data_crc: 0 };
+            outgoing.push(PendingRecord::new(RecordKind::Delete, &record));
         }
         self.write(&mut writer, &outgoing)?;
         Ok(outcomes)
@@ -225,18 +192,12 @@ impl SegmentStore {
     fn known(&self, writer: &Writer, record: &Record<'_>) -> Result<Option<AppendOutcome>, StoreError> {
         let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len();
         match writer.staged_ids.get(&record.id) {
-            Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) if same(e) => {
-                return Ok(Some(AppendOutcome::AlreadyHeld(*e)));
-            }
-            Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) => {
-                return Ok(Some(AppendOutcome::Conflict { held_crc: e.data_crc }));
-            }
-            Some(StagedRecord::Delete(e) | StagedRecord::MoveDelete { to: e, .. }) => {
-                return Ok(self.refuse_deleted(record, e));
-            }
+            Some(StagedRecord { kind: RecordKind::Delete, entry, .. }) => return Ok(self.refuse_deleted(record, entry)),
+            Some(StagedRecord { entry, .. }) if same(entry) => return Ok(Some(AppendOutcome::AlreadyHeld(*entry))),
+            Some(StagedRecord { entry, .. }) => return Ok(Some(AppendOutcome::Conflict { held_crc: entry.data_crc })),
             None => {}
         }
-        if let Some(entry) = self.index.read().get(record.id)? {
+        if let Some(entry) = self.index()?.get(record.id)? {
             // Verify the copy before acknowledging it: a repair of rot must not pass for a retry (P8, P13).
             let sound = failpoint::is_active("segment.trust_duplicates") || self.verify(&entry).is_ok();
             return Ok(match (sound, same(&entry)) {
@@ -324,24 +285,15 @@ impl SegmentStore {
         let mut headers = Vec::with_capacity(run.len());
         let first = entries.len();
         for record in run {
-            let header = RecordHeader {
-                kind: record.kind,
-                id: record.id,
-                meta: record.meta,
-                sequence: writer.next_sequence,
-                data_len: record.data.len() as u32,
-                groups_len: record.groups.len() as u32,
-                data_crc: record.data_crc,
-                groups_crc: record.groups_crc,
-                synced_to: open.durable_end(),
-            };
+            let (sequence, synced_to) = (writer.next_sequence, open.durable_end());
+            let header = RecordHeader { sequence, synced_to, ..record.header };
             writer.next_sequence += 1;
             headers.push(header.encode(self.place(open.number), end));
             entries.push(entry_of(&header, open.number, end));
             assert!(
                 header.total_bytes() == record.bytes(),
                 "{}: the record was given {} bytes",
-                record.id,
+                header.id,
                 record.bytes()
             );
             end += header.total_bytes();
@@ -368,9 +320,9 @@ impl SegmentStore {
         }
         open.set_end(end);
         for (record, entry) in run.iter().zip(&entries[first..]) {
-            let last = writer.staged.last().map_or(0, |s| s.entry().sequence);
-            assert!(entry.sequence > last && entry.id == record.id, "{} is staged out of order", entry.id);
-            let staged = record.staged(*entry);
+            let last = writer.staged.last().map_or(0, |s| s.entry.sequence);
+            assert!(entry.sequence > last && entry.id == record.header.id, "{} is staged out of order", entry.id);
+            let staged = StagedRecord { kind: record.header.kind, entry: *entry, from: record.from };
             writer.staged.push(staged);
             writer.staged_ids.insert(entry.id, staged);
         }
@@ -412,7 +364,7 @@ impl SegmentStore {
             self.publish(writer, point)?;
             // Keeps the next opening's scan close to the last segment. A failed attempt is retried, and later changes
             // report it.
-            let _ = self.index.read().persist(false);
+            let _ = self.index().and_then(|index| index.persist(false));
         }
         let segment = Arc::new(self.create_segment(writer)?);
         let replaced = self.segments.write().insert(segment.number, segment.clone());

@@ -134,6 +134,33 @@ fn a_full_disk_loses_no_entry() {
     same(&flash, &memory, &mut rng);
 }
 
+/// Changes that arrive while another thread writes the pending rows are kept.
+#[test]
+fn changes_during_a_write_of_pending_rows_are_kept() {
+    let sim = SimDisk::new(2);
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let (flash, memory) = (empty(&disk, 8192), MemIndex::default());
+    let mut rng = SplitMix64::new(5);
+    let mut put = |chunks: std::ops::Range<u64>| {
+        let entries = chunks.map(|chunk| (id(chunk, 0), Some(entry(id(chunk, 0), &mut rng))));
+        let changes = Changes { entries: entries.collect(), ..Changes::default() };
+        flash.apply(&changes).unwrap();
+        memory.apply(&changes).unwrap();
+    };
+    for _ in 0..20 {
+        sim.set_capacity(10_000);
+        // So many that only some changes attempt to write what is pending.
+        (0..10).for_each(|_| put(0..6000));
+        sim.set_capacity(1 << 30);
+        std::thread::scope(|scope| {
+            let persist = scope.spawn(|| flash.persist(true).unwrap());
+            (6000..6020).for_each(|chunk| put(chunk..chunk + 1));
+            persist.join().unwrap();
+        });
+        assert_eq!(flash.list(None, usize::MAX).unwrap(), memory.list(None, usize::MAX).unwrap());
+    }
+}
+
 #[test]
 fn a_fragment_takes_about_a_byte_of_memory() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
