@@ -1,7 +1,7 @@
 //! The manifest lists the cells of the store. Each change writes it whole and renames it into place (docs/formats.md,
 //! section 5.5).
 
-use tessera_disk::record::{Field, HeaderFormat};
+use tessera_disk::record::{FILE_NUMBERS_END, Field, HeaderFormat};
 use tessera_disk::{DiskError, OpenMode, layout};
 
 use crate::cell::{StoreContext, read_exact};
@@ -77,7 +77,11 @@ impl Manifest {
         if table.len() as u64 != u64::from(cells) * ENTRY_BYTES as u64 {
             return Err(Error::damaged(file, 0, "the manifest's length does not fit its cells"));
         }
-        Ok(Manifest { next_file, flushed_seq, cells: table.chunks_exact(ENTRY_BYTES).map(Entry::take).collect() })
+        let cells: Vec<Entry> = table.chunks_exact(ENTRY_BYTES).map(Entry::take).collect();
+        if next_file >= FILE_NUMBERS_END || cells.iter().any(|cell| cell.number >= next_file) {
+            return Err(Error::damaged(file, 0, "the manifest names files that cannot exist"));
+        }
+        Ok(Manifest { next_file, flushed_seq, cells })
     }
 
     /// Replaces the manifest durably, and makes the other names in the directory durable with it.
@@ -114,6 +118,14 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         assert_eq!(Manifest::decode(&example().encode(), "m").unwrap(), example());
+    }
+
+    #[test]
+    fn file_numbers_that_cannot_exist_are_damage() {
+        let end = format(HEADER_BYTES);
+        let mut bytes = Manifest { next_file: 1, ..Manifest::default() }.encode();
+        end.put(&Header { cells: 0, next_file: u64::MAX, flushed_seq: 0 }, &mut bytes);
+        assert!(Manifest::decode(&bytes, "m").unwrap_err().is_damage());
     }
 
     #[test]

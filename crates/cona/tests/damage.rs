@@ -232,3 +232,16 @@ fn a_lost_manifest_beside_cells_is_no_empty_store() {
     let error = Store::open_on(Arc::new(disk), "", small()).unwrap_err();
     assert!(error.is_damage() && error.to_string().contains("the manifest is gone"), "{error}");
 }
+
+/// A file whose number has no successor is not a file of the store.
+#[test]
+fn the_highest_file_number_is_ignored() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
+    open(&disk, &small()).put(b"key", b"value").unwrap();
+    for name in ["ffffffffffffffff.log", "ffffffffffffffff.cell"] {
+        disk.open(name, OpenMode::Create).unwrap();
+    }
+    let store = open(&disk, &small());
+    store.flush().unwrap();
+    assert_eq!(store.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}

@@ -182,12 +182,16 @@ pub fn numbered_name(number: u64, extension: &str) -> String {
     format!("{number:016x}{extension}")
 }
 
+/// Numbers of files are below this, so that a next number always exists. No store writes so many files.
+pub const FILE_NUMBERS_END: u64 = 1 << 63;
+
 /// The number in such a file name; `None` for any other name.
 #[must_use]
 pub fn parse_numbered_name(name: &str, extension: &str) -> Option<u64> {
     let hex = name.strip_suffix(extension)?;
     let lower = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    (hex.len() == 16 && lower).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
+    let number = (hex.len() == 16 && lower).then(|| u64::from_str_radix(hex, 16).ok()).flatten();
+    number.filter(|&number| number < FILE_NUMBERS_END)
 }
 
 /// Creates file `path` of directory `dir` durably, with a header and nothing else. A file that is already there can only
@@ -251,7 +255,14 @@ mod tests {
     fn names_and_numbers() {
         assert_eq!(numbered_name(0x1f, ".seg"), "000000000000001f.seg");
         assert_eq!(parse_numbered_name("000000000000001f.seg", ".seg"), Some(0x1f));
-        for bad in ["1f.seg", "000000000000001F.seg", "000000000000001f.log", "+00000000000001f.seg"] {
+        for bad in [
+            "ffffffffffffffff.seg",
+            "8000000000000000.seg",
+            "1f.seg",
+            "000000000000001F.seg",
+            "000000000000001f.log",
+            "+00000000000001f.seg",
+        ] {
             assert_eq!(parse_numbered_name(bad, ".seg"), None);
         }
     }

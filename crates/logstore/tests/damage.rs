@@ -79,3 +79,13 @@ fn fixtures_of_version_1() {
     assert_eq!(log.entries(20, 1).unwrap()[0].bytes, b"entry 20");
     log.verify_snapshot().unwrap();
 }
+
+/// A file whose number has no successor is not a file of the log.
+#[test]
+fn the_highest_file_number_is_ignored() {
+    let disk = log_filled();
+    disk.open("log/ffffffffffffffff.log", OpenMode::Create).unwrap();
+    let (mut log, _) = LogStore::open(Arc::new(disk), LogOptions::default()).unwrap();
+    log.append(9, 0, &[LogEntry { term: 9, seq: 21, bytes: b"x" }]).unwrap();
+    assert_eq!(log.state().last_seq, 21);
+}
