@@ -44,7 +44,7 @@ mod state;
 mod stats;
 mod store;
 #[cfg(test)]
-mod trie;
+mod trie_tests;
 
 pub use backup::VerifyReport;
 pub use error::Error;
