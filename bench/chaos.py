@@ -70,10 +70,10 @@ class Clients:
         self._lock = threading.Lock()
         self._running = set()
 
-    def run(self, *words, content=None):
+    def run(self, *arguments, content=None):
         """One command: (exit code, stdout, stderr). The exit code of a killed one is negative."""
         process = subprocess.Popen(
-            [self.cluster.binary, *words], env=self.cluster.environment(), stdout=subprocess.PIPE,
+            [self.cluster.binary, *arguments], env=self.cluster.environment(), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL if content is None else subprocess.PIPE)
         with self._lock:
             self._running.add(process)

@@ -94,8 +94,8 @@ class Tessera:
         self.start()
 
     def start(self):
-        words = [self.binary, "mount", self.mount_point, "--manager", self.cluster.address]
-        self.process = procs.start(words, os.path.join(self.directory, "logs", "mount.log"))
+        command = [self.binary, "mount", self.mount_point, "--manager", self.cluster.address]
+        self.process = procs.start(command, os.path.join(self.directory, "logs", "mount.log"))
         wait_mounted(self.mount_point)
 
     def pids(self):

@@ -49,8 +49,8 @@ def sample(roles, work, directory, callers):
     recorders, files = [], {}
     for role, pids in roles.items():
         files[role] = os.path.join(directory, f"{role}.perf")
-        words = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", files[role], "-p", ",".join(map(str, pids))]
-        recorders.append(procs.start(words + (["-g"] if callers else []), os.path.join(directory, "perf.log")))
+        command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", files[role], "-p", ",".join(map(str, pids))]
+        recorders.append(procs.start(command + (["-g"] if callers else []), os.path.join(directory, "perf.log")))
     # perf reads /proc and opens an event for each thread and CPU before it samples.
     time.sleep(2)
     try:
@@ -61,10 +61,10 @@ def sample(roles, work, directory, callers):
             recorder.wait(60)
 
 
-def measured(driver, roles, words):
+def measured(driver, roles, command):
     """A command's facts, and CPU seconds by role."""
     before = {role: procs.cpu_seconds(pids) for role, pids in roles.items()}
-    facts = driver.ask(*words)
+    facts = driver.ask(*command)
     return facts, {role: procs.cpu_seconds(pids) - before[role] for role, pids in roles.items()}
 
 
@@ -73,7 +73,7 @@ def hottest(path, top):
     out = subprocess.run(["perf", "report", "-i", path, "--stdio", "--no-children", "-g", "none", "-F", "overhead,comm,sym",
                           "--percent-limit", "0.4"], capture_output=True, text=True, timeout=300).stdout
     lines = [line.split(None, 2) for line in out.splitlines() if "%" in line and not line.startswith("#")]
-    return [(float(words[0].rstrip("%")), *words[1:]) for words in lines if len(words) == 3][:top]
+    return [(float(fields[0].rstrip("%")), *fields[1:]) for fields in lines if len(fields) == 3][:top]
 
 
 def main():
@@ -89,9 +89,9 @@ def main():
         driver.ask("mkdir", "tess:/big", "redundancy=ec:4+2")
         driver.ask("mkdir", "tess:/small")
         for name in config.work or WORKS:
-            *before, last = [[str(w).format(bytes=config.size_mib << 20, files=config.files) for w in words] for words in WORKS[name]]
-            for words in before:
-                driver.ask(*words)
+            *before, last = [[str(w).format(bytes=config.size_mib << 20, files=config.files) for w in command] for command in WORKS[name]]
+            for command in before:
+                driver.ask(*command)
             roles = {"client": [driver.pid], **cluster.pids()}
             (facts, used), files = sample(roles, lambda: measured(driver, roles, last), directory, config.callers)
             amount = facts.get("bytes", 0) / 1e9 or facts.get("files", 0) / 1e3

@@ -73,9 +73,9 @@ def limit_network(mbit):
     """Limits all TCP traffic together to this many Mbit/s; the network namespace is private."""
     subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], capture_output=True)
     if mbit:
-        for words in (["qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1"],
+        for command in (["qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1"],
                       ["class", "add", "dev", "lo", "parent", "1:", "classid", "1:1", "htb", "rate", f"{mbit}mbit", "quantum", "65536"]):
-            subprocess.run(["tc", *words], check=True)
+            subprocess.run(["tc", *command], check=True)
 
 
 def plan(workload, mbit):

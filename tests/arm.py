@@ -51,15 +51,15 @@ def install():
 
 def missing():
     """A text that names what is missing; empty if nothing is."""
-    words = [f"Debian's {package}" for package in packages()]
-    return words if has_std() else [*words, f"Rust's library for {TARGET} (rustup target add {TARGET})"]
+    missing = [f"Debian's {package}" for package in packages()]
+    return missing if has_std() else [*missing, f"Rust's library for {TARGET} (rustup target add {TARGET})"]
 
 
-def cargo(*words):
+def cargo(*arguments):
     """Runs cargo for the target. Returns whether it succeeded."""
     name = TARGET.upper().replace("-", "_")
     tools = {f"CARGO_TARGET_{name}_LINKER": COMPILER, f"CARGO_TARGET_{name}_RUNNER": f"{QEMU} -L {PREFIX}"}
-    return subprocess.run(["cargo", *words], cwd=ROOT, env=os.environ | tools).returncode == 0
+    return subprocess.run(["cargo", *arguments], cwd=ROOT, env=os.environ | tools).returncode == 0
 
 
 def main():

@@ -1,6 +1,6 @@
 """Common programs on a mounted store: each does its work, and its output is compared from another mount.
 
-tests/suites.py runs them. Each takes a `Place` and returns a few words on what it did; a failure is an exception.
+tests/suites.py runs them. Each takes a `Place` and returns a short text on what it did; a failure is an exception.
 """
 
 import filecmp
@@ -34,11 +34,11 @@ class Place:
         return Place(self.here / name, self.there / name, scratch)
 
 
-def run(*words, **more):
+def run(*command, **more):
     """Runs a command that must succeed; returns its stdout."""
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", **more)
+    done = subprocess.run([str(w) for w in command], capture_output=True, text=True, errors="replace", **more)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
     return done.stdout
 
 
@@ -106,7 +106,7 @@ def git(place):
     run("git", "clone", "-q", place.there / "clone", second)
     run("git", "-C", second, "fsck", "--full", "--strict")
     if run("git", "-C", second, "status", "--porcelain") or run("git", "-C", clone, "status", "--porcelain"):
-        raise RuntimeError("git sees changes that nobody made")
+        raise RuntimeError("git reports changes in an unchanged tree")
     if not filecmp.cmp(clone / "docs" / "hints.md", second / "docs" / "hints.md", shallow=False):
         raise RuntimeError("the clones differ")
     return f"{names(second)} names cloned twice, fsck finds nothing"

@@ -68,13 +68,13 @@ def install():
 class Daemon:
     """A child process; `serves` is what it prints on stdout when it serves."""
 
-    def __init__(self, words, log, serves):
+    def __init__(self, command, log, serves):
         self.log = open(log, "ab")
-        self.process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=self.log)
+        self.process = subprocess.Popen([str(w) for w in command], stdout=subprocess.PIPE, stderr=self.log)
         for line in self.process.stdout:
             if serves in line.decode():
                 return
-        raise SystemExit(f"{' '.join(map(str, words))} did not start; its last words:\n{pathlib.Path(log).read_text()[-2000:]}")
+        raise SystemExit(f"{' '.join(map(str, command))} did not start; the end of its log:\n{pathlib.Path(log).read_text()[-2000:]}")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ def pjdfstest(mount, scratch):
     run = subprocess.run([TOOLS / "bin" / "pjdfstest", "-c", config, "-p", here], capture_output=True, text=True)
     summary = re.search(r"Summary: (\d+) failed, (\d+) skipped, (\d+) passed", run.stdout)
     if not summary:
-        raise SystemExit(f"pjdfstest said no summary:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+        raise SystemExit(f"pjdfstest printed no summary:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
     failed, skipped, passed = map(int, summary.groups())
     for line in run.stdout.splitlines():
         if "FAILED" in line:
@@ -124,14 +124,14 @@ def fsx(mount, scratch, operations, files, mode=None, shape="small"):
         os.setxattr(place, "user.tessera.write-mode", mode.encode())
     started, before, runs = time.monotonic(), spool(mount) if mode else {}, []
     for seed in range(1, files + 1):
-        words = [TOOLS / "bin" / "fsx", "-f", fsx_config(scratch, shape), "-N", operations // files, "-S", seed, "-P", scratch, place / f"fsx{seed}"]
-        runs.append((seed, subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
+        command = [TOOLS / "bin" / "fsx", "-f", fsx_config(scratch, shape), "-N", operations // files, "-S", seed, "-P", scratch, place / f"fsx{seed}"]
+        runs.append((seed, subprocess.Popen([str(w) for w in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
     good = True
     for seed, run in runs:
-        said, _ = run.communicate()
-        if run.returncode != 0 or "A-OK" not in said:
+        output, _ = run.communicate()
+        if run.returncode != 0 or "A-OK" not in output:
             good = False
-            print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
+            print(f"fsx: seed {seed} failed:\n{output[-3000:]}")
     deadline = time.monotonic() + 60
     while mode and spool(mount)["waiting_files"] and time.monotonic() < deadline:
         time.sleep(0.05)  # The file closed last is pushed after that.
@@ -223,9 +223,9 @@ def main():
     try:
         manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
         places = [(mount, "mount.log"), (second, "mount2.log")]
-        words = lambda at: [args.binary, "mount", at, "--manager", manager, "--spool", scratch / f"{at.name}.spool"]
+        command = lambda at: [args.binary, "mount", at, "--manager", manager, "--spool", scratch / f"{at.name}.spool"]
         small = ["--spool-size", SMALL_SPOOL]
-        mounts = [Daemon(words(at) + (small if at == second else []), scratch / log, "mounted") for at, log in places]
+        mounts = [Daemon(command(at) + (small if at == second else []), scratch / log, "mounted") for at, log in places]
         try:
             good = run_suites(args, mount, second, scratch)
         finally:

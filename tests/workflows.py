@@ -36,8 +36,8 @@ def arithmetic():
 
 def pipeline(binary, hosts):
     """Runs the pipeline in three ways; returns whether hints saved what they should."""
-    words = [sys.executable, EXAMPLES / "run.py", "pipeline", "--binary", binary, "--hosts", hosts, "--size", 1, "--json"]
-    run = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    command = [sys.executable, EXAMPLES / "run.py", "pipeline", "--binary", binary, "--hosts", hosts, "--size", 1, "--json"]
+    run = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if run.returncode:
         print(run.stderr[-4000:])
         return run.returncode

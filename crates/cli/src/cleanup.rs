@@ -18,13 +18,13 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Registers `client`: an interrupt ends its sessions.
-pub fn give_up(client: &Client) {
+pub fn register_client(client: &Client) {
     *CLIENT.lock() = Some(client.clone());
     start();
 }
 
 /// Registers `file`: an interrupt removes it.
-pub fn watch(file: &Path) {
+pub fn register_file(file: &Path) {
     start();
     FILES.lock().push(file.to_path_buf());
 }
@@ -59,6 +59,6 @@ fn start() {
 }
 
 /// Unregisters `file`: it is complete and stays.
-pub fn forget(file: &Path) {
+pub fn unregister_file(file: &Path) {
     FILES.lock().retain(|f| f != file);
 }

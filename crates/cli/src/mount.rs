@@ -17,7 +17,7 @@ use tessera_fuse::{Mount, MountError, MountMetrics, Options};
 use tessera_wire::meta::DeviceWork;
 
 /// Interval of the check whether the mount still exists.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Mounts, serves, unmounts.
 ///
@@ -45,7 +45,7 @@ pub fn run(args: MountArgs) -> Outcome {
         false => out.line(format!("tess:/ is mounted at {shown}; Ctrl-C or `umount {shown}` ends it"))?,
     }
     while !mount.is_over() {
-        match events.receiver().recv_timeout(LOOK_EVERY) {
+        match events.receiver().recv_timeout(CHECK_EVERY) {
             Ok(Event::Stop(_)) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Child) | Err(RecvTimeoutError::Timeout) => {}
         }

@@ -91,8 +91,8 @@ impl Store {
     }
 
     /// If this command is interrupted, it tells the manager that its sessions have ended.
-    pub fn give_up_when_interrupted(&self) {
-        crate::cleanup::give_up(&self.client);
+    pub fn end_sessions_on_interrupt(&self) {
+        crate::cleanup::register_client(&self.client);
     }
 
     /// The inode at a path.

@@ -3,6 +3,7 @@
 //! Sources: stdchk (dissertation, chapter 3): lifetimes of checkpoint directories, and its naming convention `A.Ni.Tj`,
 //! the image of process i of application A at time step j.
 
+use crate::size::parse_digits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -68,13 +69,10 @@ impl fmt::Display for Lifetime {
 
 fn seconds(text: &str) -> Result<u64, String> {
     let why = || format!("{text:?} is not a duration from 1s to 10000d; write 90s, 10m, 12h or 7d");
-    let unit = UNITS.into_iter().find(|(unit, _)| text.ends_with(*unit)).ok_or_else(why)?;
-    let digits = &text[..text.len() - 1];
-    let number: u64 = match !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-        true => digits.parse().map_err(|_| why())?,
-        false => return Err(why()),
-    };
-    number.checked_mul(unit.1).filter(|s| (1..=MAX_PURGE_S).contains(s)).ok_or_else(why)
+    let (number, unit_s) =
+        UNITS.into_iter().find_map(|(unit, unit_s)| Some((text.strip_suffix(unit)?, unit_s))).ok_or_else(why)?;
+    let seconds = parse_digits(number).and_then(|number| number.checked_mul(unit_s));
+    seconds.filter(|s| (1..=MAX_PURGE_S).contains(s)).ok_or_else(why)
 }
 
 /// The name of a checkpoint image: `A.Ni.Tj`.
@@ -101,8 +99,7 @@ impl<'a> StepName<'a> {
 fn numbered<'a>(text: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], u64)> {
     let at = text.windows(mark.len()).rposition(|window| window == mark)?;
     let digits = std::str::from_utf8(&text[at + mark.len()..]).ok()?;
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    Some((&text[..at], digits.parse().ok().filter(|_| plain)?))
+    Some((&text[..at], parse_digits(digits)?))
 }
 
 /// Takes the committed images (process, step) of one application in one directory. Returns the first time step to keep

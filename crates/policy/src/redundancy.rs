@@ -208,10 +208,6 @@ fn code_size(text: &str) -> Result<(u32, u32), RedundancyError> {
     }
 }
 
-/// Parses digits only: no sign, no spaces.
 fn number(text: &str) -> Result<u64, RedundancyError> {
-    match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        true => text.parse().map_err(|_| RedundancyError::Form),
-        false => Err(RedundancyError::Form),
-    }
+    crate::size::parse_digits(text).ok_or(RedundancyError::Form)
 }

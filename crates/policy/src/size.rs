@@ -22,11 +22,12 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let shift =
         UNITS.iter().find(|(unit, _)| short.ends_with([*unit, unit.to_ascii_lowercase()])).map(|(_, shift)| *shift);
     let digits = if shift.is_some() { &short[..short.len() - 1] } else { text };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(error());
-    }
-    let number: u64 = digits.parse().map_err(|_| error())?;
-    number.checked_mul(1 << shift.unwrap_or(0)).ok_or_else(error)
+    parse_digits(digits).and_then(|number| number.checked_mul(1 << shift.unwrap_or(0))).ok_or_else(error)
+}
+
+/// Parses digits only: no sign, no spaces.
+pub(crate) fn parse_digits(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// The shortest exact form.
@@ -46,10 +47,8 @@ pub fn human_size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    match unit == 0 || value >= 99.95 {
-        true => format!("{value:.0} {}", UNITS[unit]),
-        false => format!("{value:.1} {}", UNITS[unit]),
-    }
+    let decimals = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+    format!("{value:.decimals$} {}", UNITS[unit])
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use tessera_accel::{Accelerated, Spec};
 use tessera_hashgpu::samples;
 
 /// Minimum time of a measurement.
-const ENOUGH: Duration = Duration::from_millis(300);
+const MIN_TIME: Duration = Duration::from_millis(300);
 /// Minimum time where figures have no meaning.
-const ENOUGH_FOR_TESTS: Duration = Duration::from_millis(5);
+const MIN_TIME_FOR_TESTS: Duration = Duration::from_millis(5);
 /// Jobs in flight at once.
 const AT_ONCE: usize = 8;
 
@@ -31,7 +31,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 }
 
 /// One job of each primitive that calibration measures, with about `bytes` of input.
-fn everything(bytes: usize) -> Outcome<Vec<Work>> {
+fn samples_of(bytes: usize) -> Outcome<Vec<Work>> {
     let all = samples(bytes);
     match all.len() == samples(1 << 20).len() {
         true => Ok(all.into_iter().map(|sample| Work { is_sample: true, ..Work::of(sample) }).collect()),
@@ -83,9 +83,9 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 /// Minimum time of a measurement on this device.
-pub fn enough(on: &Accelerated) -> Duration {
+pub fn min_time(on: &Accelerated) -> Duration {
     let for_tests = on.runtime().devices().iter().any(|d| d.is_for_tests);
-    if for_tests { ENOUGH_FOR_TESTS } else { ENOUGH }
+    if for_tests { MIN_TIME_FOR_TESTS } else { MIN_TIME }
 }
 
 /// The rate of jobs, several at once. `None` if a device was asked and the CPU did any of them: that rate is not the
@@ -106,9 +106,9 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
         Some(input) => Ok(input),
         None => on.runtime().buffer(work.operation.input_bytes()).map_err(failed),
     };
-    let enough = enough(on);
+    let min_time = min_time(on);
     let (start, mut jobs, mut waiting) = (Instant::now(), 0u64, VecDeque::new());
-    while start.elapsed() < enough || jobs < 2 {
+    while start.elapsed() < min_time || jobs < 2 {
         while waiting.len() < AT_ONCE {
             waiting.push_back(submit(next(&mut inputs)?)?);
         }
@@ -146,27 +146,27 @@ fn compare(args: &BenchArgs, out: Out) -> Outcome {
     };
     let headings = ["primitive", "bytes a job", "cpu GB/s", device, roof, resident, roof, "with auto"];
     let mut table = Table::new("lrrrrrrl", &headings);
-    for work in everything(args.size)? {
+    for work in samples_of(args.size)? {
         let (name, bytes) = (work.operation.primitive(), work.operation.input_bytes());
         let rate = |target| -> Outcome<Option<f64>> {
             Ok(measure(&on, &work, target)?.map(|done| done.per_second * bytes as f64))
         };
         let cpu = rate(Target::Cpu)?;
-        let (device, beside) = match &roofs {
-            None => (None, roofs::Beside::default()),
-            Some(roofs) => (rate(Target::AnyDevice)?, roofs.beside(&on, &work)?),
+        let (device, bounds) = match &roofs {
+            None => (None, roofs::Bounds::default()),
+            Some(roofs) => (rate(Target::AnyDevice)?, roofs.bounds(&on, &work)?),
         };
         let decision = on.runtime().explain(name, bytes).to_string();
         if out.json {
             let device_name: Vec<String> = devices.iter().map(|d| d.name.to_string()).collect();
             out.document(&json!({
                 "primitive": name, "bytes": bytes, "cpu_bytes_per_s": cpu, "device": device_name,
-                "device_bytes_per_s": device, "device_roof_bytes_per_s": beside.roof, "resident_bytes_per_s": beside.resident,
-                "resident_roof_bytes_per_s": beside.resident_roof, "emulated": emulated, "auto": decision,
+                "device_bytes_per_s": device, "device_roof_bytes_per_s": bounds.roof, "resident_bytes_per_s": bounds.resident,
+                "resident_roof_bytes_per_s": bounds.resident_roof, "emulated": emulated, "auto": decision,
             }))?;
         }
         let [cpu, device, roof, resident, resident_roof] =
-            [cpu, device, beside.roof, beside.resident, beside.resident_roof]
+            [cpu, device, bounds.roof, bounds.resident, bounds.resident_roof]
                 .map(|r| r.map(gigabytes).unwrap_or_default());
         let bytes = units::count(bytes as u64);
         table.row([name.into(), bytes, cpu, device, roof, resident, resident_roof, decision]);
@@ -204,7 +204,7 @@ fn ablate(args: &BenchArgs, out: Out) -> Outcome {
     let target = if args.on.device == Spec::Cpu { Target::Cpu } else { Target::AnyDevice };
     for (name, options, device) in variants(&args.on) {
         let on = open_with(&OnDevice { device, ..args.on }, options)?;
-        let work = Work { fresh_buffers: true, ..everything(args.size)?.swap_remove(0) };
+        let work = Work { fresh_buffers: true, ..samples_of(args.size)?.swap_remove(0) };
         let Some(Measured { per_second, jobs }) = measure(&on, &work, target)? else {
             return Err(failed("the device did not do its jobs; the CPU's speed is not its own"));
         };
@@ -267,6 +267,6 @@ mod tests {
         let faults = faults(&on).concat();
         assert!(faults.contains("broken:0: open: as planned") && faults.contains("the CPU"), "{faults}");
         let roofs = Roofs::measured(&on, 64, false).unwrap();
-        assert!(roofs.beside(&on, &transfer).unwrap().resident.is_none());
+        assert!(roofs.bounds(&on, &transfer).unwrap().resident.is_none());
     }
 }

@@ -22,7 +22,7 @@ const LANES: usize = 64;
 const MOST_AT_ONCE: usize = 32;
 
 /// Jobs in flight, whose results come in their order: enough jobs to keep every thread busy.
-pub struct InOrder<'a, T> {
+pub struct JobQueue<'a, T> {
     device: &'a Accelerated,
     at_once: usize,
     running: VecDeque<(Job, Reader<T>)>,
@@ -31,11 +31,11 @@ pub struct InOrder<'a, T> {
 
 type Reader<T> = Box<dyn FnOnce(&[u8]) -> T>;
 
-impl<'a, T> InOrder<'a, T> {
-    pub fn new(device: &'a Accelerated) -> InOrder<'a, T> {
+impl<'a, T> JobQueue<'a, T> {
+    pub fn new(device: &'a Accelerated) -> JobQueue<'a, T> {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let at_once = (threads + 2).min(MOST_AT_ONCE);
-        InOrder { device, at_once, running: VecDeque::new(), results: Vec::new() }
+        JobQueue { device, at_once, running: VecDeque::new(), results: Vec::new() }
     }
 
     /// A buffer for a job's input.
@@ -100,7 +100,7 @@ impl<'a, T> InOrder<'a, T> {
 pub fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Result<Vec<Digest>, RunError> {
     // BLAKE3 fills its lanes with one buffer.
     let least = if function == Function::Blake3 { 1 } else { LANES };
-    let (mut line, mut rest) = (InOrder::new(device), buffers);
+    let (mut queue, mut rest) = (JobQueue::new(device), buffers);
     while !rest.is_empty() {
         let mut bytes = 0;
         let fits = |buffer: &&&[u8]| {
@@ -108,28 +108,28 @@ pub fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> R
             bytes <= PART_BYTES
         };
         let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(least).min(rest.len()));
-        start_batch(&mut line, function, now)?;
+        start_batch(&mut queue, function, now)?;
         rest = later;
     }
-    Ok(line.finish()?.concat())
+    Ok(queue.finish()?.concat())
 }
 
 /// Starts one job for all these buffers.
-fn start_batch(line: &mut InOrder<'_, Vec<Digest>>, function: Function, buffers: &[&[u8]]) -> Result<(), RunError> {
+fn start_batch(queue: &mut JobQueue<'_, Vec<Digest>>, function: Function, buffers: &[&[u8]]) -> Result<(), RunError> {
     let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
     if let Some(batch) = DigestBatch::new(function, &lens) {
-        let mut input = line.buffer(batch.input_bytes())?;
+        let mut input = queue.buffer(batch.input_bytes())?;
         buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, &mut input));
-        return line.start(&batch.clone(), input, move |output| batch.read(output));
+        return queue.start(&batch.clone(), input, move |output| batch.read(output));
     }
     match HashBatch::names(&lens).filter(|_| function == Function::Blake3) {
         Some(batch) => {
-            let mut input = line.buffer(batch.input_bytes())?;
+            let mut input = queue.buffer(batch.input_bytes())?;
             buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, &mut input));
             let read = move |names: Vec<hash::Hash>| names.into_iter().map(Digest::from).collect();
-            line.start(&batch.clone(), input, move |output| read(batch.read_names(output)))
+            queue.start(&batch.clone(), input, move |output| read(batch.read_names(output)))
         }
-        None => line.add(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
+        None => queue.add(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
     }
 }
 
@@ -159,11 +159,11 @@ pub fn blake3_by_parts(
     path: &Path,
 ) -> Outcome<(u64, Digest)> {
     let mut source = before.chain(file);
-    let (mut line, mut total) = (InOrder::new(device), 0u64);
+    let (mut queue, mut total) = (JobQueue::new(device), 0u64);
     // A value per part: 16 MB per terabyte.
     let mut values: Vec<[u8; HASH_BYTES]> = Vec::new();
     loop {
-        let mut input = line.buffer(part_bytes)?;
+        let mut input = queue.buffer(part_bytes)?;
         let len = fill(&mut source, &mut input).at(path)?;
         if len == 0 {
             break;
@@ -174,18 +174,18 @@ pub fn blake3_by_parts(
                 let end = part.input_bytes();
                 input[len..end].fill(0);
                 input.resize(end).map_err(|e| RunError::Job(e.into()))?;
-                line.start(&part.clone(), input, move |output| hash::join(&part.read_part(output)))?;
+                queue.start(&part.clone(), input, move |output| hash::join(&part.read_part(output)))?;
             }
             // Beyond the range of the device's counters.
-            None => line.add(hash::join(&hash::group_values(first_group, &input[..len])))?,
+            None => queue.add(hash::join(&hash::group_values(first_group, &input[..len])))?,
         }
-        values.extend(line.take().into_iter().flatten());
+        values.extend(queue.take().into_iter().flatten());
         total += len as u64;
         if len < part_bytes {
             break;
         }
     }
-    values.extend(line.finish()?.into_iter().flatten());
+    values.extend(queue.finish()?.into_iter().flatten());
     let name = hash::join_to_name(&values).unwrap_or_default();
     Ok((total, Digest::from(name)))
 }
@@ -196,7 +196,7 @@ pub fn blake3_by_parts(
 /// The file cannot be read, or a job fails.
 pub fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
     let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
-    let (mut line, mut piece) = (InOrder::new(device), Vec::new());
+    let (mut queue, mut piece) = (JobQueue::new(device), Vec::new());
     let several = segment.saturating_mul(LANES).clamp(PART_BYTES, PIECE_BYTES) / segment * segment;
     if segment > PIECE_BYTES {
         while let Some((len, digest)) = long_segment(function, segment, &mut file, path)? {
@@ -207,11 +207,11 @@ pub fn segmented(device: &Accelerated, function: Function, segment: usize, path:
     }
     while read_more(&mut file, path, several, &mut piece)? > 0 {
         bytes += piece.len() as u64;
-        start_batch(&mut line, function, &piece.chunks(segment).collect::<Vec<_>>())?;
-        line.take().iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
+        start_batch(&mut queue, function, &piece.chunks(segment).collect::<Vec<_>>())?;
+        queue.take().iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
         piece.clear();
     }
-    line.finish()?.iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
+    queue.finish()?.iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
     Ok((bytes, all.finish()))
 }
 
@@ -328,11 +328,11 @@ mod tests {
     #[test]
     fn two_jobs_run_side_by_side() {
         let cpu = device(Spec::Cpu, 2);
-        let (mut line, meeting) = (InOrder::new(&cpu), Meeting(Arc::default()));
+        let (mut queue, meeting) = (JobQueue::new(&cpu), Meeting(Arc::default()));
         for _ in 0..2 {
-            let input = line.buffer(1).unwrap();
-            line.start(&meeting, input, |output| output[0]).unwrap();
+            let input = queue.buffer(1).unwrap();
+            queue.start(&meeting, input, |output| output[0]).unwrap();
         }
-        assert_eq!(line.finish().unwrap(), [1, 1]);
+        assert_eq!(queue.finish().unwrap(), [1, 1]);
     }
 }

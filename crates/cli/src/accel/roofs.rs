@@ -1,7 +1,7 @@
 //! Upper bounds for a device's figures, measured in the same run: transfers alone for data that comes from the host and
 //! returns there, copies inside the device for resident data. Multiplications and hashes may limit a device further.
 
-use super::bench::{Work, enough, failed, gigabytes, measure};
+use super::bench::{Work, failed, gigabytes, measure, min_time};
 use crate::exit::Outcome;
 use crate::term::Out;
 use serde_json::json;
@@ -31,7 +31,7 @@ pub struct Roofs {
 
 /// The bounds shown with a figure, in bytes of input per second.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside {
+pub struct Bounds {
     /// Rate of transfers alone of the same bytes.
     pub roof: Option<f64>,
     /// Rate of the kernels on resident data.
@@ -59,11 +59,11 @@ impl Roofs {
     ///
     /// # Errors
     /// A job is refused or fails.
-    pub fn beside(&self, on: &Accelerated, work: &Work) -> Outcome<Beside> {
+    pub fn bounds(&self, on: &Accelerated, work: &Work) -> Outcome<Bounds> {
         let read = work.operation.input_bytes() as f64;
         let written = work.operation.output_bytes() as f64;
         let transfer = Work::of(Arc::new(Transfer::of(work.operation.as_ref())));
-        Ok(Beside {
+        Ok(Bounds {
             roof: measure(on, &transfer, Target::AnyDevice)?.map(|done| done.per_second * read),
             resident: on_resident(on, work, self.emulated)?,
             resident_roof: self.memory.map(|memory| memory * read / (read + written).max(1.0)),
@@ -112,9 +112,9 @@ fn on_resident(on: &Accelerated, work: &Work, emulated: bool) -> Outcome<Option<
     if !run(1)? {
         return Ok(None);
     }
-    let enough = enough(on);
+    let min_time = min_time(on);
     let (start, mut done) = (Instant::now(), 0);
-    while done == 0 || start.elapsed() < enough {
+    while done == 0 || start.elapsed() < min_time {
         if !run(jobs)? {
             return Ok(None);
         }

@@ -15,21 +15,6 @@ use tessera_node::NodeOptions;
 /// Values of the `[tuning]` table, by knob.
 pub type Tuning = BTreeMap<String, toml::Value>;
 
-/// Keys of both daemons.
-#[derive(Debug, Default, Clone)]
-pub struct Shared {
-    /// Address of `/metrics`.
-    pub metrics: Option<String>,
-    /// Format of the log.
-    pub log_format: Option<LogFormat>,
-    /// Log level or filter directives.
-    pub log_level: Option<String>,
-    /// Announce the addresses as JSON.
-    pub announce: bool,
-    /// Stop when stdin ends.
-    pub follow_stdin: bool,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ManagerFile {
@@ -78,8 +63,8 @@ pub struct ManagerSettings {
     pub restore_from: Vec<Endpoint>,
     /// Restore even if some of these nodes do not answer.
     pub without_missing: bool,
-    /// Keys of both daemons.
-    pub shared: Shared,
+    /// Flags of both daemons, with the keys of the file where a flag is missing.
+    pub flags: DaemonFlags,
     /// Knobs.
     pub core: tessera_manager::config::Config,
 }
@@ -92,8 +77,8 @@ pub struct NodeSettings {
     pub device: Spec,
     /// Limit for each disk, in bytes.
     pub capacity_bytes: Option<u64>,
-    /// Keys of both daemons.
-    pub shared: Shared,
+    /// Flags of both daemons, with the keys of the file where a flag is missing.
+    pub flags: DaemonFlags,
     /// The node's options, still without open disks.
     pub options: NodeOptions,
 }
@@ -105,21 +90,21 @@ impl ManagerSettings {
     /// A key or value that is unknown, malformed or missing, or a file that cannot be read.
     pub fn new(args: ManagerArgs) -> Outcome<Self> {
         let (file, base): (ManagerFile, _) = load(&args.flags)?;
-        let dir = args.dir.or(file.dir.map(|d| base.join(d))).ok_or_else(|| {
-            Failure::usage(
-                "tessera manager: no directory for the database; give --dir DIR, or dir in the configuration",
-            )
-        })?;
+        let Some(dir) = args.dir.or(file.dir.map(|d| base.join(d))) else {
+            bail!(
+                Exit::Usage,
+                "tessera manager: no directory for the database; give --dir DIR, or dir in the configuration"
+            );
+        };
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
         let mut core = tessera_manager::config::Config::default();
         apply(&mut [&mut core], &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
+            let (out, lease) = (core.out_after_ms, core.node_lease_ms);
             bail!(
                 Exit::Usage,
-                "tuning: out_after_ms ({}) must exceed node_lease_ms ({}), or a node that was given up could still acknowledge",
-                core.out_after_ms,
-                core.node_lease_ms
+                "tuning: out_after_ms ({out}) must exceed node_lease_ms ({lease}), or a node that is out could still acknowledge"
             );
         }
         Ok(ManagerSettings {
@@ -127,7 +112,7 @@ impl ManagerSettings {
             listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
             restore_from: args.from.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
             without_missing: args.without_missing,
-            shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
+            flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             core,
         })
     }
@@ -163,7 +148,7 @@ impl NodeSettings {
             disks,
             capacity_bytes: args.capacity.or(capacity),
             device: args.device.or(device).unwrap_or(Spec::Cpu),
-            shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
+            flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             options: NodeOptions {
                 advertise: args.advertise.or(file.advertise),
                 unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
@@ -175,14 +160,15 @@ impl NodeSettings {
     }
 }
 
-fn shared(flags: DaemonFlags, metrics: Option<String>, format: Option<LogFormat>, level: Option<String>) -> Shared {
-    Shared {
-        metrics: flags.metrics.or(metrics),
-        log_format: flags.log_format.or(format),
-        log_level: flags.log_level.or(level),
-        announce: flags.announce,
-        follow_stdin: flags.follow_stdin,
-    }
+/// The flags, with the keys of the file where a flag is missing.
+fn merged(
+    flags: DaemonFlags,
+    metrics: Option<String>,
+    format: Option<LogFormat>,
+    level: Option<String>,
+) -> DaemonFlags {
+    let (metrics, log_format) = (flags.metrics.or(metrics), flags.log_format.or(format));
+    DaemonFlags { metrics, log_format, log_level: flags.log_level.or(level), ..flags }
 }
 
 /// Parses an address.

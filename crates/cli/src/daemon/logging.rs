@@ -1,7 +1,6 @@
 //! The log: structured, on stderr, as text or JSON lines.
 
-use crate::args::LogFormat;
-use crate::daemon::config::Shared;
+use crate::args::{DaemonFlags, LogFormat};
 use crate::exit::{Exit, Outcome, failure};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
@@ -13,8 +12,8 @@ pub const DEFAULT_LEVEL: &str = "info";
 ///
 /// # Errors
 /// The level is not valid.
-pub fn start(shared: &Shared) -> Outcome {
-    start_at(shared.log_level.as_deref().unwrap_or(DEFAULT_LEVEL), shared.log_format.unwrap_or(LogFormat::Text))
+pub fn start(flags: &DaemonFlags) -> Outcome {
+    start_at(flags.log_level.as_deref().unwrap_or(DEFAULT_LEVEL), flags.log_format.unwrap_or(LogFormat::Text))
 }
 
 /// Starts the log of a command: by `TESSERA_LOG`, or else, for people, warnings as text.

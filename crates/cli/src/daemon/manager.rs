@@ -24,7 +24,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// The configuration is not valid, the manager cannot start, or it ended by itself.
 pub fn run(args: ManagerArgs) -> Outcome {
     let settings = ManagerSettings::new(args)?;
-    let (daemon, events) = Daemon::prepare(&settings.shared, |manager: &ManagerServer| families(&manager.metrics()))?;
+    let (daemon, events) = Daemon::prepare(&settings.flags, |manager: &ManagerServer| families(&manager.metrics()))?;
     let started = start(&settings)?;
     let listen = started.endpoints().to_vec();
     let addresses: Vec<String> = listen.iter().map(Endpoint::to_string).collect();

@@ -13,9 +13,9 @@ pub mod metrics;
 pub mod node;
 pub mod signals;
 
+use crate::args::DaemonFlags;
 use crate::exit::Outcome;
 use announce::Announcement;
-use config::Shared;
 use metrics::Family;
 use parking_lot::Mutex;
 use signals::Events;
@@ -31,17 +31,17 @@ struct Daemon<S> {
 
 impl<S: Send + 'static> Daemon<S> {
     /// Starts the log, the signals and `/metrics`, before the server exists.
-    fn prepare(shared: &Shared, families: fn(&S) -> Vec<Family>) -> Outcome<(Self, Events)> {
-        logging::start(shared)?;
+    fn prepare(flags: &DaemonFlags, families: fn(&S) -> Vec<Family>) -> Outcome<(Self, Events)> {
+        logging::start(flags)?;
         let events = Events::listen(false)?;
-        if shared.follow_stdin {
+        if flags.follow_stdin {
             events.follow_stdin()?;
         }
         let server: Arc<Mutex<Option<S>>> = Arc::default();
         let measured = server.clone();
         let snapshot = Box::new(move || measured.lock().as_ref().map(families).unwrap_or_default());
-        let metrics = shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
-        Ok((Daemon { server, metrics, announces: shared.announce }, events))
+        let metrics = flags.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
+        Ok((Daemon { server, metrics, announces: flags.announce }, events))
     }
 
     fn metrics_address(&self) -> Option<String> {

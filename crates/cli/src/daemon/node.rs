@@ -20,7 +20,7 @@ use tessera_wire::Code;
 /// The configuration is not valid, a disk cannot be opened, or the cluster rejected the node.
 pub fn run(args: NodeRunArgs) -> Outcome {
     let mut settings = NodeSettings::new(args)?;
-    let (daemon, events) = Daemon::prepare(&settings.shared, |node: &NodeServer| families(&node.metrics()))?;
+    let (daemon, events) = Daemon::prepare(&settings.flags, |node: &NodeServer| families(&node.metrics()))?;
     tessera_accel::use_device(settings.device, Default::default())?;
     settings.options.metrics_address = daemon.metrics_address().unwrap_or_default();
     settings.options.disks =

@@ -1,12 +1,12 @@
 //! `tessera demo` shows the promises on a scratch store whose daemons are really killed.
 //!
-//! [`story`] runs the steps; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
+//! [`steps`] runs the steps; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
 //! [`data`] generates files when PATH is not given.
 
 mod compare;
 mod data;
 mod edits;
-mod story;
+mod steps;
 
 use crate::args::DemoArgs;
 use crate::daemon::signals::Events;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Nodes of the scratch store: `ec:4+2` can lose two and rebuild on the remaining six.
 const NODES: u32 = 8;
 /// Knobs that make the scratch store notice losses in seconds instead of minutes.
-const HASTE: &[&str] =
+const FAST_FAILURE_DETECTION: &[&str] =
     &["heartbeat_ms=200", "node_lease_ms=1500", "down_after_ms=2000", "out_after_ms=4000", "lease_entry_ms=500"];
 
 /// `tessera demo`.
@@ -44,12 +44,12 @@ pub fn run(args: DemoArgs) -> Outcome {
         nodes: NODES,
         disks: 1,
         listen: "127.0.0.1:0".into(),
-        manager_args: set(HASTE),
+        manager_args: set(FAST_FAILURE_DETECTION),
         node_args: set(&["reserve_bytes=0"]),
         restore: false,
     };
     let mut cluster = Cluster::new(directory, shape);
-    let outcome = story::tell(&mut cluster, &source, &events, out);
+    let outcome = steps::run(&mut cluster, &source, &events, out);
     let stopped = cluster.stop(out);
     drop(cluster);
     if args.keep {

@@ -35,7 +35,7 @@ pub fn get(args: GetArgs) -> Outcome {
     let (sources, target) = split(&args.paths)?;
     let sources = store_paths(sources)?;
     let store = Store::connect(&args.common)?;
-    store.give_up_when_interrupted();
+    store.end_sessions_on_interrupt();
     if target.as_bytes() == b"-" {
         return to_stdout(&store, &sources, args.version, None, out);
     }

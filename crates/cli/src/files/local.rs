@@ -169,7 +169,7 @@ impl PartialFile {
             .permissions(Permissions::from_mode(0o666)) // The system applies the umask.
             .tempfile_in(target.parent().unwrap_or(Path::new("")))
             .at(&target)?;
-        crate::cleanup::watch(file.path());
+        crate::cleanup::register_file(file.path());
         Ok(PartialFile { file, target })
     }
 
@@ -199,7 +199,7 @@ impl PartialFile {
     pub fn place(self) -> Outcome {
         let temporary = self.path().to_path_buf();
         self.file.persist(&self.target).map_err(|e| e.error).at(&self.target)?;
-        crate::cleanup::forget(&temporary);
+        crate::cleanup::unregister_file(&temporary);
         Ok(())
     }
 }

@@ -64,7 +64,7 @@ pub fn put(args: PutArgs) -> Outcome {
         bail!(Exit::Usage, "--if-version is for one file");
     }
     let store = Store::connect(&args.common)?;
-    store.give_up_when_interrupted();
+    store.end_sessions_on_interrupt();
     let target = Target::in_store(&store, target, sources.len())?;
     if sources.iter().any(|s| s.as_bytes() == b"-") {
         return put_stdin(&store, &target, sources, &condition, out);

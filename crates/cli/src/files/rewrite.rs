@@ -21,7 +21,7 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
     let out = args.on.common.output;
     let paths = store_paths(&args.on.paths)?;
     let store = Store::connect(&args.on.common)?;
-    store.give_up_when_interrupted();
+    store.end_sessions_on_interrupt();
     let mut files: Vec<Item> = Vec::new();
     for path in &paths {
         files.extend(files_at(&store, path, args.recursive)?);

@@ -24,10 +24,10 @@ pub fn ls(args: LsArgs) -> Outcome {
     let ran = pool::each(out, &paths, |path| {
         let item = store.item(path)?;
         if item.kind() != InodeKind::Directory {
-            return print(out, &[item], args.long, &shown(path));
+            return print(out, &[item], args.long, &path_text(path));
         }
         if paths.len() > 1 && !args.recursive && !out.json {
-            out.line(format!("{}:", shown(path)))?;
+            out.line(format!("{}:", path_text(path)))?;
         }
         directory(&store, out, path, &args)
     });
@@ -40,7 +40,7 @@ fn directory(store: &Store, out: Out, path: &StorePath, args: &LsArgs) -> Outcom
     while let Some(path) = todo.pop() {
         let items = store.items(&path)?;
         if args.recursive && !out.json {
-            out.line(format!("{}:", shown(&path)))?;
+            out.line(format!("{}:", path_text(&path)))?;
         }
         if args.recursive {
             let below = items.iter().filter(|i| i.kind() == InodeKind::Directory).rev();
@@ -54,7 +54,7 @@ fn directory(store: &Store, out: Out, path: &StorePath, args: &LsArgs) -> Outcom
     Ok(())
 }
 
-fn shown(path: &StorePath) -> String {
+fn path_text(path: &StorePath) -> String {
     let names = path.components().iter().map(|n| name_text(n)).collect::<Vec<_>>();
     format!("{}/{}", tessera_client::path::SCHEME, names.join("/"))
 }
@@ -150,7 +150,7 @@ pub fn stat(args: StatArgs) -> Outcome {
 
 fn describe(out: Out, item: &Item, hints: &[(String, String)]) -> Outcome {
     let row = |name: &str, value: String| out.line(format!("{name:<10} {value}"));
-    row("path", shown(&item.path))?;
+    row("path", path_text(&item.path))?;
     row("kind", kind_name(item.kind()))?;
     if item.kind() == InodeKind::Symlink {
         row("target", name_text(&item.symlink_target))?;

@@ -5,6 +5,7 @@ use super::{Out, units};
 use crate::exit::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// Interval of the plain lines.
@@ -20,7 +21,7 @@ pub struct Progress {
 
 impl Progress {
     /// Progress in bytes towards `total_bytes`, if known.
-    pub fn bytes(out: Out, verb: &'static str, total_bytes: Option<u64>) -> Self {
+    pub fn bytes(out: Out, verb: impl Into<Cow<'static, str>>, total_bytes: Option<u64>) -> Self {
         let template = match total_bytes {
             Some(_) => "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
             None => "{prefix} {spinner} {binary_bytes}  {binary_bytes_per_sec}",
@@ -30,11 +31,11 @@ impl Progress {
     }
 
     /// Progress in items towards a total that [`Progress::set`] sets.
-    pub fn items(out: Out, verb: &'static str) -> Self {
+    pub fn items(out: Out, verb: impl Into<Cow<'static, str>>) -> Self {
         Self::new(out, verb, Some(0), "{prefix} {wide_bar} {human_pos} of {human_len} {msg}  {eta} left")
     }
 
-    fn new(out: Out, verb: &'static str, total: Option<u64>, template: &str) -> Self {
+    fn new(out: Out, verb: impl Into<Cow<'static, str>>, total: Option<u64>, template: &str) -> Self {
         let target = if out.draws() { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(total, target).with_prefix(verb);
         // The templates above are constants. A wrong one falls back to the plain style.

@@ -1,6 +1,6 @@
 //! `tessera repair`, `scrub` and `gc`: start maintenance jobs in the cluster and follow them.
 
-use super::status::HEAL;
+use super::status::HEAL_ADVICE;
 use crate::args::UpkeepArgs;
 use crate::exit::{Exit, Outcome, bail, failure};
 use crate::remote::Store;
@@ -11,7 +11,7 @@ use tessera_wire::Health;
 use tessera_wire::meta::{ClusterStatus, Counter, MaintainReply, MaintenanceJob};
 
 /// Interval of the status requests.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// A repair without progress and without running tasks for this long, while fragments are missing, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
 fn lost(chunks: u64) -> Outcome {
     match chunks {
         0 => Ok(()),
-        n => bail!(Exit::Corrupt, "{} damaged beyond repair; {HEAL}", units::plural(n, "chunk")),
+        n => bail!(Exit::Corrupt, "{} damaged beyond repair; {HEAL_ADVICE}", units::plural(n, "chunk")),
     }
 }
 
@@ -112,7 +112,7 @@ fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: Ou
     let mut moved = (Instant::now(), state.done, state.total);
     while state.running {
         progress.set(state.done, state.total.max(state.done));
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
         state = store.maintain(what, false)?;
         if (moved.1, moved.2) != (state.done, state.total) {
             moved = (Instant::now(), state.done, state.total);
@@ -124,13 +124,8 @@ fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: Ou
     Ok(state)
 }
 
-fn name(what: MaintenanceJob) -> &'static str {
-    match what {
-        MaintenanceJob::Gc => "gc",
-        MaintenanceJob::Scrub => "scrub",
-        MaintenanceJob::Repair => "repair",
-        MaintenanceJob::Unknown => "upkeep",
-    }
+fn name(what: MaintenanceJob) -> String {
+    units::enum_name(what.as_str_name(), "MAINTENANCE_JOB_")
 }
 
 fn document(what: MaintenanceJob, state: &MaintainReply) -> Value {

@@ -10,7 +10,7 @@ use tessera_wire::Health;
 use tessera_wire::meta::ClusterStatus;
 
 /// Interval of the checks of a drain.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// `tessera node list`, `drain`.
 ///
@@ -92,7 +92,7 @@ fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Out
             progress.finish();
             return Err(Failure::new(Exit::Conflict, "the drain was taken back meanwhile"));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 

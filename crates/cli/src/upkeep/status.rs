@@ -44,7 +44,7 @@ pub fn status(args: StatusArgs) -> Outcome {
 }
 
 /// Advice for chunks that the cluster cannot restore.
-pub const HEAL: &str =
+pub const HEAL_ADVICE: &str =
     "`tessera get -r tess:/ DIR` names the files; storing the same bytes again heals them, else remove them";
 
 /// A health state in one word.
@@ -66,7 +66,7 @@ fn verdict(s: &ClusterStatus) -> String {
         return format!(
             "DATA UNREADABLE: {} chunks have fewer good fragments within reach than they need; {}",
             count(s.chunks_lost),
-            if away.is_empty() { HEAL } else { &missing }
+            if away.is_empty() { HEAL_ADVICE } else { &missing }
         );
     }
     if s.chunks_reduced > 0 {

@@ -26,7 +26,7 @@ use tessera_wire::Health;
 const JOBS: usize = 16;
 /// A repair without progress for this long has failed.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(300);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// A row of the table.
 #[derive(Default)]
@@ -41,7 +41,7 @@ struct Step {
     facts: Value,
 }
 
-struct Story<'a> {
+struct Run<'a> {
     cluster: &'a mut Cluster,
     events: &'a Events,
     out: Out,
@@ -55,7 +55,7 @@ struct Story<'a> {
 ///
 /// # Errors
 /// A step failed, or a byte differs.
-pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> Outcome {
+pub fn run(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> Outcome {
     let (found, failures) = local::walk(source)?;
     failures.iter().for_each(|f| out.warn(f));
     let files: Vec<LocalEntry> = found.into_iter().filter(|f| matches!(f.kind, Kind::File(_))).collect();
@@ -63,18 +63,18 @@ pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> 
         bail!(Exit::Usage, "{}: no files to store", source.display());
     }
     let bytes = files.iter().map(LocalEntry::len_bytes).sum();
-    let mut story = Story { cluster, events, out, files, bytes, steps: Vec::new(), different: 0 };
-    let outcome = story.plot();
-    story.print(&outcome)?;
+    let mut run = Run { cluster, events, out, files, bytes, steps: Vec::new(), different: 0 };
+    let outcome = run.run_steps();
+    run.print(&outcome)?;
     outcome?;
-    match story.different {
+    match run.different {
         0 => Ok(()),
         n => bail!(Exit::Corrupt, "{} bytes differ from what was stored", units::count(n)),
     }
 }
 
-impl Story<'_> {
-    fn plot(&mut self) -> Outcome {
+impl Run<'_> {
+    fn run_steps(&mut self) -> Outcome {
         let nodes = self.cluster.shape.nodes;
         self.out.note(format!(
             "Starting a manager and {nodes} nodes; storing {} files, {} ...",
@@ -83,8 +83,8 @@ impl Story<'_> {
         ));
         self.cluster.start(self.events)?;
         self.cluster.wait_ready(self.events, Duration::from_secs(60))?;
-        self.step("store the files", |story| story.store(false))?;
-        self.step("store an edited copy", |story| story.store(true))?;
+        self.step("store the files", |run| run.store(false))?;
+        self.step("store an edited copy", |run| run.store(true))?;
         self.step("kill -9 n2 and n5", Self::kill_nodes)?;
         self.step("read everything back", Self::read_all)?;
         self.step("wait for repair", Self::repair)?;
@@ -94,9 +94,9 @@ impl Story<'_> {
     }
 
     /// Runs a step, and keeps it with its name and time.
-    fn step(&mut self, what: &'static str, run: impl FnOnce(&mut Self) -> Outcome<Step>) -> Outcome {
+    fn step(&mut self, what: &'static str, step: impl FnOnce(&mut Self) -> Outcome<Step>) -> Outcome {
         let started = Instant::now();
-        let step = run(self)?;
+        let step = step(self)?;
         let time = if step.moved { step.time } else { started.elapsed() };
         self.steps.push(Step { what, time, ..step });
         Ok(())
@@ -207,9 +207,9 @@ impl Story<'_> {
                 (last, moved) = (now, Instant::now());
             }
             if moved.elapsed() > REPAIR_PATIENCE {
-                bail!(Exit::Failed, "repair stands still: {} chunks reduced", now.0);
+                bail!(Exit::Failed, "repair makes no progress: {} chunks reduced", now.0);
             }
-            if let Ok(Event::Stop(why)) = self.events.receiver().recv_timeout(LOOK_EVERY) {
+            if let Ok(Event::Stop(why)) = self.events.receiver().recv_timeout(CHECK_EVERY) {
                 return Err(child::interrupted(why));
             }
         };
