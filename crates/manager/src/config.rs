@@ -11,22 +11,22 @@ tessera_knobs::knobs! {
         /// A session ends when it was not used for this long.
         session_ms: u64 = 60_000;
         /// A reader's session is written to the database once it is this old; younger ones live in memory, so that
-        /// opening a small file costs no transaction; 0: all are.
+        /// opening a small file costs no transaction; 0: all sessions are written at once.
         reader_persist_ms: u64 = 1_000, in 0..=u64::MAX;
         /// The reply cache keeps replies to mutating requests for this long (P8); clients stop repeating a request
         /// before (`manager_deadline_ms`, 120 s by default).
         answers_ms: u64 = 150_000;
-        /// How long a client may cache an entry if nobody recalls it. A restarted manager waits this long before it
+        /// How long a client may cache an entry unless the manager recalls it. A restarted manager waits this long before it
         /// changes anything a client may have cached.
         lease_entry_ms: u64 = 3_000;
         /// A client that sent nothing for this long has lost its locks. A restarted manager lets clients assert
         /// the locks they held for as long, and grants no new ones meanwhile.
         lock_session_ms: u64 = 30_000;
-        /// Locks of a client whose last connection ended in order are gone after this, unless it comes back.
+        /// The locks of a client are released this long after its last connection was closed, unless it reconnects.
         lock_orphan_ms: u64 = 2_000;
         /// Locks that one client may hold or wait for.
         max_locks_per_client: usize = 1 << 16;
-        /// Leases in memory; when more are asked for, entries are answered without one.
+        /// Most leases in memory; further entries are sent without a lease.
         max_leases: usize = 1 << 20;
         /// Commands in one group commit at most.
         max_batch_commands: usize = 2_048;
@@ -59,7 +59,7 @@ tessera_knobs::knobs! {
         /// Bytes of one piece of a snapshot.
         snapshot_piece_bytes: usize = 4 << 20;
 
-        /// Nodes are asked to beat this often.
+        /// Interval of the heartbeats of nodes.
         heartbeat_ms: u64 = 500;
         /// A node acknowledges puts for this long after it sent the last answered heartbeat (P11).
         node_lease_ms: u64 = 5_000;

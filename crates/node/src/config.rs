@@ -12,11 +12,11 @@ tessera_knobs::knobs! {
         register_retry_min_ms: u64 = 100;
         /// Longest wait between registrations.
         register_retry_max_ms: u64 = 5_000;
-        /// A registration that is not answered for so long counts as failed.
+        /// A registration without an answer for this long counts as failed.
         register_timeout_ms: u64 = 5_000;
         /// Interval of heartbeats until the manager names one.
         heartbeat_ms: u64 = 1_000;
-        /// A heartbeat that is not answered for so long counts as lost.
+        /// A heartbeat without an answer for this long counts as lost.
         heartbeat_timeout_ms: u64 = 3_000;
         /// With finished work to report the next heartbeat goes out this soon after the last one.
         early_heartbeat_ms: u64 = 50;
@@ -28,7 +28,7 @@ tessera_knobs::knobs! {
         max_items: usize = 4_096;
         /// Longest chunk accepted.
         max_chunk_bytes: u64 = 64 << 20;
-        /// Bytes of puts that may wait for disks before further ones are told to come later.
+        /// Most bytes of puts that wait for disks; further puts are refused with a request to retry.
         max_waiting_put_bytes: u64 = 512 << 20;
 
         // --- tasks ----------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ tessera_knobs::knobs! {
         rebuild_parallel: usize = 8;
         /// Bytes of fragments that rebuilds may hold in memory, roughly.
         rebuild_memory_bytes: u64 = 128 << 20;
-        /// A source that does not answer for so long is replaced by another.
+        /// A source that does not answer for this long is replaced by another.
         rebuild_fetch_timeout_ms: u64 = 10_000;
         /// Bound for all repair traffic until the manager names one; 0: none.
         repair_bytes_per_s: u64 = 64 << 20, in 0..=u64::MAX;
@@ -48,7 +48,7 @@ tessera_knobs::knobs! {
         verify_batch: usize = 64;
         /// Fragments on one page of an inventory.
         inventory_page: usize = 8_192;
-        /// An inventory page that is not answered for so long is sent again.
+        /// An inventory page without an answer for this long is sent again.
         inventory_timeout_ms: u64 = 10_000;
 
         // --- disks ----------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ tessera_knobs::knobs! {
         gc_dead_percent: u8 = 10, in 0..=100;
         /// A disk whose writes fail this often in a row (other than for want of space) has failed.
         disk_write_faults: u32 = 3;
-        /// An operation that a disk does not finish for so long means that the disk has failed.
+        /// A disk that does not finish an operation for this long has failed.
         disk_stuck_ms: u64 = 30_000;
     }
 }
