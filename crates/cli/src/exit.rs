@@ -92,7 +92,7 @@ impl Failure {
         Self::new(Exit::Usage, message.to_string())
     }
 
-    /// A failure that gets no message: its reason was already printed, or nobody reads the output any more.
+    /// A failure that gets no message: it was already printed, or the reader of the output is gone.
     pub fn silent(exit: Exit) -> Self {
         Failure { exit, message: String::new() }
     }

@@ -107,40 +107,29 @@ fn serve_metrics(address: &str, measured: Arc<OnceLock<Measured>>) -> Outcome<Se
 
 fn families(m: &MountMetrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(op, count)| (vec![("op", op.to_string())], *count));
+    let names = &m.figures.names;
     let mut families = vec![
         Family::counters("mount_requests", "Requests of the kernel, by kind", requests),
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
         Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
-        Family::counter(
-            "mount_names_known",
-            "Names and attributes known under a lease when asked for",
-            m.figures.names.hits,
-        ),
-        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.figures.names.misses),
-        Family::gauge(
-            "mount_leased_inodes",
-            "Inodes whose names and attributes are under a lease",
-            m.figures.names.leased_inodes,
-        ),
-        Family::gauge("mount_open_files", "Files that are open, or wait in the spool", m.figures.open_files),
-        Family::gauge(
-            "mount_uncommitted_files",
-            "Of these, with bytes that are in no version",
-            m.figures.uncommitted_files,
-        ),
+        Family::counter("mount_names_known", "Lookups of names and attributes answered under a lease", names.hits),
+        Family::counter("mount_names_asked", "Lookups of names and attributes sent to the manager", names.misses),
+        Family::gauge("mount_leased_inodes", "Inodes whose attributes are under a lease", names.leased_inodes),
+        Family::gauge("mount_open_files", "Files that are open or wait in the spool", m.figures.open_files),
+        Family::gauge("mount_uncommitted_files", "Open files with uncommitted bytes", m.figures.uncommitted_files),
     ];
     if let Some(s) = &m.figures.spool {
         families.extend([
-            Family::gauge("mount_spool_limit_bytes", "Bytes the spool may have", s.limit_bytes),
-            Family::gauge("mount_spool_used_bytes", "Bytes the spool has", s.used_bytes),
-            Family::gauge("mount_spool_waiting_files", "Files that are to be pushed", s.waiting_files),
+            Family::gauge("mount_spool_limit_bytes", "Size limit of the spool", s.limit_bytes),
+            Family::gauge("mount_spool_used_bytes", "Bytes in the spool", s.used_bytes),
+            Family::gauge("mount_spool_waiting_files", "Files that wait to be pushed", s.waiting_files),
             Family::counter("mount_spool_pushed", "Versions pushed from the spool", s.pushed),
             Family::counter("mount_spool_segments", "Temporary files of incremental writes", s.segments),
-            Family::counter("mount_spool_fallbacks", "Files written without the spool they asked for", s.fallbacks),
-            Family::counter("mount_spool_conflicts", "Files kept beside what another mount committed", s.conflicts),
+            Family::counter("mount_spool_fallbacks", "Files meant for the spool but written without it", s.fallbacks),
+            Family::counter("mount_spool_conflicts", "Files kept under another name after a conflict", s.conflicts),
             Family::counter("mount_spool_dropped", "Files removed before they were pushed", s.dropped),
             Family::counter("mount_spool_set_aside", "Logs that cannot be read", s.set_aside),
-            Family::counter("mount_spool_retries", "Pushes that failed, and are tried again", s.retries),
+            Family::counter("mount_spool_retries", "Failed pushes that are retried", s.retries),
         ]);
     }
     let device_work = tessera_accel::work_done().into_iter();

@@ -1,5 +1,5 @@
 //! `tessera accel bench`: every primitive on a device compared with the CPU and its upper bounds, where each job would
-//! go, and the gain of each part of the runtime. Emulated devices can be measured too, as a test; their figures have no
+//! go, and the gain of each part of the runtime. Emulated devices can be measured too, as a test; their rates have no
 //! meaning.
 
 use super::roofs::{self, Roofs};
@@ -17,7 +17,7 @@ use tessera_hashgpu::samples;
 
 /// Minimum time of a measurement.
 const MIN_TIME: Duration = Duration::from_millis(300);
-/// Minimum time where figures have no meaning.
+/// Minimum time on devices for tests, whose rates have no meaning.
 const MIN_TIME_FOR_TESTS: Duration = Duration::from_millis(5);
 /// Jobs in flight at once.
 const AT_ONCE: usize = 8;
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 8;
 pub fn bench(args: &BenchArgs) -> Outcome {
     let out = args.on.output;
     if matches!(args.on.device, Spec::Emulated(_)) {
-        out.note("an emulated device is for tests: these figures say nothing about any GPU");
+        out.note("an emulated device is for tests: its rates are meaningless for real GPUs");
     }
     if args.ablate { ablate(args, out) } else { compare(args, out) }
 }

@@ -1,5 +1,5 @@
 //! `/metrics` for Prometheus. A daemon passes a function that takes a snapshot of its numbers. Names and help texts
-//! stand beside the numbers, so that they stay in step.
+//! are next to the numbers, so that they stay consistent.
 
 use crate::exit::{Exit, Outcome, failure};
 use parking_lot::Mutex;

@@ -97,14 +97,18 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
     let c = &m.core;
     let mut families = vec![
         Family::gauge("node_id", "Id of this node; 0 before the first registration", m.node_id),
-        Family::gauge("node_incarnation", "Life of this node", m.incarnation),
-        Family::gauge("node_has_lease", "Puts are acknowledged now", u64::from(m.has_lease)),
+        Family::gauge("node_incarnation", "Incarnation of this node", m.incarnation),
+        Family::gauge("node_has_lease", "Whether the node may acknowledge puts", u64::from(m.has_lease)),
         Family::counter("node_puts", "Put requests received", m.puts),
         Family::counter("node_gets", "Get requests served", m.gets),
         Family::counter("node_received_bytes", "Payload bytes received", m.received_bytes),
         Family::counter("node_sent_bytes", "Payload bytes sent", m.sent_bytes),
-        Family::counter("node_far_received_bytes", "Fragments' bytes from other hosts, by label", m.far_received_bytes),
-        Family::counter("node_far_sent_bytes", "Payload bytes sent to other hosts, by label", m.far_sent_bytes),
+        Family::counter(
+            "node_far_received_bytes",
+            "Fragment bytes received from other hosts, by host label",
+            m.far_received_bytes,
+        ),
+        Family::counter("node_far_sent_bytes", "Payload bytes sent to other hosts, by host label", m.far_sent_bytes),
         Family::counter("node_log_received_bytes", "Bytes of the manager's command log", m.log_received_bytes),
         Family::counter("node_fragments_stored", "Fragments acknowledged", c.fragments_stored),
         Family::counter("node_fragments_refused", "Fragments refused one by one", c.fragments_refused),
@@ -114,9 +118,9 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
         Family::counter("node_rebuilds_failed", "Fragments that could not be rebuilt", c.rebuilds_failed),
         Family::counter("node_rebuilt_bytes", "Bytes written by rebuilds", c.rebuilt_bytes),
         Family::counter("node_bad_sources", "Fragments of others found bad while rebuilding", c.bad_sources),
-        Family::counter("node_rot_found", "Rotten fragments found here", c.rot_found),
+        Family::counter("node_rot_found", "Corrupt fragments found here", c.rot_found),
         Family::counter("node_scrubbed_bytes", "Bytes re-read by scrubbing", c.scrubbed_bytes),
-        Family::counter("node_compacted_bytes", "Bytes won back by compaction", c.compacted_bytes),
+        Family::counter("node_compacted_bytes", "Bytes freed by compaction", c.compacted_bytes),
         Family::counter("node_heartbeats_answered", "Heartbeats the manager answered", c.heartbeats_answered),
         Family::counter("node_heartbeats_lost", "Heartbeats without an answer", c.heartbeats_lost),
         Family::counter("node_rejoins", "Times this node had to register again", c.rejoins),
@@ -126,14 +130,14 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
         Family::each(name, help, m.disks.iter().map(|(path, id, _, stats)| (labels(path, id), value(stats))))
     };
     families.push(each("disk_capacity_bytes", "Size of the disk, or its limit", |s| s.capacity_bytes));
-    families.push(each("disk_free_bytes", "Bytes still to be had", |s| s.free_bytes));
+    families.push(each("disk_free_bytes", "Free bytes of the disk, within its limit", |s| s.free_bytes));
     families.push(each("disk_segments", "Segments", |s| s.segments));
-    families.push(each("disk_fragments", "Living fragments", |s| s.fragments));
-    families.push(each("disk_live_bytes", "Bytes of living records", |s| s.live_bytes));
-    families.push(each("disk_dead_bytes", "Bytes compaction can win back", |s| s.dead_bytes));
+    families.push(each("disk_fragments", "Live fragments", |s| s.fragments));
+    families.push(each("disk_live_bytes", "Bytes of live records", |s| s.live_bytes));
+    families.push(each("disk_dead_bytes", "Dead bytes that compaction can free", |s| s.dead_bytes));
     families.push(each("disk_index_bytes", "Memory of the disk's index", |s| s.index_bytes));
     let failed = m.disks.iter().map(|(path, id, why, _)| (labels(path, id), u64::from(!why.is_empty())));
     families.extend(device_families(&m.device_work));
-    families.push(Family::each("disk_failed", "The disk takes no more writes", failed));
+    families.push(Family::each("disk_failed", "Whether the disk has failed and accepts no writes", failed));
     families
 }

@@ -66,8 +66,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(asked: Option<&Path>, keep: bool) -> Outcome<Self> {
-        let path = match asked {
+    fn new(requested: Option<&Path>, keep: bool) -> Outcome<Self> {
+        let path = match requested {
             Some(path) => path.to_path_buf(),
             None => std::env::temp_dir().join(format!("tessera-demo-{:08x}", rand::random::<u32>())),
         };
@@ -76,7 +76,7 @@ impl Scratch {
         let path = path.canonicalize().at(&path)?;
         let in_use = std::fs::read_dir(&path).at(&path)?.next().is_some();
         if in_use {
-            bail!(Exit::Usage, "{} is not empty; the demo wants a directory of its own", path.display());
+            bail!(Exit::Usage, "{} is not empty; the demo needs an empty directory", path.display());
         }
         Ok(Scratch { path, made, keep })
     }

@@ -17,7 +17,7 @@ const LARGE_AT_ONCE: usize = 2;
 pub struct Tally {
     /// Items that succeeded.
     pub done: u64,
-    /// Items not tried, because an earlier failure would have met them, too.
+    /// Items not tried, because an earlier failure applies to them.
     pub untried: u64,
     /// Failures, in order.
     pub failures: Vec<Failure>,
@@ -47,7 +47,7 @@ impl Tally {
 }
 
 /// Runs `work` on every item, at most `jobs` at once; `size` is the length of an item's file in bytes. Failures are passed
-/// to `warn` as they happen. A failure that the next item would meet, too (unreachable, no space, refused), ends the run.
+/// to `warn` as they happen. A failure that applies to every item (unreachable, no space, refused) ends the run.
 pub fn run<T: Send>(
     items: Vec<T>,
     size: impl Fn(&T) -> u64,
@@ -108,7 +108,7 @@ pub fn each<T>(out: Out, items: impl IntoIterator<Item = T>, mut work: impl FnMu
     ran
 }
 
-/// Whether the next item would meet this failure, too. An empty message means that the reader of stdout closed the
+/// Whether this failure applies to every item. An empty message means that the reader of stdout closed the
 /// pipe.
 fn is_general(failure: &Failure) -> bool {
     failure.message.is_empty()

@@ -142,7 +142,7 @@ fn put_stdin(
         bail!(Exit::Usage, "stdin has no name: write the target as tess:/directory/name");
     };
     if sources.len() > 1 {
-        bail!(Exit::Usage, "stdin (-) goes alone, into one file");
+        bail!(Exit::Usage, "stdin (-) must be the only source");
     }
     let progress = Progress::bytes(out, "put", None);
     let source = Source::Reader { reader: &mut std::io::stdin(), len_bytes: None };

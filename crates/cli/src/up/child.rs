@@ -92,15 +92,23 @@ impl Child {
 
     /// Waits for its end, and kills it after `patience`. `false`: it had to be killed.
     pub fn wait_or_kill(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
-            if self.ended().is_some() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        let ended = wait_for_end(&mut self.process, patience).is_some();
+        if !ended {
+            self.kill();
         }
-        self.kill();
-        false
+        ended
+    }
+}
+
+/// Waits for the end of a process for at most `patience`.
+fn wait_for_end(process: &mut Process, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let ended = process.try_wait().ok().flatten();
+        if ended.is_some() || Instant::now() > deadline {
+            return ended;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -148,12 +156,7 @@ pub fn interrupted(why: &str) -> Failure {
 
 fn not_started(process: &mut Process, command: &DaemonCommand) -> Failure {
     // Its stdout closed, so it is ending; its status follows a moment later.
-    let deadline = Instant::now() + Duration::from_secs(2);
-    let mut status = None;
-    while status.is_none() && Instant::now() < deadline {
-        status = process.try_wait().ok().flatten();
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let status = wait_for_end(process, Duration::from_secs(2));
     let how = status.map_or("it announced no address in time".to_string(), |s| describe(&s));
     let last = last_line(&command.log).map(|l| format!(": {l}")).unwrap_or_default();
     let codes =

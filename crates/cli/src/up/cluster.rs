@@ -43,13 +43,13 @@ impl Shape {
     /// nodes without their manager's database, and a new manager would not know them (P14).
     pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
         let (nodes, disks) = directory.found();
-        let pick = |asked: Option<u32>, found: u32, default: u32, what: &str| match asked {
-            Some(asked) if asked < found => bail!(
+        let pick = |requested: Option<u32>, found: u32, default: u32, what: &str| match requested {
+            Some(requested) if requested < found => bail!(
                 Exit::Usage,
-                "{} holds {found} {what}, --{what} {asked} would leave some out; drain them first, or leave --{what} away",
+                "{} holds {found} {what}, --{what} {requested} would not start all; drain the others first, or omit --{what}",
                 directory.root().display()
             ),
-            asked => Ok(asked.unwrap_or(if found > 0 { found } else { default })),
+            requested => Ok(requested.unwrap_or(if found > 0 { found } else { default })),
         };
         let config = |file: &Option<PathBuf>| {
             file.iter().flat_map(|file| ["--config".into(), file.display().to_string()]).collect()
