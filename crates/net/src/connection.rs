@@ -42,6 +42,19 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
+/// Starts a call and waits for its reply.
+///
+/// # Errors
+/// The result of the call, or [`Code::Unavailable`] if it was dropped.
+pub(crate) fn wait_for<R: Request>(call: impl FnOnce(Callback)) -> Result<(R::Reply, Bytes), Error> {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    call(Box::new(move |result| {
+        let _ = sender.send(result);
+    }));
+    let result = receiver.recv().unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")));
+    tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
+}
+
 struct Pending {
     callback: Callback,
     deadline: Instant,
@@ -169,13 +182,7 @@ impl Connection {
         payload: Vec<Bytes>,
         timeout: Duration,
     ) -> Result<(R::Reply, Bytes), Error> {
-        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        let callback = Box::new(move |result| {
-            let _ = sender.send(result);
-        });
-        self.call(R::KIND, &message.encode_to_vec(), payload, timeout, callback);
-        let result = receiver.recv().unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")));
-        tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
+        wait_for::<R>(|callback| self.call(R::KIND, &message.encode_to_vec(), payload, timeout, callback))
     }
 
     /// Answers request `request_id` of the peer. A failure to send ends the connection.

@@ -4,7 +4,7 @@
 //! `retry_after`, so calls to a dead node fail at once.
 
 use crate::buffer::BufferPool;
-use crate::connection::{Callback, Connection, Service};
+use crate::connection::{Callback, Connection, Service, wait_for};
 use crate::endpoint::{Endpoint, Stream};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ enum Line {
 }
 
 struct Inner {
-    hello: Mutex<Hello>,
+    hello: Hello,
     service: Arc<dyn Service>,
     pool: BufferPool,
     options: DialerOptions,
@@ -64,19 +64,7 @@ pub struct Dialer(Arc<Inner>);
 impl Dialer {
     /// A dialer that greets peers with `hello`; `service` serves their requests.
     pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool, options: DialerOptions) -> Self {
-        Dialer(Arc::new(Inner {
-            hello: Mutex::new(hello),
-            service,
-            pool,
-            options,
-            lines: Mutex::default(),
-            turn: Default::default(),
-        }))
-    }
-
-    /// Changes the greeting for connections opened from now on (once the cluster is known).
-    pub fn set_hello(&self, hello: Hello) {
-        *self.0.hello.lock() = hello;
+        Dialer(Arc::new(Inner { hello, service, pool, options, lines: Mutex::default(), turn: Default::default() }))
     }
 
     /// Calls `endpoint`; `callback` runs exactly once, on a connection's thread or on this one.
@@ -124,13 +112,9 @@ impl Dialer {
         payload: Vec<Bytes>,
         timeout: Duration,
     ) -> Result<(R::Reply, Bytes), Error> {
-        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        let callback = Box::new(move |result| {
-            let _ = sender.send(result);
-        });
-        self.call(endpoint, R::KIND, message.encode_to_vec().into(), payload, timeout, callback);
-        let result = receiver.recv().unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")));
-        tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
+        wait_for::<R>(|callback| {
+            self.call(endpoint, R::KIND, message.encode_to_vec().into(), payload, timeout, callback);
+        })
     }
 
     /// Closes all connections.
@@ -163,8 +147,7 @@ impl Dialer {
             |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
         let stream = Stream::connect(endpoint, options.connect_timeout).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
-        let hello = self.0.hello.lock().clone();
-        let greeted = connection.call_wait(&hello, Vec::new(), options.connect_timeout);
+        let greeted = connection.call_wait(&self.0.hello, Vec::new(), options.connect_timeout);
         greeted.inspect_err(|_| connection.close())?;
         Ok(connection)
     }

@@ -19,16 +19,12 @@ const MAX_SLICES: usize = 512;
 #[derive(Clone)]
 pub struct FileRange {
     /// The file; stays open while queued even if its name is removed.
-    pub file: Arc<dyn AsFdShared>,
+    pub file: Arc<dyn AsFd + Send + Sync>,
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
 }
-
-/// Anything that lends a file descriptor and may cross threads.
-pub trait AsFdShared: AsFd + Send + Sync {}
-impl<T: AsFd + Send + Sync> AsFdShared for T {}
 
 impl fmt::Debug for FileRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

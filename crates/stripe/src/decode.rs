@@ -175,13 +175,13 @@ impl<'a> Decoder<'a> {
             let slices: Vec<(usize, Bytes)> = set.iter().map(|it| (it.number as usize, coded(it))).collect();
             let present = slices.iter().map(|(number, bytes)| (*number, &bytes[..])).collect();
             let lens = wanted.iter().map(|i| self.class.coded_len(self.chunk_len, *i as u32));
-            let mut rooms: Vec<_> = lens.map(|len| self.pool.get(len)).collect();
-            let out: Vec<&mut [u8]> = rooms.iter_mut().map(|room| &mut room[..]).collect();
+            let mut buffers: Vec<_> = lens.map(|len| self.pool.get(len)).collect();
+            let out: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
             let frag_len = self.class.full_len(self.chunk_len);
             let job = ReconstructJob { frag_len, present, wanted: wanted.clone(), out };
             device().reconstruct(coder, &mut [job]).ok()?;
-            for (index, room) in wanted.into_iter().zip(rooms) {
-                parts[index] = Some(room.freeze());
+            for (index, buffer) in wanted.into_iter().zip(buffers) {
+                parts[index] = Some(buffer.freeze());
             }
         }
         let parts: Vec<Bytes> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();

@@ -46,11 +46,11 @@ pub fn fragment(class: &Class, chunk: &Bytes, number: u32, pool: &BufferPool) ->
         (true, _) | (_, None) => class.plain(chunk, number),
         (false, Some(coder)) => {
             let frag_len = class.full_len(chunk_len);
-            let mut room = pool.get(frag_len);
+            let mut buffer = pool.get(frag_len);
             let present = (0..class.k).map(|i| (i as usize, &chunk[class.slice_range(chunk_len, i)])).collect();
-            let job = ReconstructJob { frag_len, present, wanted: vec![number as usize], out: vec![&mut room] };
+            let job = ReconstructJob { frag_len, present, wanted: vec![number as usize], out: vec![&mut buffer] };
             device().reconstruct(coder, &mut [job]).expect(SHAPES);
-            room.freeze()
+            buffer.freeze()
         }
     };
     assert_eq!(class.fragment_bytes(chunk_len, number), Some(bytes.len() as u64), "{WRONG_LENGTH} {number}");
@@ -67,14 +67,14 @@ fn parity_and_sums(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &Buf
     if full == 0 {
         return Default::default();
     }
-    let mut room = pool.get(full * coder.m());
+    let mut buffer = pool.get(full * coder.m());
     let data: Vec<&[u8]> = (0..class.k).map(|i| &chunk[class.slice_range(chunk.len() as u64, i)]).collect();
-    let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
+    let mut rows: Vec<&mut [u8]> = buffer.chunks_exact_mut(full).collect();
     if device.takes(coder.encoding(), chunk.len()) {
         let mut sums: Vec<u32> = data.iter().map(|d| crc32c(d)).collect();
         device.encode(coder, &mut [EncodeJob { data, frag_len: full, parity: rows }]).expect(SHAPES);
-        sums.extend(room.chunks_exact(full).map(crc32c));
-        return (room.freeze(), sums);
+        sums.extend(buffer.chunks_exact(full).map(crc32c));
+        return (buffer.freeze(), sums);
     }
     device.note("encode", Work { jobs: 1, bytes: chunk.len() as u64 });
     assert_eq!(data.iter().map(|slice| slice.len()).sum::<usize>(), chunk.len(), "slices are the whole chunk");
@@ -88,7 +88,7 @@ fn parity_and_sums(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &Buf
         let pieces = data.into_iter().chain(rows.into_iter().map(|row| &*row));
         sums.iter_mut().zip(pieces).for_each(|(sum, piece)| *sum = crc32c_append(*sum, piece));
     }
-    (room.freeze(), sums)
+    (buffer.freeze(), sums)
 }
 
 #[cfg(test)]

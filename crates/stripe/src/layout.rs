@@ -92,7 +92,7 @@ pub trait ClassLayout {
 
     /// Number of fragments that placement hints apply to, from the first on: the copies if there are any, else the
     /// slices.
-    fn anchors(&self) -> u32;
+    fn hinted_fragments(&self) -> u32;
 
     /// Whether the chunk can be read without the fragments for which `is_missing` is true.
     fn suffices_without(&self, is_missing: impl Fn(u32) -> bool) -> bool {
@@ -166,7 +166,7 @@ impl ClassLayout for ClassInfo {
         fragment < self.k || self.is_copy(fragment)
     }
 
-    fn anchors(&self) -> u32 {
+    fn hinted_fragments(&self) -> u32 {
         if self.copies() > 0 { self.copies() } else { self.k }
     }
 

@@ -56,25 +56,25 @@ impl RangeJob {
             return None;
         }
         verify_groups(&self.name, self.chunk_len, hashes).ok()?;
-        let mut room = pool.get((self.range.end - self.range.start) as usize);
+        let mut buffer = pool.get((self.range.end - self.range.start) as usize);
         let all = self.range.start as usize..self.range.end as usize;
         let copies = self.parts.iter().filter(|part| self.class.is_copy(part.number));
-        match copies.filter_map(|part| covering(part, &all)).find(|bytes| bytes.len() == room.len()) {
-            Some(bytes) => room.copy_from_slice(bytes),
-            None => self.fill_slices(&mut room)?,
+        match copies.filter_map(|part| covering(part, &all)).find(|bytes| bytes.len() == buffer.len()) {
+            Some(bytes) => buffer.copy_from_slice(bytes),
+            None => self.fill_slices(&mut buffer)?,
         }
         let first = self.range.start / GROUP_BYTES as u64;
-        for (i, group) in room.chunks(GROUP_BYTES).enumerate() {
+        for (i, group) in buffer.chunks(GROUP_BYTES).enumerate() {
             verify_group(first + i as u64, self.chunk_len, hashes, group).ok()?;
         }
-        Some(room.freeze())
+        Some(buffer.freeze())
     }
 
-    fn fill_slices(&self, room: &mut [u8]) -> Option<()> {
+    fn fill_slices(&self, buffer: &mut [u8]) -> Option<()> {
         for (number, positions) in slices(&self.class, self.chunk_len, self.range.clone()) {
             let start = self.class.slice_range(self.chunk_len, number).start as u64 + positions.start as u64;
             let at = (start - self.range.start) as usize;
-            self.fill(number, positions.clone(), &mut room[at..at + positions.len()])?;
+            self.fill(number, positions.clone(), &mut buffer[at..at + positions.len()])?;
         }
         Some(())
     }
@@ -101,12 +101,12 @@ impl RangeJob {
                 present.push((index, bytes));
             }
         }
-        let mut room = vec![0; around.len()];
+        let mut buffer = vec![0; around.len()];
         let job =
-            ReconstructJob { frag_len: around.len(), present, wanted: vec![number as usize], out: vec![&mut room] };
+            ReconstructJob { frag_len: around.len(), present, wanted: vec![number as usize], out: vec![&mut buffer] };
         coder.reconstruct(job).ok()?;
         let from = positions.start - around.start;
-        out.copy_from_slice(room.get(from..from + out.len())?);
+        out.copy_from_slice(buffer.get(from..from + out.len())?);
         Some(())
     }
 }

@@ -103,14 +103,14 @@ impl RebuildJob {
         let chunk = match &parts[..] {
             [whole] => whole.clone(),
             _ => {
-                let mut room = pool.get(self.chunk_len as usize);
+                let mut buffer = pool.get(self.chunk_len as usize);
                 let mut at = 0;
                 for part in &parts {
-                    room[at..at + part.len()].copy_from_slice(part);
+                    buffer[at..at + part.len()].copy_from_slice(part);
                     at += part.len();
                 }
-                assert_eq!(at, room.len(), "parts of a chunk");
-                room.freeze()
+                assert_eq!(at, buffer.len(), "parts of a chunk");
+                buffer.freeze()
             }
         };
         let tree = device().tree(&[&chunk]).pop()?;

@@ -200,7 +200,7 @@ impl<'a> DedupQuery<'a> {
     /// Whether `host` holds plain bytes of this group's chunks.
     fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Result<bool> {
         let node_map = ctx.caches.node_map(ctx.db)?;
-        let plain = pg.members.iter().take(self.class.anchors() as usize);
+        let plain = pg.members.iter().take(self.class.hinted_fragments() as usize);
         let mut hosts = plain.filter_map(|m| node_map.disks.get(&m.wire.put_disk_id()));
         Ok(hosts.any(|disk| disk.host == host))
     }

@@ -105,7 +105,7 @@ impl GroupSelector {
             groups_of_width.generation = stats.generation;
         }
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
-        let anchors = class.anchors() as usize;
+        let anchors = class.hinted_fragments() as usize;
         let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
         let has_room = |g: &OpenGroup| g.has_room(stats, |i| class.room_bytes(len_bytes, i));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
