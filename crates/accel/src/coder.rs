@@ -223,10 +223,10 @@ impl Coder {
         // is kept.
         let mut whole: Vec<Vec<u8>> =
             job.out.iter().map(|o| vec![0; if o.len() < frag_len { frag_len } else { 0 }]).collect();
-        let rooms = job.out.iter_mut().zip(&mut whole);
-        let mut rooms: Vec<&mut [u8]> =
-            rooms.map(|(o, w)| if w.is_empty() { &mut o[..] } else { &mut w[..] }).collect();
-        code.reconstruct_on(isa, &present, &job.wanted, &mut rooms)?;
+        let targets = job.out.iter_mut().zip(&mut whole);
+        let mut targets: Vec<&mut [u8]> =
+            targets.map(|(o, w)| if w.is_empty() { &mut o[..] } else { &mut w[..] }).collect();
+        code.reconstruct_on(isa, &present, &job.wanted, &mut targets)?;
         for (o, w) in job.out.iter_mut().zip(whole).filter(|(_, w)| !w.is_empty()) {
             o.copy_from_slice(&w[..o.len()]);
         }
@@ -322,25 +322,29 @@ mod tests {
                 coder.encode(&data, full, &mut parity.iter_mut().map(|p| &mut p[..]).collect::<Vec<_>>()).unwrap();
                 for device in [&cpu as &dyn Device, emulated.as_ref()] {
                     let mut again = vec![vec![7u8; full]; 2];
-                    let rooms = again.iter_mut().map(|p| &mut p[..]).collect();
-                    let job = EncodeJob { data: data.clone(), frag_len: full, parity: rooms };
+                    let targets = again.iter_mut().map(|p| &mut p[..]).collect();
+                    let job = EncodeJob { data: data.clone(), frag_len: full, parity: targets };
                     device.encode(&coder, &mut [job]).unwrap();
                     assert_eq!(again, parity);
                 }
                 let all: Vec<&[u8]> = data.iter().copied().chain(parity.iter().map(|p| &p[..])).collect();
                 for (a, b) in (0..k + 2).flat_map(|a| (a + 1..k + 2).map(move |b| (a, b))) {
                     let present = || (0..k + 2).filter(|i| ![a, b].contains(i)).map(|i| (i, all[i])).collect();
-                    let mut rooms = [vec![1u8; all[a].len()], vec![1u8; all[b].len()]];
+                    let mut targets = [vec![1u8; all[a].len()], vec![1u8; all[b].len()]];
                     for way in 0..3 {
-                        let out = rooms.iter_mut().map(|r| &mut r[..]).collect();
+                        let out = targets.iter_mut().map(|r| &mut r[..]).collect();
                         let job = ReconstructJob { frag_len: full, present: present(), wanted: vec![a, b], out };
                         match way {
                             0 => coder.reconstruct(job).unwrap(),
                             1 => cpu.reconstruct(&coder, &mut [job]).unwrap(),
                             _ => emulated.reconstruct(&coder, &mut [job]).unwrap(),
                         }
-                        assert_eq!((&rooms[0][..], &rooms[1][..]), (all[a], all[b]), "{coder:?} {len} {a} {b} {way}");
-                        rooms.iter_mut().for_each(|r| r.fill(3));
+                        assert_eq!(
+                            (&targets[0][..], &targets[1][..]),
+                            (all[a], all[b]),
+                            "{coder:?} {len} {a} {b} {way}"
+                        );
+                        targets.iter_mut().for_each(|r| r.fill(3));
                     }
                 }
             }
@@ -370,8 +374,8 @@ mod tests {
                     changed[start..start + old.len()].iter_mut().for_each(|b| *b = b.wrapping_mul(7) ^ 0x5a);
                     let new = coder.data_slice(&changed, index);
                     let mut parity = encoded(&chunk);
-                    let rooms = parity.iter_mut().map(|p| &mut p[..]).collect();
-                    device.update(&coder, &mut [UpdateJob { index, old, new, parity: rooms }]).unwrap();
+                    let targets = parity.iter_mut().map(|p| &mut p[..]).collect();
+                    device.update(&coder, &mut [UpdateJob { index, old, new, parity: targets }]).unwrap();
                     assert_eq!(parity, encoded(&changed), "{coder:?} {len} {index}");
 
                     let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(&changed, i)).collect();
@@ -459,8 +463,8 @@ mod tests {
             let bytes = vec![0u8; full + 1];
             let data: Vec<&[u8]> = (0..coder.k()).map(|_| &bytes[..full + 1]).collect();
             let mut parity = vec![vec![0u8; full]; 2];
-            let mut rooms: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
-            assert!(coder.encode(&data, full, &mut rooms).is_err(), "slices longer than fragments");
+            let mut targets: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+            assert!(coder.encode(&data, full, &mut targets).is_err(), "slices longer than fragments");
             let mut out = vec![0u8; full];
             let job = ReconstructJob {
                 frag_len: full,

@@ -127,7 +127,7 @@ impl Cuda {
             // SAFETY: the module is loaded.
             Ok((kernel, unsafe { result::module::get_function(module, name)? }))
         };
-        Kernel::ALL.into_iter().map(function).collect()
+        Kernel::ALL.iter().copied().map(function).collect()
     }
 }
 

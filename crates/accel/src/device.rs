@@ -123,7 +123,7 @@ pub trait Device: Send + Sync {
     /// Work done by this device since it was made.
     fn usage(&self) -> Usage;
 
-    /// The same for each device that took part, by name.
+    /// The same for each device that took part, by name; the CPU is the last.
     fn usage_by_device(&self) -> Vec<(String, Usage)> {
         vec![(self.name().to_owned(), self.usage())]
     }

@@ -6,90 +6,65 @@
 /// All kernels as PTX for compute_75, which the CUDA driver compiles for the card it finds.
 pub const PTX: &str = include_str!("../kernels/kernels.ptx");
 
-/// A kernel by name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kernel {
-    /// Rows of a matrix over GF(2^8) times fragments.
-    GfMultiply,
-    /// Every leaf of a batch of buffers.
-    Blake3Leaves,
-    /// Joins up to 64 neighbouring chaining values to one.
-    Blake3Parents,
-    /// Chunk boundary candidates.
-    BoundaryCandidates,
-    /// Coding words of an XOR-schedule code.
-    XorRows,
-    /// MD5 of messages, one thread each.
-    Md5Batch,
-    /// SHA-1 of messages, one thread each.
-    Sha1Batch,
-    /// SHA-256 of messages, one thread each.
-    Sha256Batch,
-    /// Look-up of keys in levels of sorted arrays.
-    LookupLevels,
-    /// Look-up of hashes in a blocked Bloom filter.
-    BloomQuery,
-    /// Fragments that are not all zeros.
-    MarkNonzero,
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $kernel:ident: $name:literal, $threads:literal threads, $argument:ident;)+) => {
+        /// A kernel by name.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Kernel {
+            $($(#[$doc])* $kernel,)+
+        }
+
+        impl Kernel {
+            /// Every kernel.
+            pub const ALL: &[Kernel] = &[$(Kernel::$kernel),+];
+
+            /// Name in the PTX and in `kernels/list.h`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kernel::$kernel => $name,)+
+                }
+            }
+
+            /// Threads in a block, fixed in the source.
+            pub fn threads(self) -> u32 {
+                match self {
+                    $(Kernel::$kernel => $threads,)+
+                }
+            }
+
+            /// Bytes of its argument struct.
+            pub const fn argument_bytes(self) -> usize {
+                match self {
+                    $(Kernel::$kernel => size_of::<$argument>(),)+
+                }
+            }
+        }
+    };
 }
 
-impl Kernel {
-    /// Every kernel.
-    pub const ALL: [Kernel; 11] = [
-        Kernel::GfMultiply,
-        Kernel::Blake3Leaves,
-        Kernel::Blake3Parents,
-        Kernel::BoundaryCandidates,
-        Kernel::XorRows,
-        Kernel::Md5Batch,
-        Kernel::Sha1Batch,
-        Kernel::Sha256Batch,
-        Kernel::LookupLevels,
-        Kernel::BloomQuery,
-        Kernel::MarkNonzero,
-    ];
-
-    /// Name in the PTX and in `kernels/list.h`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kernel::GfMultiply => "gf_multiply",
-            Kernel::Blake3Leaves => "blake3_leaves",
-            Kernel::Blake3Parents => "blake3_parents",
-            Kernel::BoundaryCandidates => "boundary_candidates",
-            Kernel::XorRows => "xor_rows",
-            Kernel::Md5Batch => "md5_batch",
-            Kernel::Sha1Batch => "sha1_batch",
-            Kernel::Sha256Batch => "sha256_batch",
-            Kernel::LookupLevels => "lookup_levels",
-            Kernel::BloomQuery => "bloom_query",
-            Kernel::MarkNonzero => "mark_nonzero",
-        }
-    }
-
-    /// Threads in a block, fixed in the source.
-    pub fn threads(self) -> u32 {
-        match self {
-            Kernel::GfMultiply | Kernel::BoundaryCandidates | Kernel::XorRows => 256,
-            Kernel::LookupLevels | Kernel::BloomQuery | Kernel::MarkNonzero => 256,
-            Kernel::Blake3Leaves | Kernel::Blake3Parents => 128,
-            Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => 128,
-        }
-    }
-
-    /// Bytes of its argument struct.
-    pub const fn argument_bytes(self) -> usize {
-        match self {
-            Kernel::GfMultiply => size_of::<GfMultiply>(),
-            Kernel::Blake3Leaves => size_of::<Blake3Leaves>(),
-            Kernel::Blake3Parents => size_of::<Blake3Parents>(),
-            Kernel::BoundaryCandidates => size_of::<BoundaryCandidates>(),
-            Kernel::XorRows => size_of::<XorRows>(),
-            Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => size_of::<Digests>(),
-            Kernel::LookupLevels => size_of::<LookupLevels>(),
-            Kernel::BloomQuery => size_of::<BloomQuery>(),
-            Kernel::MarkNonzero => size_of::<MarkNonzero>(),
-        }
-    }
+kernels! {
+    /// Rows of a matrix over GF(2^8) times fragments.
+    GfMultiply: "gf_multiply", 256 threads, GfMultiply;
+    /// Every leaf of a batch of buffers.
+    Blake3Leaves: "blake3_leaves", 128 threads, Blake3Leaves;
+    /// Joins up to 64 neighbouring chaining values to one.
+    Blake3Parents: "blake3_parents", 128 threads, Blake3Parents;
+    /// Chunk boundary candidates.
+    BoundaryCandidates: "boundary_candidates", 256 threads, BoundaryCandidates;
+    /// Coding words of an XOR-schedule code.
+    XorRows: "xor_rows", 256 threads, XorRows;
+    /// MD5 of messages, one thread each.
+    Md5Batch: "md5_batch", 128 threads, Digests;
+    /// SHA-1 of messages, one thread each.
+    Sha1Batch: "sha1_batch", 128 threads, Digests;
+    /// SHA-256 of messages, one thread each.
+    Sha256Batch: "sha256_batch", 128 threads, Digests;
+    /// Look-up of keys in levels of sorted arrays.
+    LookupLevels: "lookup_levels", 256 threads, LookupLevels;
+    /// Look-up of hashes in a blocked Bloom filter.
+    BloomQuery: "bloom_query", 256 threads, BloomQuery;
+    /// Fragments that are not all zeros.
+    MarkNonzero: "mark_nonzero", 256 threads, MarkNonzero;
 }
 
 /// One kernel to run: blocks in x and y, and its argument as the bytes of the C struct.
@@ -138,8 +113,8 @@ impl Launch {
 }
 
 /// Declares a struct that host and kernel share. Fields are written one after the other, so it must not need padding.
-macro_rules! shared_struct {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
+macro_rules! shared_structs {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? })+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default)]
         #[repr(C)]
@@ -157,81 +132,59 @@ macro_rules! shared_struct {
                 bytes
             }
         }
-    };
+    )+};
 }
 
-shared_struct! {
+shared_structs! {
     /// `struct gf_multiply`.
     GfMultiply {
         sources: u64, targets: u64, tables: u64,
         source_stripe: u64, source_column: u64, target_stripe: u64, target_row: u64,
         pieces: u64, stripes: u32, rows: u32, columns: u32, unused: u32,
     }
-}
 
-shared_struct! {
     /// `struct blake3_leaves`.
     Blake3Leaves { data: u64, buffers: u64, values: u64, buffer_count: u32, leaf_count: u32 }
-}
 
-shared_struct! {
     /// `struct blake3_buffer`.
     Blake3Buffer { offset: u64, bytes: u64, first_leaf: u32, value: u32 }
-}
 
-shared_struct! {
     /// `struct blake3_parents`.
     Blake3Parents { values: u64, items: u64, item_count: u32, unused: u32 }
-}
 
-shared_struct! {
     /// `struct blake3_item`.
     Blake3Item { from: u32, count: u32, to: u32, root: u32 }
-}
 
-shared_struct! {
     /// `struct boundary_candidates`.
     BoundaryCandidates {
         data: u64, found: u64, any_below: u64, strong_below: u64,
         bytes: u32, context: u32, capacity: u32, above: i32,
     }
-}
 
-shared_struct! {
     /// `struct xor_rows`.
     XorRows {
         sources: u64, targets: u64, firsts: u64, words: u64, lists: u64,
         source_chunk: u64, target_chunk: u64, fragment: u64,
         stripes: u64, packet: u64, chunks: u32, w: u32,
     }
-}
 
-shared_struct! {
     /// `struct digest_message`.
     DigestMessage { offset: u64, bytes: u64 }
-}
 
-shared_struct! {
     /// `struct digests`.
     Digests {
         data: u64, messages: u64, out: u64, step: u64, window: u64, total: u64,
         count: u64, width: u32, unused: u32,
     }
-}
 
-shared_struct! {
     /// `struct lookup_levels`.
     LookupLevels {
         keys: u64, firsts: u64, queries: u64, found: u64, query_count: u64, level_count: u32, unused: u32,
     }
-}
 
-shared_struct! {
     /// `struct bloom_query`.
     BloomQuery { blocks: u64, hashes: u64, passes: u64, block_count: u64, query_count: u64 }
-}
 
-shared_struct! {
     /// `struct mark_nonzero`.
     MarkNonzero { data: u64, flags: u64, pieces: u64, count: u64 }
 }

@@ -124,7 +124,7 @@ impl Spec {
         }
         if self == Spec::Auto {
             match calibration_file() {
-                Some(file) => drop(runtime.calibrate_kept(&file)),
+                Some(file) => drop(runtime.calibrate_with_file(&file)),
                 None => drop(runtime.calibrate()),
             }
         }

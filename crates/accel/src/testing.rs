@@ -3,11 +3,14 @@
 #![allow(unsafe_code)]
 
 use crate::emulated::Emulated;
+use crate::isa::Isa;
 use crate::kernels::Launch;
-use crate::runtime::{Backend, Fault, HostMemory, Pageable, Stream};
+use crate::runtime::{Addresses, Backend, Buffer, Fault, HostMemory, NoMemory, Operation, Pageable, Sizes, Stream};
+use parking_lot::{Condvar, Mutex};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// The fault, and the first job (from 0) that it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +168,35 @@ impl Stream for FaultyStream {
         }
         self.fail_if(self.due(Plan::DiesRunning), "run")?;
         self.inner.is_done()
+    }
+}
+
+/// A job for the CPU that ends when two run at once, or reports that they did not: its output is then 0, not 1.
+#[derive(Debug, Clone, Default)]
+pub struct Meeting(Arc<(Mutex<usize>, Condvar)>);
+
+// SAFETY: it launches nothing.
+unsafe impl Operation for Meeting {
+    fn primitive(&self) -> &'static str {
+        "meeting"
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes { input: 1, output: 1, ..Sizes::default() }
+    }
+
+    fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
+        let (here, came) = &*self.0;
+        let mut count = here.lock();
+        *count += 1;
+        came.notify_all();
+        came.wait_while_for(&mut count, |n| *n < 2, Duration::from_secs(20));
+        output[0] = u8::from(*count >= 2);
+        Ok(())
+    }
+
+    fn launches(&self, _: &Addresses) -> Vec<Launch> {
+        Vec::new()
     }
 }
 

@@ -104,8 +104,8 @@ fn data_in_place(runtime: &Runtime, index: usize, bytes: &[u8]) {
     let bytes = &bytes[index..index + parity.input_bytes()];
     let chunk: Vec<&[u8]> = bytes.chunks(8192).collect();
     let mut expected = vec![vec![0; 8192]; 2];
-    let mut rooms: Vec<&mut [u8]> = expected.iter_mut().map(|r| r.as_mut_slice()).collect();
-    code.encode(&chunk, 8192, &mut rooms).unwrap();
+    let mut targets: Vec<&mut [u8]> = expected.iter_mut().map(|r| r.as_mut_slice()).collect();
+    code.encode(&chunk, 8192, &mut targets).unwrap();
 
     let device = result::device::get(index as i32).unwrap();
     // SAFETY: the other library's side, by the driver's rules: its context is retained and current before anything is

@@ -15,5 +15,5 @@ mod resident_levels;
 mod samples;
 pub mod windows;
 
-pub use resident_levels::{KeepError, ResidentLevels};
+pub use resident_levels::{ResidentError, ResidentLevels};
 pub use samples::samples;

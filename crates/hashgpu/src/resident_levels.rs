@@ -2,8 +2,8 @@
 //! and searched often (CONA's, or that of a flash translation layer). Only queries go to the device, and only answers
 //! come back.
 
-use crate::lookup::{Found, Levels};
-use crate::operations::{FindInKept, HostLevels};
+use crate::lookup::{KeyPosition, Levels};
+use crate::operations::{FindInResident, HostLevels};
 use std::sync::Arc;
 use tessera_accel::RunError;
 use tessera_accel::runtime::{Fault, Job, JobError, NoMemory, Request, Resident, Runtime, Target};
@@ -13,7 +13,7 @@ const JOB_QUERIES: usize = 1 << 17;
 
 /// Why levels cannot be kept on a device.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub enum ResidentError {
     /// There is no such device.
     #[error("device {index} asked for, there are {count}; `tessera accel list` names them")]
     NoSuchDevice {
@@ -48,13 +48,13 @@ impl ResidentLevels {
     ///
     /// # Errors
     /// No such device, too many keys, or no memory on the host or on the device; or the device failed.
-    pub fn new(runtime: &Runtime, index: usize, levels: &Levels<'_, u64>) -> Result<ResidentLevels, KeepError> {
+    pub fn new(runtime: &Runtime, index: usize, levels: &Levels<'_, u64>) -> Result<ResidentLevels, ResidentError> {
         let got = levels.levels().iter().map(|level| level.keys().len()).sum();
-        let host = Arc::new(HostLevels::new(levels).ok_or(KeepError::TooMany { got })?);
+        let host = Arc::new(HostLevels::new(levels).ok_or(ResidentError::TooMany { got })?);
         let mut buffer = runtime.buffer(host.bytes())?;
         host.pack(&mut buffer);
         match runtime.resident(index, buffer) {
-            None => Err(KeepError::NoSuchDevice { index, count: runtime.devices().len() }),
+            None => Err(ResidentError::NoSuchDevice { index, count: runtime.devices().len() }),
             Some(put) => Ok(ResidentLevels { host, resident: put? }),
         }
     }
@@ -64,7 +64,7 @@ impl ResidentLevels {
     /// # Errors
     /// [`tessera_accel::runtime::SubmitError::Elsewhere`] if another runtime holds these levels; otherwise the error of
     /// a job.
-    pub fn find(&self, runtime: &Runtime, queries: &[u64]) -> Result<Vec<Option<Found>>, RunError> {
+    pub fn find(&self, runtime: &Runtime, queries: &[u64]) -> Result<Vec<Option<KeyPosition>>, RunError> {
         let index = runtime.device_of(&self.resident)?;
         let (mut jobs, mut refused) = (Vec::new(), None);
         for some in queries.chunks(JOB_QUERIES) {
@@ -84,8 +84,8 @@ impl ResidentLevels {
         Ok(found)
     }
 
-    fn submit(&self, runtime: &Runtime, index: usize, queries: &[u64]) -> Result<(Arc<FindInKept>, Job), RunError> {
-        let operation = Arc::new(FindInKept::new(self.host.clone(), self.resident.address(), queries.len()));
+    fn submit(&self, runtime: &Runtime, index: usize, queries: &[u64]) -> Result<(Arc<FindInResident>, Job), RunError> {
+        let operation = Arc::new(FindInResident::new(self.host.clone(), self.resident.address(), queries.len()));
         let mut input = runtime.buffer(8 * queries.len()).map_err(JobError::NoMemory)?;
         input.chunks_exact_mut(8).zip(queries).for_each(|(room, query)| room.copy_from_slice(&query.to_ne_bytes()));
         let request = Request { target: Target::Device(index), deadline: None };

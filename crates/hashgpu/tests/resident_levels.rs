@@ -8,7 +8,7 @@ use tessera_accel::emulated::Emulated;
 use tessera_accel::runtime::{Backend, Fault, Options, Runtime, SubmitError};
 use tessera_accel::testing::{Faulty, Handle, Plan};
 use tessera_hashgpu::lookup::{Levels, Sorted};
-use tessera_hashgpu::{KeepError, ResidentLevels};
+use tessera_hashgpu::{ResidentError, ResidentLevels};
 
 fn runtime(backend: impl Backend + 'static) -> Runtime {
     Runtime::new(vec![Arc::new(backend)], Options { cpu_threads: 1, ..Options::default() }).unwrap()
@@ -87,8 +87,8 @@ fn levels_that_cannot_be_kept_or_are_kept_elsewhere_are_refused() {
     assert!(matches!(refused, Err(RunError::Submit(SubmitError::Elsewhere))), "{refused:?}");
     assert!(matches!(
         ResidentLevels::new(&one, 1, &levels).err(),
-        Some(KeepError::NoSuchDevice { index: 1, count: 1 })
+        Some(ResidentError::NoSuchDevice { index: 1, count: 1 })
     ));
     let tiny = ResidentLevels::new(&runtime(Emulated::new(0).with_memory(64)), 0, &levels).err();
-    assert!(matches!(tiny, Some(KeepError::Device(Fault::NoMemory { .. }))), "{tiny:?}");
+    assert!(matches!(tiny, Some(ResidentError::Device(Fault::NoMemory { .. }))), "{tiny:?}");
 }

@@ -9,7 +9,7 @@ use crate::coder::Coder;
 use crate::device::{Device, EncodeJob, ReconstructJob, UpdateJob, VerifyJob};
 use crate::erasure::CoderError;
 use crate::runtime::operations::{Coding, Verify};
-use crate::runtime::{Done, Job};
+use crate::runtime::{Job, JobOutput};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ fn split_group<'s, J, S: PartialEq>(
 }
 
 type Running = Vec<(Job, Arc<dyn Coding>, Range<usize>)>;
-type Computed = Vec<(Done, Arc<dyn Coding>, Range<usize>)>;
+type Computed = Vec<(JobOutput, Arc<dyn Coding>, Range<usize>)>;
 
 /// Waits for all jobs; `None` if one of them failed.
 fn wait_for_all(running: Running) -> Option<Computed> {

@@ -12,7 +12,7 @@ use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, Ve
 use crate::erasure::CoderError;
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch};
-use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};
+use crate::runtime::{Buffer, Job, JobError, JobOutput, Operation, Request, Runtime, SubmitError, Target};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Accelerated {
         &self,
         operation: &(impl Operation + Clone + 'static),
         fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Done, RunError> {
+    ) -> Result<JobOutput, RunError> {
         let mut input = self.runtime.buffer(operation.input_bytes()).map_err(JobError::NoMemory)?;
         fill(&mut input);
         Ok(self.start(operation, input)?.wait()?)
@@ -129,7 +129,7 @@ impl Accelerated {
         params: &Params,
         context: &[u8],
         data: &[u8],
-    ) -> Option<(Arc<FindCandidates>, Done)> {
+    ) -> Option<(Arc<FindCandidates>, JobOutput)> {
         let operation = Arc::new(FindCandidates::new(params, context.len(), data.len())?);
         let job = self.submit(operation.clone(), |input| operation.pack(context, data, input))?;
         Some((operation, job.wait().ok()?))
@@ -313,8 +313,8 @@ mod tests {
                 [&bytes[256..512], &bytes[..256], &bytes[..256], &bytes[5..200]],
                 [&bytes[..third], &bytes[..1], &bytes[..2], &bytes[..3]],
             ];
-            let rooms = parity.chunks_mut(2);
-            let mut jobs: Vec<EncodeJob<'_>> = rooms
+            let targets = parity.chunks_mut(2);
+            let mut jobs: Vec<EncodeJob<'_>> = targets
                 .zip(data)
                 .map(|(room, data)| EncodeJob {
                     data: data.to_vec(),

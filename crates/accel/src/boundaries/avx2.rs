@@ -2,24 +2,14 @@
 //! back are already in registers.
 #![allow(unsafe_code)]
 
-use super::dispatch::Masks;
+use super::Params;
+use super::dispatch::{Masks, groups_from};
 use super::reference::{FAR, MIDDLE, NEAR, TARGET};
-use super::{Candidate, Params, WINDOW_BYTES};
-use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
 const VECTOR: usize = 32;
 /// Positions in a mask.
 const GROUP: usize = 2 * VECTOR;
-
-/// See [`super::reference::scan`].
-pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
-    assert!(isa.level() >= Level::Avx2);
-    // SAFETY: an Isa of this level exists only if the CPU has AVX2.
-    super::dispatch::scan_in_groups(params, bytes, out, |next, bytes, masks| unsafe {
-        scan_groups(params, bytes, next, masks)
-    });
-}
 
 /// State that later positions need.
 #[derive(Clone, Copy)]
@@ -34,15 +24,14 @@ struct Tables {
     far: __m256i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
+/// Prefilters positions from `next` on in whole groups, and returns the number of groups.
 ///
 /// # Safety
 /// AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
-    assert!(first >= WINDOW_BYTES);
-    let count = (bytes.len() + 1).saturating_sub(first).min(64 * masks.passed.len()) / GROUP * GROUP;
-    if count == 0 {
+pub unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
+    let groups = groups_from(bytes, first);
+    if groups == 0 {
         return 0;
     }
     let table = |t: &[u8; 16]| {
@@ -51,15 +40,15 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
     };
     let tables = Tables { near: table(&NEAR), middle: table(&MIDDLE), far: table(&FAR) };
     let target = _mm256_set1_epi8(TARGET as i8);
-    let above = _mm256_set1_epi8(params.above());
+    let above = _mm256_set1_epi8(params.above);
     // SAFETY: the newest byte of position p is p − 1 ≥ 63; the look back is 64 + 3 less a half vector.
     let mut before = unsafe { warm_up(&tables, bytes.as_ptr().add(first - 1)) };
     let mut some = 0;
-    for (i, passed) in masks.passed[..count / GROUP].iter_mut().enumerate() {
+    for (i, passed) in masks.passed[..groups].iter_mut().enumerate() {
         super::dispatch::prefetch(bytes, first + i * GROUP);
         let mut halves = [0u32; 2];
         for (j, half) in halves.iter_mut().enumerate() {
-            // SAFETY: the vector ends with byte first − 1 + 64·i + 32·(j + 1) − 1 ≤ first + count − 2 < len.
+            // SAFETY: the vector ends with byte first − 1 + 64·i + 32·(j + 1) − 1 ≤ first + 64·groups − 2 < len.
             let near = unsafe { near(&tables, bytes.as_ptr().add(first - 1 + i * GROUP + j * VECTOR)) };
             let near_16_back = _mm256_permute2x128_si256::<0x21>(before.near, near);
             let middle = _mm256_add_epi8(near, _mm256_shuffle_epi8(tables.middle, near_16_back));
@@ -72,7 +61,7 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
         some |= u64::from(*passed != 0) << i;
     }
     masks.some = some;
-    count
+    groups
 }
 
 /// The state after the vector before the one at `at`.

@@ -1,23 +1,13 @@
 //! Phase 1 with AVX-512BW: as `avx2`, 64 positions at a time.
 #![allow(unsafe_code)]
 
-use super::dispatch::Masks;
+use super::Params;
+use super::dispatch::{Masks, groups_from};
 use super::reference::{FAR, MIDDLE, NEAR, TARGET};
-use super::{Candidate, Params, WINDOW_BYTES};
-use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
 /// Positions in a vector, and in a mask.
 const VECTOR: usize = 64;
-
-/// See [`super::reference::scan`].
-pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
-    assert!(isa.level() >= Level::Avx512);
-    // SAFETY: an Isa of this level exists only if the CPU has AVX-512F and BW.
-    super::dispatch::scan_in_groups(params, bytes, out, |next, bytes, masks| unsafe {
-        scan_groups(params, bytes, next, masks)
-    });
-}
 
 struct Tables {
     near: __m512i,
@@ -25,15 +15,14 @@ struct Tables {
     far: __m512i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
+/// Prefilters positions from `next` on in whole groups, and returns the number of groups.
 ///
 /// # Safety
 /// AVX-512F and BW.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
-    assert!(first >= WINDOW_BYTES);
-    let count = (bytes.len() + 1).saturating_sub(first).min(64 * masks.passed.len()) / VECTOR * VECTOR;
-    if count == 0 {
+pub unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
+    let groups = groups_from(bytes, first);
+    if groups == 0 {
         return 0;
     }
     let table = |t: &[u8; 16]| {
@@ -42,12 +31,12 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
     };
     let tables = Tables { near: table(&NEAR), middle: table(&MIDDLE), far: table(&FAR) };
     let target = _mm512_set1_epi8(TARGET as i8);
-    let above = _mm512_set1_epi8(params.above());
+    let above = _mm512_set1_epi8(params.above);
     // SAFETY: the newest byte of position p is p − 1 ≥ 63; masked loads look back 51 bytes from there.
     let (mut near_before, mut middle_before) = unsafe { warm_up(&tables, bytes.as_ptr().add(first - 1)) };
     let mut some = 0;
-    for (i, passed) in masks.passed[..count / VECTOR].iter_mut().enumerate() {
-        // SAFETY: the vector ends with byte first − 1 + 64·(i + 1) − 1 ≤ first + count − 2 < len.
+    for (i, passed) in masks.passed[..groups].iter_mut().enumerate() {
+        // SAFETY: the vector ends with byte first − 1 + 64·(i + 1) − 1 ≤ first + 64·groups − 2 < len.
         let near = unsafe { near(&tables, bytes.as_ptr().add(first - 1 + i * VECTOR), !0) };
         super::dispatch::prefetch(bytes, first + i * VECTOR);
         let near_16_back = _mm512_alignr_epi64::<6>(near, near_before);
@@ -60,7 +49,7 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
         (near_before, middle_before) = (near, middle);
     }
     masks.some = some;
-    count
+    groups
 }
 
 /// `near` and `middle` after the vector before the one at `at`, as far as later positions look back.

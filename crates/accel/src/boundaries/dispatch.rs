@@ -1,4 +1,5 @@
 //! Joins data with the bytes before it, and chooses the instruction set that scans.
+#![allow(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
@@ -28,11 +29,20 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
         Level::Reference => reference::scan(params, bytes, out),
         Level::Portable => portable::scan(params, bytes, out),
         #[cfg(target_arch = "aarch64")]
-        Level::Neon => neon::scan(isa, params, bytes, out),
+        // SAFETY: an Isa of this level exists only if the CPU has NEON.
+        Level::Neon => {
+            scan_in_groups(params, bytes, out, |next, masks| unsafe { neon::scan_groups(params, bytes, next, masks) })
+        }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::scan(isa, params, bytes, out),
+        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
+        Level::Avx2 => {
+            scan_in_groups(params, bytes, out, |next, masks| unsafe { avx2::scan_groups(params, bytes, next, masks) })
+        }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Gfni => avx512::scan(isa, params, bytes, out),
+        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
+        Level::Avx512 | Level::Gfni => {
+            scan_in_groups(params, bytes, out, |next, masks| unsafe { avx512::scan_groups(params, bytes, next, masks) })
+        }
     }
 }
 
@@ -49,7 +59,6 @@ pub struct Masks {
 /// wait for the second-level cache.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-#[allow(unsafe_code)]
 pub fn prefetch(bytes: &[u8], at: usize) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     const AHEAD_BYTES: usize = 1024;
@@ -57,17 +66,24 @@ pub fn prefetch(bytes: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at + AHEAD_BYTES).cast()) };
 }
 
-/// Scans with a kernel that prefilters whole groups of 64 positions. `kernel(next, bytes, masks)` starts at position
-/// `next`, fills masks for the whole groups (bit b of mask i: position next + 64·i + b) and returns the number of
-/// positions. A last group that overlaps the one before covers the rest.
+/// Whole groups of 64 positions from `first` on that a kernel prefilters at a time.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub fn groups_from(bytes: &[u8], first: usize) -> usize {
+    assert!(first >= WINDOW_BYTES);
+    ((bytes.len() + 1).saturating_sub(first) / 64).min(64)
+}
+
+/// Scans with a kernel that prefilters whole groups of 64 positions. `kernel(next, masks)` starts at position `next`,
+/// fills masks for the whole groups (bit b of mask i: position next + 64·i + b) and returns the number of groups. A last
+/// group that overlaps the one before covers the rest.
 ///
 /// Survivors are judged afterwards, because a branch in every group would be mispredicted at each survivor.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub fn scan_in_groups(
+fn scan_in_groups(
     params: &Params,
     bytes: &[u8],
     out: &mut Vec<Candidate>,
-    kernel: impl Fn(usize, &[u8], &mut Masks) -> usize,
+    kernel: impl Fn(usize, &mut Masks) -> usize,
 ) {
     if bytes.len() < WINDOW_BYTES + 64 {
         return reference::scan(params, bytes, out);
@@ -75,17 +91,17 @@ pub fn scan_in_groups(
     let mut masks = Masks { passed: [0; 64], some: 0 };
     let mut next = WINDOW_BYTES;
     loop {
-        let count = kernel(next, bytes, &mut masks);
-        if count == 0 {
+        let groups = kernel(next, &mut masks);
+        if groups == 0 {
             break;
         }
         judge_survivors(params, bytes, next, &masks, out);
-        next += count;
+        next += 64 * groups;
     }
     if next <= bytes.len() {
         // Positions before `next` are done.
         let last = bytes.len() + 1 - 64;
-        kernel(last, bytes, &mut masks);
+        kernel(last, &mut masks);
         masks.passed[0] &= !0 << (next - last);
         judge_survivors(params, bytes, last, &masks, out);
     }

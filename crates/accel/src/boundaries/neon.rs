@@ -2,10 +2,9 @@
 //! back are those of the previous vector and of the one before it.
 #![allow(unsafe_code)]
 
-use super::dispatch::Masks;
+use super::Params;
+use super::dispatch::{Masks, groups_from};
 use super::reference::{FAR, MIDDLE, NEAR, TARGET};
-use super::{Candidate, Params, WINDOW_BYTES};
-use crate::isa::{Isa, Level};
 use std::arch::aarch64::*;
 
 const VECTOR: usize = 16;
@@ -13,15 +12,6 @@ const VECTOR: usize = 16;
 const GROUP: usize = 4 * VECTOR;
 /// The bit of a position in its half's eight bits.
 const BIT: [u8; VECTOR] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7];
-
-/// See [`super::reference::scan`].
-pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
-    assert!(isa.level() >= Level::Neon);
-    // SAFETY: an Isa of this level exists only if the CPU has NEON.
-    super::dispatch::scan_in_groups(params, bytes, out, |next, bytes, masks| unsafe {
-        scan_groups(params, bytes, next, masks)
-    });
-}
 
 /// State that later positions need: of the previous vector and of the one before it.
 #[derive(Clone, Copy)]
@@ -40,26 +30,25 @@ struct Tables {
     above: int8x16_t,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
+/// Prefilters positions from `next` on in whole groups, and returns the number of groups.
 ///
 /// # Safety
 /// NEON.
 #[target_feature(enable = "neon")]
-unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
-    assert!(first >= WINDOW_BYTES);
-    let count = (bytes.len() + 1).saturating_sub(first).min(64 * masks.passed.len()) / GROUP * GROUP;
-    if count == 0 {
+pub unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
+    let groups = groups_from(bytes, first);
+    if groups == 0 {
         return 0;
     }
     // SAFETY: sixteen bytes are read from arrays of sixteen.
     let load = |t: &[u8; VECTOR]| unsafe { vld1q_u8(t.as_ptr()) };
     let (near, middle, far, bit) = (load(&NEAR), load(&MIDDLE), load(&FAR), vreinterpretq_s8_u8(load(&BIT)));
-    let tables = Tables { near, middle, far, bit, target: vdupq_n_u8(TARGET), above: vdupq_n_s8(params.above()) };
+    let tables = Tables { near, middle, far, bit, target: vdupq_n_u8(TARGET), above: vdupq_n_s8(params.above) };
     // SAFETY: the newest byte of position p is p − 1 ≥ 63; the look back is 48 + 3.
     let mut before = unsafe { warm_up(&tables, bytes.as_ptr().add(first - 1)) };
     let mut some = 0;
-    for (i, passed) in masks.passed[..count / GROUP].iter_mut().enumerate() {
-        // SAFETY: the last vector ends with byte first − 1 + 64·(i + 1) − 1 ≤ first + count − 2 < len.
+    for (i, passed) in masks.passed[..groups].iter_mut().enumerate() {
+        // SAFETY: the last vector ends with byte first − 1 + 64·(i + 1) − 1 ≤ first + 64·groups − 2 < len.
         *passed = unsafe {
             let at = bytes.as_ptr().add(first - 1 + i * GROUP);
             let a = hits(&tables, &mut before, at);
@@ -71,7 +60,7 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
         some |= u64::from(*passed != 0) << i;
     }
     masks.some = some;
-    count
+    groups
 }
 
 /// Which of the 16 positions whose newest bytes begin at `at` pass: −2^[`BIT`] for each that passes, else 0.

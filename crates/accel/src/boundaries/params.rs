@@ -112,9 +112,12 @@ pub struct Params {
     min: usize,
     mean: usize,
     max: usize,
-    above: i8,
-    any_below: u64,
-    strong_below: u64,
+    /// The prefilter's second condition: a signed byte must be above this.
+    pub(crate) above: i8,
+    /// Positions that pass the prefilter and mix to less than this are candidates.
+    pub(crate) any_below: u64,
+    /// Candidates that mix to less than this are strong.
+    pub(crate) strong_below: u64,
 }
 
 impl Params {
@@ -152,21 +155,6 @@ impl Params {
     /// No chunk is larger than this.
     pub fn max(&self) -> usize {
         self.max
-    }
-
-    /// The prefilter's second condition: a signed byte must be above this.
-    pub fn above(&self) -> i8 {
-        self.above
-    }
-
-    /// Positions that pass the prefilter and mix to less than this are candidates.
-    pub fn any_below(&self) -> u64 {
-        self.any_below
-    }
-
-    /// Candidates that mix to less than this are strong.
-    pub fn strong_below(&self) -> u64 {
-        self.strong_below
     }
 }
 

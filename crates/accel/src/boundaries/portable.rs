@@ -42,7 +42,7 @@ fn scan_block(
     }
     for i in BACK..BACK + count {
         let sum = middle[i].wrapping_add(far_table[usize::from(middle[i - 32])]);
-        if sum == TARGET && near[i - 32] as i8 > params.above() {
+        if sum == TARGET && near[i - 32] as i8 > params.above {
             let position = first + i - BACK;
             reference::judge(params, &bytes[position - WINDOW_BYTES..position], position, out);
         }

@@ -46,8 +46,8 @@ pub fn scan(params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
 #[inline]
 pub fn judge(params: &Params, window: &[u8], position: usize, out: &mut Vec<Candidate>) {
     let mixed = mix(window);
-    if mixed < params.any_below() {
-        out.push(Candidate { position, strong: mixed < params.strong_below() });
+    if mixed < params.any_below {
+        out.push(Candidate { position, strong: mixed < params.strong_below });
     }
 }
 
@@ -57,7 +57,7 @@ pub fn judge(params: &Params, window: &[u8], position: usize, out: &mut Vec<Cand
 /// near(d) = x(d) + x(d+3) + NEAR\[⌈(x(d+1) + x(d+2)) / 2⌉\],
 /// middle(d) = near(d) + MIDDLE\[near(d+16)\],
 /// and the window passes if middle(0) + FAR\[middle(32)\] = TARGET and near(32), as a signed byte, is above
-/// `params.above()`.
+/// `params.above`.
 pub fn prefilter(params: &Params, window: &[u8]) -> bool {
     let x = |d: usize| window[WINDOW_BYTES - 1 - d];
     let near = |d: usize| {
@@ -65,7 +65,7 @@ pub fn prefilter(params: &Params, window: &[u8]) -> bool {
         x(d).wrapping_add(x(d + 3)).wrapping_add(look_up(&NEAR, average))
     };
     let middle = |d: usize| near(d).wrapping_add(look_up(&MIDDLE, near(d + 16)));
-    middle(0).wrapping_add(look_up(&FAR, middle(32))) == TARGET && near(32) as i8 > params.above()
+    middle(0).wrapping_add(look_up(&FAR, middle(32))) == TARGET && near(32) as i8 > params.above
 }
 
 /// The entry of `table` for `v`, by the rule of `PSHUFB`.

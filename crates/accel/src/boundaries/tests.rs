@@ -49,7 +49,7 @@ fn documented_vectors() {
         (5000, 90_001, 21213, -1, 0x12c2_3f8d_464e_dfff, 0x04b0_8fe3_5193_b7ff),
     ] {
         let p = Params::new(min, max).unwrap();
-        let got = (p.mean(), p.above(), p.any_below(), p.strong_below());
+        let got = (p.mean(), p.above, p.any_below, p.strong_below);
         assert_eq!(got, (mean, above, any_below, strong_below), "cdc:{min}..{max}");
     }
     let data = documented_stream(1 << 20);
@@ -92,8 +92,8 @@ fn the_mean_on_random_data_is_the_geometric_mean() {
 fn thresholds_exist_for_the_tightest_and_widest_sizes() {
     for (min, max) in [(4096, 8192), (4096, MAX_CHUNK_BYTES), (MAX_CHUNK_BYTES / 2, MAX_CHUNK_BYTES), (4097, 8195)] {
         let params = Params::new(min, max).unwrap();
-        assert!(params.any_below() < u64::MAX, "cdc:{min}..{max} asks for more candidates than survive");
-        assert!(params.strong_below() > 0 && params.strong_below() < params.any_below());
+        assert!(params.any_below < u64::MAX, "cdc:{min}..{max} asks for more candidates than survive");
+        assert!(params.strong_below > 0 && params.strong_below < params.any_below);
     }
 }
 

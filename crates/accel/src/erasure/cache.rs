@@ -1,26 +1,26 @@
-//! A small least-recently-used cache of decoding matrices or schedules: repair needs the same one thousands of times.
+//! A small cache of decoding matrices or schedules: repair needs the same one thousands of times.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use quick_cache::unsync;
+use std::sync::Arc;
 
 /// Patterns kept per code. A failed node gives one pattern per fragment number it held.
 const CAPACITY: usize = 64;
 
 /// Which k fragments are read, and which are rebuilt from them.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pattern {
     pub sources: Box<[u8]>,
     pub wanted: Box<[u8]>,
 }
 
-/// Most recently used last.
+/// Values by pattern.
 #[derive(Debug)]
-pub struct Cache<T>(Mutex<Kept<T>>);
-
-type Kept<T> = Vec<(Pattern, Arc<T>)>;
+pub struct Cache<T>(Mutex<unsync::Cache<Pattern, Arc<T>>>);
 
 impl<T> Default for Cache<T> {
     fn default() -> Cache<T> {
-        Cache(Mutex::default())
+        Cache(Mutex::new(unsync::Cache::new(CAPACITY)))
     }
 }
 
@@ -30,30 +30,11 @@ impl<T> Cache<T> {
     /// # Errors
     /// Those of `make`.
     pub fn get_or_make<E>(&self, pattern: Pattern, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
-        if let Some(found) = self.find(&pattern) {
-            return Ok(found);
+        if let Some(cached) = self.0.lock().get(&pattern) {
+            return Ok(cached.clone());
         }
         let made = Arc::new(make()?);
-        let mut kept = self.lock();
-        if kept.len() >= CAPACITY {
-            kept.remove(0);
-        }
-        kept.push((pattern, made.clone()));
-        assert!(kept.len() <= CAPACITY, "{} patterns kept", kept.len());
+        self.0.lock().insert(pattern, made.clone());
         Ok(made)
-    }
-
-    fn find(&self, pattern: &Pattern) -> Option<Arc<T>> {
-        let mut kept = self.lock();
-        let at = kept.iter().rposition(|(p, _)| p == pattern)?;
-        let entry = kept.remove(at);
-        let found = entry.1.clone();
-        kept.push(entry);
-        Some(found)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept<T>> {
-        // The list is consistent between any two statements, so a panic elsewhere has not damaged it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,7 +26,7 @@ pub fn batch_on(isa: Isa, buffers: &[&[u8]]) -> Vec<Hash> {
     let mut digests = vec![Hash::default(); buffers.len()];
     let mut group: Vec<usize> = Vec::new();
     let mut leaves = 0;
-    let mut room = Room::default();
+    let mut scratch = Scratch::default();
     for (i, bytes) in buffers.iter().enumerate() {
         if bytes.len() >= ALONE_BYTES {
             digests[i] = chunk_hash(bytes);
@@ -35,11 +35,11 @@ pub fn batch_on(isa: Isa, buffers: &[&[u8]]) -> Vec<Hash> {
         group.push(i);
         leaves += leaf_count(bytes);
         if leaves >= LEAVES_AT_ONCE {
-            room.hash_group(isa, buffers, &mut group, &mut digests);
+            scratch.hash_group(isa, buffers, &mut group, &mut digests);
             leaves = 0;
         }
     }
-    room.hash_group(isa, buffers, &mut group, &mut digests);
+    scratch.hash_group(isa, buffers, &mut group, &mut digests);
     digests
 }
 
@@ -49,7 +49,7 @@ fn leaf_count(bytes: &[u8]) -> usize {
 
 /// Memory that is reused from group to group.
 #[derive(Default)]
-struct Room<'a> {
+struct Scratch<'a> {
     /// (Message, number of its remaining values); the values of all messages lie one after another.
     trees: Vec<(usize, usize)>,
     leaves: Vec<Leaf<'a>>,
@@ -58,7 +58,7 @@ struct Room<'a> {
     above: Values,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Scratch<'a> {
     /// Computes the digests of the buffers that `group` lists, and empties `group`.
     fn hash_group(&mut self, isa: Isa, buffers: &[&'a [u8]], group: &mut Vec<usize>, digests: &mut [Hash]) {
         let leaves: usize = group.iter().map(|i| leaf_count(buffers[*i])).sum();

@@ -2,7 +2,7 @@
 //! (the bound that makes submitters wait).
 
 use super::Fault;
-use super::job::{Done, JobError, Target, Ticket};
+use super::job::{JobError, JobOutput, Target, Ticket};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -153,13 +153,13 @@ impl Central {
     }
 
     /// Ends a job that has not begun, or was cancelled in its queue.
-    pub fn finish(&self, ticket: &Ticket, result: Result<Done, JobError>) {
+    pub fn finish(&self, ticket: &Ticket, result: Result<JobOutput, JobError>) {
         // Lock order: a ticket's cell, then the queues; never the other way round.
         ticket.finish(result, || self.freed(ticket.bytes));
     }
 
     /// Ends a job that a thread took from a queue.
-    pub fn finish_running(&self, ticket: &Ticket, result: Result<Done, JobError>, by: By) {
+    pub fn finish_running(&self, ticket: &Ticket, result: Result<JobOutput, JobError>, by: By) {
         {
             let mut state = self.state.lock();
             let state = &mut *state;

@@ -1,7 +1,7 @@
 //! One job on one stream: where its memory lies, which work is queued, and what comes back.
 #![allow(unsafe_code)]
 
-use super::{Buffer, Fault, NoMemory, Operation, Places, Pool, Stream};
+use super::{Addresses, Buffer, Fault, NoMemory, Operation, Pool, Stream};
 use std::sync::Arc;
 
 /// Where a job's input is.
@@ -98,18 +98,20 @@ fn queue(
         Input::Host(buffer) => place(&mut end, buffer.len()),
         Input::Device { .. } => 0,
     };
-    let result_at = place(&mut end, operation.output_bytes() + operation.scratch_bytes());
-    let result_bytes = operation.output_bytes() + operation.scratch_bytes();
-    assert!(operation.cleared_bytes() <= result_bytes, "{} bytes cleared of {result_bytes}", operation.cleared_bytes());
+    let sizes = operation.sizes();
+    let result_bytes = sizes.output + sizes.scratch;
+    let result_at = place(&mut end, result_bytes);
+    assert!(sizes.cleared <= result_bytes, "{} bytes cleared of {result_bytes}", sizes.cleared);
     let base = stream.reserve(end as usize)?;
     assert!(base.is_multiple_of(ALIGN), "device memory at {base:#x}");
-    let mut at = Places { tables: base + tables_at, input: base + input_at, result: base + result_at };
+    let mut at = Addresses { tables: base + tables_at, input: base + input_at, result: base + result_at };
     if let Input::Device { address, .. } = input {
         at.input = *address;
     }
     // Before anything is queued: if this panics, no device uses the buffers.
     let launches = operation.launches(&at);
-    // SAFETY: all addresses lie in the reservation, with the lengths it was made for; the caller keeps `tables`, the
+    // SAFETY: all addresses lie in the reservation, with the lengths it was made for, and by the contract of `Operation`
+    // its kernels touch nothing else; the caller keeps `tables`, the
     // input and `output` until the stream is done, and vouches for memory that this crate does not own.
     unsafe {
         match input {
@@ -120,8 +122,8 @@ fn queue(
         if !tables.is_empty() {
             stream.upload(at.tables, tables)?;
         }
-        if operation.cleared_bytes() > 0 {
-            stream.clear(at.result, operation.cleared_bytes())?;
+        if sizes.cleared > 0 {
+            stream.clear(at.result, sizes.cleared)?;
         }
         for launch in &launches {
             stream.launch(launch)?;

@@ -32,7 +32,7 @@ pub struct Request {
 
 /// The result of a job. The buffers return to their pool when dropped.
 #[derive(Debug)]
-pub struct Done {
+pub struct JobOutput {
     /// The input; `None` if it lay on the device.
     pub input: Option<Buffer>,
     /// The output.
@@ -89,13 +89,13 @@ pub enum JobError {
 }
 
 /// Called once when a job ends, on a thread of the runtime. It must not wait for other jobs.
-pub type Callback = Box<dyn FnOnce(Result<Done, JobError>) + Send>;
+pub type Callback = Box<dyn FnOnce(Result<JobOutput, JobError>) + Send>;
 
 enum Stage {
     /// In a queue, with its input.
     Waiting(Input),
     Running,
-    Finished(Box<Result<Done, JobError>>),
+    Finished(Box<Result<JobOutput, JobError>>),
     /// The result was taken, or no caller waits for it.
     Over,
 }
@@ -163,7 +163,7 @@ impl Ticket {
 
     /// Ends the job once; later calls do nothing. `before` runs first, so that its effect is visible to a waiting
     /// caller.
-    pub fn finish(&self, result: Result<Done, JobError>, before: impl FnOnce()) {
+    pub fn finish(&self, result: Result<JobOutput, JobError>, before: impl FnOnce()) {
         let callback = {
             let mut cell = self.cell.lock();
             if matches!(cell.stage, Stage::Finished(_) | Stage::Over) {
@@ -210,7 +210,7 @@ impl Ticket {
     }
 
     /// Waits for the end, or for the deadline.
-    fn wait(&self) -> Result<Done, JobError> {
+    fn wait(&self) -> Result<JobOutput, JobError> {
         let mut cell = self.cell.lock();
         loop {
             match std::mem::replace(&mut cell.stage, Stage::Over) {
@@ -243,7 +243,7 @@ impl Job {
     ///
     /// # Errors
     /// How the job ended, or [`JobError::Deadline`].
-    pub fn wait(self) -> Result<Done, JobError> {
+    pub fn wait(self) -> Result<JobOutput, JobError> {
         let result = self.ticket.wait();
         if result.as_ref().is_err_and(|e| *e == JobError::Deadline) {
             self.end(JobError::Deadline);

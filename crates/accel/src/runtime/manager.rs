@@ -3,8 +3,8 @@
 
 use super::central::{By, Central, Next};
 use super::flight::{Flight, Input, Refusal};
-use super::job::{Done, JobError, Ticket};
-use super::{Backend, Fault, Pool, Stream};
+use super::job::{JobError, JobOutput, Ticket};
+use super::{Backend, Fault, Options, Pool, Stream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,24 +14,13 @@ const POLL: Duration = Duration::from_micros(50);
 /// How long an idle manager sleeps unless it is woken.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A manager's options.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// Jobs that run at once on the device.
-    pub slots: usize,
-    /// Whether to keep device memory between jobs.
-    pub keep_memory: bool,
-    /// A job that takes longer retires the device.
-    pub stuck_after: Duration,
-}
-
 /// See the module.
 pub(crate) struct Manager {
     pub index: usize,
     pub backend: Arc<dyn Backend>,
     pub central: Arc<Central>,
     pub pool: Pool,
-    pub settings: Settings,
+    pub options: Options,
 }
 
 struct Slot {
@@ -48,7 +37,7 @@ struct Running {
 impl Manager {
     /// The thread's main function.
     pub fn run(self) {
-        let opened: Result<Vec<Slot>, Fault> = (0..self.settings.slots.max(1))
+        let opened: Result<Vec<Slot>, Fault> = (0..self.options.slots.max(1))
             .map(|_| Ok(Slot { stream: self.backend.stream()?, running: None }))
             .collect();
         let mut slots = match opened {
@@ -95,11 +84,8 @@ impl Manager {
 
     fn begin(&self, slots: &mut [Slot], free: usize, ticket: Arc<Ticket>) -> Result<(), Fault> {
         let input = match ticket.begin() {
-            None => return self.skip(&ticket),
-            Some(Err(why)) => {
-                self.central.finish_running(&ticket, Err(why), By::Device(self.index));
-                return Ok(());
-            }
+            None => return self.end(&ticket, JobError::Cancelled),
+            Some(Err(why)) => return self.end(&ticket, why),
             Some(Ok(input)) => input,
         };
         let others = slots.iter().any(|s| s.running.is_some());
@@ -108,18 +94,14 @@ impl Manager {
         let started = catch_unwind(AssertUnwindSafe(|| Flight::start(stream, &self.pool, operation, input)));
         let Ok(started) = started else {
             let primitive = ticket.operation.primitive();
-            self.central.finish_running(&ticket, Err(JobError::Panicked { primitive }), By::Device(self.index));
-            return Ok(());
+            return self.end(&ticket, JobError::Panicked { primitive });
         };
         match started {
             Ok(flight) => {
                 slots[free].running = Some(Running { ticket, flight, since: Instant::now() });
                 Ok(())
             }
-            Err((Refusal::Host(no_memory), _)) => {
-                self.central.finish_running(&ticket, Err(no_memory.into()), By::Device(self.index));
-                Ok(())
-            }
+            Err((Refusal::Host(no_memory), _)) => self.end(&ticket, no_memory.into()),
             Err((Refusal::Fault(Fault::NoMemory { device, bytes }), input)) => {
                 let is_here = matches!(input, Input::Device { .. });
                 ticket.put_back(input);
@@ -128,10 +110,10 @@ impl Manager {
                 if others {
                     return self.wait_for_memory(slots, ticket);
                 }
-                match is_here {
-                    true => self.end(&ticket, JobError::NoDeviceMemory { device, bytes }),
-                    false => self.central.hand_to_cpu(ticket),
+                if is_here {
+                    return self.end(&ticket, JobError::NoDeviceMemory { device, bytes });
                 }
+                self.central.hand_to_cpu(ticket);
                 Ok(())
             }
             Err((Refusal::Fault(fault), input)) => {
@@ -144,14 +126,9 @@ impl Manager {
         }
     }
 
-    /// Ends a job that can run nowhere else.
-    fn end(&self, ticket: &Ticket, why: JobError) {
+    /// Ends a job without a result.
+    fn end(&self, ticket: &Ticket, why: JobError) -> Result<(), Fault> {
         self.central.finish_running(ticket, Err(why), By::Device(self.index));
-    }
-
-    /// Drops a job that was cancelled in the queue.
-    fn skip(&self, ticket: &Arc<Ticket>) -> Result<(), Fault> {
-        self.central.finish_running(ticket, Err(JobError::Cancelled), By::Device(self.index));
         Ok(())
     }
 
@@ -174,32 +151,32 @@ impl Manager {
         let Some(running) = &slot.running else { return Ok(false) };
         if !slot.stream.is_done()? {
             let waited = running.since.elapsed();
-            if waited > self.settings.stuck_after {
+            if waited > self.options.stuck_after {
                 let (device, waited_ms) = (self.backend.name().into(), waited.as_millis() as u64);
                 return Err(Fault::Stuck { device, waited_ms });
             }
             return Ok(false);
         }
         let Some(Running { ticket, mut flight, .. }) = slot.running.take() else { return Ok(false) };
-        if !self.settings.keep_memory {
+        if !self.options.keep_device_memory {
             slot.stream.release();
         }
         let finish = || ticket.operation.finish(&mut flight.output);
         if !catch_unwind(AssertUnwindSafe(finish)).unwrap_or(false) {
             if matches!(flight.input, Input::Device { .. }) {
                 let (primitive, device) = (ticket.operation.primitive(), self.backend.name().into());
-                self.end(&ticket, JobError::Cramped { primitive, device });
-                return Ok(true);
+                self.end(&ticket, JobError::Cramped { primitive, device })?;
+            } else {
+                ticket.put_back(flight.input);
+                self.central.hand_to_cpu(ticket);
             }
-            ticket.put_back(flight.input);
-            self.central.hand_to_cpu(ticket);
             return Ok(true);
         }
         let input = match flight.input {
             Input::Host(buffer) => Some(buffer),
             Input::Device { .. } => None,
         };
-        let done = Done { input, output: flight.output, device: self.backend.name().into() };
+        let done = JobOutput { input, output: flight.output, device: self.backend.name().into() };
         self.central.finish_running(&ticket, Ok(done), By::Device(self.index));
         Ok(true)
     }

@@ -17,10 +17,10 @@
 
 mod backend;
 mod calibrate;
+mod calibration_file;
 mod central;
 mod flight;
 mod job;
-mod kept;
 mod manager;
 mod operation;
 pub mod operations;
@@ -34,10 +34,10 @@ mod tests;
 
 pub use backend::{Backend, Fault, Stream};
 pub use calibrate::{add_sample, fill_sample, samples};
+pub use calibration_file::{CalibrationSource, calibration_file};
 pub use central::{DeviceState, Queues};
-pub use job::{Callback, Done, Job, JobError, Request, Target};
-pub use kept::{CalibrationSource, calibration_file};
-pub use operation::{Operation, Places, padded};
+pub use job::{Callback, Job, JobError, JobOutput, Request, Target};
+pub use operation::{Addresses, Operation, Packed, Sizes, padded};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
 pub use resident::Resident;
 pub use routing::{CPU, Calibration, CalibrationError, Cost, Decision, Why};
@@ -46,7 +46,7 @@ use crate::isa::Isa;
 use central::Central;
 use flight::Input;
 use job::Ticket;
-use manager::{Manager, Settings};
+use manager::Manager;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -170,13 +170,8 @@ impl Runtime {
 
     fn start_managers(&mut self) {
         for (index, backend) in self.backends.iter().enumerate() {
-            let settings = Settings {
-                slots: self.options.slots,
-                keep_memory: self.options.keep_device_memory,
-                stuck_after: self.options.stuck_after,
-            };
-            let (central, pool) = (self.central.clone(), self.pool.clone());
-            let manager = Manager { index, backend: backend.clone(), central, pool, settings };
+            let (central, pool, options) = (self.central.clone(), self.pool.clone(), self.options.clone());
+            let manager = Manager { index, backend: backend.clone(), central, pool, options };
             let spawned = std::thread::Builder::new().name(format!("accel {}", backend.name())).spawn(|| manager.run());
             match spawned {
                 Ok(thread) => self.threads.push(thread),

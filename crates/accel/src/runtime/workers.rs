@@ -2,7 +2,7 @@
 
 use super::central::{By, Central, Next};
 use super::flight::Input;
-use super::job::{Done, JobError, Ticket};
+use super::job::{JobError, JobOutput, Ticket};
 use super::{Buffer, NoMemory, NoThread, Pool};
 use crate::isa::Isa;
 use std::io;
@@ -40,7 +40,13 @@ pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
     }
 }
 
-fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) -> Result<Done, JobError> {
+fn carry_out(
+    ticket: &Ticket,
+    central: &Central,
+    pool: &Pool,
+    isa: Isa,
+    name: &Arc<str>,
+) -> Result<JobOutput, JobError> {
     let input = match ticket.begin() {
         None => return Err(JobError::Cancelled),
         Some(Err(why)) => return Err(why),
@@ -55,7 +61,7 @@ fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &A
     };
     let output = catch_unwind(AssertUnwindSafe(|| compute(output)))
         .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
-    Ok(Done { input: Some(input), output, device: name.clone() })
+    Ok(JobOutput { input: Some(input), output, device: name.clone() })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::bits::BitRow;
 use super::dispatch::{self, Slot};
-use super::program::{Equations, Program, Wanted};
+use super::program::{Equations, PacketSum, Program};
 use super::solve::Shape;
 use super::{Technique, XorCodeError};
 use crate::erasure::cache::{Cache, Pattern};
@@ -187,7 +187,7 @@ impl XorCode {
     }
 
     /// The packets that sum to each packet of `missing`, data before parity.
-    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<Wanted>, CoderError> {
+    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<PacketSum>, CoderError> {
         let Shape { k, m, w, .. } = self.shape;
         let lost: Vec<usize> = (0..k).filter(|f| !present.contains(f)).collect();
         let parities: Vec<usize> = (0..m).filter(|r| present.contains(&(k + r))).take(lost.len()).collect();
@@ -200,7 +200,7 @@ impl XorCode {
         for (e, fragment) in lost.iter().enumerate().filter(|(_, f)| missing.contains(f)) {
             for packet in 0..w {
                 let present = solved[e * w + packet].clone();
-                rows.push(Wanted { target: fragment * w + packet, present });
+                rows.push(PacketSum { target: fragment * w + packet, present });
             }
         }
         for parity in (0..m).filter(|r| missing.contains(&(k + r))) {
@@ -265,7 +265,7 @@ impl XorCode {
 }
 
 /// Parity packets `rows`, where the packets of the data fragments `lost` are the sums in `solved`.
-fn wanted_parity(shape: &Shape, rows: Range<usize>, lost: &[usize], solved: &[BitRow]) -> Vec<Wanted> {
+fn wanted_parity(shape: &Shape, rows: Range<usize>, lost: &[usize], solved: &[BitRow]) -> Vec<PacketSum> {
     let target = |row: usize| shape.k * shape.w + row;
-    rows.map(|row| Wanted { target: target(row), present: shape.lost_parity(row, lost, solved) }).collect()
+    rows.map(|row| PacketSum { target: target(row), present: shape.lost_parity(row, lost, solved) }).collect()
 }

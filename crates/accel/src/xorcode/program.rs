@@ -35,7 +35,7 @@ pub struct Program {
 }
 
 /// A packet to compute.
-pub struct Wanted {
+pub struct PacketSum {
     /// Number of the packet.
     pub target: usize,
     /// The present packets that sum to it.
@@ -52,12 +52,12 @@ pub struct Equations {
 
 impl Program {
     /// Computes every packet from present ones alone, in any order: for devices that compute all packets at once.
-    pub fn direct(w: usize, wanted: &[Wanted]) -> Program {
+    pub fn direct(w: usize, wanted: &[PacketSum]) -> Program {
         Program::of(w, wanted.iter().map(|x| step(w, x.target, &x.present, None)).collect())
     }
 
     /// Computes the packets in an order, and from sources, that need few XORs.
-    pub fn optimised(w: usize, wanted: &[Wanted], mut equations: Equations) -> Program {
+    pub fn optimised(w: usize, wanted: &[PacketSum], mut equations: Equations) -> Program {
         let mut ways: Vec<Way> = wanted.iter().map(|x| Way { reads: x.present.count(), from: From::Present }).collect();
         equations.offer(wanted, &mut ways);
         let mut left: Vec<usize> = (0..wanted.len()).collect();
@@ -67,7 +67,7 @@ impl Program {
             let (target, present) = (wanted[i].target, &wanted[i].present);
             steps.push(match ways[i].from {
                 From::Present => step(w, target, present, None),
-                From::Done(base) => step(w, target, present, Some(&wanted[base])),
+                From::Computed(base) => step(w, target, present, Some(&wanted[base])),
                 From::Equation(row) => {
                     let mut others = equations.rows[row].clone();
                     others.flip(target);
@@ -75,7 +75,7 @@ impl Program {
                 }
             });
             for &j in &left {
-                ways[j].offer(wanted[j].present.distance(present) + 1, From::Done(i));
+                ways[j].offer(wanted[j].present.distance(present) + 1, From::Computed(i));
             }
             if equations.lost.has(target) {
                 equations.lost.flip(target);
@@ -122,7 +122,7 @@ enum From {
     /// From its present packets.
     Present,
     /// From a wanted packet that is computed already, and the difference.
-    Done(usize),
+    Computed(usize),
     /// From the other packets of an equation.
     Equation(usize),
 }
@@ -137,7 +137,7 @@ impl Way {
 
 impl Equations {
     /// Offers every equation with one unknown packet to that packet.
-    fn offer(&self, wanted: &[Wanted], ways: &mut [Way]) {
+    fn offer(&self, wanted: &[PacketSum], ways: &mut [Way]) {
         for (number, row) in self.rows.iter().enumerate() {
             let mut unknown = row.ones().filter(|word| self.lost.has(*word));
             if let (Some(last), None) = (unknown.next(), unknown.next())
@@ -149,7 +149,7 @@ impl Equations {
     }
 }
 
-fn step(w: usize, target: usize, row: &BitRow, base: Option<&Wanted>) -> Step {
+fn step(w: usize, target: usize, row: &BitRow, base: Option<&PacketSum>) -> Step {
     // Fragment numbers and w are below 256.
     let word = |i: usize| Word { fragment: (i / w) as u8, packet: (i % w) as u8 };
     let mut sources = Vec::new();

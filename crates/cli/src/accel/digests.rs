@@ -240,10 +240,8 @@ pub fn digest_rest(function: Function, before: &[u8], rest: &mut impl Read, path
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Condvar, Mutex};
-    use std::time::Duration;
-    use tessera_accel::kernels::Launch;
-    use tessera_accel::runtime::{NoMemory, Options, Places};
+    use tessera_accel::runtime::Options;
+    use tessera_accel::testing::Meeting;
     use tessera_accel::{Cpu, Isa, Spec};
 
     fn device(spec: Spec, cpu_threads: usize) -> Accelerated {
@@ -292,43 +290,11 @@ mod tests {
         assert!(digests(&cpu, Function::Sha1, &[]).unwrap().is_empty());
     }
 
-    /// Ends when enough jobs run at once, or reports that they did not.
-    #[derive(Debug, Clone)]
-    struct Meeting(Arc<(Mutex<usize>, Condvar)>);
-
-    impl Operation for Meeting {
-        fn primitive(&self) -> &'static str {
-            "meeting"
-        }
-
-        fn input_bytes(&self) -> usize {
-            1
-        }
-
-        fn output_bytes(&self) -> usize {
-            1
-        }
-
-        fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
-            let (here, came) = &*self.0;
-            let mut count = here.lock().unwrap();
-            *count += 1;
-            came.notify_all();
-            let (count, _) = came.wait_timeout_while(count, Duration::from_secs(20), |n| *n < 2).unwrap();
-            output[0] = u8::from(*count >= 2);
-            Ok(())
-        }
-
-        fn launches(&self, _: &Places) -> Vec<Launch> {
-            Vec::new()
-        }
-    }
-
     /// Several threads hash parts at once.
     #[test]
     fn two_jobs_run_side_by_side() {
         let cpu = device(Spec::Cpu, 2);
-        let (mut queue, meeting) = (JobQueue::new(&cpu), Meeting(Arc::default()));
+        let (mut queue, meeting) = (JobQueue::new(&cpu), Meeting::default());
         for _ in 0..2 {
             let input = queue.buffer(1).unwrap();
             queue.start(&meeting, input, |output| output[0]).unwrap();

@@ -56,7 +56,7 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     let (runtime, target) = on.device.runtime(options)?;
     if on.device == tessera_accel::Spec::Auto {
         match calibration_file().filter(|_| !runtime.devices().is_empty()) {
-            Some(file) => on.output.note(runtime.calibrate_kept(&file).to_string()),
+            Some(file) => on.output.note(runtime.calibrate_with_file(&file).to_string()),
             None => drop(runtime.calibrate()),
         }
     }

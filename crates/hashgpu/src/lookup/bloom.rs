@@ -60,7 +60,7 @@ impl BlockedBloom {
     /// Adds keys by their hashes, which must be spread evenly over all 64 bits.
     pub fn insert(&mut self, hashes: &[u64]) {
         for hash in hashes {
-            let at = self.block(*hash);
+            let at = block_of(*hash, self.blocks.len());
             self.blocks[at].iter_mut().zip(mask(*hash)).for_each(|(word, bit)| *word |= bit);
         }
     }
@@ -72,7 +72,7 @@ impl BlockedBloom {
             // Fetches all blocks before testing any, so that the thread waits for memory once.
             let mut blocks = [[0u32; WORDS]; SIDE_BY_SIDE];
             for (block, hash) in blocks.iter_mut().zip(group) {
-                *block = self.blocks[self.block(*hash)];
+                *block = self.blocks[block_of(*hash, self.blocks.len())];
             }
             out.extend(blocks.iter().zip(group).map(|(block, hash)| covers(block, &mask(*hash))));
         }
@@ -82,21 +82,21 @@ impl BlockedBloom {
     /// [`BlockedBloom::may_hold`], one hash after another, bit by bit: the definition (P10).
     pub fn may_hold_reference(&self, hashes: &[u64]) -> Vec<bool> {
         let holds = |hash: &u64| {
-            let block = &self.blocks[self.block(*hash)];
+            let block = &self.blocks[block_of(*hash, self.blocks.len())];
             (0..WORDS).all(|i| block[i] >> ((*hash as u32).wrapping_mul(SALTS[i]) >> 27) & 1 == 1)
         };
         hashes.iter().map(holds).collect()
     }
+}
 
-    /// Block of a hash, from its high half.
-    fn block(&self, hash: u64) -> usize {
-        // There are at most 2^32 blocks, so the product fits and is below their number.
-        (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
-    }
+/// Block of a hash, from its high half.
+pub(crate) fn block_of(hash: u64, blocks: usize) -> usize {
+    // There are at most 2^32 blocks, so the product fits and is below their number.
+    (((hash >> 32) * blocks as u64) >> 32) as usize
 }
 
 /// One bit per word, from the low half of a hash.
-fn mask(hash: u64) -> [u32; WORDS] {
+pub(crate) fn mask(hash: u64) -> [u32; WORDS] {
     SALTS.map(|salt| 1 << ((hash as u32).wrapping_mul(salt) >> 27))
 }
 

@@ -19,5 +19,6 @@ mod sorted;
 mod tests;
 
 pub use bloom::{BlockedBloom, BloomError};
+pub(crate) use bloom::{block_of, mask};
 pub use fragments::{Fragment, Fragments, FragmentsError};
-pub use sorted::{Found, Levels, LookupError, Sorted};
+pub use sorted::{KeyPosition, Levels, LookupError, Sorted};

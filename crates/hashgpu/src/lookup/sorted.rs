@@ -99,7 +99,7 @@ impl<'a, K: Copy + Ord> Sorted<'a, K> {
 
 /// The place of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct KeyPosition {
     /// Index of the level.
     pub level: u16,
     /// Position among the level's keys.
@@ -131,14 +131,14 @@ impl<'a, K: Copy + Ord> Levels<'a, K> {
 
     /// For each query, its place in the newest level that has it. A level is searched only for queries that newer ones
     /// lack.
-    pub fn find(&self, queries: &[K]) -> Vec<Option<Found>> {
+    pub fn find(&self, queries: &[K]) -> Vec<Option<KeyPosition>> {
         let mut found = vec![None; queries.len()];
         let mut left: Vec<usize> = (0..queries.len()).collect();
         for (level, sorted) in self.levels.iter().enumerate() {
             let asked: Vec<K> = left.iter().map(|i| queries[*i]).collect();
             let mut answers = sorted.find(&asked).into_iter();
             left.retain(|i| {
-                found[*i] = answers.next().flatten().map(|index| Found { level: level as u16, index });
+                found[*i] = answers.next().flatten().map(|index| KeyPosition { level: level as u16, index });
                 found[*i].is_none()
             });
         }
@@ -146,11 +146,11 @@ impl<'a, K: Copy + Ord> Levels<'a, K> {
     }
 
     /// [`Levels::find`], one query and one level after another: the definition (P10).
-    pub fn find_reference(&self, queries: &[K]) -> Vec<Option<Found>> {
+    pub fn find_reference(&self, queries: &[K]) -> Vec<Option<KeyPosition>> {
         let find = |query: &K| {
             self.levels.iter().enumerate().find_map(|(level, sorted)| {
                 let index = sorted.keys.binary_search(query).ok()?;
-                Some(Found { level: level as u16, index: index as u32 })
+                Some(KeyPosition { level: level as u16, index: index as u32 })
             })
         };
         queries.iter().map(find).collect()

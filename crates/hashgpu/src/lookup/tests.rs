@@ -54,7 +54,7 @@ fn the_newest_level_that_has_a_key_answers() {
     }
     let (new, old) = ([3u64, 7], [1u64, 3, 9]);
     let levels = Levels::new(vec![Sorted::new(&new).unwrap(), Sorted::new(&old).unwrap()]).unwrap();
-    let at = |level, index| Some(Found { level, index });
+    let at = |level, index| Some(KeyPosition { level, index });
     assert_eq!(levels.find(&[1, 3, 7, 8, 9]), [at(1, 0), at(0, 0), at(0, 1), None, at(1, 2)]);
 }
 

@@ -1,10 +1,11 @@
 //! MD5, SHA-1 and SHA-256 on a device: batches of buffers, HashGPU's direct hashing of segments, and its sliding
 //! windows.
+#![allow(unsafe_code)]
 
 use crate::digest::{Digest, Function, batch_on, segmented_on};
 use tessera_accel::Isa;
 use tessera_accel::kernels::{DigestMessage, Digests, Kernel, Launch};
-use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places, padded};
+use tessera_accel::runtime::{Addresses, Buffer, NoMemory, Operation, Packed, Sizes, padded};
 
 /// The kernel of a function; BLAKE3 has operations of its own.
 pub(super) fn kernel_of(function: Function) -> Option<Kernel> {
@@ -27,9 +28,7 @@ pub(super) fn launch(kernel: Kernel, argument: Digests) -> Option<Launch> {
 pub struct DigestBatch {
     function: Function,
     kernel: Kernel,
-    lens: Vec<usize>,
-    starts: Vec<usize>,
-    input_bytes: usize,
+    buffers: Packed,
 }
 
 impl DigestBatch {
@@ -37,45 +36,38 @@ impl DigestBatch {
     /// or beyond 2^31 buffers.
     pub fn new(function: Function, lens: &[usize]) -> Option<DigestBatch> {
         let kernel = kernel_of(function)?;
-        let (mut starts, mut end) = (Vec::with_capacity(lens.len()), 0usize);
-        for len in lens {
-            starts.push(end);
-            end = end.checked_add(len.checked_next_multiple_of(16)?)?;
-        }
-        let fits = lens.len() < 1 << 31;
-        fits.then(|| DigestBatch { function, kernel, lens: lens.to_vec(), starts, input_bytes: end })
+        let buffers = Packed::new(lens)?;
+        (lens.len() < 1 << 31).then_some(DigestBatch { function, kernel, buffers })
     }
 
     /// Copies a buffer to its place in the input.
     pub fn pack(&self, index: usize, bytes: &[u8], input: &mut [u8]) {
-        assert_eq!(bytes.len(), self.lens[index], "length of buffer {index}");
-        let start = self.starts[index];
-        input[start..start + bytes.len()].copy_from_slice(bytes);
-        input[start + bytes.len()..start + padded(bytes.len())].fill(0);
+        self.buffers.pack(index, bytes, input);
     }
 
     /// Reads the digests.
     pub fn read(&self, output: &[u8]) -> Vec<Digest> {
-        assert_eq!(output.len(), self.output_bytes(), "digests of {} buffers", self.lens.len());
-        output.chunks_exact(self.function.digest_bytes()).take(self.lens.len()).map(Digest::new).collect()
+        assert_eq!(output.len(), self.output_bytes(), "digests of {} buffers", self.buffers.count());
+        output.chunks_exact(self.function.digest_bytes()).take(self.buffers.count()).map(Digest::new).collect()
     }
 }
 
-impl Operation for DigestBatch {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for DigestBatch {
     fn primitive(&self) -> &'static str {
         self.function.name()
     }
 
-    fn input_bytes(&self) -> usize {
-        self.input_bytes
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.lens.len() * self.function.digest_bytes()
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            input: self.buffers.bytes,
+            output: self.buffers.count() * self.function.digest_bytes(),
+            ..Sizes::default()
+        }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
-        let buffers: Vec<&[u8]> = self.starts.iter().zip(&self.lens).map(|(at, len)| &input[*at..at + len]).collect();
+        let buffers: Vec<&[u8]> = self.buffers.buffers(input).collect();
         let digests = batch_on(isa, self.function, &buffers);
         for (room, digest) in output.chunks_exact_mut(self.function.digest_bytes()).zip(digests) {
             room.copy_from_slice(digest.as_bytes());
@@ -84,16 +76,16 @@ impl Operation for DigestBatch {
     }
 
     fn tables(&self) -> Vec<u8> {
-        let messages = self.starts.iter().zip(&self.lens);
-        messages.flat_map(|(at, len)| DigestMessage { offset: *at as u64, bytes: *len as u64 }.to_bytes()).collect()
+        let message = |(at, len)| DigestMessage { offset: at as u64, bytes: len as u64 }.to_bytes();
+        self.buffers.ranges().flat_map(message).collect()
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = Digests {
             data: at.input,
             messages: at.tables,
             out: at.result,
-            count: self.lens.len() as u64,
+            count: self.buffers.count() as u64,
             width: self.function.digest_bytes() as u32,
             ..Digests::default()
         };
@@ -128,17 +120,17 @@ impl Segmented {
     }
 }
 
-impl Operation for Segmented {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for Segmented {
     fn primitive(&self) -> &'static str {
         "segmented"
     }
 
-    fn input_bytes(&self) -> usize {
-        self.len
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.function.digest_bytes()
+    fn sizes(&self) -> Sizes {
+        let output = self.function.digest_bytes();
+        // The segments' digests, after the result.
+        let scratch = padded(output) + self.segments() * output;
+        Sizes { input: self.len, output, scratch, ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -149,12 +141,7 @@ impl Operation for Segmented {
         Ok(())
     }
 
-    /// The segments' digests, after the result.
-    fn scratch_bytes(&self) -> usize {
-        padded(self.output_bytes()) + self.segments() * self.function.digest_bytes()
-    }
-
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let width = self.function.digest_bytes();
         let digests = at.result + padded(width) as u64;
         let (step, total) = (self.segment as u64, self.len as u64);

@@ -1,11 +1,12 @@
 //! Look-ups on a device: keys in levels of sorted arrays, hashes in a blocked Bloom filter. The searched data is part
 //! of the input; [`crate::ResidentLevels`] keeps levels on the device.
+#![allow(unsafe_code)]
 
-use crate::lookup::{BlockedBloom, Found, Levels};
+use crate::lookup::{BlockedBloom, KeyPosition, Levels, block_of, mask};
 use std::sync::Arc;
 use tessera_accel::Isa;
 use tessera_accel::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
-use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places};
+use tessera_accel::runtime::{Addresses, Buffer, NoMemory, Operation, Sizes};
 
 fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
     bytes.chunks_exact(8).map(word)
@@ -46,7 +47,7 @@ impl FindInLevels {
     }
 
     /// Reads the output: the place of each query.
-    pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
+    pub fn read(&self, output: &[u8]) -> Vec<Option<KeyPosition>> {
         read(output)
     }
 
@@ -60,8 +61,8 @@ impl FindInLevels {
     }
 }
 
-fn read(output: &[u8]) -> Vec<Option<Found>> {
-    let found = |at: u64| Found { level: (at >> 32) as u16, index: at as u32 };
+fn read(output: &[u8]) -> Vec<Option<KeyPosition>> {
+    let found = |at: u64| KeyPosition { level: (at >> 32) as u16, index: at as u32 };
     words(output).map(|at| (at != u64::MAX).then(|| found(at))).collect()
 }
 
@@ -76,17 +77,14 @@ fn find_all(keys: &[u64], firsts: &[u32], queries: impl Iterator<Item = u64>, ou
     }
 }
 
-impl Operation for FindInLevels {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for FindInLevels {
     fn primitive(&self) -> &'static str {
         "lookup"
     }
 
-    fn input_bytes(&self) -> usize {
-        8 * (self.keys + self.queries)
-    }
-
-    fn output_bytes(&self) -> usize {
-        8 * self.queries
+    fn sizes(&self) -> Sizes {
+        Sizes { input: 8 * (self.keys + self.queries), output: 8 * self.queries, ..Sizes::default() }
     }
 
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -109,7 +107,7 @@ impl Operation for FindInLevels {
         self.firsts().into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = LookupLevels {
             keys: at.input,
             firsts: at.tables,
@@ -156,33 +154,30 @@ impl HostLevels {
 ///
 /// Input: the queries. Output: as for [`FindInLevels`].
 #[derive(Debug, Clone)]
-pub(crate) struct FindInKept {
+pub(crate) struct FindInResident {
     levels: Arc<HostLevels>,
     address: u64,
     queries: usize,
 }
 
-impl FindInKept {
-    pub fn new(levels: Arc<HostLevels>, address: u64, queries: usize) -> FindInKept {
-        FindInKept { levels, address, queries }
+impl FindInResident {
+    pub fn new(levels: Arc<HostLevels>, address: u64, queries: usize) -> FindInResident {
+        FindInResident { levels, address, queries }
     }
 
-    pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
+    pub fn read(&self, output: &[u8]) -> Vec<Option<KeyPosition>> {
         read(output)
     }
 }
 
-impl Operation for FindInKept {
+// SAFETY: its kernel touches only its own memory and the levels, which `ResidentLevels` keeps until its jobs have ended.
+unsafe impl Operation for FindInResident {
     fn primitive(&self) -> &'static str {
         "lookup"
     }
 
-    fn input_bytes(&self) -> usize {
-        8 * self.queries
-    }
-
-    fn output_bytes(&self) -> usize {
-        8 * self.queries
+    fn sizes(&self) -> Sizes {
+        Sizes { input: 8 * self.queries, output: 8 * self.queries, ..Sizes::default() }
     }
 
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -190,7 +185,7 @@ impl Operation for FindInKept {
         Ok(())
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = LookupLevels {
             keys: self.address,
             firsts: self.address + 8 * self.levels.keys.len() as u64,
@@ -216,9 +211,6 @@ pub struct AskBloom {
 
 const BLOCK_BYTES: usize = 32;
 const _: () = assert!(BLOCK_BYTES == size_of::<[u32; 8]>());
-const SALTS: [u32; 8] =
-    [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
-
 impl AskBloom {
     /// A filter of `blocks` blocks, and `queries` hashes. `None` without a block, or beyond 2^32 blocks.
     pub fn new(blocks: usize, queries: usize) -> Option<AskBloom> {
@@ -236,34 +228,27 @@ impl AskBloom {
     }
 }
 
-impl Operation for AskBloom {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for AskBloom {
     fn primitive(&self) -> &'static str {
         "bloom"
     }
 
-    fn input_bytes(&self) -> usize {
-        BLOCK_BYTES * self.blocks + 8 * self.queries
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.queries
+    fn sizes(&self) -> Sizes {
+        Sizes { input: BLOCK_BYTES * self.blocks + 8 * self.queries, output: self.queries, ..Sizes::default() }
     }
 
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let (filter, hashes) = input.split_at(BLOCK_BYTES * self.blocks);
         for (passes, hash) in output.iter_mut().zip(words(hashes)) {
-            let block = (((hash >> 32) * self.blocks as u64) >> 32) as usize;
-            let words = filter[BLOCK_BYTES * block..][..BLOCK_BYTES].chunks_exact(4);
-            let holds = |(word, salt): (&[u8], u32)| {
-                let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
-                word >> ((hash as u32).wrapping_mul(salt) >> 27) & 1 == 1
-            };
-            *passes = u8::from(words.zip(SALTS).all(holds));
+            let words = filter[BLOCK_BYTES * block_of(hash, self.blocks)..].chunks_exact(4);
+            let word = |b: &[u8]| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+            *passes = u8::from(words.zip(mask(hash)).all(|(bytes, bit)| word(bytes) & bit != 0));
         }
         Ok(())
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = BloomQuery {
             blocks: at.input,
             hashes: at.input + (BLOCK_BYTES * self.blocks) as u64,

@@ -7,5 +7,5 @@ mod windows;
 
 pub use digests::{DigestBatch, Segmented};
 pub use lookup::{AskBloom, FindInLevels};
-pub(crate) use lookup::{FindInKept, HostLevels};
+pub(crate) use lookup::{FindInResident, HostLevels};
 pub use windows::HashWindows;

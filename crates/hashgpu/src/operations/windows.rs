@@ -1,10 +1,11 @@
 //! Sliding-window hashing on a device.
+#![allow(unsafe_code)]
 
 use super::digests::{kernel_of, launch};
 use crate::windows::Windows;
 use tessera_accel::Isa;
 use tessera_accel::kernels::{Digests, Kernel, Launch};
-use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places};
+use tessera_accel::runtime::{Addresses, Buffer, NoMemory, Operation, Sizes};
 
 /// [`Windows::hash`] of one buffer: the first bytes of the digest of each window, one after the other.
 #[derive(Debug, Clone)]
@@ -23,17 +24,14 @@ impl HashWindows {
     }
 }
 
-impl Operation for HashWindows {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for HashWindows {
     fn primitive(&self) -> &'static str {
         "windows"
     }
 
-    fn input_bytes(&self) -> usize {
-        self.len
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.windows.count(self.len) * self.windows.width_bytes()
+    fn sizes(&self) -> Sizes {
+        Sizes { input: self.len, output: self.windows.count(self.len) * self.windows.width_bytes(), ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -41,7 +39,7 @@ impl Operation for HashWindows {
         Ok(())
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = Digests {
             data: at.input,
             messages: 0,

@@ -1,9 +1,10 @@
 //! Chunk boundary candidates of one slice.
+#![allow(unsafe_code)]
 
 use crate::boundaries::{Candidate, Params, WINDOW_BYTES, candidates_on};
 use crate::isa::Isa;
 use crate::kernels::{BoundaryCandidates, Kernel, Launch};
-use crate::runtime::operation::{Operation, Places};
+use crate::runtime::operation::{Addresses, Operation, Sizes};
 use crate::runtime::{Buffer, NoMemory};
 
 /// Positions that a block decides: BOUNDARY_TILE words of four positions.
@@ -56,17 +57,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-impl Operation for FindCandidates {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for FindCandidates {
     fn primitive(&self) -> &'static str {
         "candidates"
     }
 
-    fn input_bytes(&self) -> usize {
-        self.context + self.bytes
-    }
-
-    fn output_bytes(&self) -> usize {
-        4 + 4 * self.capacity()
+    fn sizes(&self) -> Sizes {
+        Sizes { input: self.context + self.bytes, output: 4 + 4 * self.capacity(), cleared: 4, ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -81,11 +79,7 @@ impl Operation for FindCandidates {
         Ok(())
     }
 
-    fn cleared_bytes(&self) -> usize {
-        4
-    }
-
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let bytes = self.context + self.bytes;
         if bytes < WINDOW_BYTES {
             return Vec::new();
@@ -93,12 +87,12 @@ impl Operation for FindCandidates {
         let argument = BoundaryCandidates {
             data: at.input,
             found: at.result,
-            any_below: self.params.any_below(),
-            strong_below: self.params.strong_below(),
+            any_below: self.params.any_below,
+            strong_below: self.params.strong_below,
             bytes: bytes as u32,
             context: self.context as u32,
             capacity: self.capacity() as u32,
-            above: i32::from(self.params.above()),
+            above: i32::from(self.params.above),
         };
         let kernel = Kernel::BoundaryCandidates;
         let threads = bytes.div_ceil(TILE_POSITIONS) * kernel.threads() as usize;

@@ -1,9 +1,10 @@
 //! BLAKE3 of a batch of buffers, with or without the hashes of their 16 KiB groups.
+#![allow(unsafe_code)]
 
 use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, group_values, tree_on};
 use crate::isa::Isa;
 use crate::kernels::{Blake3Buffer, Blake3Item, Blake3Leaves, Blake3Parents, Kernel, Launch};
-use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::operation::{Addresses, Operation, Packed, Sizes, padded};
 use crate::runtime::{Buffer, NoMemory};
 
 const LEAF_BYTES: usize = 1024;
@@ -25,9 +26,7 @@ pub struct HashBatch {
     with_groups: bool,
     /// For a part of longer data: the number of groups before it.
     part_of: Option<u64>,
-    lens: Vec<usize>,
-    starts: Vec<usize>,
-    input_bytes: usize,
+    buffers: Packed,
     plan: Plan,
 }
 
@@ -43,17 +42,12 @@ impl HashBatch {
     }
 
     fn new(lens: &[usize], with_groups: bool) -> Option<HashBatch> {
-        let (mut starts, mut end, mut leaves) = (Vec::with_capacity(lens.len()), 0usize, 0usize);
-        for len in lens {
-            starts.push(end);
-            end = end.checked_add(len.checked_next_multiple_of(16)?)?;
-            leaves += len / LEAF_BYTES + 1;
-        }
-        if leaves >= 1 << 31 {
+        let buffers = Packed::new(lens)?;
+        if lens.iter().map(|len| len / LEAF_BYTES + 1).sum::<usize>() >= 1 << 31 {
             return None;
         }
-        let plan = Plan::new(lens, &starts);
-        Some(HashBatch { with_groups, part_of: None, lens: lens.to_vec(), starts, input_bytes: end, plan })
+        let plan = Plan::new(&buffers);
+        Some(HashBatch { with_groups, part_of: None, buffers, plan })
     }
 
     /// The group values of `len` bytes that start `first_group` groups into longer data, which is hashed part by part.
@@ -65,8 +59,7 @@ impl HashBatch {
             return None;
         }
         let plan = Plan::part(first_leaf as u32, len, leaves as u32);
-        let (lens, starts, input_bytes) = (vec![len], vec![0], padded(len));
-        Some(HashBatch { with_groups: true, part_of: Some(first_group), lens, starts, input_bytes, plan })
+        Some(HashBatch { with_groups: true, part_of: Some(first_group), buffers: Packed::new(&[len])?, plan })
     }
 
     /// Reads the group values of a part.
@@ -77,40 +70,32 @@ impl HashBatch {
 
     /// Copies a buffer to its place in the input.
     pub fn pack(&self, index: usize, bytes: &[u8], input: &mut [u8]) {
-        assert_eq!(bytes.len(), self.lens[index], "length of buffer {index}");
-        let start = self.starts[index];
-        input[start..start + bytes.len()].copy_from_slice(bytes);
-        input[start + bytes.len()..start + padded(bytes.len())].fill(0);
+        self.buffers.pack(index, bytes, input);
     }
 
     /// Reads the names.
     pub fn read_names(&self, output: &[u8]) -> Vec<Hash> {
-        assert_eq!(output.len(), self.output_bytes(), "output of {} buffers", self.lens.len());
-        output.chunks_exact(HASH_BYTES).take(self.lens.len()).map(|b| Hash(value(b))).collect()
+        assert_eq!(output.len(), self.output_bytes(), "output of {} buffers", self.buffers.count());
+        output.chunks_exact(HASH_BYTES).take(self.buffers.count()).map(|b| Hash(value(b))).collect()
     }
 
     /// Reads names and group hashes.
     pub fn read_trees(&self, output: &[u8]) -> Vec<Tree> {
-        let mut groups = output.chunks_exact(HASH_BYTES).skip(self.lens.len()).map(value);
-        let counts = self.lens.iter().map(|len| group_count(*len as u64) as usize);
-        let names = self.read_names(output);
-        names
-            .into_iter()
-            .zip(counts)
-            .map(|(root, n)| Tree { root, groups: groups.by_ref().take(n).collect() })
-            .collect()
+        let mut groups = output.chunks_exact(HASH_BYTES).skip(self.buffers.count()).map(value);
+        let names = self.read_names(output).into_iter().zip(self.buffers.ranges());
+        names.map(|(root, (_, len))| Tree { root, groups: groups.by_ref().take(groups_of(len)).collect() }).collect()
     }
 
     fn group_total(&self) -> usize {
-        if self.part_of.is_some() {
-            return self.lens[0].div_ceil(GROUP_BYTES);
-        }
-        self.lens.iter().map(|len| group_count(*len as u64) as usize).sum()
+        // A part may be a single group, which has a value unlike that of whole data.
+        let count =
+            |(_, len): (usize, usize)| if self.part_of.is_some() { len.div_ceil(GROUP_BYTES) } else { groups_of(len) };
+        self.buffers.ranges().map(count).sum()
     }
+}
 
-    fn bytes_of<'a>(&self, index: usize, input: &'a [u8]) -> &'a [u8] {
-        &input[self.starts[index]..self.starts[index] + self.lens[index]]
-    }
+fn groups_of(len: usize) -> usize {
+    group_count(len as u64) as usize
 }
 
 fn value(bytes: &[u8]) -> [u8; HASH_BYTES] {
@@ -130,16 +115,16 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(lens: &[usize], starts: &[usize]) -> Plan {
-        let names = lens.len() as u32;
-        let groups: u64 = lens.iter().map(|len| group_count(*len as u64)).sum();
+    fn new(buffers: &Packed) -> Plan {
+        let names = buffers.count() as u32;
+        let groups: usize = buffers.ranges().map(|(_, len)| groups_of(len)).sum();
         let mut plan = Plan { next: names + groups as u32, ..Plan::default() };
         let mut group = names;
-        for (index, (len, start)) in lens.iter().zip(starts).enumerate() {
+        for (index, (start, len)) in buffers.ranges().enumerate() {
             let leaves = len.div_ceil(LEAF_BYTES).max(1) as u32;
             let first = if leaves == 1 { index as u32 } else { plan.take(leaves) };
             let first_leaf = plan.leaf_count;
-            let (offset, bytes) = (*start as u64, *len as u64);
+            let (offset, bytes) = (start as u64, len as u64);
             plan.buffers.push(Blake3Buffer { offset, bytes, first_leaf, value: first });
             plan.leaf_count += leaves;
             if leaves > GROUP_LEAVES {
@@ -201,41 +186,41 @@ impl Plan {
     }
 }
 
-impl Operation for HashBatch {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for HashBatch {
     fn primitive(&self) -> &'static str {
         if self.with_groups { "tree" } else { "hash" }
     }
 
-    fn input_bytes(&self) -> usize {
-        self.input_bytes
-    }
-
-    fn output_bytes(&self) -> usize {
+    fn sizes(&self) -> Sizes {
         let groups = if self.with_groups { self.group_total() } else { 0 };
-        let names = if self.part_of.is_some() { 0 } else { self.lens.len() };
-        HASH_BYTES * (names + groups)
+        let names = if self.part_of.is_some() { 0 } else { self.buffers.count() };
+        let output = HASH_BYTES * (names + groups);
+        // All values numbered after the downloaded ones.
+        let scratch = (self.plan.next as usize * HASH_BYTES).saturating_sub(output);
+        Sizes { input: self.buffers.bytes, output, scratch, ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
+        let (names, mut groups) =
+            output.split_at_mut(if self.part_of.is_some() { 0 } else { HASH_BYTES * self.buffers.count() });
+        let mut put = |values: &[[u8; HASH_BYTES]]| {
+            let (room, rest) = std::mem::take(&mut groups).split_at_mut(HASH_BYTES * values.len());
+            room.copy_from_slice(values.as_flattened());
+            groups = rest;
+        };
         if let Some(first_group) = self.part_of {
-            let values = group_values(first_group, self.bytes_of(0, input));
-            output[..values.len() * HASH_BYTES].copy_from_slice(values.as_flattened());
-            return Ok(());
+            self.buffers.buffers(input).for_each(|bytes| put(&group_values(first_group, bytes)));
         }
-        let mut at = HASH_BYTES * self.lens.len();
-        for index in 0..self.lens.len() {
-            let bytes = self.bytes_of(index, input);
+        for (name, bytes) in names.chunks_exact_mut(HASH_BYTES).zip(self.buffers.buffers(input)) {
             let root = if self.with_groups {
                 let tree = tree_on(isa, bytes);
-                for group in &tree.groups {
-                    output[at..at + HASH_BYTES].copy_from_slice(group);
-                    at += HASH_BYTES;
-                }
+                put(&tree.groups);
                 tree.root
             } else {
                 chunk_hash_on(isa, bytes)
             };
-            output[HASH_BYTES * index..][..HASH_BYTES].copy_from_slice(root.as_bytes());
+            name.copy_from_slice(root.as_bytes());
         }
         Ok(())
     }
@@ -248,12 +233,7 @@ impl Operation for HashBatch {
         tables
     }
 
-    /// All values numbered after the downloaded ones.
-    fn scratch_bytes(&self) -> usize {
-        (self.plan.next as usize * HASH_BYTES).saturating_sub(self.output_bytes())
-    }
-
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let plan = &self.plan;
         if plan.leaf_count == 0 {
             return Vec::new();

@@ -1,10 +1,11 @@
 //! Reed–Solomon on fragments: rows of a matrix times stripes of fragments.
+#![allow(unsafe_code)]
 
 use super::coding::{Coding, Layout};
 use crate::erasure::{Code, Coefficients, FRAGMENT_ALIGN_BYTES, field, multiply_equal};
 use crate::isa::Isa;
 use crate::kernels::{GfMultiply, Kernel, Launch};
-use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::operation::{Addresses, Operation, Sizes, padded};
 use crate::runtime::{Buffer, NoMemory};
 use std::sync::Arc;
 
@@ -66,17 +67,14 @@ impl Coding for Multiply {
     }
 }
 
-impl Operation for Multiply {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for Multiply {
     fn primitive(&self) -> &'static str {
         self.primitive
     }
 
-    fn input_bytes(&self) -> usize {
-        self.layout.input_bytes()
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.layout.output_bytes()
+    fn sizes(&self) -> Sizes {
+        Sizes { input: self.layout.input_bytes(), output: self.layout.output_bytes(), ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -99,7 +97,7 @@ impl Operation for Multiply {
         tables
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let Layout { sources, targets, fragment, chunks } = self.layout;
         let pieces = fragment / PIECE_BYTES;
         let argument = GfMultiply {

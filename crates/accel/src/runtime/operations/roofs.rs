@@ -1,9 +1,10 @@
 //! Upper bounds of a device as operations: transfers alone, copies inside the device, and other operations without
 //! their downloads. Their results have no use; benchmarks compare their times with those of real operations.
+#![allow(unsafe_code)]
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::operation::{Operation, Places};
+use crate::runtime::operation::{Addresses, Operation, Sizes};
 use crate::runtime::{Buffer, NoMemory};
 use std::sync::Arc;
 
@@ -25,17 +26,15 @@ impl Transfer {
     }
 }
 
-impl Operation for Transfer {
+// SAFETY: it launches nothing.
+unsafe impl Operation for Transfer {
     fn primitive(&self) -> &'static str {
         "transfer"
     }
 
-    fn input_bytes(&self) -> usize {
-        self.up_bytes
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.down_bytes
+    fn sizes(&self) -> Sizes {
+        // Cleared, so that no old data comes back. A device clears memory many times as fast as it sends it.
+        Sizes { input: self.up_bytes, output: self.down_bytes, cleared: self.down_bytes, ..Sizes::default() }
     }
 
     fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -43,12 +42,7 @@ impl Operation for Transfer {
         Ok(())
     }
 
-    // So that no old data comes back. A device clears memory many times as fast as it sends it.
-    fn cleared_bytes(&self) -> usize {
-        self.down_bytes
-    }
-
-    fn launches(&self, _: &Places) -> Vec<Launch> {
+    fn launches(&self, _: &Addresses) -> Vec<Launch> {
         Vec::new()
     }
 }
@@ -66,17 +60,15 @@ impl CopyInside {
     }
 }
 
-impl Operation for CopyInside {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for CopyInside {
     fn primitive(&self) -> &'static str {
         "copy"
     }
 
-    fn input_bytes(&self) -> usize {
-        self.pieces * PIECE_BYTES
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.pieces * PIECE_BYTES
+    fn sizes(&self) -> Sizes {
+        let bytes = self.pieces * PIECE_BYTES;
+        Sizes { input: bytes, output: bytes, ..Sizes::default() }
     }
 
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -89,7 +81,7 @@ impl Operation for CopyInside {
         [0u32, 1, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let bytes = self.input_bytes() as u64;
         let argument = XorRows {
             sources: at.input,
@@ -124,17 +116,16 @@ impl KernelsAlone {
     }
 }
 
-impl Operation for KernelsAlone {
+// SAFETY: the inner operation's kernels touch only their own memory, which is as large here.
+unsafe impl Operation for KernelsAlone {
     fn primitive(&self) -> &'static str {
         self.inner.primitive()
     }
 
-    fn input_bytes(&self) -> usize {
-        self.inner.input_bytes()
-    }
-
-    fn output_bytes(&self) -> usize {
-        0
+    fn sizes(&self) -> Sizes {
+        // The result stays on the device.
+        let inner = self.inner.sizes();
+        Sizes { output: 0, scratch: inner.output + inner.scratch, ..inner }
     }
 
     // The result stays on the device, so the CPU computes nothing.
@@ -146,15 +137,7 @@ impl Operation for KernelsAlone {
         self.inner.tables()
     }
 
-    fn scratch_bytes(&self) -> usize {
-        self.inner.output_bytes() + self.inner.scratch_bytes()
-    }
-
-    fn cleared_bytes(&self) -> usize {
-        self.inner.cleared_bytes()
-    }
-
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let once = self.inner.launches(at);
         (0..self.times).flat_map(|_| once.clone()).collect()
     }

@@ -1,11 +1,12 @@
 //! Checks parity against its data, for codes of both families.
+#![allow(unsafe_code)]
 
 use super::coding::{Coding, Layout, differences};
 use crate::coder::Coder;
 use crate::device::VerifyJob;
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, MarkNonzero};
-use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::operation::{Addresses, Operation, Sizes, padded};
 use crate::runtime::{Buffer, NoMemory};
 use std::sync::Arc;
 
@@ -46,17 +47,16 @@ impl Verify {
     }
 }
 
-impl Operation for Verify {
+// SAFETY: its kernels touch only its own memory; the differences' result lies in its scratch memory.
+unsafe impl Operation for Verify {
     fn primitive(&self) -> &'static str {
         self.differences.primitive()
     }
 
-    fn input_bytes(&self) -> usize {
-        self.differences.input_bytes()
-    }
-
-    fn output_bytes(&self) -> usize {
-        padded(self.layout.chunks * self.layout.targets * FLAG_BYTES)
+    fn sizes(&self) -> Sizes {
+        let Sizes { input, output: scratch, .. } = self.differences.sizes();
+        let output = padded(self.layout.chunks * self.layout.targets * FLAG_BYTES);
+        Sizes { input, output, scratch, cleared: output }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -78,17 +78,9 @@ impl Operation for Verify {
         self.differences.tables()
     }
 
-    fn scratch_bytes(&self) -> usize {
-        self.differences.output_bytes()
-    }
-
-    fn cleared_bytes(&self) -> usize {
-        self.output_bytes()
-    }
-
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let differences = at.result + self.output_bytes() as u64;
-        let mut launches = self.differences.launches(&Places { result: differences, ..*at });
+        let mut launches = self.differences.launches(&Addresses { result: differences, ..*at });
         let pieces = self.layout.fragment / PIECE_BYTES;
         let count = self.layout.chunks * self.layout.targets;
         if launches.is_empty() || pieces * count == 0 {

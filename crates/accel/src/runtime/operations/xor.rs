@@ -1,10 +1,11 @@
 //! XOR-schedule codes on fragments.
+#![allow(unsafe_code)]
 
 use super::coding::{Coding, Layout};
 use crate::erasure::{CoderError, add};
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::operation::{Operation, Places};
+use crate::runtime::operation::{Addresses, Operation, Sizes};
 use crate::runtime::{Buffer, NoMemory};
 use crate::xorcode::{Program, Word, XorCode};
 use std::collections::BTreeMap;
@@ -187,7 +188,8 @@ fn toggle(sum: &mut Vec<u32>, term: u32) {
     }
 }
 
-impl Operation for XorFragments {
+// SAFETY: its kernels touch only its own memory.
+unsafe impl Operation for XorFragments {
     fn primitive(&self) -> &'static str {
         match self.work {
             XorWork::Encode => "xor-encode",
@@ -197,12 +199,8 @@ impl Operation for XorFragments {
         }
     }
 
-    fn input_bytes(&self) -> usize {
-        self.layout.input_bytes()
-    }
-
-    fn output_bytes(&self) -> usize {
-        self.layout.output_bytes()
+    fn sizes(&self) -> Sizes {
+        Sizes { input: self.layout.input_bytes(), output: self.layout.output_bytes(), ..Sizes::default() }
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
@@ -217,7 +215,7 @@ impl Operation for XorFragments {
         self.table_words().concat().iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    fn launches(&self, at: &Places) -> Vec<Launch> {
+    fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let (w, packet) = (self.code.w(), self.code.packet_bytes());
         let Layout { sources, targets, fragment, chunks } = self.layout;
         let stripes = fragment / self.code.stripe_bytes();

@@ -1,4 +1,5 @@
 //! Jobs, queues and devices that fail. Each test compares results with the CPU's.
+#![allow(unsafe_code)]
 
 use crate::boundaries::{Params, candidates};
 use crate::emulated::Emulated;
@@ -44,7 +45,7 @@ fn submit(runtime: &Runtime, seed: u64, request: Request) -> Job {
     runtime.submit(Arc::new(operation), input, request).unwrap()
 }
 
-fn check(done: Done, seed: u64) -> Arc<str> {
+fn check(done: JobOutput, seed: u64) -> Arc<str> {
     assert_eq!(HashBatch::names(&LENS).unwrap().read_names(&done.output), expected(seed));
     done.device
 }
@@ -314,21 +315,20 @@ fn jobs_on_data_of_a_device_that_cannot_be_done_say_why() {
 #[derive(Debug)]
 struct Cramped;
 
-impl Operation for Cramped {
+// SAFETY: it launches nothing.
+unsafe impl Operation for Cramped {
     fn primitive(&self) -> &'static str {
         "cramped"
     }
-    fn input_bytes(&self) -> usize {
-        16
+    fn sizes(&self) -> Sizes {
+        Sizes { input: 16, output: 16, ..Sizes::default() }
     }
-    fn output_bytes(&self) -> usize {
-        16
-    }
+
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.copy_from_slice(input);
         Ok(())
     }
-    fn launches(&self, _: &Places) -> Vec<Launch> {
+    fn launches(&self, _: &Addresses) -> Vec<Launch> {
         Vec::new()
     }
     fn finish(&self, _: &mut [u8]) -> bool {
@@ -382,20 +382,19 @@ fn what_cannot_be_is_refused() {
 #[derive(Debug)]
 struct Buggy;
 
-impl Operation for Buggy {
+// SAFETY: it launches nothing.
+unsafe impl Operation for Buggy {
     fn primitive(&self) -> &'static str {
         "buggy"
     }
-    fn input_bytes(&self) -> usize {
-        16
+    fn sizes(&self) -> Sizes {
+        Sizes { input: 16, output: 16, ..Sizes::default() }
     }
-    fn output_bytes(&self) -> usize {
-        16
-    }
+
     fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) -> Result<(), NoMemory> {
         panic!("as planned")
     }
-    fn launches(&self, _: &Places) -> Vec<Launch> {
+    fn launches(&self, _: &Addresses) -> Vec<Launch> {
         panic!("as planned")
     }
 }

@@ -44,10 +44,10 @@ impl Any {
         let len = data[0].len();
         let mut parity = vec![vec![0; len]; self.shape().1];
         let slices: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
-        let mut rooms: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+        let mut targets: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
         match self {
-            Any::Rs(code) => code.encode_on(Isa::REFERENCE, &slices, len, &mut rooms).unwrap(),
-            Any::Xor(code) => code.encode_on(Isa::REFERENCE, &slices, &mut rooms).unwrap(),
+            Any::Rs(code) => code.encode_on(Isa::REFERENCE, &slices, len, &mut targets).unwrap(),
+            Any::Xor(code) => code.encode_on(Isa::REFERENCE, &slices, &mut targets).unwrap(),
         }
         data.into_iter().chain(parity).collect()
     }
@@ -108,11 +108,11 @@ fn update(bench: &mut Bench, rng: &mut StdRng, code: &Any, index: usize, len: us
     for (chunk, found) in found.iter().enumerate() {
         assert_eq!(found[..], after[chunk][k..], "{k}+{m}, fragment {index} of {len} bytes");
         let mut by_cpu = before[chunk][k..].to_vec();
-        let mut rooms: Vec<&mut [u8]> = by_cpu.iter_mut().map(|p| p.as_mut_slice()).collect();
+        let mut targets: Vec<&mut [u8]> = by_cpu.iter_mut().map(|p| p.as_mut_slice()).collect();
         let (old, new) = (&before[chunk][index], &after[chunk][index]);
         match code {
-            Any::Rs(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut rooms).unwrap(),
-            Any::Xor(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut rooms).unwrap(),
+            Any::Rs(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut targets).unwrap(),
+            Any::Xor(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut targets).unwrap(),
         }
         assert_eq!(*found, by_cpu);
     }
@@ -237,8 +237,8 @@ fn batches_behind_the_interface_are_done_once_whatever_memory_there_is() {
         let mut jobs: Vec<UpdateJob<'_>> = Vec::new();
         for (number, (chunk, parity)) in chunks.iter().zip(&mut parity).enumerate() {
             let (index, len) = (usize::from(number > 6), if number > 5 { 500 } else { 512 });
-            let rooms = parity.iter_mut().map(|p| &mut p[..len]).collect();
-            jobs.push(UpdateJob { index, old: &chunk[index][..len], new: &new[..len], parity: rooms });
+            let targets = parity.iter_mut().map(|p| &mut p[..len]).collect();
+            jobs.push(UpdateJob { index, old: &chunk[index][..len], new: &new[..len], parity: targets });
         }
         if wrong {
             jobs[4].index = 3;

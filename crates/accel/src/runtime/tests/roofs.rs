@@ -4,7 +4,7 @@ use super::kernels::Bench;
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::runtime::operations::{CopyInside, KernelsAlone, Multiply, Transfer};
-use crate::runtime::{Operation, Options, Places, Runtime, SubmitError};
+use crate::runtime::{Addresses, Operation, Options, Runtime, SubmitError};
 use crate::testing::test_bytes;
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ fn kernels_run_alone_on_resident_data() {
     let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
     let parity: Arc<dyn Operation> = Arc::new(Multiply::encode(&code, 160, 1));
     let alone = KernelsAlone::new(parity.clone(), 3);
-    let at = Places { tables: 256, input: 512, result: 1024 };
+    let at = Addresses { tables: 256, input: 512, result: 1024 };
     assert_eq!(alone.launches(&at), [parity.launches(&at), parity.launches(&at), parity.launches(&at)].concat());
-    assert_eq!((alone.output_bytes(), alone.scratch_bytes()), (0, parity.output_bytes()));
+    assert_eq!((alone.sizes().output, alone.sizes().scratch), (0, parity.output_bytes()));
 
     let alone: Arc<dyn Operation> = Arc::new(alone);
     let put = |bytes| runtime.resident(0, runtime.buffer(bytes).unwrap()).unwrap().unwrap();

@@ -22,23 +22,23 @@ const FORM: &str = "tessera-accel calibration 2";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CalibrationSource {
     /// Read from the file; every device passed the known-answer test, or was retired.
-    Kept,
+    Stored,
     /// Measured now.
     Measured {
         /// Why the file could not be used.
         why: String,
         /// Why the measurements could not be written; `None` if they were.
-        not_kept: Option<String>,
+        not_stored: Option<String>,
     },
 }
 
 impl fmt::Display for CalibrationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CalibrationSource::Kept => f.write_str("costs were measured before"),
-            CalibrationSource::Measured { why, not_kept: None } => write!(f, "costs were measured and kept: {why}"),
-            CalibrationSource::Measured { why, not_kept: Some(not_kept) } => {
-                write!(f, "costs were measured: {why}; they could not be kept: {not_kept}")
+            CalibrationSource::Stored => f.write_str("costs were measured before"),
+            CalibrationSource::Measured { why, not_stored: None } => write!(f, "costs were measured and kept: {why}"),
+            CalibrationSource::Measured { why, not_stored: Some(not_stored) } => {
+                write!(f, "costs were measured: {why}; they could not be kept: {not_stored}")
             }
         }
     }
@@ -55,19 +55,19 @@ pub fn calibration_file() -> Option<PathBuf> {
 impl Runtime {
     /// [`Runtime::calibrate`], unless `file` holds costs of this build, CPU and devices: then it runs only the
     /// known-answer test. It writes measurements to the file and makes the file's folder if necessary.
-    pub fn calibrate_kept(&self, file: &Path) -> CalibrationSource {
+    pub fn calibrate_with_file(&self, file: &Path) -> CalibrationSource {
         let machine = self.machine();
         match read(file, &machine).and_then(|kept| self.covered(kept)) {
             Ok(kept) => {
                 self.test_devices();
                 self.set_calibration(kept);
-                CalibrationSource::Kept
+                CalibrationSource::Stored
             }
             Err(why) => {
                 let measured = self.calibrate();
                 let whole = self.devices().iter().all(|device| device.retired.is_none());
                 let kept = if whole { write(file, &machine, &measured) } else { Err("a device was retired".into()) };
-                CalibrationSource::Measured { why, not_kept: kept.err() }
+                CalibrationSource::Measured { why, not_stored: kept.err() }
             }
         }
     }
@@ -142,13 +142,13 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("tessera-calibration-{}", std::process::id()));
         let file = folder.join("made").join("accel-calibration");
         let one = runtime(1);
-        let first = one.calibrate_kept(&file);
-        assert!(matches!(first, CalibrationSource::Measured { not_kept: None, .. }), "{first}");
+        let first = one.calibrate_with_file(&file);
+        assert!(matches!(first, CalibrationSource::Measured { not_stored: None, .. }), "{first}");
         let measured = one.calibration();
         assert!(measured.cost("emulated:0", "hash").is_some());
 
         let again = runtime(1);
-        assert_eq!((again.calibrate_kept(&file), again.calibration()), (CalibrationSource::Kept, measured));
+        assert_eq!((again.calibrate_with_file(&file), again.calibration()), (CalibrationSource::Stored, measured));
 
         let whole = std::fs::read_to_string(&file).unwrap();
         let digit = whole.replacen("cpu hash ", "cpu hash 1", 1);
@@ -160,13 +160,13 @@ mod tests {
         ] {
             assert_ne!(bad, whole);
             std::fs::write(&file, &bad).unwrap();
-            let said = again.calibrate_kept(&file).to_string();
+            let said = again.calibrate_with_file(&file).to_string();
             assert!(said.contains(why) && said.contains("measured and kept"), "{said}");
-            assert_eq!(again.calibrate_kept(&file), CalibrationSource::Kept);
+            assert_eq!(again.calibrate_with_file(&file), CalibrationSource::Stored);
         }
-        let other = runtime(2).calibrate_kept(&file).to_string();
+        let other = runtime(2).calibrate_with_file(&file).to_string();
         assert!(other.contains("this is") && other.contains("emulated:1"), "{other}");
-        let nowhere = again.calibrate_kept(&file.join("below a file")).to_string();
+        let nowhere = again.calibrate_with_file(&file.join("below a file")).to_string();
         assert!(nowhere.contains("could not be kept"), "{nowhere}");
         std::fs::remove_dir_all(folder).unwrap();
     }
