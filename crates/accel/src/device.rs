@@ -203,11 +203,6 @@ impl Cpu {
         Cpu { isa, name: format!("cpu ({})", isa.name()), counters: Default::default() }
     }
 
-    /// The instruction set in use.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
     fn count(&self, primitive: &str, jobs: usize, bytes: usize) {
         self.note(primitive, Work { jobs: jobs as u64, bytes: bytes as u64 });
     }

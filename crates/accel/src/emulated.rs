@@ -168,7 +168,7 @@ impl EmulatedStream {
 
     fn run(&mut self, launch: &Launch) -> Result<(), Fault> {
         let number = number_of(launch.kernel()).unwrap_or(-1);
-        let (argument, bytes) = (launch.argument_words(), launch.argument().len());
+        let (argument, bytes) = (launch.argument_words(), launch.kernel().argument_bytes());
         let [x, y] = launch.grid();
         // SAFETY: the emulator belongs to this stream; the callee checks the argument's size; the caller that queued
         // the kernel vouched for the addresses in it.

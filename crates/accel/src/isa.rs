@@ -1,7 +1,6 @@
 //! Instruction sets that this process may use. An [`Isa`] is only made from what the running CPU supports. It is the
 //! proof that the leaves' `unsafe` calls rely on.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 /// What an [`Isa`] allows, from least to most; dispatchers match on it.
@@ -26,7 +25,7 @@ pub enum Level {
 }
 
 /// An instruction set that this CPU supports.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Isa(Level);
 
 impl Isa {
@@ -86,12 +85,6 @@ impl Isa {
     /// The level that dispatchers match on.
     pub fn level(self) -> Level {
         self.0
-    }
-}
-
-impl fmt::Debug for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Isa({})", self.name())
     }
 }
 

@@ -100,11 +100,6 @@ impl Launch {
         self.grid
     }
 
-    /// The argument, in the C layout of the kernel's struct.
-    pub fn argument(&self) -> &[u8] {
-        &self.argument
-    }
-
     /// The argument in words of eight bytes, the alignment of the struct.
     pub(crate) fn argument_words(&self) -> Vec<u64> {
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("structs are whole words"));

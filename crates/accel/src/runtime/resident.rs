@@ -97,12 +97,12 @@ fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, 
     let mut stream = backend.stream()?;
     // Kernels read whole 16-byte blocks.
     let address = stream.reserve(bytes.len().next_multiple_of(16))?;
-    match send(stream.as_mut(), address, bytes, patience) {
-        Ok(true) => Ok((address, stream)),
-        Ok(false) => {
-            std::mem::forget(stream);
-            Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 })
-        }
+    let sent = send(stream.as_mut(), address, bytes, patience).and_then(|arrived| match arrived {
+        true => Ok(()),
+        false => Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 }),
+    });
+    match sent {
+        Ok(()) => Ok((address, stream)),
         Err(fault) => {
             // Closing a stuck stream would block for ever.
             std::mem::forget(stream);

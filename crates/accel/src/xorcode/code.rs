@@ -98,12 +98,6 @@ impl XorCode {
         &self.encoder
     }
 
-    /// An encoding program that computes every parity packet from data packets alone, for devices that compute all of
-    /// them at once.
-    pub fn encode_direct(&self) -> Program {
-        Program::direct(self.w(), &wanted_parity(&self.shape, 0..self.m() * self.w(), &[], &[]))
-    }
-
     /// Fills the m `parity` slices from the k `data` slices; all have the same length, whole stripes.
     ///
     /// # Errors
@@ -181,13 +175,13 @@ impl XorCode {
         };
         let pattern = Pattern { sources: narrow(present), wanted: narrow(missing) };
         self.decoders.get_or_make(pattern, || {
-            let rows = self.decode_rows(present, missing)?;
+            let rows = self.sums(present, missing)?;
             Ok(Program::optimised(self.w(), &rows, self.equations(present)))
         })
     }
 
-    /// The packets that sum to each packet of `missing`, data before parity.
-    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<PacketSum>, CoderError> {
+    /// The packets of the fragments `present` that sum to each packet of the fragments `missing`, data before parity.
+    pub(crate) fn sums(&self, present: &[usize], missing: &[usize]) -> Result<Vec<PacketSum>, CoderError> {
         let Shape { k, m, w, .. } = self.shape;
         let lost: Vec<usize> = (0..k).filter(|f| !present.contains(f)).collect();
         let parities: Vec<usize> = (0..m).filter(|r| present.contains(&(k + r))).take(lost.len()).collect();

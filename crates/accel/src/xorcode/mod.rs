@@ -31,4 +31,5 @@ mod tests;
 pub use bits::Technique;
 pub use code::XorCode;
 pub use errors::XorCodeError;
+pub(crate) use program::PacketSum;
 pub use program::{Program, Step, Word};

@@ -51,11 +51,6 @@ pub struct Equations {
 }
 
 impl Program {
-    /// Computes every packet from present ones alone, in any order: for devices that compute all packets at once.
-    pub fn direct(w: usize, wanted: &[PacketSum]) -> Program {
-        Program::of(w, wanted.iter().map(|x| step(w, x.target, &x.present, None)).collect())
-    }
-
     /// Computes the packets in an order, and from sources, that need few XORs.
     pub fn optimised(w: usize, wanted: &[PacketSum], mut equations: Equations) -> Program {
         let mut ways: Vec<Way> = wanted.iter().map(|x| Way { reads: x.present.count(), from: From::Present }).collect();

@@ -7,8 +7,7 @@ use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
 use crate::runtime::operation::{Addresses, Operation, Sizes};
 use crate::runtime::{Buffer, NoMemory};
-use crate::xorcode::{Program, Word, XorCode};
-use std::collections::BTreeMap;
+use crate::xorcode::{PacketSum, XorCode};
 use std::sync::Arc;
 
 const PIECE_BYTES: usize = 8;
@@ -66,7 +65,7 @@ impl XorFragments {
     /// Parity of `chunks` chunks with fragments of `fragment` bytes. `None` if these are not whole stripes.
     pub fn encode(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
         let (present, wanted): (Vec<usize>, Vec<usize>) = ((0..code.k()).collect(), code.parities().collect());
-        let rows = direct_rows(&code.encode_direct(), code.w(), &present, &wanted);
+        let rows = rows(code, &present, &wanted)?;
         XorFragments::new(code, XorWork::Encode, (present, wanted), rows, (fragment, chunks))
     }
 
@@ -93,7 +92,8 @@ impl XorFragments {
     pub(super) fn differences(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
         let (k, wanted) = (code.k(), code.parities().collect::<Vec<_>>());
         let present: Vec<usize> = (0..k + code.m()).collect();
-        let mut rows = direct_rows(&code.encode_direct(), code.w(), &present, &wanted);
+        let data: Vec<usize> = (0..k).collect();
+        let mut rows = rows(code, &data, &wanted)?;
         rows.iter_mut().for_each(|row| row.list.push((k * code.w()) as u32 + row.word));
         XorFragments::new(code, XorWork::Differences, (present, wanted), rows, (fragment, chunks))
     }
@@ -111,8 +111,7 @@ impl XorFragments {
         if !known || !rising(present) || !rising(wanted) || wanted.iter().any(|f| present.contains(f)) {
             return None;
         }
-        let program = code.decode_program(present, wanted).ok()?;
-        let rows = direct_rows(&program, code.w(), present, wanted);
+        let rows = rows(code, present, wanted)?;
         let fragments = (present.to_vec(), wanted.to_vec());
         XorFragments::new(code, XorWork::Reconstruct, fragments, rows, (fragment, chunks))
     }
@@ -158,34 +157,18 @@ impl Coding for XorFragments {
     }
 }
 
-/// Every wanted packet as a sum of present packets: a source that an earlier step computed is replaced by its sum.
-fn direct_rows(program: &Program, w: usize, present: &[usize], wanted: &[usize]) -> Vec<Row> {
-    let slot_of = |list: &[usize], word: Word| {
-        let slot = list.iter().position(|f| *f == usize::from(word.fragment));
-        slot.map(|s| (s * w + usize::from(word.packet)) as u32)
+/// Every wanted packet as a sum of present packets. `None` if they do not determine it.
+fn rows(code: &XorCode, present: &[usize], wanted: &[usize]) -> Option<Vec<Row>> {
+    let w = code.w();
+    let number = |list: &[usize], packet: usize| {
+        let slot = list.iter().position(|f| *f == packet / w);
+        slot.map(|slot| (slot * w + packet % w) as u32)
     };
-    let mut sums: BTreeMap<Word, Vec<u32>> = BTreeMap::new();
-    for step in program.steps() {
-        let mut sum = Vec::new();
-        for source in &step.sources {
-            let terms = sums.get(source).cloned().unwrap_or_else(|| slot_of(present, *source).into_iter().collect());
-            terms.into_iter().for_each(|term| toggle(&mut sum, term));
-        }
-        sums.insert(step.target, sum);
-    }
-    let rows = sums.into_iter().filter_map(|(word, mut list)| {
-        list.sort_unstable();
-        slot_of(wanted, word).map(|word| Row { word, list })
-    });
-    rows.collect()
-}
-
-/// A term that occurs twice cancels out.
-fn toggle(sum: &mut Vec<u32>, term: u32) {
-    match sum.iter().position(|t| *t == term) {
-        Some(at) => drop(sum.swap_remove(at)),
-        None => sum.push(term),
-    }
+    let row = |sum: PacketSum| {
+        let list = sum.present.ones().filter_map(|packet| number(present, packet)).collect();
+        Some(Row { word: number(wanted, sum.target)?, list })
+    };
+    code.sums(present, wanted).ok()?.into_iter().map(row).collect()
 }
 
 // SAFETY: its kernels touch only its own memory.
