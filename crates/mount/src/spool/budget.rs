@@ -95,13 +95,13 @@ impl Budget {
     /// Counts a log of an earlier mount, even beyond the limits.
     pub fn adopt_log(&self, bytes: u64, records: u64) {
         self.logs.fetch_add(1, Ordering::AcqRel);
-        self.records.fetch_add(records, Ordering::AcqRel);
-        self.force_bytes(bytes);
+        self.force(bytes, records);
     }
 
-    /// Counts bytes, even beyond the limit.
-    pub fn force_bytes(&self, bytes: u64) {
+    /// Counts bytes and records, even beyond the limits.
+    pub fn force(&self, bytes: u64, records: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.records.fetch_add(records, Ordering::AcqRel);
     }
 
     /// Releases bytes.

@@ -285,7 +285,7 @@ impl Log {
     }
 
     fn append_anyway(&mut self, record: (Kind, u64, &[u8])) {
-        self.file.budget.force_bytes(bytes_of(&[record]));
+        self.file.budget.force(bytes_of(&[record]), 1);
         if let Err(error) = self.append_taken(&[record]) {
             tracing::warn!(%error, "a log does not say what was pushed of it");
         }
@@ -338,21 +338,15 @@ impl Log {
     }
 
     fn append(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
-        self.file.budget.reserve_records(records.len() as u64)?;
-        let taken = self.file.budget.reserve_bytes(bytes_of(records)).map_err(LogError::from);
-        let done = taken.and_then(|()| self.append_taken(records));
-        match done {
-            Ok(()) => {
-                self.file.records.fetch_add(records.len() as u64, Ordering::AcqRel);
-            }
-            Err(_) => self.file.budget.release_records(records.len() as u64),
-        }
-        done
+        let budget = &self.file.budget;
+        budget.reserve_records(records.len() as u64)?;
+        budget.reserve_bytes(bytes_of(records)).inspect_err(|_| budget.release_records(records.len() as u64))?;
+        self.append_taken(records)
     }
 
-    /// Appends records whose bytes are reserved in the budget.
+    /// Appends records that the budget counts already, with their bytes.
     fn append_taken(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
-        let (bytes, mut end) = (bytes_of(records), self.end);
+        let (bytes, count, mut end) = (bytes_of(records), records.len() as u64, self.end);
         let done = records.chunks(RECORDS_AT_ONCE).try_for_each(|records| {
             let mut headers = Vec::with_capacity(records.len());
             let start = end;
@@ -367,11 +361,13 @@ impl Log {
         match done {
             Ok(()) => {
                 self.file.bytes.fetch_add(bytes, Ordering::AcqRel);
+                self.file.records.fetch_add(count, Ordering::AcqRel);
                 self.end = end;
                 Ok(())
             }
             Err(error) => {
                 self.file.budget.release_bytes(bytes);
+                self.file.budget.release_records(count);
                 // Cuts off whole records that the failed write left, so that they do not follow later ones. If the file
                 // cannot be cut, it has no such record.
                 let _ = self.file.file.truncate(self.end);

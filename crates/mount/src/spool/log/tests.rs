@@ -117,6 +117,20 @@ fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
     log_on(&disk, &budget).write(0, &[1; 1000]).unwrap();
 }
 
+/// The record of a push counts against the limit, and is released with its log.
+#[test]
+fn the_record_of_a_push_is_counted() {
+    let disk = memory();
+    let budget = Arc::new(Budget::with_records(1 << 20, 4));
+    let mut log = log_on(&disk, &budget);
+    log.write(0, b"x").unwrap();
+    log.close(5, true).unwrap();
+    log.is_pushed(&log.view(), 77);
+    assert!(matches!(log.write(1, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 4 }))));
+    log.remove();
+    log_on(&disk, &budget).write(0, b"x").unwrap();
+}
+
 /// A push that happens during writes is on record, even in a full spool. Otherwise the next mount would take its own
 /// version for another client's.
 #[test]
