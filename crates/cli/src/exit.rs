@@ -147,7 +147,7 @@ impl<T> At<T> for io::Result<T> {
 
 impl From<tessera_wire::Error> for Failure {
     fn from(error: tessera_wire::Error) -> Self {
-        Failure::new(Exit::of_code(error.kind()), error.message)
+        Failure::new(Exit::of_code(error.code()), error.message)
     }
 }
 

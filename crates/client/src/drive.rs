@@ -65,7 +65,7 @@ impl Drive {
         };
         let outcome = match &answer.result {
             Ok(_) => String::new(),
-            Err(e) => format!(": {:?}", e.kind()),
+            Err(e) => format!(": {:?}", e.code()),
         };
         self.trace.push(format!("{peer} {}{}{outcome}", call.kind.name(), detail(&call)));
         self.sequence += 1;

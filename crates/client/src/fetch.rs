@@ -258,7 +258,7 @@ impl Fetch {
                 }
             }
             Err(error) => {
-                if matches!(error.kind(), Code::NotFound | Code::Corrupt | Code::Io) {
+                if matches!(error.code(), Code::NotFound | Code::Corrupt | Code::Io) {
                     let (fragment, disk_id) = (want.fragment, want.disk_id);
                     self.bad.push(FragmentRef { chunk_id, fragment, epoch: 0, disk_id });
                 }
@@ -299,7 +299,7 @@ impl Fetch {
     /// Notes a wrong fragment, with the disk it came from (the last one used).
     fn accuse(&mut self, fragment: u32) {
         let Some(slot) = self.slots.get(fragment as usize) else { return };
-        let used = |s: &&Source| matches!(&s.state, SourceState::Failed { error } if error.kind() == Code::Exists);
+        let used = |s: &&Source| matches!(&s.state, SourceState::Failed { error } if error.code() == Code::Exists);
         let disk_id = slot.sources.iter().rev().find(used).map_or(0, |s| s.disk_id);
         let bad = FragmentRef { chunk_id: self.chunk.chunk_id, fragment, epoch: 0, disk_id };
         if !self.bad.contains(&bad) {

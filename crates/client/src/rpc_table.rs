@@ -205,7 +205,7 @@ impl<T: PartialEq> MapQueue<T> {
 
 /// Whether the transport failed or the peer was unavailable: the same request may succeed elsewhere.
 pub(crate) fn is_transport(error: &Error) -> bool {
-    matches!(error.kind(), Code::Unavailable | Code::Timeout)
+    matches!(error.code(), Code::Unavailable | Code::Timeout)
 }
 
 #[cfg(test)]

@@ -252,7 +252,7 @@ impl Shared {
 
     /// Rejects a node of another cluster; the error and the log explain what that may mean.
     fn turn_away(&self, hello: &Hello, role: Role, error: Error) -> Error {
-        if role != Role::Node || error.kind() != Code::WrongCluster {
+        if role != Role::Node || error.code() != Code::WrongCluster {
             return error;
         }
         self.push(Event::RejectedNode { cluster_id: hello.cluster_id.clone(), host: hello.host.clone() });

@@ -78,10 +78,10 @@ impl From<Code> for Errno {
 
 /// The errno for an error of the manager. Logs the error: an errno alone says little.
 pub(crate) fn explained(what: &str, ino: u64, error: &Error) -> Errno {
-    if !matches!(error.kind(), Code::NotFound | Code::Exists | Code::NotEmpty) {
+    if !matches!(error.code(), Code::NotFound | Code::Exists | Code::NotEmpty) {
         tracing::warn!(what, ino, %error, "the store refuses");
     }
-    error.kind().into()
+    error.code().into()
 }
 
 /// The errno for an error of a read or write. Logs the error.

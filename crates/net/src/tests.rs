@@ -143,13 +143,13 @@ fn errors_timeouts_and_dead_peers_are_answers() {
     let mut server = server(&["127.0.0.1:0".parse().unwrap()]);
     let (dialer, endpoint) = (dialer(), server.endpoints()[0].clone());
     let refused = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
-    assert_eq!(refused.kind(), Code::Unsupported);
+    assert_eq!(refused.code(), Code::Unsupported);
     let late =
         dialer.call_wait(&endpoint, &meta::GetStatus::default(), vec![], Duration::from_millis(150)).unwrap_err();
-    assert_eq!(late.kind(), Code::Timeout);
+    assert_eq!(late.code(), Code::Timeout);
     server.stop();
     let gone = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
-    assert_eq!(gone.kind(), Code::Unavailable);
+    assert_eq!(gone.code(), Code::Unavailable);
 }
 
 #[test]

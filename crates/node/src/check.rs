@@ -274,19 +274,19 @@ mod tests {
             let mut it = item(&data);
             spoil(&mut it);
             let error = put(vec![it], &data).unwrap_err();
-            assert_eq!(error.kind(), Code::Invalid, "{error}");
+            assert_eq!(error.code(), Code::Invalid, "{error}");
             assert!(error.message.contains(expected), "{error} should say {expected:?}");
         }
-        assert_eq!(put(vec![], &[]).unwrap_err().kind(), Code::Invalid);
-        assert_eq!(put(vec![item(&data); 5000], &[]).unwrap_err().kind(), Code::Invalid);
+        assert_eq!(put(vec![], &[]).unwrap_err().code(), Code::Invalid);
+        assert_eq!(put(vec![item(&data); 5000], &[]).unwrap_err().code(), Code::Invalid);
         let sessionless = PutFragments { session_id: 0, items: vec![item(&data)], no_sync: false, hints: vec![] };
         let payload = Bytes::copy_from_slice(&data);
         // Session 0 can bring back deleted fragments (P3).
         let error = check_put(&NodeConfig::default(), sessionless, &payload, &[crc32c(&data)]).unwrap_err();
-        assert!(error.kind() == Code::Invalid && error.message.contains("session"), "{error}");
+        assert!(error.code() == Code::Invalid && error.message.contains("session"), "{error}");
         let mut rotten = item(&data);
         rotten.crc32c ^= 1;
-        assert_eq!(put(vec![rotten], &data).unwrap_err().kind(), Code::Corrupt);
+        assert_eq!(put(vec![rotten], &data).unwrap_err().code(), Code::Corrupt);
     }
 
     #[test]
@@ -299,11 +299,11 @@ mod tests {
         assert!(get(GetItem { offset: u32::MAX, ..base }).is_err());
         assert!(get(GetItem { len_bytes: MAX_PAYLOAD_BYTES + 1, ..base }).is_err());
         for (kind, code) in [(0x7777, Code::Unsupported), (Kind::OpenWrite as u16, Code::Unsupported)] {
-            assert_eq!(decode(&config, kind, &[], Bytes::new(), &[]).unwrap_err().kind(), code);
+            assert_eq!(decode(&config, kind, &[], Bytes::new(), &[]).unwrap_err().code(), code);
         }
         let garbage = decode(&config, Kind::PutFragments as u16, &[0xff; 40], Bytes::new(), &[]).unwrap_err();
-        assert_eq!(garbage.kind(), Code::Invalid);
+        assert_eq!(garbage.code(), Code::Invalid);
         let noise = decode(&config, Kind::GetNodeStatus as u16, &[], Bytes::from_static(b"x"), &[]).unwrap_err();
-        assert_eq!(noise.kind(), Code::Invalid);
+        assert_eq!(noise.code(), Code::Invalid);
     }
 }

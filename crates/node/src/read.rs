@@ -58,7 +58,7 @@ pub fn serve(get: &GetFragments, file_min_bytes: u64, store: &dyn Fn(u64) -> Opt
     let mut room = u64::from(MAX_PAYLOAD_BYTES);
     for item in &get.items {
         let result = serve_item(item, file_min_bytes, &mut room, store, &mut served.payload).unwrap_or_else(|error| {
-            if error.kind() == Code::Corrupt {
+            if error.code() == Code::Corrupt {
                 let (chunk_id, fragment, disk_id) = (item.chunk_id, item.fragment, item.disk_id);
                 served.bad.push(FragmentRef { chunk_id, fragment, disk_id, epoch: 0 });
             }

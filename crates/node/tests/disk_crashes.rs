@@ -250,7 +250,7 @@ fn a_full_disk() {
     let large = append(2, &[40, 41, 42, 43], true);
     write_batch(&store, 7, vec![large, append(3, &[3], true)], &mut |done| answered.extend(done));
     let refused = answered[&2].as_ref().unwrap_err();
-    assert_eq!(refused.error.kind(), tessera_wire::Code::NoSpace);
+    assert_eq!(refused.error.code(), tessera_wire::Code::NoSpace);
     assert!(!refused.poisoned);
     assert_eq!(answered[&3], Ok(DiskReply::Appended(vec![Ok(())])));
     let mut answered = Vec::new();
@@ -290,7 +290,7 @@ fn conflicts_and_repairs() {
     };
     assert_eq!(put(9, 1, 0xaa), Ok(()));
     assert_eq!(put(9, 1, 0xaa), Ok(()), "sent twice");
-    assert_eq!(put(9, 1, 0xbb).unwrap_err().kind(), tessera_wire::Code::Invalid);
+    assert_eq!(put(9, 1, 0xbb).unwrap_err().code(), tessera_wire::Code::Invalid);
     assert_eq!(put(0, 1, 0xbb), Ok(()));
     let Ok(DiskReply::Read { data, .. }) = read(&store, &DiskOp::Read(key(1))) else { panic!("a fragment") };
     assert_eq!(data, vec![0xbb; 700]);

@@ -66,7 +66,7 @@ fn a_life_of_two_nodes() {
         assert_eq!(payload, expected);
         assert_eq!(reply.results[1].groups, tessera_accel::hash::tree(&chunk).groups.concat());
         assert_eq!(reply.results[0].crc32c, tessera_accel::checksum::crc32c(&pieces[0]));
-        assert_eq!(reply.results[3].error.as_ref().unwrap().kind(), Code::NotFound);
+        assert_eq!(reply.results[3].error.as_ref().unwrap().code(), Code::NotFound);
     }
 
     // b rebuilds fragment 4 from a's four fragments.
@@ -110,11 +110,11 @@ fn a_life_of_two_nodes() {
     let held = manager.with(|s| s.inventories.iter().flat_map(|i| i.held.clone()).collect::<Vec<_>>());
     assert_eq!(held, vec![of(4, 103), of(5, 103)]);
     let (reply, _) = client.call_wait(&at_a, &get(vec![whole(77, 0, 101)]), vec![], WAIT).unwrap();
-    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(reply.results[0].error.as_ref().unwrap().code(), Code::NotFound);
     // P3: a late duplicate does not bring the fragment back.
     let late = put_of(vec![item(&chunk, 77, 101, 0, &pieces[0])]);
     let (reply, _) = client.call_wait(&at_a, &late, vec![pieces[0].clone().into()], WAIT).unwrap();
-    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(reply.results[0].error.as_ref().unwrap().code(), Code::NotFound);
 
     let (status, _) = client.call_wait(&at_a, &GetNodeStatus {}, vec![], WAIT).unwrap();
     assert_eq!(status.disks.len(), 2);
@@ -161,7 +161,7 @@ fn lease_and_rejoining() {
             Err(error) => break error,
         }
     };
-    assert_eq!(refused.kind(), Code::Unavailable);
+    assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message.contains("lease"), "{refused}");
     let (_, payload) = client.call_wait(&at, &get(vec![whole(1, 0, 101)]), vec![], WAIT).unwrap();
     assert_eq!(payload, chunk);
@@ -204,9 +204,9 @@ fn the_log_replica() {
     let (state, _) = client.call_wait(&at, &append(3, 7, vec![1]), vec![b"x"[..].into()], WAIT).unwrap();
     assert_eq!(state.last_seq, 2);
     let stale = client.call_wait(&at, &append(2, 3, vec![1]), vec![b"x"[..].into()], WAIT).unwrap_err();
-    assert_eq!((stale.kind(), stale.current), (Code::Fenced, 3));
+    assert_eq!((stale.code(), stale.current), (Code::Fenced, 3));
     let wrong = client.call_wait(&at, &append(3, 3, vec![5]), vec![b"x"[..].into()], WAIT).unwrap_err();
-    assert_eq!(wrong.kind(), Code::Invalid);
+    assert_eq!(wrong.code(), Code::Invalid);
 
     let snapshot = common::bytes(3, 10_000);
     let hash = tessera_accel::hash::chunk_hash(&snapshot).0.to_vec();
@@ -242,17 +242,17 @@ fn requests_of_another_role_are_refused() {
     let append = AppendLog { term: 9, first_seq: 1, terms: vec![9], lengths: vec![1], ..AppendLog::default() };
     for role in [Role::Unknown, Role::Client, Role::Node] {
         let refused = peer(role).call_wait(&at, &append, vec![b"x"[..].into()], WAIT).unwrap_err();
-        assert_eq!(refused.kind(), Code::Permission, "{role:?}");
+        assert_eq!(refused.code(), Code::Permission, "{role:?}");
         let read = ReadLog { from_seq: 1, max_bytes: 1 << 20 };
-        assert_eq!(peer(role).call_wait(&at, &read, vec![], WAIT).unwrap_err().kind(), Code::Permission);
+        assert_eq!(peer(role).call_wait(&at, &read, vec![], WAIT).unwrap_err().code(), Code::Permission);
     }
     for role in [Role::Unknown, Role::Manager, Role::Node] {
-        assert_eq!(peer(role).call_wait(&at, &put, piece(), WAIT).unwrap_err().kind(), Code::Permission, "{role:?}");
+        assert_eq!(peer(role).call_wait(&at, &put, piece(), WAIT).unwrap_err().code(), Code::Permission, "{role:?}");
     }
     let (state, _) = peer(Role::Manager).call_wait(&at, &ReadLog { from_seq: 1, max_bytes: 1 }, vec![], WAIT).unwrap();
     assert!(state.lengths.is_empty(), "{state:?}");
     let held = peer(Role::Client).call_wait(&at, &get(vec![whole(1, 0, 101)]), vec![], WAIT).unwrap().0;
-    assert_eq!(held.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(held.results[0].error.as_ref().unwrap().code(), Code::NotFound);
     assert_eq!(peer(Role::Client).call_wait(&at, &put, piece(), WAIT).unwrap().0.results[0].error, None);
 }
 
@@ -302,7 +302,7 @@ fn disks_that_are_not_ours() {
     // A disk of another cluster than the manager's: registration fails with an error that says so.
     let theirs = NodeServer::start(node(&manager, "x", &[&path("theirs")])).unwrap();
     let error = theirs.fatal().recv_timeout(WAIT).unwrap();
-    assert_eq!(error.kind(), Code::WrongCluster);
+    assert_eq!(error.code(), Code::WrongCluster);
 
     let mut options = node(&manager, "x", &[&path("new")]);
     options.listen = "0.0.0.0:0".into();
@@ -328,18 +328,18 @@ fn bad_requests_change_nothing() {
     let mut rotten = item(&chunk, 1, 101, 0, &chunk);
     rotten.crc32c ^= 1;
     let error = client.call_wait(&at, &put_of(vec![rotten]), vec![chunk.clone().into()], WAIT).unwrap_err();
-    assert_eq!(error.kind(), Code::Corrupt);
+    assert_eq!(error.code(), Code::Corrupt);
     let error = client.call_wait(&at, &put_of(vec![]), vec![], WAIT).unwrap_err();
-    assert_eq!(error.kind(), Code::Invalid);
+    assert_eq!(error.code(), Code::Invalid);
     let elsewhere = put_of(vec![item(&chunk, 1, 999, 0, &chunk), item(&chunk, 2, 101, 0, &chunk)]);
     let (reply, _) = client.call_wait(&at, &elsewhere, vec![chunk.clone().into(), chunk.clone().into()], WAIT).unwrap();
-    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(reply.results[0].error.as_ref().unwrap().code(), Code::NotFound);
     assert_eq!(reply.results[1].error, None, "a bad neighbour does not matter");
     let error = client.call_wait(&at, &GetStatus {}, vec![], WAIT).unwrap_err();
-    assert_eq!(error.kind(), Code::Unsupported);
+    assert_eq!(error.code(), Code::Unsupported);
     let past = GetItem { whole: false, offset: 990, len_bytes: 11, ..whole(2, 0, 101) };
     let (reply, payload) = client.call_wait(&at, &get(vec![past]), vec![], WAIT).unwrap();
-    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::Invalid);
+    assert_eq!(reply.results[0].error.as_ref().unwrap().code(), Code::Invalid);
     assert!(payload.is_empty());
     assert_eq!(a.stores()[0].stats().fragments, 1);
 }

@@ -449,7 +449,7 @@ impl ClientHost {
     fn removed(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>, oracle: &mut Oracle) {
         let Some(Op::Remove { path, again_at_ns, .. }) = &mut self.op else { return };
         match result {
-            Err(error) if error.kind() != Code::NotFound => *again_at_ns = now_ns + 300_000_000,
+            Err(error) if error.code() != Code::NotFound => *again_at_ns = now_ns + 300_000_000,
             _ => {
                 oracle.acknowledged(path, None);
                 self.there.insert(path.clone(), false);

@@ -9,14 +9,9 @@ impl Error {
         Error { code: code as i32, message: message.into(), current: 0 }
     }
 
-    /// The code; a number that this build does not know reads as [`Code::Unknown`].
-    pub fn kind(&self) -> Code {
-        self.code()
-    }
-
     /// Whether the same request may succeed later although the sender changes nothing.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind(), Code::Unavailable | Code::Timeout)
+        matches!(self.code(), Code::Unavailable | Code::Timeout)
     }
 }
 

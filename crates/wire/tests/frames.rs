@@ -70,10 +70,10 @@ fn lengths_beyond_the_limits_are_refused_before_anything_is_read() {
 fn other_versions_and_clusters_are_refused_and_both_are_named() {
     let hello = Hello { protocol_version: 9, release: "0.9.0".into(), ..Default::default() };
     let error = hello.check(&[1; 16]).unwrap_err();
-    assert_eq!(error.kind(), Code::ProtocolVersion);
+    assert_eq!(error.code(), Code::ProtocolVersion);
     assert!(error.message.contains('9') && error.message.contains("speaks 1"), "{error}");
     let stranger = Hello { protocol_version: 1, cluster_id: vec![2; 16], ..Default::default() };
-    assert_eq!(stranger.check(&[1; 16]).unwrap_err().kind(), Code::WrongCluster);
+    assert_eq!(stranger.check(&[1; 16]).unwrap_err().code(), Code::WrongCluster);
     let mut raw = sample();
     raw[4] = 2;
     assert!(matches!(FrameHeader::decode(raw.first_chunk().unwrap()), Err(FrameError::Version { got: 2 })));
@@ -81,7 +81,7 @@ fn other_versions_and_clusters_are_refused_and_both_are_named() {
 
 #[test]
 fn a_code_from_the_future_is_unknown_and_not_a_panic() {
-    assert_eq!(Error { code: 9999, ..Default::default() }.kind(), Code::Unknown);
+    assert_eq!(Error { code: 9999, ..Default::default() }.code(), Code::Unknown);
     assert_eq!(Kind::from_number(0xffff), None);
 }
 

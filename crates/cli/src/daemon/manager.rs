@@ -66,7 +66,7 @@ fn refused(error: ServeError) -> Failure {
     let exit = match &error {
         ServeError::Db(error) | ServeError::Start(StartError::Open(error)) => of_database(error),
         ServeError::Restore(RestoreError::Db(error)) => of_database(error),
-        ServeError::Start(StartError::Refused(error)) => Exit::of_code(error.kind()),
+        ServeError::Start(StartError::Refused(error)) => Exit::of_code(error.code()),
         ServeError::Restore(RestoreError::NoReplica { .. } | RestoreError::Silent { .. }) => Exit::Unavailable,
         ServeError::Restore(RestoreError::TwoClusters { .. }) => Exit::Refused,
         _ => Exit::Failed,

@@ -73,7 +73,7 @@ fn missing(path: &Path, error: DiskError) -> Failure {
 
 /// Why a running node cannot continue: another node has taken its name in the cluster.
 fn rejected(error: tessera_wire::Error) -> Failure {
-    match error.kind() {
+    match error.code() {
         Code::Exists => Failure::new(Exit::Refused, error.message),
         _ => error.into(),
     }
@@ -87,7 +87,7 @@ fn refused(error: StartError) -> Failure {
         StartError::Identity(IdentityError::Checksum { .. } | IdentityError::Length { .. }) => Exit::Corrupt,
         StartError::Identity(_) => Exit::Refused,
         StartError::NoManager { .. } => Exit::Unavailable,
-        StartError::Refused { error, .. } => Exit::of_code(error.kind()),
+        StartError::Refused { error, .. } => Exit::of_code(error.code()),
         _ => Exit::Failed,
     };
     Failure::new(exit, error.to_string())

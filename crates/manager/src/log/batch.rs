@@ -274,7 +274,7 @@ fn answer(kept: &CachedReply) -> Answer {
 /// Whether a refusal is final and is cached. Reasons that may pass (hosts, space, load) are checked again on a retry.
 fn is_final(error: &Error) -> bool {
     use tessera_wire::Code::*;
-    !matches!(error.kind(), Unavailable | Timeout | NoSpace | TooFewHosts | NotRegistered | Io | Internal)
+    !matches!(error.code(), Unavailable | Timeout | NoSpace | TooFewHosts | NotRegistered | Io | Internal)
 }
 
 struct Done {

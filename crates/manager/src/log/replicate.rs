@@ -362,7 +362,7 @@ impl CommandLog {
                 self.take_in(db, id, &reply, was_piece)?;
                 Ok(ReplicaAnswer::Nothing)
             }
-            Err(error) if error.kind() == Code::Fenced && error.current > self.term => {
+            Err(error) if error.code() == Code::Fenced && error.current > self.term => {
                 Ok(ReplicaAnswer::Superseded(error.current))
             }
             Err(error) => {

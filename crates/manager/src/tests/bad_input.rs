@@ -22,7 +22,7 @@ impl Cases {
 
     fn refused<R: Request + std::fmt::Debug>(&mut self, code: Code, request: R) -> String {
         let error = self.rig.ask(&request).err().unwrap_or_else(|| panic!("accepted: {request:?}"));
-        assert_eq!(error.kind(), code, "{request:?}: {error}");
+        assert_eq!(error.code(), code, "{request:?}: {error}");
         assert!(error.message.len() > 10 && !error.message.contains('\n'), "{error}");
         assert_eq!(self.rig.dump(REMEMBERED), self.before, "{request:?}");
         error.message
@@ -240,19 +240,19 @@ fn requests_of_another_role() {
     let not_a_node = [Role::Unknown, Role::Client, Role::Manager];
     for role in not_a_node {
         let beat = Heartbeat { node_id: 1, incarnation: 1, number: 7, failed_disks: vec![1], ..Default::default() };
-        assert_eq!(rig.ask_as(role, ALICE, &beat).unwrap_err().kind(), Code::Permission);
+        assert_eq!(rig.ask_as(role, ALICE, &beat).unwrap_err().code(), Code::Permission);
         let page = Inventory { node_id: 1, incarnation: 1, disk_id: 1, last: true, ..Default::default() };
-        assert_eq!(rig.ask_as(role, ALICE, &page).unwrap_err().kind(), Code::Permission);
+        assert_eq!(rig.ask_as(role, ALICE, &page).unwrap_err().code(), Code::Permission);
         let info = NodeInfo { name: "n1".into(), host: "h1".into(), address: "x:1".into(), ..Default::default() };
         let disk = DiskInfo { uuid: vec![1; 16], ..Default::default() };
         let register = RegisterNode { op_id: 77, node: Some(info), disks: vec![disk] };
-        assert_eq!(rig.ask_as(role, ALICE, &register).unwrap_err().kind(), Code::Permission);
+        assert_eq!(rig.ask_as(role, ALICE, &register).unwrap_err().code(), Code::Permission);
     }
     for role in [Role::Unknown, Role::Node, Role::Manager] {
         let make = MakeDir { op_id: 78, parent: 1, name: b"d".to_vec(), ..Default::default() };
-        assert_eq!(rig.ask_as(role, ALICE, &make).unwrap_err().kind(), Code::Permission);
+        assert_eq!(rig.ask_as(role, ALICE, &make).unwrap_err().code(), Code::Permission);
         let open = OpenWrite { op_id: 79, parent: 1, name: b"f".to_vec(), ..Default::default() };
-        assert_eq!(rig.ask_as(role, ALICE, &open).unwrap_err().kind(), Code::Permission);
+        assert_eq!(rig.ask_as(role, ALICE, &open).unwrap_err().code(), Code::Permission);
     }
     rig.tick(1_000);
     assert_eq!(rig.dump(REMEMBERED), before);
@@ -269,5 +269,5 @@ fn a_flood_is_turned_away() {
         last = rig.send_raw(Role::Client, ALICE, Kind::MakeDir, body.into());
     }
     rig.drain();
-    assert_eq!(rig.replies[&last].as_ref().unwrap_err().kind(), Code::Unavailable);
+    assert_eq!(rig.replies[&last].as_ref().unwrap_err().code(), Code::Unavailable);
 }

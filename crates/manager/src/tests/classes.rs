@@ -40,7 +40,7 @@ fn a_commit_may_lack_what_can_be_done_without() {
             let result = commit(&mut rig, name, "copy+ec:4+2", &[hints], &missing);
             match enough {
                 true => assert_eq!(result.unwrap().missing_fragments, missing.len() as u64, "{hints:?} {missing:?}"),
-                false => assert_eq!(result.unwrap_err().kind(), Code::TooFewFragments, "{hints:?} {missing:?}"),
+                false => assert_eq!(result.unwrap_err().code(), Code::TooFewFragments, "{hints:?} {missing:?}"),
             }
         }
         let status = rig.ask(&GetStatus {}).unwrap();
@@ -87,8 +87,8 @@ fn what_is_no_class_is_refused_and_says_what_is() {
         [("copy+ec:1+2", "replica:3"), ("copy+ec:4", "copy+ec:K+M"), ("copy+ec:200+60", "255"), ("raid6:4+3", "ec:4+3")]
     {
         let error = commit(&mut rig, "a", class, &[], &[]).unwrap_err();
-        assert!(error.kind() == Code::Invalid && error.message.contains(word), "{class}: {error}");
+        assert!(error.code() == Code::Invalid && error.message.contains(word), "{class}: {error}");
     }
     let error = commit(&mut rig, "a", "copy+ec:4+3", &[], &[]).unwrap_err();
-    assert!(error.kind() == Code::TooFewHosts && error.message.contains("7 hosts"), "{error}");
+    assert!(error.code() == Code::TooFewHosts && error.message.contains("7 hosts"), "{error}");
 }

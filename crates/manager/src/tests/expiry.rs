@@ -88,7 +88,7 @@ fn a_purged_file_that_is_read_lives_until_it_is_closed() {
     rig.ask(&CloseSession { session_id }).unwrap();
     rig.tick(1_000);
     rig.tick(1_000);
-    assert_eq!(rig.read(1, "other").unwrap_err().kind(), Code::NotFound);
+    assert_eq!(rig.read(1, "other").unwrap_err().code(), Code::NotFound);
     rig.audit();
 }
 

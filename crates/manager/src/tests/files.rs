@@ -256,7 +256,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
             let op_id = rig.op();
             let request = Unlink { op_id, parent: model.dir, name: name(*file).into(), directory: false };
             let expected = model.files.remove(file).map(|_| ()).ok_or(Code::NotFound);
-            assert_eq!(rig.ask(&request).map(|_| ()).map_err(|e| e.kind()), expected);
+            assert_eq!(rig.ask(&request).map(|_| ()).map_err(|e| e.code()), expected);
         }
         Op::Rename { file, to } => {
             let (op_id, from_parent, to_parent) = (rig.op(), model.dir, model.dir);
@@ -268,7 +268,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
                 result.unwrap();
                 model.files.insert(*to, moved);
             } else {
-                assert_eq!(result.unwrap_err().kind(), Code::NotFound);
+                assert_eq!(result.unwrap_err().code(), Code::NotFound);
             }
         }
         Op::OpenRead { file } => {
@@ -469,7 +469,7 @@ fn if_version_lets_one_of_two_writers_win() {
     };
     let won = commit(&mut rig, &a, b"b").unwrap();
     let lost = commit(&mut rig, &b, b"c").unwrap_err();
-    assert_eq!((lost.kind(), lost.current), (Code::VersionConflict, won.version));
+    assert_eq!((lost.code(), lost.current), (Code::VersionConflict, won.version));
     // Without it the later commit wins, and its reply names the version it replaced.
     let request = rig.replacing(b.session_id, b"c").unwrap();
     assert_eq!(rig.ask(&request).unwrap().superseded, won.version);
@@ -479,7 +479,7 @@ fn if_version_lets_one_of_two_writers_win() {
     let d = rig.open_write(1, "new", &[]).unwrap();
     let request = rig.replacing(d.session_id, b"e").unwrap();
     let error = rig.ask(&Commit { if_version: Some(0), ..request }).unwrap_err();
-    assert_eq!(error.kind(), Code::VersionConflict);
+    assert_eq!(error.code(), Code::VersionConflict);
     // For a file opened by inode number: it was never written.
     let (op_id, kind) = (rig.op(), InodeKind::File as i32);
     let made = rig.ask(&MakeNode { op_id, parent: 1, name: b"empty".to_vec(), kind, ..MakeNode::default() }).unwrap();
@@ -491,7 +491,7 @@ fn if_version_lets_one_of_two_writers_win() {
         rig.ask(&Commit { if_version: Some(0), ..request })
     };
     by_number(b"f").unwrap();
-    assert_eq!(by_number(b"g").unwrap_err().kind(), Code::VersionConflict);
+    assert_eq!(by_number(b"g").unwrap_err().code(), Code::VersionConflict);
 }
 
 /// [`tessera_wire::Attr::content`]: the writer's number, the previous one, or a unique one of the manager.
@@ -548,7 +548,7 @@ fn an_unlinked_file_lives_until_its_last_session_ends() {
     rig.ask(&CloseSession { session_id: reader }).unwrap();
     rig.tick(100);
     rig.tick(100);
-    assert_eq!(rig.ask(&GetAttr { ino, want_lease: false }).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(rig.ask(&GetAttr { ino, want_lease: false }).unwrap_err().code(), Code::NotFound);
     rig.audit();
 }
 
@@ -595,7 +595,7 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     let mut commit = rig.replacing(b, &[1]).unwrap();
     commit.acks[0].missing = vec![2];
     let error = rig.ask(&commit).unwrap_err();
-    assert_eq!(error.kind(), Code::TooFewFragments);
+    assert_eq!(error.code(), Code::TooFewFragments);
     assert!(error.message.contains("avoid_pgs"), "{error}");
     // An optimistic commit may omit fragments while the chunk is readable; the rest gets missing rows and is stored later.
     let c = rig.open_write(1, "c", &[("durability", "optimistic")]).unwrap().session_id;

@@ -101,7 +101,7 @@ fn a_client_that_is_gone_loses_its_locks() {
         rig.tick(200);
         assert_eq!(told(&mut rig, id), Some(LockOutcome::Granted));
         let late = set(&mut rig, ALICE, table, LockMode::Read).unwrap_err();
-        assert_eq!(late.kind(), Code::SessionExpired);
+        assert_eq!(late.code(), Code::SessionExpired);
         let back = hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]);
         assert!(back.lost && back.table == table);
         assert_eq!(set(&mut rig, ALICE, table, LockMode::Read), Ok(LockOutcome::Refused));

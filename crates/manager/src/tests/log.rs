@@ -393,7 +393,7 @@ fn p11_an_older_manager_is_fenced() {
     }
     let id = logged.mkdir("too late");
     logged.carry();
-    assert_eq!(logged.rig.replies[&id].as_ref().unwrap_err().kind(), Code::Fenced);
+    assert_eq!(logged.rig.replies[&id].as_ref().unwrap_err().code(), Code::Fenced);
     assert!(logged.rig.core.stopped().is_some());
 }
 
@@ -415,7 +415,7 @@ fn entries_that_were_never_acknowledged_are_overruled() {
     logged.rig.core.db().fail_next_commit(crate::db::FailPoint::CommitFull);
     logged.rig.core.finish_batch();
     logged.rig.drain();
-    assert_eq!(logged.rig.replies[&id].as_ref().unwrap_err().kind(), Code::NoSpace);
+    assert_eq!(logged.rig.replies[&id].as_ref().unwrap_err().code(), Code::NoSpace);
     logged.rig.core.handle(logged.rig.now_ns, Event::Answer(late));
     let id = logged.mkdir("b");
     for _ in 0..5 {

@@ -89,13 +89,13 @@ fn a_number_is_used_once_and_only_if_it_was_drawn() {
     {
         let before = rig.dump(&["meta", "command_log", "ops"]);
         let node = make_node(&mut rig, d, "node", ino);
-        assert_eq!(rig.ask(&node).unwrap_err().kind(), code, "{ino}");
+        assert_eq!(rig.ask(&node).unwrap_err().code(), code, "{ino}");
         let op_id = rig.op();
         let open = OpenWrite { op_id, parent: d, name: b"open".to_vec(), ino, ..Default::default() };
-        assert_eq!(rig.ask(&open).unwrap_err().kind(), code, "{ino}");
+        assert_eq!(rig.ask(&open).unwrap_err().code(), code, "{ino}");
         assert_eq!(rig.dump(&["meta", "command_log", "ops"]), before);
         let commit = new_file(&mut rig, d, "commit", ino);
-        assert_eq!(rig.ask(&commit).unwrap_err().kind(), code, "{ino}");
+        assert_eq!(rig.ask(&commit).unwrap_err().code(), code, "{ino}");
     }
     // Two sessions that each create a file, with the same inode number.
     let mut sessions = Vec::new();
@@ -106,7 +106,7 @@ fn a_number_is_used_once_and_only_if_it_was_drawn() {
     }
     let commits: Vec<Commit> = sessions.iter().map(|session| rig.replacing(*session, b"x").unwrap()).collect();
     assert!(rig.ask(&commits[0]).is_ok());
-    assert_eq!(rig.ask(&commits[1]).unwrap_err().kind(), Code::Exists);
+    assert_eq!(rig.ask(&commits[1]).unwrap_err().code(), Code::Exists);
     let many = MakeDir { op_id: rig.op(), parent: 1, name: b"many".to_vec(), inos: u32::MAX, ..Default::default() };
     assert_eq!(rig.ask(&many).unwrap().inos.unwrap().count, 256);
     rig.audit();
@@ -118,7 +118,7 @@ fn a_name_that_is_taken_is_not_taken_over() {
     let there = make_node(&mut rig, d, "f", 0);
     let there = rig.ask(&there).unwrap().attr.unwrap();
     let commit = new_file(&mut rig, d, "f", inos.first);
-    assert_eq!(rig.ask(&commit).unwrap_err().kind(), Code::VersionConflict);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::VersionConflict);
     let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
     assert_eq!(found.attr.unwrap(), there);
 }
@@ -166,7 +166,7 @@ pub(super) fn others_wait_before_they_make_names() {
             }
             9 => {
                 let unlink = Unlink { op_id, parent: 1, name: name("d"), directory: true };
-                assert_eq!(recalls(&mut rig, d, &unlink).unwrap_err().kind(), Code::NotEmpty);
+                assert_eq!(recalls(&mut rig, d, &unlink).unwrap_err().code(), Code::NotEmpty);
                 Ok(Bytes::new())
             }
             _ => {

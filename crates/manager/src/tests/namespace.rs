@@ -340,7 +340,7 @@ fn run(ops: &[Op]) {
         let mut model = Model { nodes: BTreeMap::from([(root, node)]), root, dirs: vec![root], files: Vec::new() };
         for op in ops {
             let expected = model.expect(op);
-            let got = step(rig, &mut model, op).map_err(|e| e.kind());
+            let got = step(rig, &mut model, op).map_err(|e| e.code());
             assert_eq!(got, expected, "{op:?}");
         }
         compare(rig, &model);
@@ -379,9 +379,9 @@ fn paths_resolve_and_name_the_directories_passed() {
     let found = rig.ask(&path("a/b/f")).unwrap();
     assert_eq!(found.path, [1, a, b]);
     assert_eq!(found.attr.unwrap().size_bytes, 100);
-    assert_eq!(rig.ask(&path("a/b/f/g")).unwrap_err().kind(), Code::NotDirectory);
-    assert_eq!(rig.ask(&path("a/c")).unwrap_err().kind(), Code::NotFound);
-    assert_eq!(rig.ask(&path("a/../a")).unwrap_err().kind(), Code::Invalid);
+    assert_eq!(rig.ask(&path("a/b/f/g")).unwrap_err().code(), Code::NotDirectory);
+    assert_eq!(rig.ask(&path("a/c")).unwrap_err().code(), Code::NotFound);
+    assert_eq!(rig.ask(&path("a/../a")).unwrap_err().code(), Code::Invalid);
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn preallocated_ids_are_collected_with_their_session() {
     }
     assert_eq!(rows(&rig, "1 = 1"), 0);
     let late = filling(&mut rig, "late", &[1], &preallocated);
-    assert_eq!(rig.ask(&late).unwrap_err().kind(), Code::SessionExpired);
+    assert_eq!(rig.ask(&late).unwrap_err().code(), Code::SessionExpired);
     rig.audit();
 }
 
@@ -131,7 +131,7 @@ fn what_cannot_be_filled_is_refused() {
         change(&mut commit, &mut open);
         commit.open = Some(open);
         let error = rig.ask(&commit).unwrap_err();
-        assert_eq!(error.kind(), code, "{}", error.message);
+        assert_eq!(error.code(), code, "{}", error.message);
     };
     refuse(Code::SessionExpired, &|c, _| c.session_id = 99);
     refuse(Code::SessionExpired, &|c, _| {

@@ -33,7 +33,7 @@ fn an_unknown_chunk_is_refused_and_nothing_changes() {
     let mut commit = rig.replacing(session, b"a").unwrap();
     commit.extents[0].chunk_id = 999;
     let before = rig.dump(&["ops", "command_log", "meta"]);
-    assert_eq!(rig.ask(&commit).unwrap_err().kind(), Code::Invalid);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::Invalid);
     assert_eq!(rig.dump(&["ops", "command_log", "meta"]), before);
 }
 
@@ -101,13 +101,13 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     assert_eq!(reserved(&rig), room);
     let off = Hint { name: "dedup".into(), value: "off".into() };
     let refusal = open(&mut rig, BOB, 1000 * MIB, vec![off]).unwrap_err();
-    assert_eq!(refusal.kind(), Code::NoSpace, "surely too much");
+    assert_eq!(refusal.code(), Code::NoSpace, "surely too much");
     for words in ["1000 MiB", "reserved 168 MiB", "tessera gc"] {
         assert!(refusal.message.contains(words), "{words:?}: {refusal}");
     }
     rig.allocate(bob, &large(0..12)).unwrap();
     assert_eq!(reserved(&rig), 120 * MIB, "what was asked for needs no reservation");
-    assert_eq!(rig.allocate(bob, &large(12..13)).unwrap_err().kind(), Code::NoSpace);
+    assert_eq!(rig.allocate(bob, &large(12..13)).unwrap_err().code(), Code::NoSpace);
     assert_eq!(rig.allocate(bob, &large(0..12)).unwrap().answers.len(), 12, "known ones need no room");
     // A stream's reservation is a guess: it gets a part of what is left, here nothing.
     assert_eq!(rig.ask(&RenewSession { session_id: bob, reserve_bytes: 64 * MIB }).unwrap().reserved_bytes, 0);

@@ -114,7 +114,7 @@ fn another_client_with_the_same_number_is_another_request() {
     let mut rig = Rig::new(4);
     let request = MakeDir { op_id: 5, parent: 1, name: b"d".to_vec(), ..Default::default() };
     rig.ask_as(Role::Client, ALICE, &request).unwrap();
-    assert_eq!(rig.ask_as(Role::Client, BOB, &request).unwrap_err().kind(), Code::Exists);
+    assert_eq!(rig.ask_as(Role::Client, BOB, &request).unwrap_err().code(), Code::Exists);
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn a_commit_that_fails_leaves_nothing() {
             let before = rig.dump(&[]);
             rig.core.db().fail_next_commit(point);
             let error = send(&mut rig, &request).unwrap_err();
-            assert_eq!(error.kind(), if point == FailPoint::CommitFull { Code::NoSpace } else { Code::Io });
+            assert_eq!(error.code(), if point == FailPoint::CommitFull { Code::NoSpace } else { Code::Io });
             assert_eq!(rig.dump(&[]), before);
             if point == FailPoint::CommitLost {
                 assert_eq!(
-                    send(&mut rig, &request).unwrap_err().kind(),
+                    send(&mut rig, &request).unwrap_err().code(),
                     Code::Unavailable,
                     "in doubt: a restart tells"
                 );
@@ -181,7 +181,7 @@ fn a_commit_that_failed_in_doubt_is_found_after_a_restart() {
     let mut rig = Rig::new(4);
     let request = MakeDir { op_id: 9, parent: 1, name: b"d".to_vec(), ..Default::default() };
     rig.core.db().fail_next_commit(FailPoint::CommitUnknown);
-    assert_eq!(rig.ask(&request).unwrap_err().kind(), Code::Io);
+    assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Io);
     let mut rig = rig.restart();
     let entry = rig.ask(&request).unwrap();
     assert_eq!(rig.ask(&Lookup { parent: 1, name: b"d".to_vec(), want_lease: false }).unwrap().attr, entry.attr);
@@ -205,7 +205,7 @@ fn a_refusal_after_writing_is_undone_alone() {
     ];
     rig.settle();
     assert!(rig.replies[&ids[0]].is_ok() && rig.replies[&ids[2]].is_ok());
-    assert_eq!(rig.replies[&ids[1]].as_ref().unwrap_err().kind(), Code::VersionConflict);
+    assert_eq!(rig.replies[&ids[1]].as_ref().unwrap_err().code(), Code::VersionConflict);
     assert_eq!(rig.dump(&["meta", "command_log", "ops", "inodes", "dentries"]), before);
     rig.audit();
 }
@@ -250,9 +250,9 @@ fn a_writers_session_ends_when_it_is_not_used() {
     rig.tick(40_000);
     let commit = rig.replacing(session, b"a").unwrap();
     rig.tick(61_000);
-    assert_eq!(rig.ask(&commit).unwrap_err().kind(), Code::SessionExpired);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::SessionExpired);
     assert_eq!(
-        rig.ask(&RenewSession { session_id: session, reserve_bytes: 0 }).unwrap_err().kind(),
+        rig.ask(&RenewSession { session_id: session, reserve_bytes: 0 }).unwrap_err().code(),
         Code::SessionExpired
     );
 }

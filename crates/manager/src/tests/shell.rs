@@ -98,7 +98,7 @@ fn nodes_of_another_cluster_are_refused_with_a_reason() {
     let manager = start(dir.path());
     let ask = |client: Dialer| {
         let request = GetAttr { ino: 1, want_lease: false };
-        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).map(|_| ()).map_err(|e| e.kind())
+        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).map(|_| ()).map_err(|e| e.code())
     };
     assert_eq!(ask(dialer(1, |_| {})), Ok(()));
     assert_eq!(ask(dialer(1, |hello| hello.protocol_version = 99)), Err(Code::ProtocolVersion));
@@ -123,7 +123,7 @@ fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
         });
         let beat = Heartbeat { node_id: 1, incarnation: 1, ..Default::default() };
         let error = node.call_wait(&manager.endpoints()[0], &beat, vec![], WAIT).unwrap_err();
-        assert_eq!(error.kind(), Code::WrongCluster);
+        assert_eq!(error.code(), Code::WrongCluster);
         for words in ["09090909", "05050505", "--restore"] {
             assert!(error.message.contains(words), "{error}");
         }

@@ -95,7 +95,7 @@ pub(super) fn a_node_returns_after_it_was_given_up() {
         last: true,
         ..Inventory::default()
     };
-    assert_eq!(cluster.ask(&late).unwrap_err().kind(), Code::NotRegistered);
+    assert_eq!(cluster.ask(&late).unwrap_err().code(), Code::NotRegistered);
     let incarnation = cluster.nodes[4].incarnation;
     cluster.restart(4);
     assert!(cluster.nodes[4].incarnation > incarnation);
@@ -232,10 +232,10 @@ fn a_drain_without_enough_other_hosts_is_refused() {
     write_files(&mut cluster, 1, 1);
     let (op_id, node_id) = (cluster.op(), cluster.nodes[0].node_id);
     let error = cluster.ask(&Drain { op_id, node_id, ..Drain::default() }).unwrap_err();
-    assert_eq!(error.kind(), Code::TooFewHosts);
+    assert_eq!(error.code(), Code::TooFewHosts);
     assert!(error.message.contains("add nodes"), "{error}");
     let op_id = cluster.op();
-    assert_eq!(cluster.ask(&Drain { op_id, node_id: 99, ..Drain::default() }).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(cluster.ask(&Drain { op_id, node_id: 99, ..Drain::default() }).unwrap_err().code(), Code::NotFound);
 }
 
 /// P6: a node that joins takes over members from other nodes until the load is even.

@@ -164,7 +164,7 @@ fn false_registrations_are_refused() {
 fn refusals_name_numbers_and_the_way_out() {
     let mut cluster = Cluster::new(5, 1);
     let error = cluster.open("x", "ec:4+2", &[1]).unwrap_err();
-    assert_eq!(error.kind(), Code::TooFewHosts);
+    assert_eq!(error.code(), Code::TooFewHosts);
     assert!(error.message.starts_with("ec:4+2 needs 6 hosts, 5 are up"), "{error}");
     cluster.write("y", "replica:3", &[2]);
     cluster.kill(0);
@@ -172,7 +172,7 @@ fn refusals_name_numbers_and_the_way_out() {
     cluster.kill(2);
     cluster.run(3_000);
     let error = cluster.open("z", "replica:3", &[3]).unwrap_err();
-    assert_eq!(error.kind(), Code::TooFewHosts);
+    assert_eq!(error.code(), Code::TooFewHosts);
     assert!(error.message.contains("2 are up") && error.message.contains("host-n0"), "{error}");
     for n in 0..3 {
         cluster.restart(n);
@@ -182,7 +182,7 @@ fn refusals_name_numbers_and_the_way_out() {
     cluster.disks.values_mut().for_each(|disk| disk.free_bytes = Some(0));
     cluster.run(500);
     let error = cluster.open("full", "replica:3", &[4]).unwrap_err();
-    assert_eq!(error.kind(), Code::NoSpace);
+    assert_eq!(error.code(), Code::NoSpace);
     assert!(error.message.contains("tessera gc"), "{error}");
 }
 

@@ -263,7 +263,7 @@ impl<B: Backend> NamespaceDriver<B> {
         let owner = owner_of(&file.entry.attr);
         let node = NewNode { kind: InodeKind::File, owner, ino: file.ino, ..NewNode::default() };
         let made = self.backend.make_node(file.parent, &file.name, node).await;
-        let result = made.map(drop).map_err(|error| match error.kind() {
+        let result = made.map(drop).map_err(|error| match error.code() {
             Code::Exists => {
                 say_taken(file.ino, file.parent);
                 Code::VersionConflict

@@ -197,7 +197,7 @@ fn is_gone(error: &IoError) -> bool {
 
 fn refused(ino: u64, error: &Error) -> Errno {
     tracing::warn!(ino, %error, "a lock was refused");
-    match error.kind() {
+    match error.code() {
         Code::SessionExpired => Errno::EIO,
         code => code.into(),
     }

@@ -322,6 +322,6 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The manager does not answer.
     pub async fn status(&self) -> Result<ClusterStatus, Errno> {
-        self.backend.status().await.map_err(|error| error.kind().into())
+        self.backend.status().await.map_err(|error| error.code().into())
     }
 }

@@ -29,7 +29,7 @@ fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
 
 /// A missing attribute has an errno of its own.
 fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
-    match error.kind() {
+    match error.code() {
         Code::NotFound => Errno::ENODATA,
         _ => explained(what, ino, error),
     }

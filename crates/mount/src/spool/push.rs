@@ -48,7 +48,7 @@ impl PushError {
         match self {
             PushError::Log(_) => Code::Internal,
             PushError::File(error) => error.code(),
-            PushError::Store(error) => error.kind(),
+            PushError::Store(error) => error.code(),
         }
     }
 }
@@ -155,7 +155,7 @@ async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result
 
 /// Whether the file itself is gone. `NotFound` may also mean that a version or a name went away during the push.
 async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
-    matches!(mount.backend.get(ino).await, Err(error) if error.kind() == Code::NotFound)
+    matches!(mount.backend.get(ino).await, Err(error) if error.code() == Code::NotFound)
 }
 
 async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Result<(), PushError> {
@@ -362,7 +362,7 @@ async fn make_conflict_file<B: Backend>(
                 .await
             {
                 Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
-                Err(error) if error.kind() == Code::Exists => {}
+                Err(error) if error.code() == Code::Exists => {}
                 Err(error) => {
                     refusal = error;
                     break;

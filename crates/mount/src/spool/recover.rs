@@ -87,7 +87,7 @@ async fn take_over<B: Backend>(mount: &Mount<B>, path: &str) -> Result<(), Fate>
     }
     // A deleted file stays deleted (P3).
     let there = mount.backend.get(ino).await;
-    if matches!(&there, Err(error) if error.kind() == Code::NotFound) {
+    if matches!(&there, Err(error) if error.code() == Code::NotFound) {
         return Err(Fate::Remove("its file was removed".into(), Some(origin)));
     }
     if mount.files.is_open(ino) {

@@ -130,7 +130,7 @@ impl NodeCore {
             Err(error) => {
                 // The next heartbeat tells whether this incarnation is over.
                 tracing::warn!(%error, "the manager refused an inventory page");
-                let fenced = matches!(error.kind(), Code::NotRegistered | Code::Fenced);
+                let fenced = matches!(error.code(), Code::NotRegistered | Code::Fenced);
                 self.finish_task(number, if fenced { "fenced" } else { &error.message });
             }
         }

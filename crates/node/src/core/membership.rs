@@ -140,7 +140,7 @@ impl NodeCore {
         match answer.decode::<RegisterNode>() {
             Ok((reply, _)) => self.try_join(sent_ns, mark, reply),
             Err(error) => {
-                let hopeless = matches!(error.kind(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
+                let hopeless = matches!(error.code(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
                 if (hopeless && self.membership.node_id == 0) || self.has_a_rival(&error) {
                     self.out.push_back(Action::Fatal(error));
                 } else {
@@ -156,7 +156,7 @@ impl NodeCore {
     /// for some heartbeats after it ended, and one of its heartbeats may still arrive late. But the manager does not
     /// keep hearing from it.
     fn has_a_rival(&mut self, error: &Error) -> bool {
-        if error.kind() != Code::Exists || error.current == 0 {
+        if error.code() != Code::Exists || error.current == 0 {
             return false;
         }
         let it = &mut self.membership;
@@ -294,7 +294,7 @@ impl NodeCore {
         }
         match answer.decode::<Heartbeat>() {
             Ok((reply, _)) => self.on_heartbeat_reply(sent, reply),
-            Err(error) if matches!(error.kind(), Code::NotRegistered | Code::Fenced) => self.rejoin(true),
+            Err(error) if matches!(error.code(), Code::NotRegistered | Code::Fenced) => self.rejoin(true),
             Err(error) => {
                 tracing::warn!(%error, "heartbeat not answered");
                 self.counters.heartbeats_lost += 1;

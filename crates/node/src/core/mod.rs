@@ -382,7 +382,7 @@ impl NodeCore {
             return;
         };
         self.counters.disk_errors += 1;
-        let failing = wrote && fault.error.kind() == tessera_wire::Code::Io;
+        let failing = wrote && fault.error.code() == tessera_wire::Code::Io;
         self.disks[disk].write_faults += u32::from(failing);
         if fault.poisoned || self.disks[disk].write_faults >= self.config.disk_write_faults.max(1) {
             self.fail_disk(disk, &fault.error.message);

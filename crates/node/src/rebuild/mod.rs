@@ -313,7 +313,7 @@ impl ChunkRebuild {
             Err(error) => {
                 candidate.state = State::Failed;
                 let should_have_it = candidate.place == Place::Member;
-                match error.kind() {
+                match error.code() {
                     Code::NotFound if should_have_it => self.report(at),
                     Code::Corrupt => self.report(at),
                     _ => {}

@@ -168,7 +168,7 @@ impl World {
             Actor::Node(node) => return self.with_node(node, incarnation, |host, now| host.answer(now, answer)),
             Actor::Client(client) if self.clients[client].incarnation == incarnation => {
                 if let (Err(error), true) = (&answer.result, self.log.is_some()) {
-                    self.record(&format!("{actor:?} <- {:?}: {error}", error.kind()));
+                    self.record(&format!("{actor:?} <- {:?}: {error}", error.code()));
                 }
                 let now = self.clocks.of(Actor::Client(client), self.now_ns);
                 let calls = self.clients[client].answer(now, answer, &mut self.oracle)?;

@@ -74,7 +74,7 @@ impl ReadCore {
         self.pages.asked = None;
         match answer.decode::<ListExtents>() {
             Ok((reply, _)) => self.take_extents(offset, reply),
-            Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
+            Err(error) if error.code() == Code::SessionExpired => self.reopen(),
             Err(error) => self.fail_all(Cause::of_manager("ListExtents", error, waited_ms)),
         }
     }

@@ -52,7 +52,7 @@ impl ReadCore {
             Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
             Purpose::Renew => match answer.decode::<RenewSession>() {
                 Ok((reply, _)) => self.session.lifetime_ns = ms(reply.session_ms.max(1)),
-                Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
+                Err(error) if error.code() == Code::SessionExpired => self.reopen(),
                 Err(error) => tracing::debug!(%error, "read session not renewed"),
             },
             Purpose::Report | Purpose::Close => {}

@@ -210,7 +210,7 @@ impl ReadCore {
             Ok(_) => part.state = PartState::Failed,
             Err(error) => {
                 part.state = PartState::Failed;
-                if matches!(error.kind(), Code::NotFound | Code::Corrupt | Code::Io) {
+                if matches!(error.code(), Code::NotFound | Code::Corrupt | Code::Io) {
                     let (chunk_id, fragment) = (read.chunk.chunk_id, part.number);
                     let disk_id = read.disk_of(fragment);
                     self.report_bad(vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }]);

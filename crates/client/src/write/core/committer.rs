@@ -168,7 +168,7 @@ impl WriteCore {
         self.committer.in_flight = false;
         let reply = match answer.decode::<Commit>() {
             Ok((reply, _)) => reply,
-            Err(error) if self.is_one_shot() && error.kind() == Code::SessionExpired => {
+            Err(error) if self.is_one_shot() && error.code() == Code::SessionExpired => {
                 return self.fall_back_to_session();
             }
             Err(error) => return self.refused("Commit", error, waited_ms),

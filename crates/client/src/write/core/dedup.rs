@@ -121,7 +121,7 @@ impl WriteCore {
                 let message = format!("{} answers to {} chunks", reply.answers.len(), chunks.len());
                 self.refused("AllocateChunks", Error::new(Code::Internal, message), waited_ms);
             }
-            Err(error) if avoided && matches!(error.kind(), Code::TooFewHosts | Code::NoSpace) => {
+            Err(error) if avoided && matches!(error.code(), Code::TooFewHosts | Code::NoSpace) => {
                 self.stay_in_group(chunks, error);
             }
             Err(error) => self.refused("AllocateChunks", error, waited_ms),

@@ -225,7 +225,7 @@ impl WriteCore {
         let Some(active) = &mut chunk.active else { return };
         let (attempts, reported) = (active.attempts, chunk.reported_epoch != 0);
         let Some(frag) = active.frag_mut(put.number).filter(|f| f.state == put.state()) else { return };
-        match error.kind() {
+        match error.code() {
             // The version was committed without this fragment (`durability=optimistic`) and is gone already: the node
             // has deleted the chunk, and would refuse forever.
             Code::NotFound if reported => {

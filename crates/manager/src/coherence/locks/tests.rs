@@ -240,17 +240,17 @@ fn nonsense_is_refused_and_changes_nothing() {
         FileLock { mode: 0, ..good },
     ];
     for lock in bad {
-        assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().kind(), Code::Invalid);
+        assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().code(), Code::Invalid);
     }
     assert_eq!(
-        lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().kind(),
+        lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().code(),
         Code::Invalid
     );
     let too_many = HoldLocks { held: vec![good; 4], ..Default::default() };
-    assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().kind(), Code::Invalid);
+    assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().code(), Code::Invalid);
     for (client, table) in [(1, 8), (2, 9)] {
         let error = lockers.set(0, client, &set(1, table, good), &config()).unwrap_err();
-        assert_eq!(error.kind(), Code::SessionExpired);
+        assert_eq!(error.code(), Code::SessionExpired);
     }
     assert_eq!(lockers.stats(), (0, 0, 1));
 }

@@ -132,14 +132,14 @@ impl Script {
                 let reply = PutFragmentsReply::decode(body).unwrap();
                 let fate = |r: &tessera_wire::data::PutResult| match &r.error {
                     None => format!("ok in life {}", r.incarnation),
-                    Some(error) => format!("{:?}", error.kind()),
+                    Some(error) => format!("{:?}", error.code()),
                 };
                 format!("reply {request}: {}", reply.results.iter().map(fate).collect::<Vec<_>>().join(", "))
             }
-            Action::Reply { request, result: Err(error) } => format!("reply {request}: {:?}", error.kind()),
+            Action::Reply { request, result: Err(error) } => format!("reply {request}: {:?}", error.code()),
             Action::DisksNamed { disk_ids } => format!("disks are {disk_ids:?}"),
             Action::KeepTerm(term) => format!("keep term {term}"),
-            Action::Fatal(error) => format!("fatal: {:?}", error.kind()),
+            Action::Fatal(error) => format!("fatal: {:?}", error.code()),
         })
     }
 
