@@ -6,6 +6,7 @@
 
 use super::{Stamp, ms_to_ns};
 use std::collections::{HashMap, HashSet};
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::InoRange;
 
 /// Inode numbers requested at once.
@@ -169,6 +170,10 @@ impl Delegations {
         counter.in_flight += 1;
         counter.creates = counter.creates.saturating_add(1);
         counter.names.insert(name.to_vec());
+        if failpoint::is_active("mount.create_in_flight_untold") {
+            counter.names.clear();
+            return;
+        }
         if let Some(delegation) = self.granted.get_mut(&directory) {
             delegation.names.insert(name.to_vec());
             if delegation.names.len() > MAX_NAMES {

@@ -32,6 +32,7 @@ use deferred::{DeferredCreates, Next};
 use delegations::Delegations;
 use entry_cache::EntryCache;
 use std::collections::{HashMap, VecDeque};
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Entry, InoRange};
 use tessera_wire::{Attr, Code};
 
@@ -400,14 +401,24 @@ impl Namespace {
                 let next = self.deferred.claim(ino, Claimant::Commit(waiter));
                 self.go_on(next);
             }
-            Event::Closed(waiter, ino) => self.settle([ino].into(), Then::Close(waiter, ino)),
+            Event::Closed(waiter, ino) => {
+                let files = if failpoint::is_active("mount.close_loses_create") { [].into() } else { [ino].into() };
+                self.settle(files, Then::Close(waiter, ino));
+            }
             Event::Created { group, ino, result } => self.answered(ino, Claimant::Settle(group), result),
             Event::Committed { waiter, ino, stamp, result } => self.committed(waiter, ino, stamp, result),
             Event::Recalled(inos) => self.recalled(inos),
             Event::DelegationRecalled { recall, directories } => {
+                if failpoint::is_active("mount.delegation_recall_ignored") {
+                    return self.actions.push_back(Action::AnswerRecall(recall));
+                }
                 directories.iter().for_each(|directory| self.delegations.recall(Some(*directory)));
                 let files = directories.iter().flat_map(|directory| self.deferred.in_directory(Some(*directory)));
                 let files = files.collect();
+                if failpoint::is_active("mount.recall_answered_early") {
+                    self.actions.push_back(Action::AnswerRecall(recall));
+                    return self.settle(files, Then::Nothing);
+                }
                 self.settle(files, Then::AnswerRecall(recall));
             }
             Event::Tick => {
@@ -440,6 +451,9 @@ impl Namespace {
     fn recalled(&mut self, inos: Option<Vec<u64>>) {
         if inos.is_none() {
             self.delegations.recall(None);
+        }
+        if failpoint::is_active("mount.recall_keeps_entries") && inos.is_some() {
+            return;
         }
         let names = self.cache.forget(inos.as_deref());
         if !names.is_empty() {

@@ -9,6 +9,7 @@ use crate::mount::Mount;
 use crate::spool::log::{Log, LogError};
 use crate::spool::logfile::View;
 use std::sync::atomic::Ordering;
+use tessera_failpoint as failpoint;
 use tessera_wire::Attr;
 use tokio::sync::MutexGuard;
 
@@ -53,7 +54,8 @@ impl<B: Backend> OpenFile<B> {
             (state.version, state.content) = (attr.version, attr.content);
             return true;
         }
-        let Some(closed_end) = log.pushed_as(attr.content) else { return false };
+        let pushed_as = log.pushed_as(attr.content).filter(|_| !failpoint::is_active("mount.push_not_recognized"));
+        let Some(closed_end) = pushed_as else { return false };
         drop(state);
         self.stored(mount, attr.version, attr.content, &view.closed_at(closed_end)).await;
         true

@@ -13,6 +13,7 @@ use crate::spool::replay::LogOrigin;
 use crate::spool::speed::WriteSpeed;
 use std::sync::Arc;
 use std::time::Duration;
+use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::Attr;
 use tokio::sync::{Mutex, MutexGuard};
@@ -465,7 +466,9 @@ impl<B: Backend> State<B> {
 
     pub(super) fn drop_log(&mut self, mount: &Mount<B>, ino: u64) {
         if let Some(log) = self.log.take() {
-            log.remove();
+            if !failpoint::is_active("mount.pushed_log_stays") {
+                log.remove();
+            }
             self.changed = false;
             mount.files.release_spooled(ino);
         }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::inodes::NewNode;
 use tessera_client::{FileError, Owner, WriteDone};
+use tessera_failpoint as failpoint;
 use tessera_wire::{Attr, Code, InodeKind};
 use thiserror::Error;
 
@@ -165,11 +166,15 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
         file.spool_is_gone(mount, view).await;
         return Ok(());
     }
-    if attr.version != view.origin.base_version {
+    let over = match failpoint::is_active("mount.push_over_newer") {
+        true => attr.version,
+        false => view.origin.base_version,
+    };
+    if attr.version != over {
         return other_version(mount, file, view, &attr).await;
     }
     let content = file.is_pushed(mount, view).await;
-    match upload(mount, ino, view, content).await {
+    match upload(mount, ino, view, over, content).await {
         Ok(done) => {
             file.stored(mount, done.version, content, view).await;
             Ok(())
@@ -182,9 +187,15 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
     }
 }
 
-async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, content: u64) -> Result<WriteDone, PushError> {
+async fn upload<B: Backend>(
+    mount: &Mount<B>,
+    ino: u64,
+    view: &View,
+    over: u64,
+    content: u64,
+) -> Result<WriteDone, PushError> {
     let patches = view.overlay.kept_bytes() > 0;
-    let mut handle = mount.backend.open_write_if(ino, patches, view.origin.base_version).await?;
+    let mut handle = mount.backend.open_write_if(ino, patches, over).await?;
     pour(view, &mut handle).await?;
     handle.set_mtime(view.mtime_ns);
     handle.set_content(content);
@@ -222,7 +233,7 @@ pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Result<(), PushErro
 async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Result<(), PushError> {
     let zeros = vec![0; if range.is_empty() { 0 } else { STEP_BYTES as usize }];
     let mut at = range.start;
-    while at < range.end {
+    while at < range.end && !failpoint::is_active("mount.cut_bytes_not_blanked") {
         let now = (range.end - at).min(STEP_BYTES);
         handle.write_at(at, &zeros[..now as usize]).await?;
         at += now;

@@ -10,6 +10,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::CONTENT_DRAWN;
 use thiserror::Error;
 
@@ -226,7 +227,7 @@ impl Log {
             self.append(&[(Kind::Closed, mtime_ns as u64, &size_bytes)])?;
             (self.closed, self.closed_end, self.owes) = (Some(mtime_ns), self.end, true);
         }
-        if sync { self.sync() } else { Ok(()) }
+        if sync && !failpoint::is_active("mount.log_close_not_synced") { self.sync() } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Result<(), LogError> {
