@@ -283,7 +283,7 @@ impl<B: Backend> State<B> {
         if self.mode != WriteMode::CompleteLocal || mount.settle(ino).await.is_err() {
             return false;
         }
-        if self.version == 0 {
+        if self.version == 0 && self.base.is_none() && self.created.is_none() {
             // First use of the file on this mount: take version and length from one answer.
             (self.version, self.size_bytes) = (attr.version, attr.size_bytes);
         }
