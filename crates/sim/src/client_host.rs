@@ -76,9 +76,9 @@ pub struct ClientHost {
     /// Reserved inode numbers.
     inos: Vec<u64>,
     /// The client's own files, and whether they exist.
-    there: BTreeMap<String, bool>,
+    exists: BTreeMap<String, bool>,
     /// Inode number for the file being written; 0: any.
-    chosen: u64,
+    new_ino: u64,
 }
 
 impl ClientHost {
@@ -124,8 +124,8 @@ impl ClientHost {
             pool: BufferPool::new(0),
             hints: vec![hint("redundancy", plan.redundancy), hint("durability", durability)],
             inos: Vec::new(),
-            there: (0..3).map(|k| (name_of(index, k), false)).collect(),
-            chosen: 0,
+            exists: (0..3).map(|k| (name_of(index, k), false)).collect(),
+            new_ino: 0,
         }
     }
 
@@ -154,7 +154,7 @@ impl ClientHost {
         self.incarnation += 1;
         self.view = View::shared();
         self.inos.clear();
-        self.there.clear();
+        self.exists.clear();
     }
 
     /// Time of the next tick.
@@ -260,10 +260,10 @@ impl ClientHost {
         oracle.begin(&path, Some(bytes.clone()));
         // A file that does not exist may be created with its content, under an inode number that the client has
         // reserved.
-        let absent = self.there.insert(path.clone(), true) == Some(false);
-        self.chosen = if absent { self.inos.pop().unwrap_or(0) } else { 0 };
+        let absent = self.exists.insert(path.clone(), true) == Some(false);
+        self.new_ino = if absent { self.inos.pop().unwrap_or(0) } else { 0 };
         let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);
-        self.chosen = 0;
+        self.new_ino = 0;
         self.op = Some(Op::Write { core, path, content: Some(bytes) });
     }
 
@@ -292,13 +292,13 @@ impl ClientHost {
         let policy = Policy::from_hints(hints).expect("the plan's hints are good");
         let params = WriteParams {
             file: path.into(),
-            target: match self.chosen {
+            target: match self.new_ino {
                 0 => Target::Name { parent: ROOT, name: path.into() },
                 ino => Target::New { parent: ROOT, name: path.into(), ino, inos: 2 },
             },
             hints: self.hints.clone(),
             mode,
-            if_version: (self.chosen != 0).then_some(0),
+            if_version: (self.new_ino != 0).then_some(0),
             size_hint_bytes: Some(bytes.len() as u64),
             expect_policy: self.rng.percent(70).then_some(policy),
             mtime_ns: 0,
@@ -377,7 +377,7 @@ impl ClientHost {
                     done();
                 }
                 WriteAction::Done(Err(error)) => {
-                    self.there.clear();
+                    self.exists.clear();
                     self.errors.push((error.code(), error.to_string()));
                 }
                 WriteAction::Finished => {}
@@ -452,7 +452,7 @@ impl ClientHost {
             Err(error) if error.code() != Code::NotFound => *again_at_ns = now_ns + 300_000_000,
             _ => {
                 oracle.acknowledged(path, None);
-                self.there.insert(path.clone(), false);
+                self.exists.insert(path.clone(), false);
                 self.op = None;
                 self.op_number += 1;
             }

@@ -121,7 +121,7 @@ impl Oracle {
                     return Err(Violation { promise: "P1", fact: format!("{log}: an acknowledged record is gone") });
                 }
                 (2.., _) => {
-                    return Err(Violation { promise: "P8", fact: format!("{log}: a record stands there twice") });
+                    return Err(Violation { promise: "P8", fact: format!("{log}: a record occurs twice") });
                 }
                 _ => {}
             }

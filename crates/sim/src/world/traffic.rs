@@ -146,12 +146,12 @@ impl World {
 
     /// Whether the receiver's host refuses the connection because the process does not run; else the message is lost.
     fn refuses(&mut self, to: Actor) -> bool {
-        let there = match to {
+        let runs = match to {
             Actor::Node(node) => self.nodes.get(node).is_none_or(|host| host.lost || host.is_running()),
             Actor::Manager => self.manager.is_running(),
             Actor::Client(_) => true,
         };
-        !there && self.rng.percent(50)
+        !runs && self.rng.percent(50)
     }
 
     pub(super) fn close_call(

@@ -56,7 +56,7 @@ impl World {
             let answered = effects
                 .into_iter()
                 .find_map(|w| if let Effect::Answer { result, .. } = w { Some(result) } else { None });
-            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
+            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "the node does not run")))
         });
         restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
     }
