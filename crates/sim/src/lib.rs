@@ -11,6 +11,8 @@
 pub mod client_host;
 pub mod clock;
 pub mod manager_host;
+pub mod mount_host;
+pub mod mount_world;
 pub mod mutants;
 pub mod network;
 pub mod node_host;

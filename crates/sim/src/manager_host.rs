@@ -51,7 +51,7 @@ pub struct ManagerHost {
     core: Option<ManagerCore>,
     calls: Vec<Call>,
     answers: Answers,
-    ours: Vec<(u64, Result<Bytes, Error>)>,
+    own_answers: Vec<(u64, Result<Bytes, Error>)>,
     next_question: u64,
     salt: u64,
     /// Cache of node indexes by id; a restored database may issue the ids of a lost one again.
@@ -71,7 +71,7 @@ impl ManagerHost {
             core: None,
             calls: Vec::new(),
             answers: Vec::new(),
-            ours: Vec::new(),
+            own_answers: Vec::new(),
             next_question: 1,
             salt,
             indexes: BTreeMap::new(),
@@ -139,25 +139,25 @@ impl ManagerHost {
         let Some(core) = &self.core else { return Vec::new() };
         let conn = core.db().conn();
         let hosts: BTreeMap<u64, usize> = rows::disks(conn)
-            .expect("the schema is ours")
+            .expect("the schema is fixed")
             .iter()
             .filter_map(|disk| Some((disk.disk_id, disk.host.strip_prefix('n')?.parse().ok()?)))
             .collect();
-        let classes = tessera_manager::db::cache::all_classes(conn).expect("the schema is ours");
+        let classes = tessera_manager::db::cache::all_classes(conn).expect("the schema is fixed");
         let classes: BTreeMap<u32, Rc<ClassInfo>> =
             classes.into_iter().map(|(id, class)| (id, Rc::new(class))).collect();
         let sql = "SELECT chunk_id, pg_id, class_id FROM chunks WHERE state = 2 ORDER BY 1";
-        let mut statement = conn.prepare_cached(sql).expect("the schema is ours");
+        let mut statement = conn.prepare_cached(sql).expect("the schema is fixed");
         let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64, r.get(2)?));
-        let chunks = statement.query_map([], row).expect("the schema is ours");
+        let chunks = statement.query_map([], row).expect("the schema is fixed");
         let mut groups: BTreeMap<u64, Vec<rows::Member>> = BTreeMap::new();
         let place = |(chunk_id, pg_id, class_id): (u64, u64, u32)| {
             let members =
-                groups.entry(pg_id).or_insert_with(|| rows::members(conn, pg_id).expect("the schema is ours"));
+                groups.entry(pg_id).or_insert_with(|| rows::members(conn, pg_id).expect("the schema is fixed"));
             let at = |m: &rows::Member| (m.position, hosts.get(&m.serving_disk(chunk_id)).copied());
             Placed { chunk_id, class: classes[&class_id].clone(), fragments: members.iter().map(at).collect() }
         };
-        chunks.map(|row| row.expect("the schema is ours")).map(place).collect()
+        chunks.map(|row| row.expect("the schema is fixed")).map(place).collect()
     }
 
     /// The manager's view of a chunk's fragments, for messages.
@@ -166,12 +166,12 @@ impl ManagerHost {
         let conn = core.db().conn();
         let sql = "SELECT fragment || iif(incoming, ' (incoming)', '') || ' for cause ' || cause FROM missing_fragments
                    WHERE chunk_id = ?1";
-        let mut statement = conn.prepare_cached(sql).expect("the schema is ours");
-        let missing = statement.query_map([chunk_id as i64], |r| r.get::<_, String>(0)).expect("the schema is ours");
-        let missing: Vec<String> = missing.map(|row| row.expect("the schema is ours")).collect();
+        let mut statement = conn.prepare_cached(sql).expect("the schema is fixed");
+        let missing = statement.query_map([chunk_id as i64], |r| r.get::<_, String>(0)).expect("the schema is fixed");
+        let missing: Vec<String> = missing.map(|row| row.expect("the schema is fixed")).collect();
         let sql = "SELECT pg_id FROM chunks WHERE chunk_id = ?1";
         let pg: i64 = conn.query_row(sql, [chunk_id as i64], |r| r.get(0)).expect("the chunk is committed");
-        let members = rows::members(conn, pg as u64).expect("the schema is ours");
+        let members = rows::members(conn, pg as u64).expect("the schema is fixed");
         format!("chunk {chunk_id} lacks {missing:?} in group {pg} of {members:?}")
     }
 
@@ -181,10 +181,10 @@ impl ManagerHost {
         let Some(core) = &self.core else { return chunks };
         let sql = "SELECT p.extents FROM dentries d JOIN pages p ON p.ino = d.ino
                    WHERE d.parent = 1 AND d.name = ?1 AND p.died IS NULL";
-        let mut statement = core.db().conn().prepare_cached(sql).expect("the schema is ours");
-        let pages = statement.query_map([name.as_bytes()], |r| r.get::<_, Vec<u8>>(0)).expect("the schema is ours");
+        let mut statement = core.db().conn().prepare_cached(sql).expect("the schema is fixed");
+        let pages = statement.query_map([name.as_bytes()], |r| r.get::<_, Vec<u8>>(0)).expect("the schema is fixed");
         for page in pages {
-            tessera_manager::for_each_chunk(&page.expect("the schema is ours"), |chunk| {
+            tessera_manager::for_each_chunk(&page.expect("the schema is fixed"), |chunk| {
                 chunks.insert(chunk);
             });
         }
@@ -218,7 +218,39 @@ impl ManagerHost {
             Actor::Node(index) => (1_000 + index as u64, Role::Node),
             Actor::Manager => (2_000, Role::Manager),
         };
-        self.handle(now_ns, Event::Request { connection, role, client_id, request_id: ticket, kind, body });
+        self.event(now_ns, Event::Request { connection, role, client_id, request_id: ticket, kind, body });
+    }
+
+    /// Delivers an event of a connection. The requests on all connections have different numbers.
+    pub fn event(&mut self, now_ns: i64, event: Event) {
+        self.handle(now_ns, event);
+    }
+
+    /// Commits pending commands, and calls `each` after each group commit with the answers since the last one. Returns
+    /// the manager's calls and answers.
+    pub fn pump_each(&mut self, now_ns: i64, mut each: impl FnMut(&Db, &[(u64, Outcome)])) -> (Vec<Call>, Answers) {
+        let mut answered = 0;
+        while let Some(core) = self.core.as_mut().filter(|core| core.wants_commit() && core.stopped().is_none()) {
+            core.commit_batch(now_ns);
+            self.drain();
+            if let Some(core) = &self.core {
+                each(core.db(), &self.answers[answered..]);
+            }
+            answered = self.answers.len();
+        }
+        self.drain();
+        (std::mem::take(&mut self.calls), std::mem::take(&mut self.answers))
+    }
+
+    /// The database, if a manager runs on it.
+    pub fn db(&self) -> Option<&Db> {
+        self.core.as_ref().map(ManagerCore::db)
+    }
+
+    /// A gauge of the running manager.
+    pub fn gauge(&self, name: &str) -> Option<u64> {
+        let gauges = self.core.as_ref()?.metrics().gauges;
+        gauges.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     /// Commits pending commands; returns the manager's calls and answers.
@@ -256,7 +288,7 @@ impl ManagerHost {
         self.status(now_ns).is_some_and(whole)
     }
 
-    /// Whether the manager knows that the `lost` nodes are gone, and that the others are there.
+    /// Whether the manager knows that the `lost` nodes are gone, and that the others serve.
     pub fn has_given_up(&mut self, now_ns: i64, lost: &[String]) -> bool {
         // A disk that returns is `Down` until it has been listed.
         let serves = |h: Health| matches!(h, Health::Up | Health::Draining | Health::Drained);
@@ -313,8 +345,8 @@ impl ManagerHost {
 
     fn take_answer(&mut self, id: u64) -> Option<Bytes> {
         self.drain();
-        let at = self.ours.iter().position(|(known, _)| *known == id)?;
-        self.ours.swap_remove(at).1.ok()
+        let at = self.own_answers.iter().position(|(known, _)| *known == id)?;
+        self.own_answers.swap_remove(at).1.ok()
     }
 
     /// Starts a garbage collection.
@@ -377,7 +409,9 @@ impl ManagerHost {
         while let Some(action) = core.poll() {
             match action {
                 Action::Call(call) => self.calls.push(call),
-                Action::Reply { connection: SIMULATOR, request_id, result, .. } => self.ours.push((request_id, result)),
+                Action::Reply { connection: SIMULATOR, request_id, result, .. } => {
+                    self.own_answers.push((request_id, result))
+                }
                 Action::Reply { request_id, result, .. } => {
                     self.answers.push((request_id, result.map(|body| (body, Bytes::new()))))
                 }

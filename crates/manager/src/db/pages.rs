@@ -12,6 +12,7 @@ const _: () = assert!(MAX_PAGE_EXTENTS >= 2, "a split page must leave extents on
 pub struct FileExtent {
     /// Offset in the file.
     pub start: u64,
+    /// Length, bytes.
     pub len: u64,
     /// Chunk; 0: hole.
     pub chunk: u64,

@@ -1,0 +1,334 @@
+//! What the mount core runs on in the simulator: requests that the simulated network carries, the kernel's cache, and
+//! the world's time.
+
+use super::env::Env;
+use super::executor::Owner as Process;
+use super::kernel::Kernel;
+use super::link::Link;
+use super::locks::Locks;
+use super::store::{BlockReader, BlockWriter, Store, Target};
+use bytes::Bytes;
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::locate::Located;
+use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
+use tessera_mount::backend::{Backend, Drain, Reader, Writer};
+use tessera_mount::mount::Mount;
+use tessera_mount::namespace::Name;
+use tessera_policy::Policy;
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, Code, Error};
+
+/// See the module.
+pub struct SimBackend {
+    link: Link,
+    store: Store,
+    /// Locks of this client.
+    pub locks: Locks,
+    /// The kernel above the mount.
+    pub kernel: Rc<Kernel>,
+    started_ns: i64,
+    /// For the requests that the kernel sends because the mount asked it to.
+    mount: OnceCell<Weak<Mount<SimBackend>>>,
+    /// Names that the kernel has not dropped yet.
+    stale_names: Rc<Cell<usize>>,
+}
+
+impl SimBackend {
+    /// A backend of the process behind `link`.
+    pub fn new(link: Link, store: Store, locks: Locks) -> SimBackend {
+        let started_ns = link.env().now_ns();
+        let (kernel, stale_names) = Default::default();
+        SimBackend { link, store, locks, kernel, started_ns, mount: OnceCell::new(), stale_names }
+    }
+
+    /// Sets the mount, which the kernel's own requests reach.
+    pub fn attach(&self, mount: &Arc<Mount<SimBackend>>) {
+        let _ = self.mount.set(Arc::downgrade(mount));
+    }
+
+    /// Time, timers and tasks.
+    pub fn env(&self) -> &Env {
+        self.link.env()
+    }
+
+    /// The process.
+    pub fn process(&self) -> Process {
+        self.link.owner()
+    }
+
+    fn attr(entry: Entry) -> Result<Attr, Error> {
+        entry.attr.ok_or_else(|| Error::new(Code::Internal, "an answer without attributes"))
+    }
+}
+
+impl Writer for BlockWriter {
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        BlockWriter::write_at(self, offset, bytes).await
+    }
+
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
+        BlockWriter::skip_to(self, offset).await
+    }
+
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
+        BlockWriter::set_len(self, size_bytes).await
+    }
+
+    fn set_mtime(&mut self, mtime_ns: i64) {
+        BlockWriter::set_mtime(self, mtime_ns);
+    }
+
+    fn set_content(&mut self, content: u64) {
+        BlockWriter::set_content(self, content);
+    }
+
+    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+        BlockWriter::sync(self).await
+    }
+
+    async fn finish(self) -> Result<WriteDone, FileError> {
+        BlockWriter::finish(self).await
+    }
+
+    fn len_bytes(&self) -> u64 {
+        BlockWriter::len_bytes(self)
+    }
+}
+
+impl Reader for BlockReader {
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
+        BlockReader::read_at(self, offset, out).await
+    }
+
+    fn opened(&self) -> &Opened {
+        BlockReader::opened(self)
+    }
+}
+
+impl Backend for SimBackend {
+    type Writer = BlockWriter;
+    type Reader = BlockReader;
+
+    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
+        self.link.ask(Lookup { parent, name: name.to_vec(), want_lease: true }).await
+    }
+
+    async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.link.ask(GetAttr { ino, want_lease: true }).await
+    }
+
+    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        let reply = self.link.ask(List { ino, after: after.to_vec(), limit: 0 }).await?;
+        Ok((reply.entries, reply.more))
+    }
+
+    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
+        let (op_id, name, Owner { mode, uid, gid }) = (self.link.op_id(), name.to_vec(), owner);
+        let request = MakeDir { op_id, parent, name, mode, uid, gid, exist_ok: false, inos, want_lease: true };
+        self.link.ask(request).await
+    }
+
+    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+        let request = MakeNode {
+            op_id: self.link.op_id(),
+            parent,
+            name: name.to_vec(),
+            kind: new.kind as i32,
+            mode: new.owner.mode,
+            uid: new.owner.uid,
+            gid: new.owner.gid,
+            rdev: new.rdev,
+            exist_ok: false,
+            ino: new.ino,
+            want_lease: true,
+            want_delegation: new.want_delegation,
+            inos: new.inos,
+        };
+        self.link.ask(request).await
+    }
+
+    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
+        let (op_id, name, target) = (self.link.op_id(), name.to_vec(), target.to_vec());
+        self.link.ask(Symlink { op_id, parent, name, target, uid, gid }).await.and_then(SimBackend::attr)
+    }
+
+    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
+        let request = tessera_wire::meta::Link { op_id: self.link.op_id(), ino, parent, name: name.to_vec() };
+        self.link.ask(request).await.and_then(SimBackend::attr)
+    }
+
+    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
+        let request = Unlink { op_id: self.link.op_id(), parent, name: name.to_vec(), directory };
+        self.link.ask(request).await.and_then(SimBackend::attr)
+    }
+
+    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
+        let request = Rename {
+            op_id: self.link.op_id(),
+            from_parent: from.0,
+            from_name: from.1.to_vec(),
+            to_parent: to.0,
+            to_name: to.1.to_vec(),
+            no_replace: mode == RenameMode::NoReplace,
+            exchange: mode == RenameMode::Exchange,
+        };
+        self.link.ask(request).await.map(drop)
+    }
+
+    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
+        let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
+        let op_id = self.link.op_id();
+        self.link.ask(SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true }).await
+    }
+
+    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
+        Ok(self.link.ask(ListXattrs { ino }).await?.xattrs)
+    }
+
+    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
+        let (op_id, name, value) = (self.link.op_id(), name.into(), value.to_vec());
+        let request = SetXattr { op_id, ino, name, value, create_only: create, replace_only: replace };
+        self.link.ask(request).await.map(drop)
+    }
+
+    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
+        self.link.ask(RemoveXattr { op_id: self.link.op_id(), ino, name: name.into() }).await.map(drop)
+    }
+
+    async fn locate(&self, _ino: u64) -> Result<Located, Error> {
+        Err(Error::new(Code::Unsupported, "no node of the simulated store holds bytes"))
+    }
+
+    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
+        Ok(self.link.ask(ListVersions { ino }).await?.versions)
+    }
+
+    async fn status(&self) -> Result<ClusterStatus, Error> {
+        self.link.ask(GetStatus {}).await
+    }
+
+    async fn open_read(&self, ino: u64, version: u64, _first: Range<u64>) -> Result<BlockReader, FileError> {
+        self.store.open_read(ino, version).await
+    }
+
+    async fn open_write(&self, ino: u64, patch: bool) -> Result<BlockWriter, FileError> {
+        self.store.open_write(Target::inode(ino), patch, None).await
+    }
+
+    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<BlockWriter, FileError> {
+        self.store.open_write(Target::inode(ino), patch, Some(version)).await
+    }
+
+    async fn write_whole(
+        &self,
+        ino: u64,
+        bytes: Bytes,
+        _policy: Option<Policy>,
+        mtime_ns: i64,
+    ) -> Result<WriteDone, FileError> {
+        self.store.write_whole(Target::inode(ino), &bytes, None, mtime_ns).await
+    }
+
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+        let NewFile { parent, name, ino, owner, inos, .. } = new;
+        let target = Target { parent, name: name.to_vec(), ino, inos, owner };
+        self.store.write_whole(target, &bytes, Some(0), mtime_ns).await
+    }
+
+    async fn rewrite(
+        &self,
+        _ino: u64,
+        _progress: ProgressFn<'_>,
+        _cancel: &Cancel,
+    ) -> Result<WriteDone, tessera_client::Error> {
+        Ok(WriteDone::default())
+    }
+
+    async fn set_lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Error> {
+        self.locks.set(lock, wait, interrupted).await
+    }
+
+    async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
+        self.locks.test(lock).await
+    }
+
+    async fn release_locks(&self, ino: u64, owner: u64) {
+        self.locks.release(ino, owner).await;
+    }
+
+    fn holds_lock(&self, ino: u64, owner: u64) -> bool {
+        self.locks.holds(ino, owner)
+    }
+
+    async fn locks_are_lost(&self, ino: u64) -> bool {
+        self.locks.are_lost(ino).await
+    }
+
+    fn invalidate_names(&self, names: Vec<Name>) {
+        // The kernel here caches no names; what follows an invalidation must still wait for it.
+        self.stale_names.set(self.stale_names.get() + names.len());
+        let (stale, count) = (self.stale_names.clone(), names.len());
+        let pause = self.env().sleep_ms(self.link.random() % 3);
+        self.env().spawn(self.process(), async move {
+            pause.await;
+            stale.set(stale.get() - count);
+        });
+    }
+
+    async fn names_invalidated(&self) {
+        while self.stale_names.get() > 0 {
+            self.env().sleep_ms(1).await;
+        }
+    }
+
+    async fn write_back_pages(&self, ino: u64) -> io::Result<()> {
+        let Some(mount) = self.mount.get().and_then(Weak::upgrade) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let handle = mount.open_loopback(ino).await;
+        let synced = mount.fsync(handle).await;
+        mount.release(ino, handle, None).await;
+        synced.map_err(|errno| io::Error::from_raw_os_error(errno.number()))
+    }
+
+    async fn drop_pages(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
+        self.env().sleep_ms(self.link.random() % 2).await;
+        match self.kernel.drop_pages(ino, size_bytes) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.env().now_ns() - self.started_ns
+    }
+
+    fn wall_ns(&self) -> i64 {
+        self.env().now_ns()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let ns = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX / 2);
+        self.env().sleep_until(self.env().now_ns().saturating_add(ns)).await;
+    }
+
+    fn random(&self) -> u64 {
+        self.link.random()
+    }
+
+    fn start_drain(&self, task: Drain<Self>) -> io::Result<()> {
+        self.env().spawn(self.process(), task.run());
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! A mount in the simulator: the core, its background tasks, and the kernel above it.
+
+use super::backend::SimBackend;
+use super::fs::{At, FileSystem, Found, Handle};
+use super::link::RecallHook;
+use super::store::BLOCK_BYTES;
+use crate::mount_world::{Host, Setup};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use tessera_client::inodes::{NewAttr, RenameMode};
+use tessera_mount::backend::Backend;
+use tessera_mount::errno::Errno;
+use tessera_mount::mount::{Mount, Options};
+use tessera_mount::ops::Caller;
+use tessera_mount::spool::SpoolConfig;
+use tessera_mount::{namespace, spool};
+use tessera_wire::Attr;
+use tessera_wire::meta::{FileLock, LockFamily, LockMode};
+
+/// User of all programs.
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+/// See the module.
+pub struct MountHost {
+    mount: Arc<Mount<SimBackend>>,
+    /// Inode of each handle.
+    handles: RefCell<BTreeMap<u64, u64>>,
+}
+
+/// Passes recalls on to the core.
+struct Recalls(Weak<Mount<SimBackend>>);
+
+impl RecallHook for Recalls {
+    fn recalled(&self, inos: Option<Vec<u64>>) {
+        if let Some(mount) = self.0.upgrade() {
+            mount.namespace.recalled(inos.as_deref());
+        }
+    }
+
+    fn delegation_recalled(&self, directories: Vec<u64>, answer: Box<dyn FnOnce() + Send>) {
+        match self.0.upgrade() {
+            Some(mount) => mount.namespace.delegation_recalled(directories, answer),
+            None => answer(),
+        }
+    }
+}
+
+impl Host for MountHost {
+    #[allow(clippy::arc_with_non_send_sync, reason = "the core takes an `Arc`; everything runs in one thread")]
+    async fn start(setup: Setup) -> Rc<MountHost> {
+        let Setup { env, owner, link, store, locks, disk, spool_bytes, cluster_id } = setup;
+        let backend = Arc::new(SimBackend::new(link.clone(), store, locks));
+        let spool = SpoolConfig { disk: Arc::new(disk), limit_bytes: spool_bytes, cluster_id };
+        let (mount, queues) = Mount::new(backend.clone(), Options { defers_creates: true, spool: Some(spool) });
+        let mount = Arc::new(mount);
+        backend.attach(&mount);
+        link.set_hook(Rc::new(Recalls(Arc::downgrade(&mount))));
+        mount.recover().await;
+        env.spawn(owner, namespace::driver::work(Arc::downgrade(&mount)));
+        for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
+            env.spawn(owner, spool::push::work(Arc::downgrade(&mount), queue));
+        }
+        Rc::new(MountHost { mount, handles: RefCell::default() })
+    }
+
+    async fn unmount(&self) -> usize {
+        match self.mount.store_all().await {
+            0 => self.mount.store_all().await,
+            failed => failed,
+        }
+    }
+}
+
+fn found(attr: &Attr) -> Found {
+    Found { ino: attr.ino, kind: attr.kind(), mode: attr.mode, size_bytes: attr.size_bytes }
+}
+
+impl MountHost {
+    fn backend(&self) -> &SimBackend {
+        self.mount.backend()
+    }
+
+    fn ino(&self, file: Handle) -> u64 {
+        self.handles.borrow().get(&file.0).copied().unwrap_or(0)
+    }
+
+    /// Attributes as the kernel shows them: with its own length of a file that it knows.
+    fn shown(&self, attr: &Attr) -> Found {
+        let known = self.backend().kernel.size_bytes(attr.ino);
+        Found { size_bytes: known.unwrap_or(attr.size_bytes), ..found(attr) }
+    }
+
+    fn opened(&self, ino: u64, handle: u64, keeps_pages: bool) -> Handle {
+        self.backend().kernel.opened(ino, keeps_pages);
+        self.handles.borrow_mut().insert(handle, ino);
+        Handle(handle)
+    }
+}
+
+impl FileSystem for MountHost {
+    async fn lookup(&self, at: At<'_>) -> Result<Found, Errno> {
+        if self.backend().random().is_multiple_of(8) {
+            let forgotten = self.backend().kernel.forget_closed();
+            forgotten.into_iter().for_each(|(ino, lookups)| self.mount.forget(ino, lookups));
+        }
+        let entry = self.mount.lookup(at.0, at.1).await?;
+        self.backend().kernel.looked_up(entry.attr.ino, entry.generation, entry.attr.size_bytes);
+        Ok(self.shown(&entry.attr))
+    }
+
+    async fn attr(&self, ino: u64) -> Result<Found, Errno> {
+        Ok(self.shown(&self.mount.attributes(ino).await?))
+    }
+
+    async fn list(&self, directory: u64) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+        let handle = self.mount.open_directory(directory).await?;
+        let mut names = Vec::new();
+        let listed = self.mount.read_directory(directory, handle, 0, false, |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push((entry.name.to_vec(), entry.ino));
+            }
+            false
+        });
+        let listed = listed.await;
+        self.mount.release_directory(handle);
+        listed.map(|()| names)
+    }
+
+    fn shown_length(&self, ino: u64) -> Option<u64> {
+        self.backend().kernel.size_bytes(ino)
+    }
+
+    async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno> {
+        let (entry, opened) = self.mount.create(CALLER, at.0, at.1, mode, true, true).await?;
+        let ino = entry.attr.ino;
+        self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
+        Ok((found(&entry.attr), self.opened(ino, opened.handle, opened.keep_cache)))
+    }
+
+    async fn open(&self, ino: u64, writes: bool) -> Result<Handle, Errno> {
+        let opened = self.mount.open(ino, writes).await?;
+        Ok(self.opened(ino, opened.handle, opened.keep_cache))
+    }
+
+    async fn read(&self, file: Handle, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let (ino, kernel) = (self.ino(file), &self.backend().kernel);
+        let size_bytes = kernel.size_bytes(ino).unwrap_or(0);
+        let end = size_bytes.min(offset + len as u64);
+        let mut out = Vec::new();
+        for block in offset / BLOCK_BYTES..end / BLOCK_BYTES {
+            let page = match kernel.page(ino, block) {
+                Some(page) => page,
+                None => {
+                    let mut page = self.mount.read(file.0, block * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
+                    // Behind the end that the mount knows, the kernel has zeros.
+                    page.resize(BLOCK_BYTES as usize, 0);
+                    kernel.keep_page(ino, block, page.clone());
+                    page
+                }
+            };
+            out.extend(page);
+        }
+        Ok(out)
+    }
+
+    async fn write(&self, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let (ino, kernel) = (self.ino(file), &self.backend().kernel);
+        let done = self.mount.write(file.0, offset, bytes).await;
+        match done {
+            Ok(()) => kernel.written(ino, offset, bytes),
+            Err(_) => kernel.write_failed(ino),
+        }
+        done
+    }
+
+    async fn truncate(&self, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+        self.mount.set_attributes(ino, NewAttr::default(), Some(size_bytes)).await?;
+        self.backend().kernel.truncated(ino, size_bytes);
+        Ok(())
+    }
+
+    async fn sync(&self, file: Handle) -> Result<(), Errno> {
+        self.mount.fsync(file.0).await
+    }
+
+    async fn close(&self, file: Handle, owner: u64) -> Result<(), Errno> {
+        let ino = self.ino(file);
+        let flushed = self.mount.flush(ino, file.0, owner).await;
+        self.handles.borrow_mut().remove(&file.0);
+        // A real kernel reports this after `close` has returned.
+        self.mount.release(ino, file.0, Some(owner)).await;
+        self.backend().kernel.closed(ino);
+        flushed
+    }
+
+    async fn make_directory(&self, at: At<'_>, mode: u32) -> Result<Found, Errno> {
+        Ok(found(&self.mount.make_directory(CALLER, at.0, at.1, mode).await?.attr))
+    }
+
+    async fn remove(&self, at: At<'_>, directory: bool) -> Result<(), Errno> {
+        self.mount.remove(at.0, at.1, directory).await
+    }
+
+    async fn rename(&self, from: At<'_>, to: At<'_>, replace: bool) -> Result<(), Errno> {
+        let mode = if replace { RenameMode::Replace } else { RenameMode::NoReplace };
+        self.mount.rename(from, to, mode).await
+    }
+
+    async fn link(&self, ino: u64, at: At<'_>) -> Result<Found, Errno> {
+        let entry = self.mount.link(ino, at.0, at.1).await?;
+        self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
+        Ok(found(&entry.attr))
+    }
+
+    async fn symlink(&self, at: At<'_>, target: &[u8]) -> Result<Found, Errno> {
+        Ok(found(&self.mount.make_symlink(CALLER, at.0, at.1, target).await?.attr))
+    }
+
+    async fn set_mode(&self, ino: u64, mode: u32) -> Result<Found, Errno> {
+        let new = NewAttr { mode: Some(mode), ..NewAttr::default() };
+        Ok(self.shown(&self.mount.set_attributes(ino, new, None).await?))
+    }
+
+    async fn lock(&self, ino: u64, owner: u64, wait: bool) -> Result<(), Errno> {
+        self.mount.set_lock(&whole_file(ino, owner, LockMode::Write), wait, &mut || false).await
+    }
+
+    async fn unlock(&self, ino: u64, owner: u64) -> Result<(), Errno> {
+        self.mount.set_lock(&whole_file(ino, owner, LockMode::Unlock), false, &mut || false).await
+    }
+}
+
+fn whole_file(ino: u64, owner: u64, mode: LockMode) -> FileLock {
+    let family = if mode == LockMode::Unlock { LockFamily::Either } else { LockFamily::Flock };
+    FileLock { ino, owner, family: family as i32, mode: mode as i32, start: 0, end: i64::MAX as u64, pid: 1 }
+}
