@@ -190,7 +190,7 @@ pub unsafe trait Vector: Copy {
     #[inline(always)]
     unsafe fn xor3(self, a: Self, b: Self) -> Self {
         // SAFETY: the caller vouches for the instruction set.
-        unsafe { self.xor(a.xor(b)) }
+        unsafe { self.xor(a).xor(b) }
     }
 
     /// Bit by bit, `a` where `self` is one and `b` where it is zero.
