@@ -6,10 +6,10 @@
 #![allow(unsafe_code)]
 
 use crate::kernels::{Kernel, Launch};
-use crate::runtime::{Backend, Fault, Stream};
-use std::alloc::{Layout, alloc, dealloc};
+use crate::runtime::{Backend, Buffer, Fault, Pageable, Pool, Stream};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Default memory of a device.
 const MEMORY_BYTES: usize = 1 << 30;
@@ -111,40 +111,10 @@ enum Step {
     Launch(Launch),
 }
 
-/// Memory of the device.
+/// Memory of the device: a reservation, and the guard behind it.
 struct Arena {
-    start: NonNull<u8>,
+    buffer: Buffer,
     bytes: usize,
-}
-
-impl Arena {
-    fn layout(bytes: usize) -> Option<Layout> {
-        Layout::from_size_align(bytes.checked_add(GUARD_BYTES)?, 256).ok()
-    }
-
-    fn new(bytes: usize) -> Option<Arena> {
-        let layout = Arena::layout(bytes)?;
-        // SAFETY: the layout is not empty, because it includes the guard.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        // SAFETY: all of the layout's bytes were just allocated.
-        unsafe { start.as_ptr().write_bytes(PATTERN, layout.size()) };
-        Some(Arena { start, bytes })
-    }
-
-    fn is_intact(&self) -> bool {
-        // SAFETY: the guard lies behind the reserved bytes, in the same allocation, and was initialised.
-        let guard = unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(self.bytes), GUARD_BYTES) };
-        guard.iter().all(|b| *b == PATTERN)
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if let Some(layout) = Arena::layout(self.bytes) {
-            // SAFETY: allocated in `new` with the same layout.
-            unsafe { dealloc(self.start.as_ptr(), layout) };
-        }
-    }
 }
 
 struct EmulatedStream {
@@ -195,9 +165,12 @@ impl Stream for EmulatedStream {
             if bytes > self.device.memory_bytes {
                 return Err(no_memory());
             }
-            self.arena = Some(Arena::new(bytes).ok_or_else(no_memory)?);
+            let pool = Pool::new(Arc::new(Pageable), 0);
+            let mut buffer = pool.take(bytes.saturating_add(GUARD_BYTES)).map_err(|_| no_memory())?;
+            buffer.fill(PATTERN);
+            self.arena = Some(Arena { buffer, bytes });
         }
-        Ok(self.arena.as_ref().map_or(0, |arena| arena.start.as_ptr().expose_provenance() as u64))
+        Ok(self.arena.as_mut().map_or(0, |arena| arena.buffer.as_mut_ptr().expose_provenance() as u64))
     }
 
     fn release(&mut self) {
@@ -233,7 +206,7 @@ impl Stream for EmulatedStream {
             self.carry_out(step)?;
         }
         match &self.arena {
-            Some(arena) if !arena.is_intact() => {
+            Some(Arena { buffer, bytes }) if buffer[*bytes..].iter().any(|b| *b != PATTERN) => {
                 Err(self.device.fault("check memory", "a kernel wrote beyond its end"))
             }
             _ => Ok(true),

@@ -27,6 +27,7 @@ pub mod erasure;
 pub mod hash;
 pub mod isa;
 pub mod kernels;
+mod named_enum;
 pub mod runtime;
 pub mod simd;
 pub mod spec;

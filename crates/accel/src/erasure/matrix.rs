@@ -2,47 +2,33 @@
 
 use super::galois::Galois;
 use super::{CodeError, field, named};
-use std::fmt;
-use std::str::FromStr;
+use crate::named_enum;
 
-/// A named construction of the m parity rows over k data columns. The name is part of a redundancy class, so its
-/// meaning never changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Matrix {
-    /// `cauchy1`: entry (i, j) is 1 / ((k + i) xor j) for parity row i < m and data column j < k. ISA-L's
-    /// `gf_gen_cauchy1_matrix`. Every square part of a Cauchy matrix is invertible, so any k and m with
-    /// k + m ≤ 255 can lose any m fragments.
-    #[default]
-    Cauchy1,
-    /// `vandermonde`: entry (i, j) is 2^(i·j). ISA-L's `gf_gen_rs_matrix`. Row 0 is all ones, so one parity is plain
-    /// XOR and two are RAID-6's P and Q. Only safe for some k and m; [`super::Code::new`] refuses the others.
-    Vandermonde,
-    /// `reed_sol_van`: the systematic Vandermonde matrix of Jerasure's `reed_sol_vandermonde_coding_matrix`. Its
-    /// first row is all ones. Any k + m ≤ 255.
-    ReedSolVan,
-    /// `cauchy_orig`: entry (i, j) is 1 / (i xor (m + j)). Jerasure's `cauchy_original_coding_matrix`.
-    CauchyOrig,
-    /// `cauchy_good`: `cauchy_orig` scaled to few ones as a bit matrix; row 0 is all ones. Jerasure's
-    /// `cauchy_good_general_coding_matrix`.
-    CauchyGood,
+named_enum! {
+    /// A named construction of the m parity rows over k data columns. The name is part of a redundancy class, so its
+    /// meaning never changes.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum Matrix (CodeError = |name| CodeError::UnknownMatrix { name }) {
+        /// `cauchy1`: entry (i, j) is 1 / ((k + i) xor j) for parity row i < m and data column j < k. ISA-L's
+        /// `gf_gen_cauchy1_matrix`. Every square part of a Cauchy matrix is invertible, so any k and m with
+        /// k + m ≤ 255 can lose any m fragments.
+        #[default]
+        Cauchy1 = "cauchy1",
+        /// `vandermonde`: entry (i, j) is 2^(i·j). ISA-L's `gf_gen_rs_matrix`. Row 0 is all ones, so one parity is plain
+        /// XOR and two are RAID-6's P and Q. Only safe for some k and m; [`super::Code::new`] refuses the others.
+        Vandermonde = "vandermonde",
+        /// `reed_sol_van`: the systematic Vandermonde matrix of Jerasure's `reed_sol_vandermonde_coding_matrix`. Its
+        /// first row is all ones. Any k + m ≤ 255.
+        ReedSolVan = "reed_sol_van",
+        /// `cauchy_orig`: entry (i, j) is 1 / (i xor (m + j)). Jerasure's `cauchy_original_coding_matrix`.
+        CauchyOrig = "cauchy_orig",
+        /// `cauchy_good`: `cauchy_orig` scaled to few ones as a bit matrix; row 0 is all ones. Jerasure's
+        /// `cauchy_good_general_coding_matrix`.
+        CauchyGood = "cauchy_good",
+    }
 }
 
 impl Matrix {
-    /// Every matrix.
-    pub const ALL: [Matrix; 5] =
-        [Matrix::Cauchy1, Matrix::Vandermonde, Matrix::ReedSolVan, Matrix::CauchyOrig, Matrix::CauchyGood];
-
-    /// The name in policies, on the wire and in the schema.
-    pub fn name(self) -> &'static str {
-        match self {
-            Matrix::Cauchy1 => "cauchy1",
-            Matrix::Vandermonde => "vandermonde",
-            Matrix::ReedSolVan => "reed_sol_van",
-            Matrix::CauchyOrig => "cauchy_orig",
-            Matrix::CauchyGood => "cauchy_good",
-        }
-    }
-
     /// Parity rows, m × k, row by row.
     pub(super) fn parity_rows(self, k: usize, m: usize) -> Vec<u8> {
         let rows = |entry: fn(usize, usize, usize) -> u8| -> Vec<u8> {
@@ -66,20 +52,6 @@ impl Matrix {
             Matrix::Cauchy1 | Matrix::ReedSolVan | Matrix::CauchyOrig | Matrix::CauchyGood => true,
             Matrix::Vandermonde => m <= 3 || k <= 3 || (k == 4 && m <= 21) || (k == 5 && m <= 5) || (k <= 21 && m == 4),
         }
-    }
-}
-
-impl fmt::Display for Matrix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Matrix {
-    type Err = CodeError;
-    fn from_str(name: &str) -> Result<Matrix, CodeError> {
-        let found = Matrix::ALL.into_iter().find(|matrix| matrix.name() == name);
-        found.ok_or_else(|| CodeError::UnknownMatrix { name: name.to_owned() })
     }
 }
 

@@ -78,10 +78,7 @@ struct Shared {
 struct State {
     /// Unused buffers, by capacity.
     idle: HashMap<usize, Vec<Block>>,
-    idle_bytes: usize,
-    idle_buffers: usize,
-    made: u64,
-    reused: u64,
+    counts: PoolUse,
     /// Buffers in use. Each comes back once, or never if a failed device may still use it.
     lent: usize,
 }
@@ -126,12 +123,15 @@ impl Pool {
             let block = state.idle.get_mut(&room).and_then(Vec::pop);
             state.lent += 1;
             if block.is_some() {
-                assert!(state.idle_bytes >= room && state.idle_buffers > 0, "an idle buffer that was not counted");
-                state.idle_bytes -= room;
-                state.idle_buffers -= 1;
-                state.reused += 1;
+                assert!(
+                    state.counts.idle_bytes >= room && state.counts.idle_buffers > 0,
+                    "an idle buffer that was not counted"
+                );
+                state.counts.idle_bytes -= room;
+                state.counts.idle_buffers -= 1;
+                state.counts.reused += 1;
             } else {
-                state.made += 1;
+                state.counts.made += 1;
             }
             block
         };
@@ -151,8 +151,7 @@ impl Pool {
 
     /// The current counts.
     pub fn usage(&self) -> PoolUse {
-        let s = self.0.state.lock();
-        PoolUse { idle_buffers: s.idle_buffers, idle_bytes: s.idle_bytes, made: s.made, reused: s.reused }
+        self.0.state.lock().counts
     }
 }
 
@@ -162,9 +161,9 @@ impl Shared {
             let mut state = self.state.lock();
             assert!(state.lent > 0 && room.is_power_of_two(), "a buffer of {room} bytes came back twice");
             state.lent -= 1;
-            if state.idle_bytes + room <= self.keep_bytes {
-                state.idle_bytes += room;
-                state.idle_buffers += 1;
+            if state.counts.idle_bytes + room <= self.keep_bytes {
+                state.counts.idle_bytes += room;
+                state.counts.idle_buffers += 1;
                 state.idle.entry(room).or_default().push(block);
                 return;
             }

@@ -3,37 +3,24 @@
 use super::XorCodeError;
 use crate::erasure::galois::{Galois, MAX_W, MIN_W};
 use crate::erasure::{MAX_FRAGMENTS, named};
-use std::fmt;
-use std::str::FromStr;
+use crate::named_enum;
 
-/// A named construction of the bit matrix. The name is part of a redundancy class, so its meaning never changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Technique {
-    /// `liberation`: m = 2, w an odd prime, k ≤ w. The fewest ones a RAID-6 bit matrix can have.
-    Liberation,
-    /// `blaum_roth`: m = 2, w + 1 a prime above 2, k ≤ w.
-    BlaumRoth,
-    /// `cauchy_orig`: the Cauchy matrix of Jerasure over GF(2^w), as bits; k + m ≤ 2^w.
-    CauchyOrig,
-    /// `cauchy_good`: `cauchy_orig`, scaled to few ones.
-    CauchyGood,
+named_enum! {
+    /// A named construction of the bit matrix. The name is part of a redundancy class, so its meaning never changes.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Technique (XorCodeError = |name| XorCodeError::UnknownTechnique { name }) {
+        /// `liberation`: m = 2, w an odd prime, k ≤ w. The fewest ones a RAID-6 bit matrix can have.
+        Liberation = "liberation",
+        /// `blaum_roth`: m = 2, w + 1 a prime above 2, k ≤ w.
+        BlaumRoth = "blaum_roth",
+        /// `cauchy_orig`: the Cauchy matrix of Jerasure over GF(2^w), as bits; k + m ≤ 2^w.
+        CauchyOrig = "cauchy_orig",
+        /// `cauchy_good`: `cauchy_orig`, scaled to few ones.
+        CauchyGood = "cauchy_good",
+    }
 }
 
 impl Technique {
-    /// Every technique.
-    pub const ALL: [Technique; 4] =
-        [Technique::Liberation, Technique::BlaumRoth, Technique::CauchyOrig, Technique::CauchyGood];
-
-    /// The name that Jerasure uses.
-    pub fn name(self) -> &'static str {
-        match self {
-            Technique::Liberation => "liberation",
-            Technique::BlaumRoth => "blaum_roth",
-            Technique::CauchyOrig => "cauchy_orig",
-            Technique::CauchyGood => "cauchy_good",
-        }
-    }
-
     /// Refuses parameters for which this technique has no code.
     pub(super) fn check(self, k: usize, m: usize, w: usize) -> Result<(), XorCodeError> {
         if k == 0 || m == 0 || k > MAX_FRAGMENTS || m > MAX_FRAGMENTS || k + m > MAX_FRAGMENTS {
@@ -71,20 +58,6 @@ impl Technique {
             (_, None) => {} // `check` admits only w that have a field.
         }
         rows
-    }
-}
-
-impl fmt::Display for Technique {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Technique {
-    type Err = XorCodeError;
-    fn from_str(name: &str) -> Result<Technique, XorCodeError> {
-        let found = Technique::ALL.into_iter().find(|technique| technique.name() == name);
-        found.ok_or_else(|| XorCodeError::UnknownTechnique { name: name.to_owned() })
     }
 }
 

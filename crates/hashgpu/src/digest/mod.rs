@@ -24,40 +24,28 @@ mod tests;
 
 use functions::{Sha1, Sha256};
 use std::fmt;
-use std::str::FromStr;
 use tessera_accel::windows::{Compression, MAX_DIGEST_BYTES, Md5};
-use tessera_accel::{Isa, hash};
+use tessera_accel::{Isa, hash, named_enum};
 
 pub use hasher::Hasher;
 pub use segments::{SEGMENT_BYTES, SegmentError, segmented, segmented_on};
 
-/// A hash function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Function {
-    /// RFC 1321, 16 bytes. Broken against attackers; HashGPU and MosaStore measured it.
-    Md5,
-    /// FIPS 180-4, 20 bytes. Broken against attackers.
-    Sha1,
-    /// FIPS 180-4, 32 bytes.
-    Sha256,
-    /// BLAKE3-256, 32 bytes.
-    Blake3,
+named_enum! {
+    /// A hash function.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Function (UnknownFunction = |name| UnknownFunction { name }) {
+        /// RFC 1321, 16 bytes. Broken against attackers; HashGPU and MosaStore measured it.
+        Md5 = "md5",
+        /// FIPS 180-4, 20 bytes. Broken against attackers.
+        Sha1 = "sha1",
+        /// FIPS 180-4, 32 bytes.
+        Sha256 = "sha256",
+        /// BLAKE3-256, 32 bytes.
+        Blake3 = "blake3",
+    }
 }
 
 impl Function {
-    /// Every function.
-    pub const ALL: [Function; 4] = [Function::Md5, Function::Sha1, Function::Sha256, Function::Blake3];
-
-    /// Name on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Function::Md5 => "md5",
-            Function::Sha1 => "sha1",
-            Function::Sha256 => "sha256",
-            Function::Blake3 => "blake3",
-        }
-    }
-
     /// Bytes in a digest.
     pub fn digest_bytes(self) -> usize {
         match self {
@@ -68,26 +56,12 @@ impl Function {
     }
 }
 
-impl fmt::Display for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// No hash function has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no hash function is called {name:?}; known are {}", Function::ALL.map(Function::name).join(", "))]
 pub struct UnknownFunction {
     /// Name given.
     pub name: String,
-}
-
-impl FromStr for Function {
-    type Err = UnknownFunction;
-    fn from_str(name: &str) -> Result<Function, UnknownFunction> {
-        let found = Function::ALL.into_iter().find(|function| function.name() == name);
-        found.ok_or_else(|| UnknownFunction { name: name.to_owned() })
-    }
 }
 
 /// The result of a function: 16 to 32 bytes.
