@@ -24,4 +24,4 @@ mod shell;
 mod test_chunks;
 
 pub use config::NodeConfig;
-pub use shell::{NodeMetrics, NodeOptions, NodeServer, StartError};
+pub use shell::{NodeMetrics, NodeOptions, NodeServer, StartError, Traffic};

@@ -94,22 +94,22 @@ fn refused(error: StartError) -> Failure {
 }
 
 fn families(m: &NodeMetrics) -> Vec<Family> {
-    let c = &m.core;
+    let (c, t) = (&m.core, &m.traffic);
     let mut families = vec![
         Family::gauge("node_id", "Id of this node; 0 before the first registration", m.node_id),
         Family::gauge("node_incarnation", "Incarnation of this node", m.incarnation),
         Family::gauge("node_has_lease", "Whether the node may acknowledge puts", u64::from(m.has_lease)),
-        Family::counter("node_puts", "Put requests received", m.puts),
-        Family::counter("node_gets", "Get requests served", m.gets),
-        Family::counter("node_received_bytes", "Payload bytes received", m.received_bytes),
-        Family::counter("node_sent_bytes", "Payload bytes sent", m.sent_bytes),
+        Family::counter("node_puts", "Put requests received", t.puts),
+        Family::counter("node_gets", "Get requests served", t.gets),
+        Family::counter("node_received_bytes", "Payload bytes received", t.received_bytes),
+        Family::counter("node_sent_bytes", "Payload bytes sent", t.sent_bytes),
         Family::counter(
             "node_far_received_bytes",
             "Fragment bytes received from other hosts, by host label",
-            m.far_received_bytes,
+            t.far_received_bytes,
         ),
-        Family::counter("node_far_sent_bytes", "Payload bytes sent to other hosts, by host label", m.far_sent_bytes),
-        Family::counter("node_log_received_bytes", "Bytes of the manager's command log", m.log_received_bytes),
+        Family::counter("node_far_sent_bytes", "Payload bytes sent to other hosts, by host label", t.far_sent_bytes),
+        Family::counter("node_log_received_bytes", "Bytes of the manager's command log", t.log_received_bytes),
         Family::counter("node_fragments_stored", "Fragments acknowledged", c.fragments_stored),
         Family::counter("node_fragments_refused", "Fragments refused one by one", c.fragments_refused),
         Family::counter("node_puts_refused", "Puts refused as a whole", c.puts_refused),

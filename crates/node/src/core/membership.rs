@@ -12,13 +12,23 @@ use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeRe
 use tessera_wire::rpc::{Answer, Peer};
 use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Membership {
     pub(super) node_id: u64,
     pub(super) incarnation: u64,
     pub(super) lease_until_ns: i64,
     heartbeat_ms: u64,
-    phase: Phase,
+    /// Registered: it sends heartbeats. Otherwise it registers.
+    joined: bool,
+    /// The registration or heartbeat in progress.
+    token: Option<u64>,
+    /// How many of these failed in a row.
+    failures: u32,
+    /// When the next one is due.
+    next_call_ns: i64,
+    /// Op id and disks of a registration that may have arrived; op id 0: none may have.
+    op_id: u64,
+    disks: Vec<usize>,
     /// The manager declared this node out. It refuses requests as fenced until it has rejoined.
     fenced: bool,
     /// Another node serves these disks or has this name: the time when the manager last heard from it, and how often
@@ -27,18 +37,11 @@ pub(super) struct Membership {
     rival_beats: u32,
     heartbeat_number: u64,
     last_beat_ns: i64,
-    next_beat_ns: i64,
 }
 
 /// If the manager refuses this node because another one is alive, this node stops after the manager has heard the other
 /// this many times more.
 const RIVAL_BEATS: u32 = 3;
-
-#[derive(Debug)]
-enum Phase {
-    Joining { op_id: u64, attempts: u32, next_try_ns: i64, token: Option<u64>, disks: Vec<usize> },
-    Member { token: Option<u64>, failures: u32 },
-}
 
 /// A heartbeat in progress and its report; an answer removes the reported items from the lists.
 #[derive(Debug)]
@@ -52,19 +55,14 @@ pub(super) struct PendingHeartbeat {
 
 impl Membership {
     pub(super) fn new(config: &NodeConfig) -> Self {
-        Membership {
-            node_id: 0,
-            incarnation: 0,
-            lease_until_ns: i64::MIN,
-            heartbeat_ms: config.heartbeat_ms,
-            phase: Phase::Joining { op_id: 0, attempts: 0, next_try_ns: i64::MIN, token: None, disks: Vec::new() },
-            fenced: false,
-            rival_heard_ns: 0,
-            rival_beats: 0,
-            heartbeat_number: 0,
-            last_beat_ns: i64::MIN,
-            next_beat_ns: i64::MIN,
-        }
+        let (lease_until_ns, next_call_ns) = (i64::MIN, i64::MIN);
+        Membership { lease_until_ns, next_call_ns, heartbeat_ms: config.heartbeat_ms, ..Membership::default() }
+    }
+
+    /// The pause after a failed registration or heartbeat; doubles up to `max_ms`.
+    fn pause_ms(&mut self, min_ms: u64, max_ms: u64) -> u64 {
+        self.failures += 1;
+        min_ms.saturating_mul(1 << (self.failures - 1).min(16)).min(max_ms)
     }
 }
 
@@ -72,48 +70,40 @@ impl NodeCore {
     /// Returns an error unless puts may be acknowledged now (P11).
     pub(super) fn check_lease(&self) -> Result<(), Error> {
         let it = &self.membership;
-        match &it.phase {
-            Phase::Joining { .. } if it.fenced => Err(Error::new(
-                Code::Fenced,
-                "this node was declared out and is rejoining; ask the manager for the map again",
-            )),
-            Phase::Joining { .. } => {
-                Err(Error::new(Code::Unavailable, "this node has not yet registered with its manager; ask again"))
+        let (code, message) = match it.joined {
+            false if it.fenced => {
+                (Code::Fenced, "this node was declared out and is rejoining; ask the manager for the map again")
             }
-            Phase::Member { .. } if self.now_ns >= it.lease_until_ns => Err(Error::new(
-                Code::Unavailable,
-                "this node has not heard from its manager for longer than its lease; ask again",
-            )),
-            Phase::Member { .. } => Ok(()),
-        }
+            false => (Code::Unavailable, "this node has not yet registered with its manager; ask again"),
+            true if self.now_ns >= it.lease_until_ns => {
+                (Code::Unavailable, "this node has not heard from its manager for longer than its lease; ask again")
+            }
+            true => return Ok(()),
+        };
+        Err(Error::new(code, message))
     }
 
     pub(super) fn membership_deadline_ns(&self) -> i64 {
-        match &self.membership.phase {
-            Phase::Joining { token: None, next_try_ns, .. } => *next_try_ns,
-            Phase::Member { token: None, .. } => self.membership.next_beat_ns,
-            _ => i64::MAX,
-        }
+        if self.membership.token.is_none() { self.membership.next_call_ns } else { i64::MAX }
     }
 
     pub(super) fn run_membership(&mut self) {
-        match &self.membership.phase {
-            Phase::Joining { token: None, next_try_ns, .. } if self.now_ns >= *next_try_ns => self.register(),
-            Phase::Member { .. } if self.is_heartbeat_due(self.now_ns) => self.beat(),
-            _ => {}
+        if self.now_ns >= self.membership_deadline_ns() {
+            if self.membership.joined { self.beat() } else { self.register() }
         }
     }
 
     /// True if an event at `now_ns` makes this node send a heartbeat.
     pub fn is_heartbeat_due(&self, now_ns: i64) -> bool {
-        matches!(self.membership.phase, Phase::Member { token: None, .. }) && now_ns >= self.membership.next_beat_ns
+        self.membership.joined && now_ns >= self.membership_deadline_ns()
     }
 
     /// Schedules the next heartbeat early, because the manager should learn something soon.
     pub(super) fn heartbeat_soon(&mut self) {
         let it = &mut self.membership;
-        let soon = it.last_beat_ns.saturating_add(ms(self.config.early_heartbeat_ms));
-        it.next_beat_ns = it.next_beat_ns.min(soon);
+        if it.joined {
+            it.next_call_ns = it.next_call_ns.min(it.last_beat_ns.saturating_add(ms(self.config.early_heartbeat_ms)));
+        }
     }
 
     // --- registering ----------------------------------------------------------------------------------------
@@ -121,19 +111,15 @@ impl NodeCore {
     fn register(&mut self) {
         let fresh = self.random.next_u64() | 1;
         let serving: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].failed.is_none()).collect();
-        let Phase::Joining { op_id, disks, .. } = &mut self.membership.phase else { return };
         // An attempt that may have arrived is repeated with the same op id: one registration, one incarnation (P8).
-        if *op_id == 0 || *disks != serving {
-            (*op_id, *disks) = (fresh, serving.clone());
+        if self.membership.op_id == 0 || self.membership.disks != serving {
+            (self.membership.op_id, self.membership.disks) = (fresh, serving);
         }
-        let op_id = *op_id;
-        let disks = serving.iter().map(|&i| self.disk_info(i)).collect();
-        let message = RegisterNode { op_id, node: Some(self.node_info()), disks };
+        let disks = self.membership.disks.iter().map(|&i| self.disk_info(i)).collect();
+        let message = RegisterNode { op_id: self.membership.op_id, node: Some(self.node_info()), disks };
         let purpose = CallPurpose::Register { sent_ns: self.now_ns, mark: self.mark };
-        let sent = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
-        if let Phase::Joining { token, .. } = &mut self.membership.phase {
-            *token = Some(sent);
-        }
+        let token = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
+        self.membership.token = Some(token);
     }
 
     pub(super) fn on_registered(&mut self, sent_ns: i64, mark: ManagerMark, answer: Answer) {
@@ -169,30 +155,28 @@ impl NodeCore {
     fn join_later(&mut self, keep_op_id: bool) {
         let (min, max) = (self.config.register_retry_min_ms, self.config.register_retry_max_ms);
         let jitter = self.random.below(min.max(1));
-        let now_ns = self.now_ns;
-        if let Phase::Joining { op_id, attempts, next_try_ns, token, .. } = &mut self.membership.phase {
-            let wait_ms = min.saturating_mul(1 << (*attempts).min(16)).min(max);
-            *attempts += 1;
-            *token = None;
-            *next_try_ns = now_ns.saturating_add(ms(wait_ms + jitter));
-            if !keep_op_id {
-                *op_id = 0;
-            }
+        let it = &mut self.membership;
+        it.token = None;
+        it.next_call_ns = self.now_ns.saturating_add(ms(it.pause_ms(min, max) + jitter));
+        if !keep_op_id {
+            it.op_id = 0;
         }
     }
 
     fn try_join(&mut self, sent_ns: i64, asked_at: ManagerMark, reply: RegisterNodeReply) {
-        let Phase::Joining { disks, .. } = &self.membership.phase else { return };
-        let disks = disks.clone();
-        if !self.me.cluster_id.is_empty() && reply.cluster_id != self.me.cluster_id {
-            let (theirs, ours) = (tessera_wire::hex(&reply.cluster_id), tessera_wire::hex(&self.me.cluster_id));
-            self.out.push_back(Action::Fatal(Error::new(
-                Code::WrongCluster,
-                format!("the manager serves cluster {theirs}, these disks belong to {ours}; check --manager"),
-            )));
+        if self.membership.joined {
             return;
         }
+        if !self.me.cluster_id.is_empty() && reply.cluster_id != self.me.cluster_id {
+            let message = format!(
+                "the manager serves cluster {}, these disks belong to {}; check --manager",
+                tessera_wire::hex(&reply.cluster_id),
+                tessera_wire::hex(&self.me.cluster_id)
+            );
+            return self.out.push_back(Action::Fatal(Error::new(Code::WrongCluster, message)));
+        }
         let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
+        let disks = self.membership.disks.clone();
         let sane = reply.disk_ids.len() == disks.len() && reply.incarnation > self.membership.incarnation;
         if !sane || !self.admit_manager(mark, asked_at) {
             tracing::error!(
@@ -216,8 +200,8 @@ impl NodeCore {
         (it.rival_heard_ns, it.rival_beats) = (0, 0);
         it.heartbeat_number = 0;
         it.last_beat_ns = self.now_ns;
-        it.next_beat_ns = self.now_ns;
-        it.phase = Phase::Member { token: None, failures: 0 };
+        it.next_call_ns = self.now_ns;
+        (it.joined, it.token, it.failures, it.op_id) = (true, None, 0, 0);
         tracing::info!(node = reply.node_id, incarnation = reply.incarnation, "registered");
         self.out.push_back(Action::DisksNamed { disk_ids: self.disks.iter().map(|d| d.disk_id).collect() });
         self.report_rot_of_opening();
@@ -228,10 +212,9 @@ impl NodeCore {
     fn rejoin(&mut self, fenced: bool) {
         tracing::warn!(incarnation = self.membership.incarnation, fenced, "this node must register again");
         self.counters.rejoins += 1;
-        self.membership.lease_until_ns = i64::MIN;
-        self.membership.fenced = fenced;
-        self.membership.phase =
-            Phase::Joining { op_id: 0, attempts: 0, next_try_ns: self.now_ns, token: None, disks: Vec::new() };
+        let it = &mut self.membership;
+        (it.joined, it.token, it.failures, it.fenced) = (false, None, 0, fenced);
+        (it.lease_until_ns, it.next_call_ns) = (i64::MIN, self.now_ns);
         self.drop_tasks(None);
         assert!(self.check_lease().is_err(), "a node that must register again still has its lease");
     }
@@ -252,12 +235,11 @@ impl NodeCore {
             incarnation: self.membership.incarnation,
             disks: named.iter().map(|&i| self.disk_info(i)).collect(),
             results,
-            failed_disks: self
-                .disks
+            failed_disks: named
                 .iter()
+                .map(|&i| &self.disks[i])
                 .filter(|d| d.failed.is_some())
                 .map(|d| d.disk_id)
-                .filter(|&id| id != 0)
                 .collect(),
             number: self.membership.heartbeat_number,
             known_map_version: self.cluster.map_version,
@@ -274,23 +256,18 @@ impl NodeCore {
             bad: message.bad.len(),
             results: reported,
         };
-        let sent_token =
-            self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::Heartbeat(sent));
+        let token = self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::Heartbeat(sent));
         let it = &mut self.membership;
+        it.token = Some(token);
         it.last_beat_ns = self.now_ns;
-        it.next_beat_ns = self.now_ns.saturating_add(ms(it.heartbeat_ms));
-        if let Phase::Member { token, .. } = &mut it.phase {
-            *token = Some(sent_token);
-        }
+        it.next_call_ns = self.now_ns.saturating_add(ms(it.heartbeat_ms));
         self.refresh_stats();
     }
 
     pub(super) fn on_heartbeat_answered(&mut self, sent: PendingHeartbeat, answer: Answer) {
-        let answered = answer.token;
-        match &mut self.membership.phase {
-            Phase::Member { token, .. } if *token == Some(answered) => *token = None,
-            // The answer to an earlier incarnation.
-            _ => return,
+        // The answer to an earlier incarnation has another token.
+        if self.membership.token.take_if(|token| *token == answer.token).is_none() {
+            return;
         }
         match answer.decode::<Heartbeat>() {
             Ok((reply, _)) => self.on_heartbeat_reply(sent, reply),
@@ -298,26 +275,16 @@ impl NodeCore {
             Err(error) => {
                 tracing::warn!(%error, "heartbeat not answered");
                 self.counters.heartbeats_lost += 1;
-                self.beat_again();
+                // Repeated before the next one is due.
+                let it = &mut self.membership;
+                let pause_ms = it.pause_ms(self.config.register_retry_min_ms, it.heartbeat_ms);
+                it.next_call_ns = self.now_ns.saturating_add(ms(pause_ms));
             }
         }
     }
 
-    /// Repeats a lost heartbeat before the next one is due, with growing delays.
-    fn beat_again(&mut self) {
-        let (min, now_ns) = (self.config.register_retry_min_ms, self.now_ns);
-        let it = &mut self.membership;
-        if let Phase::Member { failures, .. } = &mut it.phase {
-            let wait_ms = min.saturating_mul(1 << (*failures).min(16)).min(it.heartbeat_ms);
-            *failures += 1;
-            it.next_beat_ns = now_ns.saturating_add(ms(wait_ms));
-        }
-    }
-
     fn on_heartbeat_reply(&mut self, sent: PendingHeartbeat, reply: HeartbeatReply) {
-        if let Phase::Member { failures, .. } = &mut self.membership.phase {
-            *failures = 0;
-        }
+        self.membership.failures = 0;
         let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
         if !self.admit_manager(mark, sent.mark) {
             return;

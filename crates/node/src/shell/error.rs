@@ -56,7 +56,7 @@ pub enum StartError {
     Listen(#[from] ServerError),
     /// The node listens on an address that no peer can connect to, and was given no other address to announce.
     #[error(
-        "listening on {listen}, which is no address others can connect to; say which one they should with --advertise"
+        "listening on {listen}, which is no address that others can connect to; name such an address with --advertise"
     )]
     Advertise {
         /// The address it listens on.
@@ -65,12 +65,6 @@ pub enum StartError {
     /// The system could not start a thread.
     #[error("cannot start a thread: {source}; raise the limit of processes")]
     Thread {
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The system provides no random numbers.
-    #[error("the system gives no random numbers: {source}")]
-    Random {
         /// The cause.
         source: std::io::Error,
     },

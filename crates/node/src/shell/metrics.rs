@@ -1,46 +1,11 @@
 //! Metrics of a running node, for `/metrics`.
 
 use crate::core::{Counters, DiskStats};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tessera_wire::meta::DeviceWork;
 
-/// Counters kept outside the core.
-#[derive(Debug, Default)]
-pub(super) struct ShellCounters {
-    pub(super) puts: AtomicU64,
-    pub(super) gets: AtomicU64,
-    pub(super) received_bytes: AtomicU64,
-    pub(super) sent_bytes: AtomicU64,
-    pub(super) far_received_bytes: AtomicU64,
-    pub(super) far_sent_bytes: AtomicU64,
-    pub(super) log_received_bytes: AtomicU64,
-}
-
-impl ShellCounters {
-    /// Counts received payload bytes; `far`: from another host.
-    pub(super) fn received(&self, bytes: u64, far: bool) {
-        self.received_bytes.fetch_add(bytes, Relaxed);
-        self.far_received_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
-    }
-
-    /// Counts received payload bytes of the manager's log: traffic of the cluster, not of users' data.
-    pub(super) fn received_log(&self, bytes: u64) {
-        self.received(bytes, false);
-        self.log_received_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Counts sent payload bytes; `far`: to another host.
-    pub(super) fn sent(&self, bytes: u64, far: bool) {
-        self.sent_bytes.fetch_add(bytes, Relaxed);
-        self.far_sent_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
-    }
-}
-
-/// A snapshot of a node's metrics.
+/// Payloads since the start.
 #[derive(Clone, Debug, Default)]
-pub struct NodeMetrics {
-    /// The core's counters.
-    pub core: Counters,
+pub struct Traffic {
     /// Put requests received.
     pub puts: u64,
     /// Get requests served.
@@ -53,8 +18,18 @@ pub struct NodeMetrics {
     pub far_received_bytes: u64,
     /// Bytes sent to peers with another host label; part of `sent_bytes`.
     pub far_sent_bytes: u64,
-    /// Bytes of the manager's command log and snapshots; part of `received_bytes`.
+    /// Bytes of the manager's command log and snapshots: traffic of the cluster, not of users' data; part of
+    /// `received_bytes`.
     pub log_received_bytes: u64,
+}
+
+/// A snapshot of a node's metrics.
+#[derive(Clone, Debug, Default)]
+pub struct NodeMetrics {
+    /// The core's counters.
+    pub core: Counters,
+    /// Payloads received and sent.
+    pub traffic: Traffic,
     /// True if puts are acknowledged now.
     pub has_lease: bool,
     /// Node id; 0 before the first registration.

@@ -13,14 +13,12 @@ mod shared;
 mod threads;
 
 pub use error::StartError;
-pub use metrics::NodeMetrics;
+pub use metrics::{NodeMetrics, Traffic};
 
 use crate::config::NodeConfig;
 use crate::core::{Event, ManagerMark, NodeCore, NodeDescription};
 use clock::Clock;
 use crossbeam_channel::{Receiver, unbounded};
-use metrics::ShellCounters;
-use open::OpenDisk;
 use parking_lot::{Mutex, RwLock};
 use service::NodeService;
 use shared::Shared;
@@ -30,12 +28,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_disk::{Disk, DiskLock};
-use tessera_logstore::LogStore;
 use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Stream};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
-use threads::{DiskQueue, Job};
+use threads::{DiskQueue, Queue};
 
 /// Options of a node.
 #[derive(Clone)]
@@ -102,9 +99,7 @@ impl NodeOptions {
 pub struct NodeServer {
     shared: Arc<Shared>,
     server: Server,
-    stores: Vec<Arc<SegmentStore>>,
     threads: Vec<JoinHandle<()>>,
-    computers: usize,
     locks: Vec<DiskLock>,
     fatal: Receiver<Error>,
 }
@@ -130,9 +125,40 @@ impl NodeServer {
         let server = Server::start(&listen, service.clone(), pool.clone())?;
         let address = public_address(&options, &server)?;
         let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
-        let mut node = build(&options, cluster_id, address, clock, server, disks, log, pool)?;
+        let me = describe(&options, cluster_id, address, log.state().term);
+        let hello = hello(cluster_id, &options.host);
+        let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone(), DialerOptions::default());
+        let (sender, fatal) = unbounded();
+        let stores = disks.iter().map(|d| d.store.clone()).collect();
+        let queues = disks.iter().map(|_| DiskQueue::new()).collect();
+        let (about, locks) = disks.into_iter().map(|d| (d.about, d.lock)).unzip();
+        let shared = Arc::new(Shared {
+            cluster_id,
+            clock,
+            last_term: AtomicU64::new(me.mark.term),
+            core: Mutex::new(NodeCore::new(options.config.clone(), me, about)),
+            options,
+            queues,
+            stores,
+            disk_ids: RwLock::default(),
+            log: Mutex::new(log),
+            requests: Mutex::default(),
+            next_request: AtomicU64::new(1),
+            computing: Queue::new(),
+            dialer,
+            machine: tessera_net::machine(),
+            deadline_ns: AtomicI64::new(i64::MIN),
+            asleep_until_ns: AtomicI64::new(i64::MIN),
+            timer: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+            fatal: sender,
+            traffic: Mutex::default(),
+        });
+        let mut node = NodeServer { shared, server, threads: Vec::new(), locks, fatal };
         service.open(node.shared.clone());
-        node.start_clockwork()?;
+        let started = threads::start(&node.shared, &pool, &mut node.threads);
+        started.map_err(|source| StartError::Thread { source })?;
+        node.shared.drive([Event::Tick]);
         Ok(node)
     }
 
@@ -148,7 +174,7 @@ impl NodeServer {
 
     /// The stores, in the order of the disks, for tools and tests.
     pub fn stores(&self) -> &[Arc<SegmentStore>] {
-        &self.stores
+        &self.shared.stores
     }
 
     /// The node's metrics.
@@ -164,24 +190,17 @@ impl NodeServer {
         }
         self.server.stop();
         self.shared.dialer.close();
-        self.shared.lines.iter().for_each(DiskQueue::stop);
-        for _ in 0..self.computers {
-            let _ = self.shared.computing.send(Job::Stop);
+        for disk in &self.shared.queues {
+            disk.writes.stop(1);
+            disk.reads.stop(self.shared.readers());
         }
+        self.shared.computing.stop(self.shared.computers());
         self.shared.wake_timer();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         self.shared.requests.lock().clear();
         self.locks.clear();
-    }
-
-    fn start_clockwork(&mut self) -> Result<(), StartError> {
-        let timer = threads::keep_time(&self.shared).map_err(|source| StartError::Thread { source })?;
-        let _ = self.shared.timer.set(timer.thread().clone());
-        self.threads.push(timer);
-        self.shared.drive([Event::Tick]);
-        Ok(())
     }
 }
 
@@ -191,78 +210,24 @@ impl Drop for NodeServer {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn build(
-    options: &NodeOptions,
-    cluster_id: [u8; 16],
-    address: String,
-    clock: Clock,
-    server: Server,
-    disks: Vec<OpenDisk>,
-    log: LogStore,
-    pool: BufferPool,
-) -> Result<NodeServer, StartError> {
+fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: String, term: u64) -> NodeDescription {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
-    let unix_socket = options.unix_socket.as_ref().map_or(String::new(), absolute);
     let info = NodeInfo {
         name: options.name.clone(),
         host: options.host.clone(),
         address,
-        unix_socket,
+        unix_socket: options.unix_socket.as_ref().map_or(String::new(), absolute),
         metrics_address: options.metrics_address.clone(),
         machine: tessera_net::machine(),
         ..NodeInfo::default()
     };
-    let random = open::random16()?;
-    let me = NodeDescription {
+    NodeDescription {
         cluster_id: cluster_id.to_vec(),
         info,
         device: tessera_accel::device().name().to_string(),
-        seed: u64::from_le_bytes(random[..8].try_into().unwrap_or_default()),
-        mark: ManagerMark { term: log.state().term, log_seq: 0 },
-    };
-    let hello = hello(cluster_id, &options.host);
-    let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone(), DialerOptions::default());
-    let (lines, ends): (Vec<_>, Vec<_>) = disks.iter().map(|_| DiskQueue::new(options.readers_per_disk)).unzip();
-    let stores: Vec<Arc<SegmentStore>> = disks.iter().map(|d| d.store.clone()).collect();
-    let (about, locks) = disks.into_iter().map(|d| (d.about, d.lock)).unzip();
-    let (computing, jobs) = unbounded();
-    let (fatal, fatal_end) = unbounded();
-    let shared = Arc::new(Shared {
-        config: options.config.clone(),
-        cluster_id,
-        clock,
-        last_term: AtomicU64::new(me.mark.term),
-        core: Mutex::new(NodeCore::new(options.config.clone(), me, about)),
-        lines,
-        stores: stores.clone(),
-        disk_ids: RwLock::default(),
-        log: Mutex::new(log),
-        requests: Mutex::default(),
-        next_request: AtomicU64::new(1),
-        computing,
-        manager: options.manager.clone(),
-        host: options.host.clone(),
-        dialer,
-        machine: tessera_net::machine(),
-        deadline_ns: AtomicI64::new(i64::MIN),
-        asleep_until_ns: AtomicI64::new(i64::MIN),
-        timer: OnceLock::new(),
-        stopping: AtomicBool::new(false),
-        fatal,
-        metrics: ShellCounters::default(),
-        sendfile_min_bytes: options.sendfile_min_bytes,
-    });
-    let computers = options.compute_threads.max(1);
-    let mut node = NodeServer { shared, server, stores, threads: Vec::new(), computers, locks, fatal: fatal_end };
-    let thread_error = |source| StartError::Thread { source };
-    for (disk, ends) in ends.into_iter().enumerate() {
-        let store = node.stores[disk].clone();
-        let started = threads::serve_disk(&node.shared, disk, &store, ends, options.readers_per_disk);
-        node.threads.extend(started.map_err(thread_error)?);
+        seed: rand::random(),
+        mark: ManagerMark { term, log_seq: 0 },
     }
-    node.threads.extend(threads::compute(&node.shared, &jobs, computers, &pool).map_err(thread_error)?);
-    Ok(node)
 }
 
 fn hello(cluster_id: [u8; 16], host: &str) -> Hello {

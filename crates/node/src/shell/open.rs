@@ -72,7 +72,7 @@ pub(super) fn open_all(
 ) -> Result<(Vec<OpenDisk>, LogStore), StartError> {
     for it in &disks {
         if it.identity.is_none() {
-            let identity = Identity { cluster_id, disk_uuid: random16()?, created_ms: now_ms };
+            let identity = Identity { cluster_id, disk_uuid: rand::random(), created_ms: now_ms };
             identity.create(&*it.disk)?;
             tracing::info!(disk = %it.disk.describe(), "made a new disk");
         }
@@ -116,15 +116,4 @@ fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
     let about =
         DiskDescription { uuid: store.identity().disk_uuid, path, stats: crate::core::DiskStats { rot, ..stats } };
     Ok(OpenDisk { store: Arc::new(store), about, lock: it.lock })
-}
-
-/// Sixteen random bytes from the operating system.
-pub(super) fn random16() -> Result<[u8; 16], StartError> {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let got = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
-        filled += got.map_err(|e| StartError::Random { source: e.into() })?;
-    }
-    Ok(bytes)
 }

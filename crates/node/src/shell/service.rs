@@ -43,7 +43,7 @@ impl NodeService {
         let hello: Hello = check::message(Kind::Hello as u16, body)?;
         hello.check(&node.cluster_id)?;
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
-        self.greeted.write().insert(connection.id(), ConnectionPeer { role, far: hello.host != node.host });
+        self.greeted.write().insert(connection.id(), ConnectionPeer { role, far: hello.host != node.options.host });
         let reply = HelloReply {
             protocol_version: PROTOCOL_VERSION,
             cluster_id: node.cluster_id.to_vec(),
@@ -75,14 +75,18 @@ impl Service for NodeService {
         }
         let far = greeted.is_some_and(|it| it.far);
         let payload_bytes = frame.payload.len() as u64;
-        let request = check::decode(&node.config, kind, &frame.body, frame.payload, &frame.sums);
-        match &request {
-            Ok(NodeRequest::Log(_)) => node.metrics.received_log(payload_bytes),
-            _ => node.metrics.received(payload_bytes, far),
+        let request = check::decode(&node.options.config, kind, &frame.body, frame.payload, &frame.sums);
+        {
+            let mut traffic = node.traffic.lock();
+            traffic.received_bytes += payload_bytes;
+            match &request {
+                Ok(NodeRequest::Log(_)) => traffic.log_received_bytes += payload_bytes,
+                _ => traffic.far_received_bytes += if far { payload_bytes } else { 0 },
+            }
+            traffic.puts += u64::from(matches!(request, Ok(NodeRequest::Put(_))));
         }
         match request {
             Ok(NodeRequest::Put(put)) => {
-                node.metrics.puts.fetch_add(1, Relaxed);
                 let request = node.remember(connection, kind, request_id);
                 node.drive([Event::Put { request, put }]);
             }
@@ -107,11 +111,16 @@ impl Service for NodeService {
 
 impl Shared {
     fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments, far: bool) {
-        let served = read::serve(get, self.sendfile_min_bytes, &|disk_id| self.store(disk_id));
+        let served = read::serve(get, self.options.sendfile_min_bytes, &|disk_id| self.store(disk_id));
         let GetAnswer { reply, payload, bad } = served;
         let payload: Vec<Part> = payload.into_iter().map(part).collect();
-        self.metrics.gets.fetch_add(1, Relaxed);
-        self.metrics.sent(payload.iter().map(|p| p.len() as u64).sum(), far);
+        let sent_bytes: u64 = payload.iter().map(|p| p.len() as u64).sum();
+        {
+            let mut traffic = self.traffic.lock();
+            traffic.gets += 1;
+            traffic.sent_bytes += sent_bytes;
+            traffic.far_sent_bytes += if far { sent_bytes } else { 0 };
+        }
         connection.reply(Kind::GetFragments as u16, request_id, Ok((reply.encode_to_vec().into(), payload)));
         if !bad.is_empty() {
             self.drive(bad.into_iter().map(Event::FoundBad));

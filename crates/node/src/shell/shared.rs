@@ -1,9 +1,9 @@
 //! State that a node's threads share, and the only way into the core: [`Shared::drive`].
 
+use super::NodeOptions;
 use super::clock::Clock;
-use super::metrics::{NodeMetrics, ShellCounters, device_work};
-use super::threads::{DiskQueue, Job};
-use crate::config::NodeConfig;
+use super::metrics::{NodeMetrics, Traffic, device_work};
+use super::threads::{DiskQueue, Queue};
 use crate::core::{Action, Event, NodeCore};
 use bytes::Bytes;
 use crossbeam_channel::Sender;
@@ -23,11 +23,11 @@ use tessera_wire::{Code, Error};
 
 /// State that the threads of a node share.
 pub(super) struct Shared {
-    pub(super) config: NodeConfig,
+    pub(super) options: NodeOptions,
     pub(super) cluster_id: [u8; 16],
     pub(super) clock: Clock,
     pub(super) core: Mutex<NodeCore>,
-    pub(super) lines: Vec<DiskQueue>,
+    pub(super) queues: Vec<DiskQueue>,
     pub(super) stores: Vec<Arc<SegmentStore>>,
     /// Disk ids in the node's order, once the manager has assigned them.
     pub(super) disk_ids: RwLock<Vec<u64>>,
@@ -35,11 +35,8 @@ pub(super) struct Shared {
     pub(super) last_term: AtomicU64,
     pub(super) requests: Mutex<HashMap<u64, PendingRequest>>,
     pub(super) next_request: AtomicU64,
-    pub(super) computing: Sender<Job<(u64, RebuildJob)>>,
-    pub(super) manager: Endpoint,
+    pub(super) computing: Queue<(u64, RebuildJob)>,
     pub(super) dialer: Dialer,
-    /// Host label of this node.
-    pub(super) host: String,
     /// See [`tessera_net::machine`].
     pub(super) machine: String,
     /// When the timer must call the core again.
@@ -49,8 +46,7 @@ pub(super) struct Shared {
     pub(super) timer: OnceLock<Thread>,
     pub(super) stopping: AtomicBool,
     pub(super) fatal: Sender<Error>,
-    pub(super) metrics: ShellCounters,
-    pub(super) sendfile_min_bytes: u64,
+    pub(super) traffic: Mutex<Traffic>,
 }
 
 /// A request that waits for its reply.
@@ -73,7 +69,7 @@ impl Shared {
     /// Disk operations are queued before the lock is released: a delete that was decided after an append is queued
     /// after it. Replies and calls need no order and no lock.
     pub(super) fn drive(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
-        let mut errands = Vec::new();
+        let mut deferred = Vec::new();
         {
             let mut core = self.core.lock();
             let now_ns = self.clock.now_ns();
@@ -81,34 +77,34 @@ impl Shared {
                 core.handle(now_ns, event);
             }
             while let Some(action) = core.poll() {
-                self.start_action(&core, action, &mut errands);
+                self.start_action(&core, action, &mut deferred);
             }
             self.deadline_ns.store(core.next_deadline_ns(), SeqCst);
         }
         self.wake_timer_if_due_sooner();
-        errands.into_iter().for_each(|errand| self.run(errand));
+        deferred.into_iter().for_each(|action| self.run(action));
     }
 
-    fn start_action(&self, core: &NodeCore, action: Action, errands: &mut Vec<DeferredAction>) {
+    fn start_action(&self, core: &NodeCore, action: Action, deferred: &mut Vec<DeferredAction>) {
         match action {
-            Action::Disk { disk, op_id, op } => self.lines[disk].send(op_id, op),
-            Action::Compute { op_id, job } => drop(self.computing.send(Job::Do((op_id, job)))),
+            Action::Disk { disk, op_id, op } => self.queues[disk].send(op_id, op),
+            Action::Compute { op_id, job } => self.computing.send((op_id, job)),
             Action::DisksNamed { disk_ids } => {
                 assert_eq!(disk_ids.len(), self.stores.len(), "each disk has an id");
                 *self.disk_ids.write() = disk_ids;
             }
             Action::KeepTerm(term) => self.keep_term(term),
-            Action::Reply { request, result } => errands.push(DeferredAction::Reply(request, result)),
+            Action::Reply { request, result } => deferred.push(DeferredAction::Reply(request, result)),
             Action::Call(call) => {
                 let endpoint = match &call.peer {
-                    Peer::Manager => Some(self.manager.clone()),
+                    Peer::Manager => Some(self.options.manager.clone()),
                     Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),
                     Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
                     Peer::Connection(_) => None,
                 };
-                errands.push(DeferredAction::Call(call, endpoint));
+                deferred.push(DeferredAction::Call(call, endpoint));
             }
-            Action::Fatal(error) => errands.push(DeferredAction::Fatal(error)),
+            Action::Fatal(error) => deferred.push(DeferredAction::Fatal(error)),
         }
     }
 
@@ -122,11 +118,11 @@ impl Shared {
         }
     }
 
-    fn run(self: &Arc<Self>, errand: DeferredAction) {
-        match errand {
+    fn run(self: &Arc<Self>, action: DeferredAction) {
+        match action {
             DeferredAction::Reply(request, result) => {
-                let Some(asker) = self.requests.lock().remove(&request) else { return };
-                asker.connection.reply(asker.kind, asker.request_id, result.map(|body| (body, Vec::new())));
+                let Some(pending) = self.requests.lock().remove(&request) else { return };
+                pending.connection.reply(pending.kind, pending.request_id, result.map(|body| (body, Vec::new())));
             }
             DeferredAction::Call(call, endpoint) => self.call(call, endpoint),
             DeferredAction::Fatal(error) => {
@@ -167,6 +163,16 @@ impl Shared {
         self.stores.get(disk).cloned()
     }
 
+    /// Reader threads per disk.
+    pub(super) fn readers(&self) -> usize {
+        self.options.readers_per_disk.max(1)
+    }
+
+    /// Threads that decode fragments for rebuilds.
+    pub(super) fn computers(&self) -> usize {
+        self.options.compute_threads.max(1)
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
     }
@@ -198,13 +204,7 @@ impl Shared {
         let core = self.core.lock();
         NodeMetrics {
             core: core.counters().clone(),
-            puts: self.metrics.puts.load(Relaxed),
-            gets: self.metrics.gets.load(Relaxed),
-            received_bytes: self.metrics.received_bytes.load(Relaxed),
-            sent_bytes: self.metrics.sent_bytes.load(Relaxed),
-            far_received_bytes: self.metrics.far_received_bytes.load(Relaxed),
-            far_sent_bytes: self.metrics.far_sent_bytes.load(Relaxed),
-            log_received_bytes: self.metrics.log_received_bytes.load(Relaxed),
+            traffic: self.traffic.lock().clone(),
             has_lease: core.has_lease(),
             node_id: core.node_id(),
             incarnation: core.incarnation(),

@@ -11,110 +11,95 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tessera_net::BufferPool;
-use tessera_segment::SegmentStore;
-use tessera_stripe::RebuildJob;
 
-/// Work for a thread, or the request to stop.
-pub(super) enum Job<T> {
-    Do(T),
-    Stop,
+/// Work for threads; `None` tells one of them to stop.
+pub(super) struct Queue<T> {
+    sender: Sender<Option<T>>,
+    receiver: Receiver<Option<T>>,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> Self {
+        let (sender, receiver) = unbounded();
+        Queue { sender, receiver }
+    }
+
+    pub(super) fn send(&self, work: T) {
+        // The receiving end lives as long as the queue.
+        let _ = self.sender.send(Some(work));
+    }
+
+    /// Tells `threads` threads to finish the queue and stop.
+    pub(super) fn stop(&self, threads: usize) {
+        for _ in 0..threads {
+            let _ = self.sender.send(None);
+        }
+    }
+
+    fn next(&self) -> Option<T> {
+        self.receiver.recv().ok().flatten()
+    }
 }
 
 /// The queues of a disk's threads.
 pub(super) struct DiskQueue {
-    writes: Sender<Job<QueuedOp>>,
-    reads: Sender<Job<QueuedOp>>,
-    readers: usize,
-}
-
-/// The receiving ends of the queues, until the threads start.
-pub(super) struct DiskQueueEnds {
-    writes: Receiver<Job<QueuedOp>>,
-    reads: Receiver<Job<QueuedOp>>,
+    pub(super) writes: Queue<QueuedOp>,
+    pub(super) reads: Queue<QueuedOp>,
 }
 
 impl DiskQueue {
-    pub(super) fn new(readers: usize) -> (DiskQueue, DiskQueueEnds) {
-        let (writes, write_end) = unbounded();
-        let (reads, read_end) = unbounded();
-        (DiskQueue { writes, reads, readers: readers.max(1) }, DiskQueueEnds { writes: write_end, reads: read_end })
+    pub(super) fn new() -> DiskQueue {
+        DiskQueue { writes: Queue::new(), reads: Queue::new() }
     }
 
     /// Queues an operation without waiting.
     pub(super) fn send(&self, op_id: u64, op: DiskOp) {
-        let line = if op.is_write() { &self.writes } else { &self.reads };
-        // The threads run until they are told to stop; after that no result is needed.
-        let _ = line.send(Job::Do(QueuedOp { op_id, op }));
+        let queue = if op.is_write() { &self.writes } else { &self.reads };
+        queue.send(QueuedOp { op_id, op });
     }
+}
 
-    /// Tells the threads to finish their queues and stop.
-    pub(super) fn stop(&self) {
-        let _ = self.writes.send(Job::Stop);
-        for _ in 0..self.readers {
-            let _ = self.reads.send(Job::Stop);
+/// What a thread does until its queue ends.
+type Body = Box<dyn FnOnce(&Arc<Shared>) + Send>;
+
+/// Starts all threads of a node; those started are in `threads`, even after an error.
+pub(super) fn start(node: &Arc<Shared>, pool: &BufferPool, threads: &mut Vec<JoinHandle<()>>) -> io::Result<()> {
+    let mut spawn = |name: String, body: Body| -> io::Result<()> {
+        let node = node.clone();
+        threads.push(std::thread::Builder::new().name(name).spawn(move || body(&node))?);
+        Ok(())
+    };
+    for disk in 0..node.stores.len() {
+        spawn(format!("write-{disk}"), Box::new(move |node| write_loop(node, disk)))?;
+        for _ in 0..node.readers() {
+            spawn(format!("read-{disk}"), Box::new(move |node| read_loop(node, disk)))?;
         }
     }
-}
-
-/// Starts a disk's threads.
-pub(super) fn serve_disk(
-    shared: &Arc<Shared>,
-    disk: usize,
-    store: &Arc<SegmentStore>,
-    ends: DiskQueueEnds,
-    readers: usize,
-) -> io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
-    let (it, on) = (shared.clone(), store.clone());
-    threads.push(spawn(&format!("write-{disk}"), move || write_loop(&it, &on, &ends.writes))?);
-    for _ in 0..readers.max(1) {
-        let (it, on, reads) = (shared.clone(), store.clone(), ends.reads.clone());
-        threads.push(spawn(&format!("read-{disk}"), move || read_loop(&it, &on, &reads))?);
+    for _ in 0..node.computers() {
+        let pool = pool.clone();
+        spawn("compute".into(), Box::new(move |node| compute_loop(node, &pool)))?;
     }
-    Ok(threads)
+    spawn("timer".into(), Box::new(timer_loop))
 }
 
-/// Starts the timer.
-pub(super) fn keep_time(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    let it = shared.clone();
-    spawn("timer", move || timer_loop(&it))
-}
-
-/// Starts compute threads, which run until their channel tells them to stop.
-pub(super) fn compute(
-    shared: &Arc<Shared>,
-    jobs: &Receiver<Job<(u64, RebuildJob)>>,
-    count: usize,
-    pool: &BufferPool,
-) -> io::Result<Vec<JoinHandle<()>>> {
-    let start = |_| {
-        let (it, jobs, pool) = (shared.clone(), jobs.clone(), pool.clone());
-        spawn("compute", move || {
-            while let Ok(Job::Do((op_id, job))) = jobs.recv() {
-                let result = job.run(&pool);
-                drop(job);
-                it.drive([Event::Computed { op_id, result }]);
-            }
-        })
-    };
-    (0..count.max(1)).map(start).collect()
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_string()).spawn(body)
+fn compute_loop(node: &Arc<Shared>, pool: &BufferPool) {
+    while let Some((op_id, job)) = node.computing.next() {
+        let result = job.run(pool);
+        drop(job);
+        node.drive([Event::Computed { op_id, result }]);
+    }
 }
 
 /// Takes all queued writes as one batch: a gathered write, one sync, then the results (P9).
-fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<QueuedOp>>) {
+fn write_loop(shared: &Arc<Shared>, disk: usize) {
+    let (store, writes) = (&shared.stores[disk], &shared.queues[disk].writes.receiver);
     let mut stopping = false;
     while !stopping {
         let Ok(first) = writes.recv() else { return };
         let mut batch = Vec::new();
-        for job in std::iter::once(first).chain(writes.try_iter()) {
-            match job {
-                Job::Do(waiting) => batch.push(waiting),
-                Job::Stop => stopping = true,
-            }
+        for op in std::iter::once(first).chain(writes.try_iter()) {
+            stopping |= op.is_none();
+            batch.extend(op);
         }
         if !batch.is_empty() {
             disk_worker::write_batch(store, shared.clock.now_ms(), batch, &mut |done| {
@@ -127,14 +112,15 @@ fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<
     }
 }
 
-fn read_loop(shared: &Arc<Shared>, store: &SegmentStore, reads: &Receiver<Job<QueuedOp>>) {
-    while let Ok(Job::Do(QueuedOp { op_id, op })) = reads.recv() {
-        let result: Result<_, DiskFault> = disk_worker::read(store, &op);
+fn read_loop(shared: &Arc<Shared>, disk: usize) {
+    while let Some(QueuedOp { op_id, op }) = shared.queues[disk].reads.next() {
+        let result: Result<_, DiskFault> = disk_worker::read(&shared.stores[disk], &op);
         shared.drive([Event::DiskDone { op_id, result }]);
     }
 }
 
 fn timer_loop(shared: &Arc<Shared>) {
+    let _ = shared.timer.set(std::thread::current());
     while !shared.is_stopping() {
         let now_ns = shared.clock.now_ns();
         let deadline_ns = shared.deadline_ns().min(now_ns.saturating_add(60_000_000_000));
