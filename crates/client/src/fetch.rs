@@ -211,6 +211,7 @@ impl Fetch {
 
     /// Takes new members: fragments at hand stay, and all disks are asked again.
     fn take_members(&mut self, pg: Arc<PgInfo>) {
+        assert!(self.pg.as_ref().is_none_or(|old| old.epoch < pg.epoch), "group {} goes back", pg.pg_id);
         let count = self.class.fragments() as usize;
         let mut held: Vec<_> = self.slots.drain(..).map(|slot| (slot.held, slot.suspect)).collect();
         held.resize_with(count, || (None, false));
@@ -272,6 +273,7 @@ impl Fetch {
 
     /// The result of decoding.
     pub fn on_decoded(&mut self, result: Decoded, cx: &mut FetchContext<'_>) {
+        assert!(self.decoding, "chunk {}: a result that was not asked for", self.chunk.chunk_id);
         self.decoding = false;
         if self.finished {
             return;
@@ -372,6 +374,8 @@ impl Fetch {
     }
 
     fn decode(&mut self, search: bool, cx: &mut FetchContext<'_>) {
+        assert!(!self.decoding && !self.finished, "chunk {} is decoded twice at a time", self.chunk.chunk_id);
+        assert!(self.suffices(|slot| slot.held.is_some()), "chunk {} is decoded from too little", self.chunk.chunk_id);
         self.decoding = true;
         let usable = self.slots.iter().filter(|slot| search || slot.is_sound());
         cx.out.push(Step::Decode(DecodeJob {
@@ -438,6 +442,7 @@ impl Fetch {
     }
 
     fn fail(&mut self, cause: Cause, cx: &mut FetchContext<'_>) {
+        assert!(!self.finished, "chunk {} fails after its end", self.chunk.chunk_id);
         self.finished = true;
         cx.out.push(Step::Failed(cause));
     }

@@ -79,6 +79,7 @@ impl DirectoryCache {
         let until = asked + Duration::from_millis(entry.lease_ms);
         let directory = Directory { ino: attr.ino, hints: entry.hints.clone() };
         entries.by_path.insert(path.clone(), CachedDirectory { directory, inos, until });
+        assert!(entries.by_path.len() <= MAX_DIRECTORIES, "{} directories are cached", entries.by_path.len());
     }
 
     /// Drops every entry that depends on these inodes.

@@ -12,8 +12,6 @@
 mod client;
 pub mod config;
 mod context;
-#[cfg(test)]
-mod drive;
 mod driver;
 pub mod error;
 mod fetch;
@@ -29,6 +27,8 @@ pub mod read;
 mod rewrite;
 mod rpc_table;
 pub mod similarity;
+#[cfg(test)]
+mod test_drive;
 #[cfg(test)]
 mod tests;
 mod transport;

@@ -95,6 +95,7 @@ impl PreallocatedPool {
         }
         let class = pool.class.clone()?;
         let from = pool.ready.len().checked_sub(chunks.len())?;
+        assert!(pool.ready.iter().all(|chunk| chunk.batch.good_until_ns > now_ns), "an expired chunk id is handed out");
         Some(PreallocatedSet { chunks: pool.ready.split_off(from), class, domain: pool.domain })
     }
 
@@ -109,6 +110,7 @@ impl PreallocatedPool {
         while self.order.len() > options.remembered_hashes {
             self.order.pop_front().map(|hash| self.written.remove(&hash));
         }
+        assert_eq!(self.order.len(), self.written.len(), "each remembered hash has its place in the order");
     }
 
     /// How many ids to request along with the next request for this scheme.
@@ -132,6 +134,7 @@ impl PreallocatedPool {
             self.exhausted.extend(pool.ready.drain(..).filter_map(PreallocatedChunk::release));
         }
         (pool.class, pool.domain) = (Some(class), grant.domain);
+        assert!(grant.chunks.iter().all(|chunk| chunk.chunk_id != 0), "a preallocated chunk has an id");
         pool.ready.extend(grant.chunks.into_iter().map(|answer| PreallocatedChunk { answer, batch: batch.clone() }));
         self.exhausted.extend(Arc::into_inner(batch).map(|batch| batch.session_id));
     }

@@ -1,7 +1,7 @@
 //! The whole library against the cluster in memory: threads, pipeline, caches, handles.
 
-use crate::drive::{data, view_of};
 use crate::lease_cache::DirectoryCache;
+use crate::test_drive::{data, view_of};
 use crate::transport::{Done, Transport};
 use crate::*;
 use bytes::Bytes;

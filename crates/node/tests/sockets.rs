@@ -177,7 +177,7 @@ fn lease_and_rejoining() {
     assert_eq!(put(2).unwrap().0.results[0].error, None);
 
     manager.with(|s| s.must_register = Some(1));
-    manager.wait("the new life", |s| s.registrations == 2);
+    manager.wait("the new incarnation", |s| s.registrations == 2);
     manager.wait("the lease", |_| a.metrics().has_lease);
     assert_eq!(put(3).unwrap().0.results[0].incarnation, 2);
     assert_eq!(a.metrics().core.rejoins, 1);
@@ -271,13 +271,13 @@ fn disks_that_are_not_ours() {
         Identity { cluster_id, disk_uuid: [name.len() as u8; 16], created_ms: 1 }.create(&disk).unwrap();
         disk
     };
-    make("ours", CLUSTER);
-    make("theirs", [9; 16]);
-    let line = refused(&[&path("ours"), &path("theirs")]);
-    assert!(line.contains("theirs") && line.contains("belongs to cluster 0909"), "{line}");
+    make("own", CLUSTER);
+    make("other", [9; 16]);
+    let line = refused(&[&path("own"), &path("other")]);
+    assert!(line.contains("other") && line.contains("belongs to cluster 0909"), "{line}");
 
-    let a = started(&manager, "a", &[&path("ours")]);
-    let line = refused(&[&path("ours")]);
+    let a = started(&manager, "a", &[&path("own")]);
+    let line = refused(&[&path("own")]);
     assert!(line.contains("already serve"), "{line}");
     drop(a);
 
@@ -290,18 +290,18 @@ fn disks_that_are_not_ours() {
         1
     );
 
-    let newer = path("ours").join("tessera-disk");
+    let newer = path("own").join("tessera-disk");
     let mut raw = std::fs::read(&newer).unwrap();
     raw[8] = 2;
     let crc = tessera_accel::checksum::crc32c(&raw[..60]);
     raw[60..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&newer, raw).unwrap();
-    let line = refused(&[&path("ours")]);
+    let line = refused(&[&path("own")]);
     assert!(line.contains("format version 2"), "{line}");
 
     // A disk of another cluster than the manager's: registration fails with an error that says so.
-    let theirs = NodeServer::start(node(&manager, "x", &[&path("theirs")])).unwrap();
-    let error = theirs.fatal().recv_timeout(WAIT).unwrap();
+    let other = NodeServer::start(node(&manager, "x", &[&path("other")])).unwrap();
+    let error = other.fatal().recv_timeout(WAIT).unwrap();
     assert_eq!(error.code(), Code::WrongCluster);
 
     let mut options = node(&manager, "x", &[&path("new")]);

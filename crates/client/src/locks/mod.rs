@@ -104,7 +104,9 @@ impl Locks {
         self.send_pending(key)?;
         self.state.lock().waiting += 1;
         let done = self.lock(lock, wait, interrupted);
-        self.state.lock().waiting -= 1;
+        let mut state = self.state.lock();
+        assert!(state.waiting > 0, "a lock request ends that did not begin");
+        state.waiting -= 1;
         done
     }
 
@@ -304,6 +306,7 @@ impl Locks {
             self.sent.wait(&mut state);
         }
         let owned = state.owners.get_mut(&key)?;
+        assert!(!owned.sending, "two threads send an owner's messages");
         let next = owned.pending.first().copied();
         owned.sending = next.is_some();
         if owned.is_idle() {

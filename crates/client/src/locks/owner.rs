@@ -43,6 +43,8 @@ impl Owned {
             kept.push(*lock);
         }
         self.locks = kept;
+        let over = self.locks.iter().filter(|held| held.start <= lock.end && held.end >= lock.start).count();
+        assert_eq!(over, usize::from(lock.mode() != LockMode::Unlock), "ranges of one owner overlap: {:?}", self.locks);
     }
 
     /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds. Held locks come first, so that no other client gets them meanwhile.

@@ -121,6 +121,7 @@ impl<'a> Input<'a> {
 
     /// The next stretch; `rest` is the uncut end of the last one.
     pub fn next(&mut self, rest: Bytes) -> io::Result<Stretch> {
+        assert!(rest.len() <= self.at && rest.len() < self.buffer_bytes, "{} bytes uncut of {}", rest.len(), self.at);
         match &mut self.source {
             Source::Bytes(bytes) => {
                 let start = self.at - rest.len();
@@ -222,7 +223,7 @@ impl Cutting {
     pub fn feed(&mut self, stretch: &Stretch) -> (Vec<(u64, Bytes)>, Bytes) {
         let base = self.began + self.cutter.position() - stretch.fresh as u64;
         let mut from = self.began + self.cutter.chunk_start();
-        debug_assert_eq!(from, base);
+        assert_eq!(from, base, "a stretch does not begin with the uncut end of the one before");
         self.cuts.clear();
         self.find(&stretch.bytes[stretch.fresh..]);
         if stretch.last {

@@ -347,7 +347,7 @@ impl NodeCore {
             capacity_bytes: state.about.stats.capacity_bytes,
             free_bytes: state.about.stats.free_bytes,
             fragments: state.about.stats.fragments,
-            queue_len: state.waiting_ops,
+            queue_len: state.queue_len,
             path: state.about.path.clone(),
             used_bytes: state.about.stats.used_bytes,
             index_bytes: state.about.stats.index_bytes,

@@ -106,7 +106,7 @@ struct DiskState {
     /// Why it takes no more writes; `None` if it works.
     failed: Option<String>,
     /// Number of operations in progress.
-    waiting_ops: u32,
+    queue_len: u32,
     /// Number of consecutive failed writes.
     write_faults: u32,
     stats_asked: bool,
@@ -303,8 +303,8 @@ impl NodeCore {
 
     fn on_disk_done(&mut self, op_id: u64, result: Result<DiskReply, DiskFault>) {
         let Some(PendingOp { disk, purpose, .. }) = self.ops.remove(&op_id) else { return };
-        assert!(self.disks[disk].waiting_ops > 0, "disk {disk} ended an operation that it was not given");
-        self.disks[disk].waiting_ops -= 1;
+        assert!(self.disks[disk].queue_len > 0, "disk {disk} ended an operation that it was not given");
+        self.disks[disk].queue_len -= 1;
         let wrote =
             matches!(purpose, OpPurpose::Put { .. } | OpPurpose::Delete { .. } | OpPurpose::RebuildAppend { .. });
         self.judge_disk(disk, wrote, result.as_ref().err());
@@ -341,7 +341,7 @@ impl NodeCore {
         let op_id = self.fresh_id();
         let before = self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.running_ns, purpose });
         assert!(before.is_none(), "disk operation {op_id} is used twice");
-        self.disks[disk].waiting_ops += 1;
+        self.disks[disk].queue_len += 1;
         self.out.push_back(Action::Disk { disk, op_id, op });
     }
 
@@ -438,7 +438,7 @@ impl DiskState {
             about,
             disk_id: 0,
             failed: None,
-            waiting_ops: 0,
+            queue_len: 0,
             write_faults: 0,
             stats_asked: false,
             scrub: maintenance::Scrub::default(),

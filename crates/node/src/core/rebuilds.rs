@@ -125,17 +125,17 @@ impl NodeCore {
     }
 
     /// Carries out a machine's actions; if there are none, asks it for the next.
-    fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<RebuildAction>) {
+    fn drive(&mut self, rebuild_id: u64, mut actions: Vec<RebuildAction>) {
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        if wishes.is_empty() {
+        if actions.is_empty() {
             let own: Vec<(u64, bool)> = self.disks.iter().map(|d| (d.disk_id, d.failed.is_none())).collect();
             let (cluster, loads) = (&self.cluster, &self.rebuilds.loads);
             let view = SourceView { cluster, loads, own: &own, own_node: self.membership.node_id };
-            wishes = active.machine.next(&view);
+            actions = active.machine.next(&view);
         }
         let (disk, key) = (active.disk, active.machine.key());
-        for wish in wishes {
-            match wish {
+        for action in actions {
+            match action {
                 RebuildAction::CheckLocal => {
                     self.disk_op(disk, DiskOp::Verify(vec![key]), OpPurpose::RebuildCheck { rebuild_id })
                 }
@@ -220,15 +220,15 @@ impl NodeCore {
             Err(fault) => Verdict::Bad(fault.error.message),
         };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let wishes = active.machine.on_local_check(&verdict);
-        self.drive(rebuild_id, wishes);
+        let actions = active.machine.on_local_check(&verdict);
+        self.drive(rebuild_id, actions);
     }
 
     pub(super) fn on_computed(&mut self, op_id: u64, result: Rebuilt) {
         let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) else { return };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let wishes = active.machine.on_computed(result);
-        self.drive(rebuild_id, wishes);
+        let actions = active.machine.on_computed(result);
+        self.drive(rebuild_id, actions);
     }
 
     pub(super) fn on_rebuild_stored(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
@@ -240,8 +240,8 @@ impl NodeCore {
             Err(fault) => Err(fault.error),
         };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let wishes = active.machine.on_appended(result);
-        self.drive(rebuild_id, wishes);
+        let actions = active.machine.on_appended(result);
+        self.drive(rebuild_id, actions);
     }
 
     fn rebuild_finished(&mut self, rebuild_id: u64, outcome: RebuildReport) {
@@ -291,10 +291,11 @@ impl NodeCore {
     /// them.
     fn report_bad_sources(&mut self, bad: Vec<FragmentRef>) {
         self.counters.bad_sources += bad.len() as u64;
-        let (ours, others): (Vec<_>, Vec<_>) = bad.into_iter().partition(|it| self.disk_index(it.disk_id).is_some());
-        ours.into_iter().for_each(|it| self.report_bad(it));
-        if !others.is_empty() {
-            let message = ReportBad { fragments: others };
+        let is_local = |it: &FragmentRef| self.disk_index(it.disk_id).is_some();
+        let (local, remote): (Vec<_>, Vec<_>) = bad.into_iter().partition(is_local);
+        local.into_iter().for_each(|it| self.report_bad(it));
+        if !remote.is_empty() {
+            let message = ReportBad { fragments: remote };
             self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::ReportBad);
         }
     }

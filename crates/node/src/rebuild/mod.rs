@@ -69,13 +69,13 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: SourceAt,
-    place: Place,
+    role: Role,
     state: State,
 }
 
 /// The disk's role for the fragment. Candidates with an earlier role are asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Role {
     /// The group's member: it has the fragment, or should have it.
     Member,
     /// The incoming disk: it may not have the fragment yet.
@@ -193,14 +193,14 @@ impl ChunkRebuild {
     }
 
     fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
-        let mut wishes = Vec::new();
+        let mut actions = Vec::new();
         while !self.counts_on_enough() {
             let Some(i) = self.best_candidate(sources) else { break };
             self.candidates[i].state = State::InFlight;
-            wishes.push(RebuildAction::Fetch(self.candidates[i].at));
+            actions.push(RebuildAction::Fetch(self.candidates[i].at));
         }
         if self.candidates.iter().any(|c| c.state == State::InFlight) {
-            return wishes;
+            return actions;
         }
         let sound: Vec<u32> = self.got.keys().copied().collect();
         let unsound = self.suspects.keys().copied().filter(|number| !self.got.contains_key(number));
@@ -265,11 +265,11 @@ impl ChunkRebuild {
                 || self.candidates.iter().any(|c| c.at.fragment == fragment && c.state == State::InFlight)
         };
         let rank = |i: &usize| {
-            let Candidate { at, place, .. } = self.candidates[*i];
+            let Candidate { at, role, .. } = self.candidates[*i];
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
             // A copy takes one request and no decoding.
             let copy = self.class.is_copy(at.fragment);
-            (!sources.is_up(at.disk_id), place, !copy, sources.load(at.disk_id), turn)
+            (!sources.is_up(at.disk_id), role, !copy, sources.load(at.disk_id), turn)
         };
         let can_ask = |c: &Candidate| {
             c.state == State::Untried && !busy(c.at.fragment) && sources.node_of(c.at.disk_id).is_some()
@@ -312,7 +312,7 @@ impl ChunkRebuild {
             }
             Err(error) => {
                 candidate.state = State::Failed;
-                let should_have_it = candidate.place == Place::Member;
+                let should_have_it = candidate.role == Role::Member;
                 match error.code() {
                     Code::NotFound if should_have_it => self.report(at),
                     Code::Corrupt => self.report(at),
@@ -417,15 +417,15 @@ fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildT
     let mut all = Vec::new();
     for (fragment, member) in (0..class.fragments()).zip(&pg.members) {
         let (serves, fills) = match (chunk.missing.contains(&fragment), member.put_to_incoming) {
-            (true, _) => (Place::LastResort, Place::LastResort),
-            (false, true) => (Place::LastResort, Place::Filling),
-            (false, false) => (Place::Member, Place::Filling),
+            (true, _) => (Role::LastResort, Role::LastResort),
+            (false, true) => (Role::LastResort, Role::Filling),
+            (false, false) => (Role::Member, Role::Filling),
         };
-        for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
+        for (disk_id, role) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
             // The local check already covered the target.
             let is_target = fragment == task.fragment && disk_id == task.disk_id;
             if disk_id != 0 && !is_target {
-                all.push(Candidate { at: SourceAt { fragment, disk_id }, place, state: State::Untried });
+                all.push(Candidate { at: SourceAt { fragment, disk_id }, role, state: State::Untried });
             }
         }
     }

@@ -149,7 +149,7 @@ fn copies_and_pieces_rebuild_each_other() {
         let task = cluster.task(wanted, vec![wanted]);
         assert_eq!(cluster.run(&task).result, Ok(()), "{wanted}");
         cluster.expect_right(wanted);
-        assert_eq!(cluster.asked, [SourceAt { fragment: 0, disk_id: 11 }], "nobody else is asked");
+        assert_eq!(cluster.asked, [SourceAt { fragment: 0, disk_id: 11 }], "no other source is asked");
 
         for consistently in [false, true] {
             let mut cluster = Cluster::of(copy_class(4, 2), 50_000);

@@ -59,10 +59,10 @@ impl ReadCore {
     }
 
     fn send_get(&mut self, node_id: u64, batch: Vec<(GetItem, Requester, usize)>) {
-        let (items, who): (Vec<GetItem>, Vec<Requester>) = batch.into_iter().map(|(item, who, _)| (item, who)).unzip();
+        let (items, requesters) = batch.into_iter().map(|(item, requester, _)| (item, requester)).unzip();
         let request = GetFragments { items, hints: Vec::new() };
         let call = Call::new(Peer::Node(node_id), 0, &request, Vec::new(), self.options.get_timeout_ms);
-        self.rpcs.send_once(self.now, call, Purpose::Get { node_id, items: who });
+        self.rpcs.send_once(self.now, call, Purpose::Get { node_id, items: requesters });
     }
 
     pub(super) fn on_got(&mut self, node_id: u64, items: Vec<Requester>, sent_ns: i64, answer: Answer) {
@@ -79,8 +79,8 @@ impl ReadCore {
                 items.iter().map(|_| Err(error.clone())).collect()
             }
         };
-        for (who, result) in items.into_iter().zip(results) {
-            match who {
+        for (requester, result) in items.into_iter().zip(results) {
+            match requester {
                 Requester::Whole { chunk_id, want } => {
                     self.step(chunk_id, |fetch, cx| fetch.on_fragment(&want, result, cx));
                 }

@@ -1,8 +1,8 @@
 //! The read core against a cluster in memory: every pattern of loss, corruption and lateness, and never a wrong byte.
 
 use super::*;
-use crate::drive::{Drive, data, read_all, write_all};
 use crate::read::cache::ChunkCache;
+use crate::test_drive::{Drive, data, read_all, write_all};
 use proptest::prelude::*;
 use tessera_testkit::{Cluster, Config, config};
 use tessera_wire::Kind;

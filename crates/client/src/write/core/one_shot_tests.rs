@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::MS;
-use crate::drive::{Drive, data, read_all, write_all};
+use crate::test_drive::{Drive, data, read_all, write_all};
 use tessera_testkit::Cluster;
 use tessera_wire::Kind;
 

@@ -2,7 +2,7 @@
 
 use super::one_shot_tests::put_expecting;
 use super::*;
-use crate::drive::{Drive, data, read_all, write_all};
+use crate::test_drive::{Drive, data, read_all, write_all};
 use std::collections::BTreeMap;
 use tessera_testkit::Cluster;
 use tessera_wire::{Health, Kind};

@@ -17,11 +17,11 @@ fn old_epochs_are_refused() {
     let mut script = knowing(pg(6, 4));
     let lines = script.put(1, 3, &[(7, 0, 101), (7, 1, 102), (7, 2, 101), (7, 3, 101)]);
     assert_eq!(lines, ["disk 0 append 7.0 of session 3"]);
-    assert_eq!(script.disk(stored(1)), ["reply 1: ok in life 1, StaleEpoch, StaleEpoch, StaleEpoch"]);
+    assert_eq!(script.disk(stored(1)), ["reply 1: ok in incarnation 1, StaleEpoch, StaleEpoch, StaleEpoch"]);
     // Epochs since the member's change, and epochs newer than the node knows, are accepted.
     for (request, epoch) in [(2, 4), (3, 6), (4, 7)] {
         assert_eq!(script.put(request, epoch, &[(7, 1, 102)]), ["disk 1 append 7.1 of session 3"]);
-        assert_eq!(script.disk(stored(1)), [format!("reply {request}: ok in life 1")]);
+        assert_eq!(script.disk(stored(1)), [format!("reply {request}: ok in incarnation 1")]);
     }
 }
 
@@ -33,7 +33,7 @@ fn epochs_fence_at_the_acknowledgement_too() {
     script.tick(200);
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg(4, 4)], ..beat() }));
     assert_eq!(script.disk(stored(1)), NOTHING);
-    assert_eq!(script.disk(stored(1)), ["reply 1: StaleEpoch, ok in life 1"]);
+    assert_eq!(script.disk(stored(1)), ["reply 1: StaleEpoch, ok in incarnation 1"]);
     // An older description of the group changes nothing.
     script.tick(200);
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg(3, 1)], ..beat() }));
@@ -57,7 +57,7 @@ fn disks_and_lengths_that_cannot_be() {
     // Fragment 0 of a chunk of 10 bytes has 10 bytes, fragment 1 none.
     let lines = script.put(1, 1, &[(7, 0, 101), (7, 1, 101), (7, 6, 101), (8, 0, 999)]);
     assert_eq!(lines, ["disk 0 append 7.0 of session 3"]);
-    assert_eq!(script.disk(stored(1)), ["reply 1: ok in life 1, Invalid, Invalid, NotFound"]);
+    assert_eq!(script.disk(stored(1)), ["reply 1: ok in incarnation 1, Invalid, Invalid, NotFound"]);
 }
 
 /// Fragments for two disks are written in parallel; the reply is in their order once both disks have answered.
@@ -68,7 +68,7 @@ fn a_put_to_two_disks() {
     assert_eq!(lines, ["disk 0 append 7.0 8.0 of session 3", "disk 1 append 7.1 of session 3"]);
     let full = Error::new(Code::NoSpace, "full");
     assert_eq!(script.disk(Ok(DiskReply::Appended(vec![Ok(()), Err(full)]))), NOTHING);
-    assert_eq!(script.disk(Err(fault(false))), ["reply 1: ok in life 1, Io, NoSpace"]);
+    assert_eq!(script.disk(Err(fault(false))), ["reply 1: ok in incarnation 1, Io, NoSpace"]);
     assert_eq!(script.core.counters().fragments_stored, 1);
 }
 

@@ -45,8 +45,8 @@ fn registration_is_tried_again_under_the_same_number() {
 fn another_cluster_is_fatal() {
     let mut script = Script::new();
     script.tick(0);
-    let theirs = RegisterNodeReply { cluster_id: vec![8; 16], ..welcome(1) };
-    assert_eq!(script.answer(Kind::RegisterNode, Ok(theirs)), ["fatal: WrongCluster"]);
+    let other = RegisterNodeReply { cluster_id: vec![8; 16], ..welcome(1) };
+    assert_eq!(script.answer(Kind::RegisterNode, Ok(other)), ["fatal: WrongCluster"]);
     let mut script = Script::new();
     script.tick(0);
     let lines = script.answer::<RegisterNodeReply>(Kind::RegisterNode, lost(Code::WrongCluster));
@@ -73,7 +73,7 @@ fn the_lease_runs_from_the_sending() {
     script.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(script.put(1, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
     script.now_ms = 1_999;
-    assert_eq!(script.disk(stored(1)), ["reply 1: ok in life 1"]);
+    assert_eq!(script.disk(stored(1)), ["reply 1: ok in incarnation 1"]);
     script.now_ms = 2_000;
     assert_eq!(script.put(2, 1, &[(7, 1, 101)]), ["reply 2: Unavailable"]);
 }
@@ -91,7 +91,7 @@ fn nothing_is_acknowledged_after_the_lease() {
     script.tick(0);
     script.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(script.put(3, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
-    assert_eq!(script.disk(stored(1)), ["reply 3: ok in life 1"]);
+    assert_eq!(script.disk(stored(1)), ["reply 3: ok in incarnation 1"]);
 }
 
 /// Setting a clock back does not extend the lease of a heartbeat sent before.
@@ -152,10 +152,10 @@ fn a_node_that_was_given_up_rejoins() {
     assert_eq!(lines, ["call Manager RegisterNode"]);
     assert_eq!(script.put(2, 1, &[(7, 0, 101)]), ["reply 2: Fenced"]);
     script.answer(Kind::RegisterNode, Ok(welcome(before + 1)));
-    assert_eq!(script.disk(stored(1)), ["reply 1: Unavailable"], "stored in another life");
+    assert_eq!(script.disk(stored(1)), ["reply 1: Unavailable"], "stored in another incarnation");
     assert_eq!(script.put(3, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
     script.ops.remove(0); // the verification of the dropped task
-    assert_eq!(script.disk(stored(1)), ["reply 3: ok in life 2"]);
+    assert_eq!(script.disk(stored(1)), ["reply 3: ok in incarnation 2"]);
     let sent: Heartbeat = script.sent(Kind::Heartbeat);
     assert_eq!((sent.incarnation, sent.number, sent.running_tasks), (2, 1, vec![]));
 }

@@ -131,7 +131,7 @@ impl Script {
             Action::Reply { request, result: Ok(body) } => {
                 let reply = PutFragmentsReply::decode(body).unwrap();
                 let fate = |r: &tessera_wire::data::PutResult| match &r.error {
-                    None => format!("ok in life {}", r.incarnation),
+                    None => format!("ok in incarnation {}", r.incarnation),
                     Some(error) => format!("{:?}", error.code()),
                 };
                 format!("reply {request}: {}", reply.results.iter().map(fate).collect::<Vec<_>>().join(", "))
