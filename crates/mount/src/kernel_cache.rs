@@ -49,7 +49,9 @@ impl KernelCache {
             unlinked: None,
         });
         inode.lookups += 1;
-        if attr.kind() == InodeKind::File && (inode.version, inode.size_bytes) != current && !open {
+        let shown = inode.shown_bytes == attr.size_bytes || failpoint::is_active("mount.hidden_length_stays");
+        let is_current = (inode.version, inode.size_bytes) == current && shown;
+        if attr.kind() == InodeKind::File && !is_current && !open {
             self.last_generation += 1;
             assert!(inode.generation < self.last_generation, "a generation is used once");
             inode.generation = self.last_generation;
@@ -163,6 +165,17 @@ mod tests {
         kernel.forgot(5, 1);
         assert!(kernel.unlinked(5).is_none());
         assert!(!kernel.opens(5, 4, 31), "forgotten");
+    }
+
+    /// A file that another mount changed was opened while it was open here, so the kernel kept its length.
+    #[test]
+    fn a_length_that_is_not_shown_is_shown_after_the_last_close() {
+        let mut kernel = KernelCache::default();
+        let first = kernel.looked_up(&attr(1, 10), false);
+        assert!(!kernel.opens(5, 2, 20));
+        assert_eq!(kernel.looked_up(&attr(2, 20), true), first, "open here");
+        assert_ne!(kernel.looked_up(&attr(2, 20), false), first);
+        assert!(kernel.shows(5, 2, 20));
     }
 
     #[test]
