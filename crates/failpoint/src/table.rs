@@ -36,6 +36,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.kernel_keeps_pages", "an open keeps the kernel's pages of a version that was replaced (P7)"),
     ("mount.log_close_not_synced", "a close is acknowledged from a log that is not synced (P1)"),
     ("mount.lost_locks_count", "what was written under a lost lock is committed"),
+    ("mount.patch_keeps_pages", "a commit over another mount's version leaves the kernel the pages below it (P7)"),
     ("mount.push_not_recognized", "after a crash a mount does not recognize the version that it pushed itself"),
     ("mount.push_over_newer", "a push replaces a version that another mount committed"),
     ("mount.pushed_log_stays", "a log stays in the spool after its content is stored, and is pushed again"),

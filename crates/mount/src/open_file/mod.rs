@@ -51,6 +51,8 @@ struct State<B: Backend> {
     size_bytes: u64,
     /// The last version that this mount opened or committed.
     version: u64,
+    /// Number of that version within the file; 0: none, or unknown.
+    number: u64,
     /// The store's name of that version's content; 0: unknown.
     content: u64,
     /// The version below the written bytes; opened at the first read.
@@ -92,6 +94,7 @@ impl<B: Backend> State<B> {
         State {
             size_bytes,
             version: 0,
+            number: 0,
             content: 0,
             base: None,
             replaced: size_bytes == 0,
@@ -134,6 +137,7 @@ impl<B: Backend> OpenFile<B> {
                 state.session = None;
                 state.version = base.opened().version.version;
             }
+            state.number = base.opened().version.number;
             let attr = &base.opened().attr;
             state.content = if attr.version == state.version { attr.content } else { 0 };
             state.size_bytes = base.len_bytes();
@@ -427,7 +431,13 @@ impl<B: Backend> State<B> {
             (Some(_), None) => mount.namespace.with(|core, _| core.forget(&[ino])),
             (None, _) => {}
         }
-        mount.kernel.lock().holds(ino, done.version, self.size_bytes);
+        // A patch over another mount's version shows bytes that the kernel's pages do not have.
+        let follows = done.number == self.number + 1 || failpoint::is_active("mount.patch_keeps_pages");
+        self.number = done.number;
+        match follows {
+            true => mount.kernel.lock().holds(ino, done.version, self.size_bytes),
+            false => mount.kernel.lock().holds_uncommitted(ino),
+        }
         self.is_committed(mount, ino);
         // Only sessions keep a file without a name: open the new one before dropping the old.
         self.base = if self.unlinked { Some(open_base(mount, ino).await?) } else { None };
