@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{Error as IoError, ErrorKind};
 use std::time::Duration;
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
 use tessera_wire::{Code, Error};
 use tokio::sync::Notify;
@@ -85,14 +86,20 @@ impl<B: Backend> Mount<B> {
     ) -> Result<(), Errno> {
         self.settle(lock.ino).await?;
         // Writes made under the lock are committed before another owner can get it.
-        let gives_up = lock.mode() != LockMode::Write && self.backend.holds_lock(lock.ino, lock.owner);
+        let held = self.backend.holds_lock(lock.ino, lock.owner);
+        let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {
             return self.acquire(lock, wait, interrupted).await;
         }
         written_back?;
         self.acquire(lock, wait, interrupted).await?;
-        self.revalidate(lock.ino).await
+        let shown = self.revalidate(lock.ino).await;
+        // A program that gets an error holds no lock, and will not release it.
+        if shown.is_err() && !held && !failpoint::is_active("mount.failed_lock_is_held") {
+            self.backend.release_locks(lock.ino, lock.owner).await;
+        }
+        shown
     }
 
     async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: &mut dyn FnMut() -> bool) -> Result<(), Errno> {
