@@ -38,7 +38,7 @@ pub struct ReconstructJob<'a> {
     pub out: Vec<&'a mut [u8]>,
 }
 
-/// One chunk whose parity is updated after a data fragment changed: arguments of [`crate::erasure::Code::update`].
+/// One chunk whose parity is updated after a data fragment changed: arguments of [`crate::erasure::Code::update_on`].
 #[derive(Debug)]
 pub struct UpdateJob<'a> {
     /// Number of the data fragment.
@@ -51,7 +51,7 @@ pub struct UpdateJob<'a> {
     pub parity: Vec<&'a mut [u8]>,
 }
 
-/// One chunk whose parity is checked: arguments of [`crate::erasure::Code::verify`].
+/// One chunk whose parity is checked: arguments of [`crate::erasure::Code::verify_on`].
 #[derive(Debug)]
 pub struct VerifyJob<'a> {
     /// The k data slices, each at most `frag_len` bytes.
