@@ -38,6 +38,10 @@ pub(crate) enum Step {
     NeedMap,
     /// The chunk.
     Done(Vec<Bytes>),
+    /// The answer of this node is late.
+    Late(u64),
+    /// Report these fragments, which are missing or corrupt.
+    Bad(Vec<FragmentRef>),
     /// Too few of its fragments are within reach, and the fetch waits for more.
     Waits(Cause),
     /// It cannot be read.
@@ -118,7 +122,6 @@ pub(crate) struct Fetch {
     waits_for_map: bool,
     retry_at: Option<i64>,
     bad: Vec<FragmentRef>,
-    late_nodes: Vec<u64>,
     finished: bool,
 }
 
@@ -146,7 +149,6 @@ impl Fetch {
             waits_for_map: false,
             retry_at: None,
             bad: Vec::new(),
-            late_nodes: Vec::new(),
             finished: false,
         })
     }
@@ -154,16 +156,6 @@ impl Fetch {
     /// The chunk.
     pub fn chunk(&self) -> &ChunkInfo {
         &self.chunk
-    }
-
-    /// Fragments found missing or corrupt since the last call.
-    pub fn take_bad(&mut self) -> Vec<FragmentRef> {
-        std::mem::take(&mut self.bad)
-    }
-
-    /// Nodes whose answer became late since the last call.
-    pub fn take_late(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.late_nodes)
     }
 
     /// Length in bytes of a stored fragment.
@@ -181,6 +173,9 @@ impl Fetch {
     ) -> Vec<Step> {
         let mut cx = FetchContext { now, view: &view.read(), options, out: Vec::new() };
         step(self, &mut cx);
+        if !self.bad.is_empty() {
+            cx.out.insert(0, Step::Bad(std::mem::take(&mut self.bad)));
+        }
         cx.out
     }
 
@@ -319,7 +314,7 @@ impl Fetch {
             if let SourceState::Asked { at, late: late @ false } = &mut source.state {
                 *late = cx.now.saturating_sub(*at) >= hedge_ns;
                 if *late {
-                    self.late_nodes.extend(cx.view.node_of(source.disk_id));
+                    cx.out.extend(cx.view.node_of(source.disk_id).map(Step::Late));
                 }
             }
         }

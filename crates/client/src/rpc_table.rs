@@ -14,7 +14,7 @@ use tessera_wire::{Code, Error, Request};
 pub(crate) struct RpcTable<T> {
     next_token: u64,
     pending: HashMap<u64, PendingRpc<T>>,
-    retries: BTreeSet<(i64, u64)>,
+    retries: Timers<u64>,
     out: VecDeque<Call>,
     op_seed: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Reply<T> {
 impl<T> RpcTable<T> {
     /// `op_seed`: random, different for each core of a client; op ids derive from it.
     pub fn new(op_seed: u64) -> Self {
-        RpcTable { next_token: 1, pending: HashMap::new(), retries: BTreeSet::new(), out: VecDeque::new(), op_seed }
+        RpcTable { next_token: 1, pending: HashMap::new(), retries: Timers::default(), out: VecDeque::new(), op_seed }
     }
 
     /// A fresh op id (splitmix64: Steele, Lea, Flood, OOPSLA 2014); never 0.
@@ -85,7 +85,7 @@ impl<T> RpcTable<T> {
         if again && waited_ns < ms(options.manager_deadline_ms) {
             let at = now.saturating_add(options.backoff_ns(rpc.attempts));
             rpc.attempts += 1;
-            self.retries.insert((at, answer.token));
+            self.retries.add(at, answer.token);
             return None;
         }
         let rpc = self.pending.remove(&answer.token)?;
@@ -94,8 +94,7 @@ impl<T> RpcTable<T> {
 
     /// Repeats the calls that are due.
     pub fn tick(&mut self, now: i64) {
-        while let Some(&(at, token)) = self.retries.first().filter(|(at, _)| *at <= now) {
-            self.retries.remove(&(at, token));
+        while let Some(token) = self.retries.pop_due(now) {
             if let Some(rpc) = self.pending.get_mut(&token) {
                 rpc.sent_ns = now;
                 self.out.extend(rpc.resend.clone());
@@ -105,13 +104,42 @@ impl<T> RpcTable<T> {
 
     /// When [`RpcTable::tick`] has work to do.
     pub fn next_due(&self) -> Option<i64> {
-        self.retries.first().map(|(at, _)| *at)
+        self.retries.next_due()
     }
 
     /// Forgets all calls: their answers will be ignored.
     pub fn abandon(&mut self) {
         self.pending.clear();
         self.retries.clear();
+    }
+}
+
+/// What is to be done, and when.
+#[derive(Debug)]
+pub(crate) struct Timers<T>(BTreeSet<(i64, T)>);
+
+impl<T> Default for Timers<T> {
+    fn default() -> Self {
+        Timers(BTreeSet::new())
+    }
+}
+
+impl<T: Ord + Copy> Timers<T> {
+    pub fn add(&mut self, at: i64, what: T) {
+        self.0.insert((at, what));
+    }
+
+    pub fn pop_due(&mut self, now: i64) -> Option<T> {
+        self.next_due().filter(|at| *at <= now)?;
+        self.0.pop_first().map(|(_, what)| what)
+    }
+
+    pub fn next_due(&self) -> Option<i64> {
+        self.0.first().map(|(at, _)| *at)
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -152,6 +180,27 @@ impl<T> JobTable<T> {
 
     pub fn clear(&mut self) {
         self.pending.clear();
+    }
+}
+
+/// A session as the manager knows it, to be renewed while it is used.
+#[derive(Debug, Default)]
+pub(crate) struct SessionLease {
+    /// 0: no session.
+    pub id: u64,
+    lifetime_ns: i64,
+    pub renewed_ns: i64,
+}
+
+impl SessionLease {
+    /// The manager keeps the session for `session_ms` from its last renewal on.
+    pub fn set_lifetime(&mut self, session_ms: u64) {
+        self.lifetime_ns = ms(session_ms.max(1));
+    }
+
+    /// When to renew it.
+    pub fn renew_due(&self) -> Option<i64> {
+        (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
     }
 }
 

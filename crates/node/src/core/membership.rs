@@ -8,7 +8,7 @@
 use super::event::{Action, ManagerMark};
 use super::{CallPurpose, NodeCore};
 use crate::config::{NodeConfig, ms};
-use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeReply};
+use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeReply, TaskResult};
 use tessera_wire::rpc::{Answer, Peer};
 use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo};
 
@@ -50,7 +50,7 @@ pub(super) struct PendingHeartbeat {
     mark: ManagerMark,
     deleted: usize,
     bad: usize,
-    results: Vec<super::tasks::TaskReport>,
+    results: Vec<TaskResult>,
 }
 
 impl Membership {
@@ -223,7 +223,7 @@ impl NodeCore {
 
     fn beat(&mut self) {
         let most = self.config.max_report_items;
-        let (results, reported) = self.task_results(most);
+        let results = self.task_results(most);
         let deleted: Vec<_> = self.deletes.to_report().take(most).cloned().collect();
         let bad: Vec<_> = self.bad.iter().take(most).cloned().collect();
         let named: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].disk_id != 0).collect();
@@ -254,7 +254,7 @@ impl NodeCore {
             mark: self.mark,
             deleted: message.deleted.len(),
             bad: message.bad.len(),
-            results: reported,
+            results: message.results.clone(),
         };
         let token = self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::Heartbeat(sent));
         let it = &mut self.membership;

@@ -57,16 +57,6 @@ pub(super) struct RebuildWork {
     pub(super) skip: HashSet<u64>,
 }
 
-/// The number of a task's results in one heartbeat.
-#[derive(Debug)]
-pub(super) struct TaskReport {
-    number: u64,
-    done: usize,
-    failed: usize,
-    bytes: u64,
-    finished: bool,
-}
-
 impl Tasks {
     pub(super) fn running(&self) -> Vec<u64> {
         self.list.iter().map(|t| t.task_id).collect()
@@ -280,10 +270,9 @@ impl NodeCore {
 
     // --- reporting ------------------------------------------------------------------------------------------
 
-    /// Returns unreported results, at most `most` fragments, and the counts to remove from the lists once the heartbeat
-    /// is answered.
-    pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<TaskReport>) {
-        let (mut results, mut reported) = (Vec::new(), Vec::new());
+    /// Unreported results, at most `most` fragments; an answered heartbeat takes them off the lists.
+    pub(super) fn task_results(&mut self, most: usize) -> Vec<TaskResult> {
+        let mut results = Vec::new();
         let mut room = most;
         for task in &self.tasks.list {
             let done = task.done.len().min(room);
@@ -291,40 +280,39 @@ impl NodeCore {
             let failed = task.failed.len().min(room);
             room -= failed;
             let finished = task.finished && done == task.done.len() && failed == task.failed.len();
-            if done + failed == 0 && !finished {
-                continue;
+            if done + failed > 0 || finished {
+                results.push(TaskResult {
+                    task_id: task.task_id,
+                    done: task.done[..done].to_vec(),
+                    failed: task.failed[..failed].to_vec(),
+                    reason: task.reason.clone(),
+                    bytes: task.bytes,
+                    finished,
+                });
             }
-            results.push(TaskResult {
-                task_id: task.task_id,
-                done: task.done[..done].to_vec(),
-                failed: task.failed[..failed].to_vec(),
-                reason: task.reason.clone(),
-                bytes: task.bytes,
-                finished,
-            });
-            reported.push(TaskReport { number: task.number, done, failed, bytes: task.bytes, finished });
         }
-        let sent: usize = reported.iter().map(|it| it.done + it.failed).sum();
+        let sent: usize = results.iter().map(|it| it.done.len() + it.failed.len()).sum();
         assert!(sent <= most, "{sent} results in a heartbeat of at most {most}");
-        assert_eq!(results.len(), reported.len(), "each task in a heartbeat is taken off the list later");
-        (results, reported)
+        results
     }
 
-    pub(super) fn tasks_reported(&mut self, reported: &[TaskReport]) {
+    /// Takes the results of a heartbeat off the lists. No task was added or dropped since it was sent.
+    pub(super) fn tasks_reported(&mut self, reported: &[TaskResult]) {
         for it in reported {
-            if let Some(task) = self.tasks.get(it.number) {
-                assert!(it.done <= task.done.len() && it.failed <= task.failed.len(), "{it:?} of {task:?}");
-                assert!(it.bytes <= task.bytes, "{} bytes were reported of {}", it.bytes, task.bytes);
-                task.done.drain(..it.done);
-                task.failed.drain(..it.failed);
-                task.bytes -= it.bytes;
-                assert!(
-                    !it.finished || (task.finished && task.done.is_empty() && task.failed.is_empty()),
-                    "task {} was reported finished and has more results",
-                    task.task_id
-                );
-            }
+            let task = self.tasks.list.iter_mut().find(|task| task.task_id == it.task_id);
+            let task = task.expect("a reported task is kept until the heartbeat is answered");
+            let (done, failed) = (it.done.len(), it.failed.len());
+            assert!(done <= task.done.len() && failed <= task.failed.len(), "{it:?} of {task:?}");
+            assert!(it.bytes <= task.bytes, "{} bytes were reported of {}", it.bytes, task.bytes);
+            task.done.drain(..done);
+            task.failed.drain(..failed);
+            task.bytes -= it.bytes;
+            assert!(
+                !it.finished || (task.finished && task.done.is_empty() && task.failed.is_empty()),
+                "task {} was reported finished and has more results",
+                task.task_id
+            );
         }
-        self.tasks.list.retain(|t| !reported.iter().any(|r| r.finished && r.number == t.number));
+        self.tasks.list.retain(|task| !reported.iter().any(|it| it.finished && it.task_id == task.task_id));
     }
 }

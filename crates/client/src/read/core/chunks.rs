@@ -12,7 +12,7 @@ impl ReadCore {
     }
 
     pub(super) fn want_segment(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
-        let cached = self.cache.chunk(chunk.chunk_id);
+        let cached = self.cache.shared.chunk(chunk.chunk_id);
         if let Some(parts) = cached {
             return self.fulfil(&waiter, &parts);
         }
@@ -32,7 +32,7 @@ impl ReadCore {
         while at < region_end.min(from + AHEAD_BYTES) {
             let Some((extent, chunk)) = self.pages.find(at) else { return };
             if let Some(chunk) = chunk {
-                let known = self.cache.has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
+                let known = self.cache.shared.has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
                 if !known {
                     self.want_whole(chunk, None, true);
                 }
@@ -67,12 +67,6 @@ impl ReadCore {
     pub(super) fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, &mut FetchContext<'_>)) {
         let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
         let steps = whole.fetch.run(self.now, &self.view, &self.options, step);
-        let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
-        self.report.late += late.len() as u64;
-        for node_id in late {
-            self.view.write().suspect(node_id, self.now, &self.options);
-        }
-        self.report_bad(bad);
         for step in steps {
             match step {
                 Step::Get(want) => self.want_fragment(chunk_id, want),
@@ -80,6 +74,11 @@ impl ReadCore {
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
                 Step::Waits(cause) => self.log_wait(cause),
+                Step::Bad(fragments) => self.report_bad(fragments),
+                Step::Late(node_id) => {
+                    self.report.late += 1;
+                    self.view.write().suspect(node_id, self.now, &self.options);
+                }
                 Step::Failed(cause) => {
                     let Some(whole) = self.fetches.remove(&chunk_id) else { return };
                     whole.waiters.into_iter().for_each(|w| self.fail(w.read, cause.clone()));
@@ -90,9 +89,6 @@ impl ReadCore {
 
     /// Reports missing and corrupt fragments, for repair.
     pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
-        if bad.is_empty() {
-            return;
-        }
         tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
         self.report.bad += bad.len() as u64;
         self.rpcs.ask_manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);

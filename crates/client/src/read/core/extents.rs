@@ -66,7 +66,7 @@ impl ReadCore {
         self.pages.asked = Some(from);
         let known_map_version = self.view.read().known_version();
         let request =
-            ListExtents { session_id: self.session.id, offset: from, len_bytes: end - from, known_map_version };
+            ListExtents { session_id: self.session.lease.id, offset: from, len_bytes: end - from, known_map_version };
         self.rpcs.ask_manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
     }
 

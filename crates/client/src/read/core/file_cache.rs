@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct FileCache {
-    shared: SharedCache,
+    pub shared: SharedCache,
     /// Most bytes that the file may keep.
     pub limit_bytes: Option<u64>,
     /// Its cached chunks, oldest first: chunk and length.
@@ -19,22 +19,6 @@ pub(super) struct FileCache {
 impl FileCache {
     pub fn new(shared: SharedCache) -> Self {
         FileCache { shared, limit_bytes: None, chunks: VecDeque::new(), bytes: 0 }
-    }
-
-    pub fn chunk(&self, chunk_id: u64) -> Option<Vec<Bytes>> {
-        self.shared.chunk(chunk_id)
-    }
-
-    pub fn has_chunk(&self, chunk_id: u64) -> bool {
-        self.shared.has_chunk(chunk_id)
-    }
-
-    pub fn groups(&self, chunk_id: u64) -> Option<Bytes> {
-        self.shared.groups(chunk_id)
-    }
-
-    pub fn insert_groups(&self, chunk_id: u64, groups: &Bytes) {
-        self.shared.insert_groups(chunk_id, groups);
     }
 
     /// Caches a chunk. While the file is read, it may keep `ahead_bytes` more than its limit.

@@ -16,12 +16,12 @@ mod small;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{Options, ms};
+use crate::config::Options;
 use crate::error::{Cause, FileError};
 use crate::fetch::{Fetch, FetchContext, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::read::cache::SharedCache;
-use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable};
+use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable, SessionLease};
 use crate::view::SharedView;
 use bytes::Bytes;
 use extents::Pages;
@@ -312,7 +312,7 @@ impl ReadCore {
         if self.session.closed {
             return None;
         }
-        let renew = self.session.renew_due();
+        let renew = self.session.lease.renew_due();
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
         let hedge_ns = view.hedge_after_ns(&self.options);
@@ -352,8 +352,8 @@ impl ReadCore {
     fn close(&mut self) {
         self.session.closed = true;
         self.rpcs.abandon();
-        if self.session.id != 0 {
-            let close = CloseSession { session_id: self.session.id };
+        if self.session.lease.id != 0 {
+            let close = CloseSession { session_id: self.session.lease.id };
             self.rpcs.ask_manager(self.now, &close, Purpose::Close, &self.options);
         }
         self.reads.clear();
@@ -393,9 +393,9 @@ impl ReadCore {
 
     fn tick(&mut self) {
         self.rpcs.tick(self.now);
-        if self.session.renew_due().is_some_and(|at| at <= self.now) {
-            self.session.renewed_ns = self.now;
-            let request = RenewSession { session_id: self.session.id, reserve_bytes: 0 };
+        if self.session.lease.renew_due().is_some_and(|at| at <= self.now) {
+            self.session.lease.renewed_ns = self.now;
+            let request = RenewSession { session_id: self.session.lease.id, reserve_bytes: 0 };
             self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
         }
         let chunks: Vec<u64> = self.fetches.keys().copied().collect();

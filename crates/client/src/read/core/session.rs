@@ -6,20 +6,10 @@ use tessera_policy::{Cache, Policy};
 /// The read session, as the manager knows it.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    /// 0: no session.
-    pub id: u64,
-    lifetime_ns: i64,
-    pub renewed_ns: i64,
+    pub lease: SessionLease,
     /// It expired, and the version is being reopened.
     pub reopening: bool,
     pub closed: bool,
-}
-
-impl Session {
-    /// When to renew it.
-    pub fn renew_due(&self) -> Option<i64> {
-        (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
-    }
 }
 
 impl ReadCore {
@@ -51,7 +41,7 @@ impl ReadCore {
             Purpose::Map { chunks } => self.on_map(answer, chunks),
             Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
             Purpose::Renew => match answer.decode::<RenewSession>() {
-                Ok((reply, _)) => self.session.lifetime_ns = ms(reply.session_ms.max(1)),
+                Ok((reply, _)) => self.session.lease.set_lifetime(reply.session_ms),
                 Err(error) if error.code() == Code::SessionExpired => self.reopen(),
                 Err(error) => tracing::debug!(%error, "read session not renewed"),
             },
@@ -60,9 +50,9 @@ impl ReadCore {
     }
 
     pub(super) fn on_opened(&mut self, reply: OpenReadReply) {
-        self.session.id = reply.session_id;
-        self.session.lifetime_ns = ms(reply.session_ms.max(1));
-        self.session.renewed_ns = self.now;
+        self.session.lease.id = reply.session_id;
+        self.session.lease.set_lifetime(reply.session_ms);
+        self.session.lease.renewed_ns = self.now;
         if std::mem::take(&mut self.session.reopening) {
             self.pages.asked = None;
             return;

@@ -79,7 +79,7 @@ impl ReadCore {
         let group = GROUP_BYTES as u64;
         let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
         let range = waiter.from / group * group..end;
-        let groups = self.cache.groups(chunk.chunk_id);
+        let groups = self.cache.shared.groups(chunk.chunk_id);
         let read = SmallRead {
             chunk,
             name,
@@ -308,7 +308,7 @@ impl ReadCore {
             Some(bytes) => {
                 let Some(read) = self.smalls.remove(&key) else { return };
                 if let Some(groups) = &read.groups {
-                    self.cache.insert_groups(read.chunk.chunk_id, groups);
+                    self.cache.shared.insert_groups(read.chunk.chunk_id, groups);
                 }
                 assert!(read.range.start <= read.waiter.from, "a range begins behind what was asked for");
                 let from = (read.waiter.from - read.range.start) as usize;

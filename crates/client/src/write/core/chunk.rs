@@ -1,7 +1,7 @@
 //! One chunk of a write: its state, its fragments while its bytes are held, and the table of all chunks.
 
 use super::*;
-use std::ops::{Index, IndexMut};
+use std::ops::{Deref, DerefMut};
 use tessera_stripe::{Class, ClassLayout};
 
 /// State of a chunk.
@@ -199,8 +199,9 @@ pub(super) struct ChunkTable {
     chunks: Vec<Chunk>,
     /// By hash, length and region.
     by_name: HashMap<([u8; 32], u64, u64), usize>,
-    held_bytes: u64,
-    unsettled: usize,
+    /// Bytes of chunks held in memory.
+    pub held_bytes: u64,
+    pub unsettled: usize,
 }
 
 impl ChunkTable {
@@ -214,31 +215,6 @@ impl ChunkTable {
             self.chunks.push(Chunk::new(ready, region));
         }
         (index, index == next)
-    }
-
-    pub fn len(&self) -> usize {
-        self.chunks.len()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.iter()
-    }
-
-    pub fn get(&self, index: usize) -> Option<&Chunk> {
-        self.chunks.get(index)
-    }
-
-    pub fn get_mut(&mut self, index: usize) -> Option<&mut Chunk> {
-        self.chunks.get_mut(index)
-    }
-
-    /// Bytes of chunks held in memory.
-    pub fn held_bytes(&self) -> u64 {
-        self.held_bytes
-    }
-
-    pub fn unsettled(&self) -> usize {
-        self.unsettled
     }
 
     /// Settles a chunk: it needs nothing more, and its bytes are freed unless `keep_bytes`.
@@ -297,15 +273,15 @@ impl ChunkTable {
     }
 }
 
-impl Index<usize> for ChunkTable {
-    type Output = Chunk;
-    fn index(&self, index: usize) -> &Chunk {
-        &self.chunks[index]
+impl Deref for ChunkTable {
+    type Target = [Chunk];
+    fn deref(&self) -> &[Chunk] {
+        &self.chunks
     }
 }
 
-impl IndexMut<usize> for ChunkTable {
-    fn index_mut(&mut self, index: usize) -> &mut Chunk {
-        &mut self.chunks[index]
+impl DerefMut for ChunkTable {
+    fn deref_mut(&mut self) -> &mut [Chunk] {
+        &mut self.chunks
     }
 }

@@ -109,7 +109,7 @@ impl WriteCore {
         let acks = chunks.chain(restored).filter_map(|index| self.acknowledge(index)).collect();
         let mut request = Commit {
             op_id: self.rpcs.op_id(),
-            session_id: self.session.id,
+            session_id: self.session.lease.id,
             mode: self.params.mode as i32,
             if_version: self.params.if_version,
             size_bytes,
@@ -301,7 +301,7 @@ impl WriteCore {
             committer.in_flight = true;
             let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments };
             self.rpcs.ask_manager(self.now, &request, Purpose::Complete, &self.options);
-        } else if self.chunks.unsettled() == 0 && late == 0 {
+        } else if self.chunks.unsettled == 0 && late == 0 {
             self.finish();
         }
     }

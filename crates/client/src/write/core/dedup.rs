@@ -7,31 +7,15 @@ use tessera_wire::meta::{AllocateChunks, ChunkAnswer, ChunkState};
 /// Chunks to ask the manager about.
 #[derive(Debug, Default)]
 pub(super) struct Dedup {
-    queue: VecDeque<usize>,
+    pub queue: VecDeque<usize>,
     pub in_flight: usize,
     /// Groups to avoid, and until when.
-    avoid: BTreeMap<u64, i64>,
+    pub avoid: BTreeMap<u64, i64>,
     /// Chunks to ask about again, and when.
-    retry_at: BTreeSet<(i64, usize)>,
+    pub retries: Timers<usize>,
 }
 
 impl Dedup {
-    pub fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    pub fn push(&mut self, index: usize) {
-        self.queue.push_back(index);
-    }
-
-    pub fn push_later(&mut self, at: i64, index: usize) {
-        self.retry_at.insert((at, index));
-    }
-
-    pub fn take_all(&mut self) -> Vec<usize> {
-        self.queue.drain(..).collect()
-    }
-
     /// Questions gather while others are in flight, so batches grow with the load.
     fn next_batch(&mut self, is_last: bool, options: &Options) -> Option<Vec<usize>> {
         assert!(self.in_flight <= options.asks_in_flight, "{} dedup questions in flight", self.in_flight);
@@ -44,39 +28,21 @@ impl Dedup {
         Some(self.queue.drain(..count).collect())
     }
 
-    fn on_answer(&mut self) {
-        assert!(self.in_flight > 0, "an answer to no dedup question");
-        self.in_flight -= 1;
-    }
-
-    pub fn avoid(&mut self, pg_ids: impl IntoIterator<Item = u64>, until: i64) {
-        self.avoid.extend(pg_ids.into_iter().map(|pg_id| (pg_id, until)));
-    }
-
-    pub fn avoids(&self, pg_id: u64) -> bool {
-        self.avoid.contains_key(&pg_id)
-    }
-
     fn avoided(&mut self, now: i64) -> Vec<u64> {
         self.avoid.retain(|_, until| *until > now);
         self.avoid.keys().copied().collect()
     }
 
     pub fn tick(&mut self, now: i64) {
-        while let Some(&(_, index)) = self.retry_at.first().filter(|(at, _)| *at <= now) {
-            self.retry_at.pop_first();
+        while let Some(index) = self.retries.pop_due(now) {
             self.queue.push_back(index);
         }
-    }
-
-    pub fn next_due(&self) -> Option<i64> {
-        self.retry_at.first().map(|(at, _)| *at)
     }
 
     /// Forgets every question that was not sent.
     pub fn clear(&mut self) {
         self.queue.clear();
-        self.retry_at.clear();
+        self.retries.clear();
     }
 }
 
@@ -88,7 +54,7 @@ impl WriteCore {
             self.mark_asked(&chunks);
             let request = AllocateChunks {
                 op_id: self.rpcs.op_id(),
-                session_id: self.session.id,
+                session_id: self.session.lease.id,
                 redundancy: self.session.scheme.clone(),
                 chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
                 known_map_version: self.view.read().known_version(),
@@ -109,12 +75,13 @@ impl WriteCore {
     pub(super) fn requeue(&mut self, chunks: Vec<usize>) {
         for index in chunks {
             self.chunks[index].set_stage(Stage::Queued);
-            self.dedup.push(index);
+            self.dedup.queue.push_back(index);
         }
     }
 
     pub(super) fn on_asked(&mut self, answer: Answer, chunks: Vec<usize>, avoided: bool, waited_ms: u64) {
-        self.dedup.on_answer();
+        assert!(self.dedup.in_flight > 0, "an answer to no dedup question");
+        self.dedup.in_flight -= 1;
         match answer.decode::<AllocateChunks>() {
             Ok((reply, _)) if reply.answers.len() == chunks.len() => self.on_allocated(reply, chunks),
             Ok((reply, _)) => {

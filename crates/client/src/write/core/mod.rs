@@ -33,7 +33,7 @@ use crate::config::{Options, ms};
 use crate::error::{Cause, FileError};
 use crate::fetch::{Fetch, FragmentRequest, Step};
 use crate::job::{Job, Numbered, Output};
-use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable};
+use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable, SessionLease, Timers};
 use crate::view::SharedView;
 use bytes::Bytes;
 use chunk::{Active, ChunkTable, Frag, FragState, Stage};
@@ -189,7 +189,7 @@ impl WriteCore {
 
     /// Bytes of chunks held in memory until they are settled.
     pub fn held_bytes(&self) -> u64 {
-        self.chunks.held_bytes()
+        self.chunks.held_bytes
     }
 
     /// The state of its unsettled chunks, for messages.
@@ -203,7 +203,7 @@ impl WriteCore {
         };
         let chunks = self.chunks.iter().enumerate().filter_map(describe).collect::<Vec<_>>().join("; ");
         let (asks, jobs, puts) = (self.dedup.in_flight, self.jobs.len(), self.sender.describe());
-        let (committed, map) = (self.committer.done.is_some(), self.placer.waits_for_map());
+        let (committed, map) = (self.committer.done.is_some(), self.placer.maps.is_asked());
         format!("{asks} asks, {jobs} jobs, committed {committed}, map asked {map}, {puts}{chunks}")
     }
 
@@ -227,10 +227,13 @@ impl WriteCore {
             Phase::Cancelled => return self.rpcs.next_due(),
             _ => {}
         }
-        let renew = self.session.renew_due().filter(|_| self.committer.done.is_none());
+        let renew = self.session.lease.renew_due().filter(|_| self.committer.done.is_none());
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
-        [self.placer.next_due(), self.dedup.next_due(), renew, fetch, self.rpcs.next_due()].into_iter().flatten().min()
+        [self.placer.retries.next_due(), self.dedup.retries.next_due(), renew, fetch, self.rpcs.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
@@ -298,7 +301,7 @@ impl WriteCore {
         self.input_bytes += len_bytes;
         let (index, is_new) = self.chunks.add(&ready, self.region(ready.offset));
         match is_new {
-            true => self.dedup.push(index),
+            true => self.dedup.queue.push_back(index),
             // This write has the same content already: nothing to ask, nothing to send.
             false => self.session.asked_bytes += len_bytes,
         }
@@ -332,7 +335,7 @@ impl WriteCore {
 
 impl std::fmt::Debug for WriteCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (file, session, chunks) = (&self.params.file, self.session.id, self.chunks.len());
-        write!(f, "WriteCore({file}, session {session}, {chunks} chunks, {} unsettled)", self.chunks.unsettled())
+        let (file, session, chunks) = (&self.params.file, self.session.lease.id, self.chunks.len());
+        write!(f, "WriteCore({file}, session {session}, {chunks} chunks, {} unsettled)", self.chunks.unsettled)
     }
 }

@@ -113,7 +113,7 @@ impl WriteCore {
         self.sender.forget_queued();
         for index in chunks {
             self.chunks.restart(index);
-            self.dedup.push(index);
+            self.dedup.queue.push_back(index);
         }
         self.open();
     }

@@ -6,27 +6,15 @@ use tessera_stripe::ClassLayout;
 /// Chunks that wait for a newer map, or for a retry.
 #[derive(Debug, Default)]
 pub(super) struct Placer {
-    maps: MapQueue<usize>,
-    retry_at: BTreeSet<(i64, usize)>,
+    pub maps: MapQueue<usize>,
+    pub retries: Timers<usize>,
 }
 
 impl Placer {
-    pub fn retry(&mut self, at: i64, index: usize) {
-        self.retry_at.insert((at, index));
-    }
-
-    pub fn next_due(&self) -> Option<i64> {
-        self.retry_at.first().map(|(at, _)| *at)
-    }
-
-    pub fn waits_for_map(&self) -> bool {
-        self.maps.is_asked()
-    }
-
     /// Forgets every chunk for which no request was sent yet.
     pub fn clear(&mut self) {
         self.maps.clear();
-        self.retry_at.clear();
+        self.retries.clear();
     }
 }
 
@@ -139,8 +127,7 @@ impl WriteCore {
     }
 
     pub(super) fn tick_placer(&mut self) {
-        while let Some(&(_, index)) = self.placer.retry_at.first().filter(|(at, _)| *at <= self.now) {
-            self.placer.retry_at.pop_first();
+        while let Some(index) = self.placer.retries.pop_due(self.now) {
             self.want_map(index);
         }
     }
@@ -172,7 +159,7 @@ impl WriteCore {
             frag.state = FragState::Waiting;
         }
         let at = self.now.saturating_add(self.options.backoff_ns(active.attempts));
-        self.placer.retry(at, index);
+        self.placer.retries.add(at, index);
     }
 
     /// A member refuses its fragment: moves the chunk to another group, if it can still move.
@@ -188,10 +175,10 @@ impl WriteCore {
         }
         // The chunk may have been ready for an optimistic commit in its old group; now it is not.
         self.extents.ready = 0;
-        self.dedup.avoid([chunk.pg_id], until);
+        self.dedup.avoid.insert(chunk.pg_id, until);
         for frag in &active.frags {
             if let FragState::Failed { disk_id } = frag.state {
-                self.dedup.avoid(self.view.read().pgs_on_disk(disk_id), until);
+                self.dedup.avoid.extend(self.view.read().pgs_on_disk(disk_id).into_iter().map(|pg_id| (pg_id, until)));
             }
         }
         if self.trouble_ns(index).is_none() {
@@ -203,11 +190,11 @@ impl WriteCore {
         active.attempts = 0;
         active.moves += 1;
         match active.moves {
-            0..=2 => self.dedup.push(index),
+            0..=2 => self.dedup.queue.push_back(index),
             // Asking faster will not help.
             moves => {
                 let at = self.now.saturating_add(self.options.backoff_ns(moves - 2));
-                self.dedup.push_later(at, index);
+                self.dedup.retries.add(at, index);
             }
         }
     }
@@ -241,7 +228,7 @@ impl WriteCore {
     fn has_no_better_group(&self, index: usize) -> bool {
         let chunk = &self.chunks[index];
         let moved = chunk.active.as_ref().is_some_and(|a| a.moves > 0);
-        self.session.policy.degraded_writes && (moved || self.dedup.avoids(chunk.pg_id))
+        self.session.policy.degraded_writes && (moved || self.dedup.avoid.contains_key(&chunk.pg_id))
     }
 
     pub(super) fn check_settled(&mut self, index: usize) {

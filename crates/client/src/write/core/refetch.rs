@@ -33,7 +33,7 @@ impl WriteCore {
                 Step::Get(want) => self.get_back(index, want),
                 Step::Decode(job) => self.compute(index, Job::Decode(job)),
                 Step::NeedMap => self.want_map(index),
-                Step::Waits(_) => {}
+                Step::Waits(_) | Step::Bad(_) | Step::Late(_) => {}
                 Step::Done(parts) => self.refetched(index, parts),
                 Step::Failed(cause) => {
                     let (offset, cause) = (self.chunks[index].offset, Box::new(cause));

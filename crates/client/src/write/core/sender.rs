@@ -247,7 +247,7 @@ impl WriteCore {
             Code::Unavailable | Code::Timeout if attempts == 0 => {
                 frag.state = FragState::Waiting;
                 active.attempts += 1;
-                self.placer.retry(now.saturating_add(self.options.backoff_ns(1)), put.chunk);
+                self.placer.retries.add(now.saturating_add(self.options.backoff_ns(1)), put.chunk);
                 active.trouble_since.get_or_insert(now);
                 active.last_error = error.message;
                 return;

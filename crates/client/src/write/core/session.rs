@@ -22,12 +22,9 @@ pub(super) enum Phase {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     phase: Phase,
-    /// 0: no session.
-    pub id: u64,
+    pub lease: SessionLease,
     /// The session that puts name: this one, or that of the preallocated chunk ids.
     pub put_id: u64,
-    lifetime_ns: i64,
-    renewed_ns: i64,
     pub policy: Policy,
     pub scheme: String,
     pub domain: u32,
@@ -60,22 +57,13 @@ impl Session {
     pub fn is_optimistic(&self) -> bool {
         self.policy.durability == Durability::Optimistic
     }
-
-    fn set_lifetime(&mut self, session_ms: u64) {
-        self.lifetime_ns = ms(session_ms.max(1));
-    }
-
-    /// When to renew it.
-    pub fn renew_due(&self) -> Option<i64> {
-        (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
-    }
 }
 
 impl WriteCore {
     pub(super) fn open(&mut self) {
-        let whole = self.committer.ending.is_some() && self.dedup.len() <= self.options.ask_chunks;
+        let whole = self.committer.ending.is_some() && self.dedup.queue.len() <= self.options.ask_chunks;
         let first: Vec<usize> = match whole && self.params.expect_policy.is_some() {
-            true => self.dedup.take_all(),
+            true => self.dedup.queue.drain(..).collect(),
             false => Vec::new(),
         };
         let mut request = self.open_request(&first);
@@ -146,7 +134,7 @@ impl WriteCore {
 
     fn on_opened(&mut self, mut reply: OpenWriteReply, first: Vec<usize>) {
         self.take_preallocated(reply.preallocated.take());
-        self.session.id = reply.session_id;
+        self.session.lease.id = reply.session_id;
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         match Policy::from_hints(hints) {
             Ok(policy) => self.session.policy = policy,
@@ -168,8 +156,8 @@ impl WriteCore {
         for index in 0..self.chunks.len() {
             self.chunks[index].region = self.region(self.chunks[index].offset);
         }
-        self.session.set_lifetime(reply.session_ms);
-        self.session.renewed_ns = self.now;
+        self.session.lease.set_lifetime(reply.session_ms);
+        self.session.lease.renewed_ns = self.now;
         self.session.scheme = self.session.policy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
         let policy = Box::new(self.session.policy.clone());
         self.actions.push_back(WriteAction::Opened { policy, base_size_bytes: reply.base_size_bytes });
@@ -188,7 +176,7 @@ impl WriteCore {
     pub(super) fn on_renewed(&mut self, answer: Answer, waited_ms: u64) {
         match answer.decode::<RenewSession>() {
             // If space could not be reserved, the write fails later, only if it runs out.
-            Ok((reply, _)) => self.session.set_lifetime(reply.session_ms),
+            Ok((reply, _)) => self.session.lease.set_lifetime(reply.session_ms),
             // The commit has ended the session meanwhile.
             Err(_) if self.committer.done.is_some() => {}
             Err(error) => self.refused("RenewSession", error, waited_ms),
@@ -196,16 +184,16 @@ impl WriteCore {
     }
 
     pub(super) fn renew_if_due(&mut self) {
-        if self.committer.done.is_none() && self.session.renew_due().is_some_and(|at| at <= self.now) {
+        if self.committer.done.is_none() && self.session.lease.renew_due().is_some_and(|at| at <= self.now) {
             self.renew();
         }
     }
 
     fn renew(&mut self) {
         let session = &mut self.session;
-        session.renewed_ns = self.now;
+        session.lease.renewed_ns = self.now;
         let reserve_bytes = session.reserved_to.saturating_sub(session.asked_bytes);
-        let request = RenewSession { session_id: session.id, reserve_bytes };
+        let request = RenewSession { session_id: session.lease.id, reserve_bytes };
         self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
     }
 
@@ -267,7 +255,7 @@ impl WriteCore {
             WriteEvent::Answer(answer) => {
                 let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) else { return };
                 let opened = reply.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
-                self.session.id = opened.session_id;
+                self.session.lease.id = opened.session_id;
                 self.take_preallocated(opened.preallocated);
                 self.close();
             }
@@ -277,8 +265,8 @@ impl WriteCore {
 
     /// Closes the session at the manager, without waiting for the answer.
     fn close(&mut self) {
-        if self.session.id != 0 && self.committer.done.is_none() {
-            self.close_session(self.session.id);
+        if self.session.lease.id != 0 && self.committer.done.is_none() {
+            self.close_session(self.session.lease.id);
         }
         self.finish();
     }
