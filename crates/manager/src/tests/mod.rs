@@ -17,3 +17,4 @@ mod requests;
 mod restart;
 mod shell;
 mod sources;
+mod stored;
