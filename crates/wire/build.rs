@@ -2,17 +2,26 @@
 
 use std::error::Error;
 
-const FILES: [&str; 7] =
-    ["common.proto", "namespace.proto", "sessions.proto", "cluster.proto", "locks.proto", "data.proto", "log.proto"];
+const FILES: [&str; 8] = [
+    "common.proto",
+    "namespace.proto",
+    "sessions.proto",
+    "cluster.proto",
+    "locks.proto",
+    "data.proto",
+    "log.proto",
+    "manager.proto",
+];
 
 /// Fields that share the received buffer instead of copying it.
-const SHARED_BYTES: [&str; 6] = [
+const SHARED_BYTES: [&str; 7] = [
     ".tessera.ChunkInfo.hash",
     ".tessera.meta.ChunkName.hash",
     ".tessera.data.PutItem.hash",
     ".tessera.data.PutItem.groups",
     ".tessera.data.GetResult.groups",
     ".tessera.log.LoggedCommand.body",
+    ".tessera.manager.CachedReply.reply",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -40,5 +40,10 @@ pub mod log {
     include!(concat!(env!("OUT_DIR"), "/tessera.log.rs"));
 }
 
+/// What the manager encodes for itself: commands in its log, columns of its database. Never a request.
+pub mod manager {
+    include!(concat!(env!("OUT_DIR"), "/tessera.manager.rs"));
+}
+
 /// Version of the protocol that this build speaks; peers compare it in [`Hello`].
 pub const PROTOCOL_VERSION: u32 = 1;

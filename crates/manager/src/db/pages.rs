@@ -2,6 +2,7 @@
 
 use prost::Message;
 use tessera_wire::Extent;
+use tessera_wire::manager::PageExtents;
 
 /// Most extents in a page.
 pub const MAX_PAGE_EXTENTS: usize = 256;
@@ -57,20 +58,6 @@ impl FileExtent {
             Some(FileExtent { start: at, len: self.len - head, chunk_offset, ..self }),
         )
     }
-}
-
-/// The extents of a page, relative to its start. A list of only zeros is stored as empty.
-#[derive(Clone, PartialEq, Message)]
-struct PageExtents {
-    /// Bytes between the end of the previous extent (or the page's start) and this one.
-    #[prost(uint64, repeated, tag = "1")]
-    gaps: Vec<u64>,
-    #[prost(uint64, repeated, tag = "2")]
-    lens: Vec<u64>,
-    #[prost(uint64, repeated, tag = "3")]
-    chunks: Vec<u64>,
-    #[prost(uint64, repeated, tag = "4")]
-    chunk_offsets: Vec<u64>,
 }
 
 /// Whether the extents are in order, do not overlap and are not empty.

@@ -229,13 +229,6 @@ pub enum ReadReply {
     Leased(Box<Entry>),
 }
 
-/// The op id, which all mutating requests that have one carry at the same tag.
-#[derive(Clone, PartialEq, Message)]
-struct OpId {
-    #[prost(uint64, tag = "1")]
-    op_id: u64,
-}
-
 impl Command {
     /// Decodes a logged command or a proposal.
     ///

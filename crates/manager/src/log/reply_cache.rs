@@ -8,33 +8,10 @@ use prost::Message;
 use rusqlite::params;
 use std::collections::{HashMap, VecDeque};
 use tessera_wire::Error;
+use tessera_wire::manager::CachedReplies;
 
 /// The reply to a request.
 pub type Answer = Result<Bytes, Error>;
-
-/// One reply as it is stored.
-#[derive(Clone, PartialEq, Message)]
-pub struct CachedReply {
-    /// Client that sent the request.
-    #[prost(uint64, tag = "1")]
-    pub client_id: u64,
-    #[prost(uint64, tag = "2")]
-    pub op_id: u64,
-    /// The encoded reply, unless the request was refused.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub reply: Bytes,
-    /// Why the request was refused, if it was.
-    #[prost(message, optional, tag = "4")]
-    pub error: Option<Error>,
-}
-
-/// Replies of one group commit: column `ops.answers`.
-#[derive(Clone, PartialEq, Message)]
-pub struct CachedReplies {
-    /// In the order of the commands.
-    #[prost(message, repeated, tag = "1")]
-    pub answers: Vec<CachedReply>,
-}
 
 /// The replies in memory.
 #[derive(Default)]

@@ -70,9 +70,9 @@ fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
         }
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
-        let fills = backfill::finished_backfills(view, 256)?;
-        if !fills.is_empty() {
-            proposals.push(FinishBackfills { fills }.propose());
+        let backfills = backfill::finished_backfills(view, 256)?;
+        if !backfills.is_empty() {
+            proposals.push(FinishBackfills { backfills }.propose());
         }
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {

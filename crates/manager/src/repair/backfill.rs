@@ -239,9 +239,9 @@ pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBac
 
 /// Lets incoming disks take over. Checks completeness again, because chunks may have been committed since the proposal (P6).
 pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<()> {
-    for fill in &command.fills {
-        let Some(m) = rows::member(ctx.db.conn(), fill.pg_id, fill.position)? else { continue };
-        if m.incoming == 0 || m.incoming != fill.incoming || !is_complete(ctx.db.conn(), &m)? {
+    for done in &command.backfills {
+        let Some(m) = rows::member(ctx.db.conn(), done.pg_id, done.position)? else { continue };
+        if m.incoming == 0 || m.incoming != done.incoming || !is_complete(ctx.db.conn(), &m)? {
             continue;
         }
         finish(ctx, m)?;

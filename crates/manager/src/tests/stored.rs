@@ -3,7 +3,6 @@
 
 use crate::db::pages::{self, FileExtent};
 use crate::internal::*;
-use crate::log::reply_cache::{CachedReplies, CachedReply};
 use crate::namespace::hints::HintSet;
 use bytes::Bytes;
 use prost::Message;
@@ -55,7 +54,7 @@ fn logged_commands_keep_their_bytes() {
         logged(FailDisks { disk_ids: vec![1, 300] }),
         logged(MoveMembers { moves: vec![change] }),
         logged(advance),
-        logged(FinishBackfills { fills: vec![finish] }),
+        logged(FinishBackfills { backfills: vec![finish] }),
         logged(FragmentsDone { fragments: vec![fragment()] }),
         logged(FragmentsBad { fragments: vec![fragment()] }),
         logged(DeletesDone { fragments: vec![fragment()] }),
