@@ -454,13 +454,11 @@ impl CoreLoop {
     fn address(&mut self, node: u64) -> Option<Endpoint> {
         let version = self.core.meta().map_version;
         if self.addresses.0 != version {
-            let read = || -> rusqlite::Result<HashMap<u64, Endpoint>> {
-                let mut rows = self.core.db().stmt("SELECT node_id, address FROM nodes")?;
-                let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, String>(1)?)))?;
-                rows.map(|row| row.map(|(id, address)| (id, Endpoint::Tcp(address)))).collect()
-            };
-            match read() {
-                Ok(addresses) => self.addresses = (version, addresses),
+            match self.core.db().all::<(u64, String), Vec<_>>("SELECT node_id, address FROM nodes", []) {
+                Ok(rows) => {
+                    let addresses = rows.into_iter().map(|(id, address)| (id, Endpoint::Tcp(address)));
+                    self.addresses = (version, addresses.collect());
+                }
                 Err(error) => tracing::error!(%error, "reading the nodes' addresses"),
             }
         }

@@ -137,23 +137,22 @@ impl ManagerHost {
     /// Every committed chunk, and the nodes that should hold its fragments now.
     pub fn placed(&self) -> Vec<Placed> {
         let Some(core) = &self.core else { return Vec::new() };
-        let conn = core.db().conn();
-        let hosts: BTreeMap<u64, usize> = rows::disks(conn)
+        let db = core.db();
+        let hosts: BTreeMap<u64, usize> = rows::disks(db)
             .expect("the schema is fixed")
             .iter()
             .filter_map(|disk| Some((disk.disk_id, disk.host.strip_prefix('n')?.parse().ok()?)))
             .collect();
-        let classes = tessera_manager::db::cache::all_classes(conn).expect("the schema is fixed");
+        let classes = tessera_manager::db::cache::all_classes(db).expect("the schema is fixed");
         let classes: BTreeMap<u32, Rc<ClassInfo>> =
             classes.into_iter().map(|(id, class)| (id, Rc::new(class))).collect();
         let sql = "SELECT chunk_id, pg_id, class_id FROM chunks WHERE state = 2 ORDER BY 1";
-        let mut statement = conn.prepare_cached(sql).expect("the schema is fixed");
+        let mut statement = db.conn().prepare_cached(sql).expect("the schema is fixed");
         let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64, r.get(2)?));
         let chunks = statement.query_map([], row).expect("the schema is fixed");
         let mut groups: BTreeMap<u64, Vec<rows::Member>> = BTreeMap::new();
         let place = |(chunk_id, pg_id, class_id): (u64, u64, u32)| {
-            let members =
-                groups.entry(pg_id).or_insert_with(|| rows::members(conn, pg_id).expect("the schema is fixed"));
+            let members = groups.entry(pg_id).or_insert_with(|| rows::members(db, pg_id).expect("the schema is fixed"));
             let at = |m: &rows::Member| (m.position, hosts.get(&m.serving_disk(chunk_id)).copied());
             Placed { chunk_id, class: classes[&class_id].clone(), fragments: members.iter().map(at).collect() }
         };
@@ -163,15 +162,15 @@ impl ManagerHost {
     /// The manager's view of a chunk's fragments, for messages.
     pub fn describe_chunk(&self, chunk_id: u64) -> String {
         let Some(core) = &self.core else { return String::new() };
-        let conn = core.db().conn();
+        let db = core.db();
         let sql = "SELECT fragment || iif(incoming, ' (incoming)', '') || ' for cause ' || cause FROM missing_fragments
                    WHERE chunk_id = ?1";
-        let mut statement = conn.prepare_cached(sql).expect("the schema is fixed");
+        let mut statement = db.conn().prepare_cached(sql).expect("the schema is fixed");
         let missing = statement.query_map([chunk_id as i64], |r| r.get::<_, String>(0)).expect("the schema is fixed");
         let missing: Vec<String> = missing.map(|row| row.expect("the schema is fixed")).collect();
         let sql = "SELECT pg_id FROM chunks WHERE chunk_id = ?1";
-        let pg: i64 = conn.query_row(sql, [chunk_id as i64], |r| r.get(0)).expect("the chunk is committed");
-        let members = rows::members(conn, pg as u64).expect("the schema is fixed");
+        let pg: i64 = db.conn().query_row(sql, [chunk_id as i64], |r| r.get(0)).expect("the chunk is committed");
+        let members = rows::members(db, pg as u64).expect("the schema is fixed");
         format!("chunk {chunk_id} lacks {missing:?} in group {pg} of {members:?}")
     }
 

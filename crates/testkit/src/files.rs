@@ -36,7 +36,7 @@ impl Cluster {
                 disk.held.entry((answer.chunk_id, m.position)).or_default();
             }
         }
-        let pg = rows::pg_info(self.db().conn(), answer.pg_id).expect("the schema is ours");
+        let pg = rows::pg_info(self.db(), answer.pg_id).expect("the schema is ours");
         pg.expect("a known group").epoch
     }
 

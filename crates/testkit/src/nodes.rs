@@ -150,7 +150,7 @@ impl Cluster {
             return Err(error.clone());
         }
         // A node learns epochs from its heartbeats; this one knows them at once.
-        let pg = rows::pg_info(self.db().conn(), item.pg_id).expect("the schema is ours").expect("a known group");
+        let pg = rows::pg_info(self.db(), item.pg_id).expect("the schema is ours").expect("a known group");
         if item.epoch < pg.epoch {
             let mut error = Error::new(Code::StaleEpoch, format!("epoch {} is {} now", item.epoch, pg.epoch));
             error.current = pg.epoch;

@@ -58,11 +58,11 @@ impl Cluster {
             |text: Option<String>| text.unwrap_or_default().split(',').filter_map(|n| n.parse().ok()).collect();
         let chunk = |r: &rusqlite::Row<'_>| {
             Ok(Chunk {
-                chunk_id: rows::unsigned(r, 0)?,
+                chunk_id: r.get::<_, i64>(0)? as u64,
                 hash: r.get::<_, Vec<u8>>(1)?.into(),
-                len_bytes: rows::unsigned(r, 2)?,
+                len_bytes: r.get::<_, i64>(2)? as u64,
                 class_id: r.get(3)?,
-                pg_id: rows::unsigned(r, 4)?,
+                pg_id: r.get::<_, i64>(4)? as u64,
                 committed: r.get(5)?,
                 missing: missing(r.get(6)?),
             })
@@ -72,23 +72,21 @@ impl Cluster {
 
     /// The classes, by id.
     pub fn classes(&self) -> BTreeMap<u32, ClassInfo> {
-        all_classes(self.db().conn()).expect("the schema is ours")
+        all_classes(self.db()).expect("the schema is ours")
     }
 
     /// Members of all groups.
     pub fn members(&self) -> Vec<Member> {
-        rows::all_members(self.db().conn(), 0).expect("the schema is ours")
+        self.groups().into_values().flatten().collect()
     }
 
     /// Members of a group, by position.
     pub fn members_of(&self, pg_id: u64) -> Vec<Member> {
-        rows::members(self.db().conn(), pg_id).expect("the schema is ours")
+        rows::members(self.db(), pg_id).expect("the schema is ours")
     }
 
     fn groups(&self) -> BTreeMap<u64, Vec<Member>> {
-        let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-        self.members().into_iter().for_each(|m| groups.entry(m.pg_id).or_default().push(m));
-        groups
+        rows::groups(self.db(), 0).expect("the schema is ours")
     }
 
     /// A fragment of a chunk on the disk that takes its puts, to inspect or damage.
@@ -162,7 +160,7 @@ impl Cluster {
             }
         }
         self.reachable = now;
-        let disks = rows::disks(self.db().conn()).expect("the schema is ours");
+        let disks = rows::disks(self.db()).expect("the schema is ours");
         let host: BTreeMap<u64, &str> = disks.iter().map(|d| (d.disk_id, d.host.as_str())).collect();
         for (pg, members) in groups {
             let mut hosts: Vec<(&str, u32)> = Vec::new();

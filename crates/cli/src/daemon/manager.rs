@@ -76,9 +76,10 @@ fn refused(error: ServeError) -> Failure {
 
 fn of_database(error: &DbError) -> Exit {
     match error {
-        DbError::FromTheFuture { .. } | DbError::NotOurs { .. } | DbError::Locked { .. } | DbError::Foreign { .. } => {
-            Exit::Refused
-        }
+        DbError::LaterSchema { .. }
+        | DbError::NotManagerDb { .. }
+        | DbError::Locked { .. }
+        | DbError::Foreign { .. } => Exit::Refused,
         DbError::NoDirectory { .. } => Exit::Conflict,
         DbError::Absent { .. } => Exit::NotFound,
         DbError::Exists { .. } => Exit::Conflict,

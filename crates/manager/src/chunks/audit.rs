@@ -21,17 +21,13 @@ pub fn recount(db: &Db) -> rusqlite::Result<Vec<String>> {
 fn refs(db: &Db) -> rusqlite::Result<Vec<String>> {
     let mut counted: BTreeMap<u64, i64> = BTreeMap::new();
     for table in ["pages", "staged_pages", "dropped_pages"] {
-        let mut rows = db.conn().prepare(&format!("SELECT extents FROM {table}"))?;
-        let mut rows = rows.query([])?;
-        while let Some(row) = rows.next()? {
-            pages::for_each_chunk(row.get_ref(0)?.as_blob()?, |chunk| *counted.entry(chunk).or_default() += 1);
+        for extents in db.all::<Vec<u8>, Vec<_>>(&format!("SELECT extents FROM {table}"), [])? {
+            pages::for_each_chunk(&extents, |chunk| *counted.entry(chunk).or_default() += 1);
         }
     }
     let mut wrong = Vec::new();
-    let mut rows = db.conn().prepare("SELECT chunk_id, refs, state FROM chunks")?;
-    let mut rows = rows.query([])?;
-    while let Some(row) = rows.next()? {
-        let (chunk, refs, state) = (row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?);
+    let rows: Vec<(u64, i64, i64)> = db.all("SELECT chunk_id, refs, state FROM chunks", [])?;
+    for (chunk, refs, state) in rows {
         let expected = counted.remove(&chunk).unwrap_or(0);
         if refs != expected {
             wrong.push(format!("chunk {chunk}: refs {refs}, counted {expected}"));
@@ -46,14 +42,11 @@ fn refs(db: &Db) -> rusqlite::Result<Vec<String>> {
 
 fn totals(db: &Db) -> rusqlite::Result<Vec<String>> {
     let meta = db.meta()?;
-    let one = |sql: &str| db.conn().query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| n as u64);
-    let (mut stored, classes) = (0, all_classes(db.conn())?);
-    let mut rows = db.conn().prepare("SELECT len_bytes, class_id FROM chunks WHERE state = 2")?;
-    let mut rows = rows.query([])?;
-    while let Some(row) = rows.next()? {
-        let (len_bytes, class_id): (i64, u32) = (row.get(0)?, row.get(1)?);
-        stored += classes.get(&class_id).map_or(0, |class| class.stored_bytes(len_bytes as u64));
-    }
+    let one = |sql: &str| db.one::<u64>(sql, []);
+    let classes = all_classes(db)?;
+    let rows: Vec<(u64, u32)> = db.all("SELECT len_bytes, class_id FROM chunks WHERE state = 2", [])?;
+    let stored = |(len, class): (u64, u32)| classes.get(&class).map_or(0, |class| class.stored_bytes(len));
+    let stored = rows.into_iter().map(stored).sum();
     let pairs = [
         ("files", meta.files, one("SELECT count(*) FROM inodes WHERE kind = 1 AND nlink > 0")?),
         ("directories", meta.directories, one("SELECT count(*) FROM inodes WHERE kind = 2")?),
@@ -84,21 +77,19 @@ fn totals(db: &Db) -> rusqlite::Result<Vec<String>> {
 /// Every page belongs to a kept version, and the pages of a version do not overlap.
 fn pages_of_versions(db: &Db) -> rusqlite::Result<Vec<String>> {
     let mut wrong = Vec::new();
-    let unneeded: i64 = db.conn().query_row(
+    let unneeded: u64 = db.one(
         "SELECT count(*) FROM pages p WHERE NOT EXISTS (SELECT 1 FROM versions v WHERE v.ino = p.ino AND v.number >= p.born
          AND (p.died IS NULL OR v.number < p.died))",
         [],
-        |row| row.get(0),
     )?;
     if unneeded > 0 {
         wrong.push(format!("{unneeded} pages belong to no kept version"));
     }
-    let overlapping: i64 = db.conn().query_row(
+    let overlapping: u64 = db.one(
         "SELECT count(*) FROM pages a JOIN pages b ON a.ino = b.ino AND a.start < b.start AND a.end > b.start
          JOIN versions v ON v.ino = a.ino AND v.number >= max(a.born, b.born)
          AND (a.died IS NULL OR v.number < a.died) AND (b.died IS NULL OR v.number < b.died)",
         [],
-        |row| row.get(0),
     )?;
     if overlapping > 0 {
         wrong.push(format!("{overlapping} pairs of pages overlap"));
@@ -108,13 +99,13 @@ fn pages_of_versions(db: &Db) -> rusqlite::Result<Vec<String>> {
 
 /// Every missing fragment belongs to a chunk, in that chunk's group.
 fn missing(db: &Db) -> rusqlite::Result<Vec<String>> {
-    let mut query = db.conn().prepare(
+    let lost: Vec<(u64, u32)> = db.all(
         "SELECT f.chunk_id, f.fragment FROM missing_fragments f LEFT JOIN chunks c ON c.chunk_id = f.chunk_id
          WHERE c.chunk_id IS NULL OR c.pg_id != f.pg_id",
+        [],
     )?;
-    let lost = query.query_map([], |row| {
-        let (chunk, fragment) = (row.get::<_, i64>(0)?, row.get::<_, u32>(1)?);
-        Ok(format!("missing fragment {fragment} of chunk {chunk}: the chunk is gone or in another group"))
-    })?;
-    lost.collect()
+    let say = |(chunk, fragment)| {
+        format!("missing fragment {fragment} of chunk {chunk}: the chunk is gone or in another group")
+    };
+    Ok(lost.into_iter().map(say).collect())
 }

@@ -9,13 +9,13 @@ use crate::chunks::table::{self, COMMITTED, NewChunk, PENDING, SCOPE_NONE};
 use crate::ctx::Ctx;
 use crate::db::cache::Pg;
 use crate::db::sessions::Session;
+use crate::db::sql::{args, row};
 use crate::error::{Result, invalid};
 use crate::map::delta;
 use crate::placement::affinity::{Affinity, HostChoice};
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec, HostWish};
 use crate::soft::Effect;
-use rusqlite::params;
 use std::cell::Cell;
 use std::collections::HashMap;
 use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy};
@@ -42,7 +42,7 @@ pub(crate) struct DedupQuery<'a> {
     /// Whether any fragment of any chunk is missing. Usually none is, which saves lookups.
     any_missing: bool,
     /// Bytes of new chunks that this query may still place; `None` until computed.
-    room_bytes: Cell<Option<u64>>,
+    space_bytes: Cell<Option<u64>>,
 }
 
 pub(crate) fn answer(
@@ -69,9 +69,7 @@ pub(crate) fn answer(
         answers.push(answer);
     }
     assert_eq!(answers.len(), chunks.len(), "each chunk of the query has one answer");
-    pgs.sort_unstable();
-    pgs.dedup();
-    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, known_map_version, &pgs)?;
+    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, known_map_version, pgs)?;
     Ok(AllocateChunksReply { answers, class: Some(class.as_ref().clone()), map: Some(map) })
 }
 
@@ -100,12 +98,16 @@ pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Result<()> {
     Ok(())
 }
 
-/// A row that may answer the query.
-struct Candidate {
-    chunk_id: u64,
-    pg_id: u64,
-    state: i64,
-    refs: i64,
+row! {
+    /// A row that may answer the query.
+    struct Candidate {
+        chunk_id: u64,
+        pg_id: u64,
+        state: i64,
+        refs: i64,
+        len_bytes: u64,
+        scope: i64,
+    }
 }
 
 impl<'a> DedupQuery<'a> {
@@ -125,7 +127,7 @@ impl<'a> DedupQuery<'a> {
             degraded: policy.degraded_writes,
             anchors: Affinity::of(policy, session, &*ctx.caches.node_map(ctx.db)?),
             any_missing: missing::any(ctx.db)?,
-            room_bytes: Cell::new(None),
+            space_bytes: Cell::new(None),
         })
     }
 
@@ -145,7 +147,7 @@ impl<'a> DedupQuery<'a> {
         }
         let Some(host) = near else { return self.allocate(ctx, chunk) };
         let pg_id = ctx.record(|ctx| {
-            self.check_room(ctx, chunk.len_bytes)?;
+            self.check_space(ctx, chunk.len_bytes)?;
             Ok(select::select_group_near(ctx, &self.wanted(chunk), HostWish { host, writer: &self.session.host })?
                 .unwrap_or(0))
         })?;
@@ -188,8 +190,7 @@ impl<'a> DedupQuery<'a> {
         }
         if let Some((candidate, pg, missing)) = incomplete {
             // A disk that has filled up since then does not take the missing fragments.
-            let room = |ctx: &mut Ctx<'_>| Ok(select::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
-            if ctx.record(room)? != 0 {
+            if ctx.record(|ctx| Ok(select::pg_has_space(ctx, self.class, chunk.len_bytes, &pg).into()))? != 0 {
                 touch(ctx, &candidate)?;
                 return Ok(Some(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing)));
             }
@@ -206,22 +207,12 @@ impl<'a> DedupQuery<'a> {
     }
 
     fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Result<Vec<Candidate>> {
-        let mut rows = ctx.db.stmt(
+        let mut found: Vec<Candidate> = ctx.db.all(
             "SELECT chunk_id, pg_id, state, refs, len_bytes, scope FROM chunks
              WHERE domain = ?1 AND class_id = ?2 AND hash = ?3 ORDER BY chunk_id",
+            args![self.session.domain, self.class.class_id, chunk.hash],
         )?;
-        let mut rows = rows.query(params![self.session.domain, self.class.class_id, &chunk.hash[..]])?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            if row.get::<_, i64>(4)? as u64 == chunk.len_bytes && row.get::<_, i64>(5)? == self.scope {
-                found.push(Candidate {
-                    chunk_id: row.get::<_, i64>(0)? as u64,
-                    pg_id: row.get::<_, i64>(1)? as u64,
-                    state: row.get(2)?,
-                    refs: row.get(3)?,
-                });
-            }
-        }
+        found.retain(|candidate| (candidate.len_bytes, candidate.scope) == (chunk.len_bytes, self.scope));
         Ok(found)
     }
 
@@ -229,40 +220,40 @@ impl<'a> DedupQuery<'a> {
     fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Result<Vec<u32>> {
         match candidate.state {
             COMMITTED if !self.any_missing => Ok(Vec::new()),
-            COMMITTED => Ok(missing::of_chunk(ctx.db.conn(), candidate.chunk_id)?),
+            COMMITTED => Ok(missing::of_chunk(ctx.db, candidate.chunk_id)?),
             _ => Ok((0..self.class.fragments()).collect()),
         }
     }
 
     /// Checks that a new chunk fits into its session's reservation or into unreserved space. Chunks in the request that opens
     /// the session pass unchecked: they are few, and a check of all disks would cost more than the space they take.
-    fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
+    fn check_space(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
         let sessions = &ctx.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
         let others_bytes = sessions.reserved_bytes().saturating_sub(own_bytes);
         if others_bytes == 0 || !sessions.is_writer(self.session.session_id) {
             return Ok(());
         }
-        let room = || {
+        let space = || {
             let Ok(scheme) = self.class.spec.parse() else {
                 return invalid(format!("class {} is of a kind that this release does not know", self.class.spec));
             };
-            groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, others_bytes)
+            groups::space((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, others_bytes)
         };
-        let left = match self.room_bytes.get() {
+        let left = match self.space_bytes.get() {
             Some(left) => left,
-            None => room()?.unreserved_bytes().max(own_bytes),
+            None => space()?.unreserved_bytes().max(own_bytes),
         };
         if left < len_bytes {
-            return Err(room()?.refusal(&self.class.spec, len_bytes).into());
+            return Err(space()?.refusal(&self.class.spec, len_bytes).into());
         }
-        self.room_bytes.set(Some(left - len_bytes));
+        self.space_bytes.set(Some(left - len_bytes));
         Ok(())
     }
 
     fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
         let pg_id = ctx.record(|ctx| {
-            self.check_room(ctx, chunk.len_bytes)?;
+            self.check_space(ctx, chunk.len_bytes)?;
             select::select_group(ctx, &self.wanted(chunk))
         })?;
         self.allocate_in(ctx, chunk, pg_id)

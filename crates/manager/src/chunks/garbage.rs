@@ -11,13 +11,12 @@ use crate::chunks::refs::forget_chunk;
 use crate::chunks::table::{self, COMMITTED};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
-use crate::db::rows::{self, Member, unsigned};
+use crate::db::cache::Pg;
+use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
 use crate::internal::{CollectGarbage, DeletesDone};
 use crate::soft::DeleteCursor;
-use rusqlite::params;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
 use tessera_wire::Health;
 use tessera_wire::meta::FragmentRef;
@@ -36,59 +35,42 @@ pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
         true => view.now_ns,
         false => view.soft.sessions.oldest_start(view.now_ns),
     };
-    let any =
-        view.db.stmt("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1")?.exists([before_ns])?;
+    let any = view.db.any("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1", args![before_ns])?;
     Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND }))
 }
 
-struct GarbageChunk {
-    chunk_id: u64,
-    pg_id: u64,
-    class_id: u32,
-    len_bytes: u64,
-    state: i64,
+row! {
+    struct GarbageChunk {
+        chunk_id: u64,
+        pg_id: u64,
+        class_id: u32,
+        len_bytes: u64,
+        state: i64,
+    }
 }
 
 /// Removes collectable chunks.
 pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
     // Checks the sessions that have rows again, because soft state may have missed one (P4).
-    let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
+    let oldest: Option<i64> = ctx.db.one("SELECT min(started_ns) FROM sessions", [])?;
     let oldest = oldest.filter(|_| !failpoint::is_active("manager.no_grace"));
     let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
-    let dead: Vec<GarbageChunk> = ctx
-        .db
-        .stmt(
-            "SELECT chunk_id, pg_id, class_id, len_bytes, state FROM chunks WHERE refs = 0 AND zero_since_ns < ?1
-             ORDER BY zero_since_ns, chunk_id LIMIT ?2",
-        )?
-        .query_map(params![before_ns, command.limit.min(CHUNKS_PER_COMMAND)], |row| {
-            Ok(GarbageChunk {
-                chunk_id: unsigned(row, 0)?,
-                pg_id: unsigned(row, 1)?,
-                class_id: row.get(2)?,
-                len_bytes: unsigned(row, 3)?,
-                state: row.get(4)?,
-            })
-        })?
-        .collect::<Result<_, _>>()?;
+    let dead: Vec<GarbageChunk> = ctx.db.all(
+        &GarbageChunk::select(
+            "FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 ORDER BY zero_since_ns, chunk_id LIMIT ?2",
+        ),
+        args![before_ns, command.limit.min(CHUNKS_PER_COMMAND)],
+    )?;
     let kept = disks_with_orders(ctx)?;
-    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    for chunk in &dead {
-        let members = match groups.entry(chunk.pg_id) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(rows::members(ctx.db.conn(), chunk.pg_id)?),
-        };
-        remove(ctx, chunk, members, &kept)?;
-    }
-    Ok(())
+    dead.iter().try_for_each(|chunk| remove(ctx, chunk, &*ctx.caches.pg(ctx.db, chunk.pg_id)?, &kept))
 }
 
-fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, members: &[Member], kept: &BTreeSet<u64>) -> Result<()> {
+fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, kept: &BTreeSet<u64>) -> Result<()> {
     assert!(!kept.contains(&0), "0 is no disk");
-    for m in members {
-        for disk in [m.disk_id, m.incoming] {
+    for (position, member) in (0..).zip(&pg.members) {
+        for disk in [member.wire.disk_id, member.wire.incoming_disk_id] {
             if kept.contains(&disk) {
-                insert_order(ctx, disk, chunk.chunk_id, m.position)?;
+                insert_order(ctx, disk, chunk.chunk_id, position)?;
             }
         }
     }
@@ -108,9 +90,8 @@ fn disks_with_orders(ctx: &Ctx<'_>) -> Result<BTreeSet<u64>> {
 }
 
 fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
-    ctx.db
-        .stmt("INSERT OR IGNORE INTO deletes (disk_id, chunk_id, fragment, log_seq) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![disk as i64, chunk as i64, fragment, ctx.log_seq as i64])?;
+    let sql = "INSERT OR IGNORE INTO deletes (disk_id, chunk_id, fragment, log_seq) VALUES (?1, ?2, ?3, ?4)";
+    ctx.db.run(sql, args![disk, chunk, fragment, ctx.log_seq])?;
     Ok(())
 }
 
@@ -130,7 +111,7 @@ pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Resu
 /// # Errors
 /// The database fails.
 pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> Result<()> {
-    ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
+    ctx.db.run("DELETE FROM deletes WHERE disk_id = ?1", args![disk_id])?;
     Ok(())
 }
 
@@ -139,9 +120,9 @@ pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
-    let mut forget = ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3")?;
     for done in &command.fragments {
-        forget.execute(params![done.disk_id as i64, done.chunk_id as i64, done.fragment])?;
+        let sql = "DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3";
+        ctx.db.run(sql, args![done.disk_id, done.chunk_id, done.fragment])?;
     }
     Ok(())
 }
@@ -151,9 +132,7 @@ pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn count(db: &Db) -> Result<(u64, u64)> {
-    Ok(db
-        .stmt("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''")?
-        .query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?)
+    Ok(db.one("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''", [])?)
 }
 
 /// Number of delete orders that nodes have not confirmed.
@@ -161,7 +140,7 @@ pub fn count(db: &Db) -> Result<(u64, u64)> {
 /// # Errors
 /// The database fails.
 pub fn orders_pending(db: &Db) -> Result<u64> {
-    Ok(db.stmt("SELECT count(*) FROM deletes")?.query_row([], |row| unsigned(row, 0))?)
+    Ok(db.one("SELECT count(*) FROM deletes", [])?)
 }
 
 /// Orders for the disks of a node, as many as one reply may carry.
@@ -172,37 +151,30 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
     let mut orders = Vec::new();
     let limit = view.config.deletes_per_heartbeat;
     for &disk_id in disks {
-        let room = limit.saturating_sub(orders.len());
+        let space = limit.saturating_sub(orders.len());
         let cursor = view.soft.cluster.deletes.entry(disk_id).or_default();
-        if room == 0 || cursor.again_ns > view.now_ns {
+        if space == 0 || cursor.again_ns > view.now_ns {
             continue;
         }
-        let found: Vec<FragmentRef> = view
-            .db
-            .stmt(
-                "SELECT chunk_id, fragment FROM deletes WHERE disk_id = ?1 AND (chunk_id, fragment) > (?2, ?3) AND log_seq <= ?4
-                 ORDER BY chunk_id, fragment LIMIT ?5",
-            )?
-            .query_map(
-                params![
-                    disk_id as i64,
-                    cursor.at.0 as i64,
-                    cursor.at.1,
-                    view.soft.replicated_seq.min(i64::MAX as u64) as i64,
-                    room as i64
-                ],
-                |row| Ok(FragmentRef { chunk_id: unsigned(row, 0)?, fragment: row.get(1)?, epoch: 0, disk_id }),
-            )?
-            .collect::<Result<_, _>>()?;
-        assert!(found.len() <= room, "{} orders, {room} fit the answer", found.len());
-        assert!(found.first().is_none_or(|f| (f.chunk_id, f.fragment) > cursor.at), "orders are handed out in order");
+        let found: Vec<(u64, u32)> = view.db.all(
+            "SELECT chunk_id, fragment FROM deletes WHERE disk_id = ?1 AND (chunk_id, fragment) > (?2, ?3) AND log_seq <= ?4
+             ORDER BY chunk_id, fragment LIMIT ?5",
+            args![disk_id, cursor.at.0, cursor.at.1, view.soft.replicated_seq.min(i64::MAX as u64), space],
+        )?;
+        assert!(found.len() <= space, "{} orders, {space} fit the answer", found.len());
+        assert!(found.first().is_none_or(|first| *first > cursor.at), "orders are handed out in order");
         *cursor = match found.last() {
-            Some(last) => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
+            Some(last) => DeleteCursor { at: *last, again_ns: 0 },
             // All orders were sent. Those still unconfirmed at `again_ns` are sent again.
             None if cursor.at != (0, 0) => DeleteCursor { at: (0, 0), again_ns: view.now_ns + REPEAT_AFTER_NS },
             None => *cursor,
         };
-        orders.extend(found);
+        orders.extend(found.into_iter().map(|(chunk_id, fragment)| FragmentRef {
+            chunk_id,
+            fragment,
+            epoch: 0,
+            disk_id,
+        }));
     }
     Ok(orders)
 }

@@ -5,8 +5,8 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::sql::args;
 use crate::error::Result;
-use rusqlite::{Connection, params};
 
 /// `missing_fragments.cause`: why a fragment is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +39,11 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     assert!(chunk_id < ctx.meta.next_chunk, "chunk {chunk_id} was never drawn");
-    ctx.db
-        .stmt(
-            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute(params![chunk_id as i64, fragment, incoming, pg_id as i64, cause as i64, ctx.now_ns])?;
+    ctx.db.run(
+        "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        args![chunk_id, fragment, incoming, pg_id, cause as i64, ctx.now_ns],
+    )?;
     Ok(())
 }
 
@@ -54,9 +53,8 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
 /// The database fails.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
-    ctx.db
-        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
-        .execute(params![chunk_id as i64, fragment, incoming])?;
+    let sql = "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3";
+    ctx.db.run(sql, args![chunk_id, fragment, incoming])?;
     Ok(())
 }
 
@@ -66,9 +64,8 @@ pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Res
 /// The database fails.
 pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
-    ctx.db
-        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4")?
-        .execute(params![chunk_id as i64, fragment, incoming, pg_id as i64])?;
+    let sql = "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4";
+    ctx.db.run(sql, args![chunk_id, fragment, incoming, pg_id])?;
     Ok(())
 }
 
@@ -77,7 +74,7 @@ pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
-    ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([chunk_id as i64])?;
+    ctx.db.run("DELETE FROM missing_fragments WHERE chunk_id = ?1", args![chunk_id])?;
     Ok(())
 }
 
@@ -87,9 +84,8 @@ pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
 /// The database fails.
 pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
-    ctx.db
-        .stmt("DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3")?
-        .execute(params![pg_id as i64, position, incoming])?;
+    let sql = "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3";
+    ctx.db.run(sql, args![pg_id, position, incoming])?;
     Ok(())
 }
 
@@ -100,20 +96,18 @@ pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32)
 /// # Errors
 /// The database fails.
 pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64) -> Result<()> {
-    ctx.db
-        .stmt(
-            "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
-             AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id
-                             AND i.fragment = ?2 AND i.incoming = 1)",
-        )?
-        .execute(params![pg_id as i64, position, cursor as i64])?;
-    ctx.db
-        .stmt(
-            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-             SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
-             WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
-        )?
-        .execute(params![pg_id as i64, position])?;
+    ctx.db.run(
+        "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
+         AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id
+                         AND i.fragment = ?2 AND i.incoming = 1)",
+        args![pg_id, position, cursor],
+    )?;
+    ctx.db.run(
+        "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+         SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
+         WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
+        args![pg_id, position],
+    )?;
     delete_of_member(ctx, pg_id, position, 1)
 }
 
@@ -122,25 +116,24 @@ pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64
 /// # Errors
 /// The database fails.
 pub fn any(db: &Db) -> rusqlite::Result<bool> {
-    db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])
+    db.any("SELECT 1 FROM missing_fragments LIMIT 1", [])
 }
 
 /// Fragments of a chunk that are missing for readers, in order.
 ///
 /// # Errors
 /// The database fails.
-pub fn of_chunk(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
-    of_chunk_before(conn, chunk_id, i64::MAX)
+pub fn of_chunk(db: &Db, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
+    of_chunk_before(db, chunk_id, i64::MAX)
 }
 
 /// As [`of_chunk`], but only fragments that went missing before `before_ns`.
 ///
 /// # Errors
 /// The database fails.
-pub fn of_chunk_before(conn: &Connection, chunk_id: u64, before_ns: i64) -> rusqlite::Result<Vec<u32>> {
-    conn.prepare_cached(
+pub fn of_chunk_before(db: &Db, chunk_id: u64, before_ns: i64) -> rusqlite::Result<Vec<u32>> {
+    db.all(
         "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment",
-    )?
-    .query_map([chunk_id as i64, before_ns], |row| row.get(0))?
-    .collect()
+        args![chunk_id, before_ns],
+    )
 }

@@ -8,6 +8,7 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::uncount;
 use crate::db::pages::{self, FileExtent};
+use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::SweepPages;
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ impl RefChanges {
             return Ok(());
         }
         if self.extents_taken > TAKE_OFF_EXTENTS {
-            ctx.db.stmt("INSERT INTO dropped_pages (extents) VALUES (?1)")?.execute([extents])?;
+            ctx.db.run("INSERT INTO dropped_pages (extents) VALUES (?1)", args![extents])?;
             return Ok(());
         }
         pages::for_each_chunk(extents, |chunk| {
@@ -94,9 +95,8 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> 
 /// # Errors
 /// The database fails.
 pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
-    db.stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born")?
-        .execute([ino as i64])?;
-    Ok(())
+    let sql = "INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born";
+    db.run(sql, args![ino]).map(|_| ())
 }
 
 /// Queues a session's staged pages for sweeps, which subtract their references.
@@ -104,11 +104,9 @@ pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
 /// # Errors
 /// The database fails.
 pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
-    db.stmt(
-        "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start",
-    )?
-    .execute([session_id as i64])?;
-    Ok(())
+    let sql =
+        "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start";
+    db.run(sql, args![session_id]).map(|_| ())
 }
 
 /// Applies [`SweepPages`]: subtracts the references of queued pages.
@@ -117,14 +115,11 @@ pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
 /// The database fails, or a count is damaged.
 pub fn sweep(ctx: &mut Ctx, command: &SweepPages) -> Result<()> {
     let mut changes = RefChanges::default();
-    let rows = ctx
-        .db
-        .stmt("SELECT id, extents FROM dropped_pages ORDER BY id LIMIT ?1")?
-        .query_map([command.limit], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?
-        .collect::<Result<Vec<_>, _>>()?;
-    for (id, extents) in &rows {
-        ctx.db.stmt("DELETE FROM dropped_pages WHERE id = ?1")?.execute([id])?;
-        pages::for_each_chunk(extents, |chunk| changes.sums.entry(chunk).or_default().0 -= 1);
+    let sql = "SELECT id, extents FROM dropped_pages ORDER BY id LIMIT ?1";
+    let rows: Vec<(u64, Vec<u8>)> = ctx.db.all(sql, args![command.limit])?;
+    for (id, extents) in rows {
+        ctx.db.run("DELETE FROM dropped_pages WHERE id = ?1", args![id])?;
+        pages::for_each_chunk(&extents, |chunk| changes.sums.entry(chunk).or_default().0 -= 1);
     }
     changes.apply(ctx)
 }

@@ -3,10 +3,10 @@
 //! A chunk is *pending* from the time its id is drawn until a commit names it, then *committed* until it is removed.
 
 use crate::ctx::Ctx;
+use crate::db::Db;
 use crate::db::meta::draw;
-use crate::db::rows::unsigned;
+use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
-use rusqlite::{OptionalExtension, params};
 use tessera_policy::MAX_CHUNK_BYTES;
 use tessera_wire::meta::ChunkName;
 
@@ -46,21 +46,11 @@ pub fn insert_preallocated(ctx: &mut Ctx<'_>, new: NewChunk) -> Result<u64> {
 fn insert_row(ctx: &mut Ctx<'_>, new: NewChunk, hash: &[u8], len_bytes: u64, scope: i64) -> Result<u64> {
     assert!(new.pg_id != 0 && new.class_id != 0, "a chunk needs a group and a class: {new:?}");
     let chunk_id = draw(&mut ctx.meta.next_chunk);
-    ctx.db
-        .stmt(
-            "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
-        )?
-        .execute(params![
-            chunk_id as i64,
-            new.domain,
-            new.class_id,
-            hash,
-            len_bytes as i64,
-            new.pg_id as i64,
-            ctx.now_ns,
-            scope
-        ])?;
+    ctx.db.run(
+        "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
+        args![chunk_id, new.domain, new.class_id, hash, len_bytes, new.pg_id, ctx.now_ns, scope],
+    )?;
     *ctx.pg_bytes.entry(new.pg_id).or_default() += len_bytes;
     Ok(chunk_id)
 }
@@ -71,12 +61,10 @@ fn insert_row(ctx: &mut Ctx<'_>, new: NewChunk, hash: &[u8], len_bytes: u64, sco
 /// The database fails.
 pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &ChunkName, scope: i64) -> Result<()> {
     check_name(name);
-    let changed = ctx
-        .db
-        .stmt(
-            "UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1 AND state = 1 AND hash = x''",
-        )?
-        .execute(params![chunk_id as i64, &name.hash[..], name.len_bytes as i64, scope])?;
+    let changed = ctx.db.run(
+        "UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1 AND state = 1 AND hash = x''",
+        args![chunk_id, name.hash, name.len_bytes, scope],
+    )?;
     assert_eq!(changed, 1, "chunk {chunk_id}: the caller has seen that it is preallocated");
     *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes;
     Ok(())
@@ -93,7 +81,7 @@ fn check_name(name: &ChunkName) {
 /// # Errors
 /// The database fails.
 pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
-    ctx.db.stmt("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1")?.execute([chunk_id as i64, ctx.now_ns])?;
+    ctx.db.run("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1", args![chunk_id, ctx.now_ns])?;
     Ok(())
 }
 
@@ -112,7 +100,7 @@ pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> 
              WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND state = 1"
         }
     };
-    match ctx.db.stmt(sql)?.execute([chunk_id as i64, change, ctx.now_ns])? {
+    match ctx.db.run(sql, args![chunk_id, change, ctx.now_ns])? {
         1 => Ok(()),
         _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), format!("{change} references more cannot be")).into()),
     }
@@ -123,7 +111,7 @@ pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> 
 /// # Errors
 /// The database fails, or the chunk has references or no row.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
-    let deleted = ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0")?.execute([chunk_id as i64])?;
+    let deleted = ctx.db.run("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0", args![chunk_id])?;
     assert!(deleted <= 1, "chunk {chunk_id}: ids are unique");
     match deleted {
         1 => Ok(()),
@@ -135,7 +123,6 @@ pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
 ///
 /// # Errors
 /// The database fails.
-pub fn group_of(ctx: &Ctx<'_>, chunk_id: u64) -> Result<Option<u64>> {
-    let mut select = ctx.db.stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?;
-    Ok(select.query_row([chunk_id as i64], |row| unsigned(row, 0)).optional()?)
+pub fn group_of(db: &Db, chunk_id: u64) -> rusqlite::Result<Option<u64>> {
+    db.first("SELECT pg_id FROM chunks WHERE chunk_id = ?1", args![chunk_id])
 }

@@ -75,7 +75,7 @@ impl ManagerCore {
     }
 
     pub(super) fn tend_garbage(&mut self) {
-        let dropped = self.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1").and_then(|mut rows| rows.exists([]));
+        let dropped = self.db.any("SELECT 1 FROM dropped_pages LIMIT 1", []);
         if dropped.unwrap_or(false) {
             self.propose(SweepPages { limit: self.config.sweep_pages }.propose());
         }

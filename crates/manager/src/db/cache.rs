@@ -6,8 +6,8 @@
 
 use crate::db::Db;
 use crate::db::node_map::NodeMapCache;
+use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row, refuse};
-use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -94,11 +94,7 @@ impl Caches {
         if let Some(class) = self.classes.borrow().get(&class_id) {
             return Ok(class.clone());
         }
-        let class = db
-            .stmt(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE class_id = ?1"))?
-            .query_row([class_id], read_class)
-            .optional()?;
-        match class {
+        match classes(db, "WHERE class_id = ?1", args![class_id])?.pop() {
             Some(class) => {
                 let class = Arc::new(class);
                 self.specs.borrow_mut().insert(class.spec.clone(), class_id);
@@ -114,7 +110,7 @@ impl Caches {
         if let Some(&id) = self.specs.borrow().get(spec) {
             return self.class(db, id).map(Some);
         }
-        let id = db.stmt("SELECT class_id FROM classes WHERE spec = ?1")?.query_row([spec], |r| r.get(0)).optional()?;
+        let id: Option<u32> = db.first("SELECT class_id FROM classes WHERE spec = ?1", args![spec])?;
         id.map(|id| self.class(db, id)).transpose()
     }
 
@@ -150,69 +146,62 @@ impl Caches {
     }
 }
 
-/// The columns that [`read_class`] reads.
-pub const CLASS_COLUMNS: &str = "class_id, spec, k, m, code, matrix, word_bits, alignment_bytes";
-
 /// All classes, for callers without a cache.
-pub fn all_classes(conn: &Connection) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
-    conn.prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes"))?
-        .query_map([], |row| read_class(row).map(|class| (class.class_id, class)))?
-        .collect()
+pub fn all_classes(db: &Db) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
+    Ok(classes(db, "", [])?.into_iter().map(|class| (class.class_id, class)).collect())
 }
 
-/// Reads [`CLASS_COLUMNS`] of a row of `classes`.
-pub fn read_class(row: &rusqlite::Row) -> rusqlite::Result<ClassInfo> {
-    let class = ClassInfo {
-        class_id: row.get(0)?,
-        spec: row.get(1)?,
-        k: row.get(2)?,
-        m: row.get(3)?,
-        code: row.get(4)?,
-        matrix: row.get(5)?,
-        ..ClassInfo::default()
+/// The classes that the clause `which` selects.
+pub(crate) fn classes(db: &Db, which: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<ClassInfo>> {
+    let rows: Vec<ClassRow> = db.all(&ClassRow::select(&format!("FROM classes {which}")), args)?;
+    let class = |row: ClassRow| {
+        let ClassRow { class_id, spec, k, m, code, matrix, word_bits, alignment_bytes } = row;
+        let class = ClassInfo { class_id, spec, k, m, code, matrix, ..ClassInfo::default() };
+        match class.code == XOR {
+            true => ClassInfo { word_bits, alignment_bytes, packet_bytes: alignment_bytes / word_bits.max(1), ..class },
+            false => class,
+        }
     };
-    if class.code != XOR {
-        return Ok(class);
+    Ok(rows.into_iter().map(class).collect())
+}
+
+row! {
+    struct ClassRow {
+        class_id: u32,
+        spec: String,
+        k: u32,
+        m: u32,
+        code: String,
+        matrix: String,
+        word_bits: u32,
+        alignment_bytes: u32,
     }
-    let (word_bits, alignment_bytes): (u32, u32) = (row.get(6)?, row.get(7)?);
-    Ok(ClassInfo { word_bits, alignment_bytes, packet_bytes: alignment_bytes / word_bits.max(1), ..class })
 }
 
 fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
-    let head = db
-        .stmt("SELECT epoch, open, width FROM pgs WHERE pg_id = ?1")?
-        .query_row([pg_id as i64], |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, bool>(1)?, r.get::<_, u32>(2)?)))
-        .optional()?;
+    let head: Option<(u64, bool, u32)> =
+        db.first("SELECT epoch, open, width FROM pgs WHERE pg_id = ?1", args![pg_id])?;
     let Some((epoch, open, width)) = head else { return Ok(None) };
-    let mut members = db.stmt(
-        "SELECT m.disk_id, m.incoming_disk_id, m.put_to_incoming, m.since_epoch, m.fill_cursor,
-                d.health, dn.health, i.health, inn.health
-         FROM pg_members m
-         LEFT JOIN disks d ON d.disk_id = m.disk_id LEFT JOIN nodes dn ON dn.node_id = d.node_id
-         LEFT JOIN disks i ON i.disk_id = m.incoming_disk_id LEFT JOIN nodes inn ON inn.node_id = i.node_id
-         WHERE m.pg_id = ?1 ORDER BY m.position",
+    let rows: Vec<MemberRow> = db.all(
+        &MemberRow::select(
+            "FROM pg_members m
+             LEFT JOIN disks d ON d.disk_id = m.disk_id LEFT JOIN nodes dn ON dn.node_id = d.node_id
+             LEFT JOIN disks i ON i.disk_id = m.incoming_disk_id LEFT JOIN nodes inn ON inn.node_id = i.node_id
+             WHERE m.pg_id = ?1 ORDER BY m.position",
+        ),
+        args![pg_id],
     )?;
-    let members = members
-        .query_map([pg_id as i64], |r| {
-            let health = |disk: usize| -> rusqlite::Result<[i32; 2]> {
-                Ok([r.get::<_, Option<i32>>(disk)?.unwrap_or(0), r.get::<_, Option<i32>>(disk + 1)?.unwrap_or(0)])
-            };
-            let (disk, incoming) = (health(5)?, health(7)?);
-            let wire = PgMember {
-                disk_id: r.get::<_, i64>(0)? as u64,
-                incoming_disk_id: r.get::<_, i64>(1)? as u64,
-                put_to_incoming: r.get(2)?,
-                since_epoch: r.get::<_, i64>(3)? as u64,
-            };
-            let takes_puts = if wire.put_to_incoming { incoming } else { disk };
-            Ok(Member {
-                fill_cursor: r.get::<_, i64>(4)? as u64,
-                in_place: disk.iter().all(|&h| h != Health::Out as i32 && h != 0),
-                puttable: takes_puts.iter().all(|&h| h == Health::Up as i32 || h == Health::Draining as i32),
-                wire,
-            })
-        })?
-        .collect::<Result<Vec<_>, _>>()?;
+    let member = |row: MemberRow| {
+        let MemberRow { disk_id, incoming_disk_id, put_to_incoming, since_epoch, fill_cursor, .. } = row;
+        let takes_puts = if put_to_incoming { [row.incoming, row.incoming_node] } else { [row.disk, row.disk_node] };
+        Member {
+            wire: PgMember { disk_id, incoming_disk_id, put_to_incoming, since_epoch },
+            fill_cursor,
+            in_place: [row.disk, row.disk_node].iter().all(|h| !matches!(h, Health::Out | Health::Unknown)),
+            puttable: takes_puts.iter().all(|h| matches!(h, Health::Up | Health::Draining)),
+        }
+    };
+    let members: Vec<Member> = rows.into_iter().map(member).collect();
     let damaged = |why: String| corrupt_row(format!("pgs, row {pg_id}"), why);
     if members.len() != width as usize {
         return Err(damaged(format!("{} members, its width is {width}", members.len())));
@@ -221,4 +210,18 @@ fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
         return Err(damaged(format!("at epoch {epoch}, a member counts since {}", member.wire.since_epoch)));
     }
     Ok(Some(Pg { pg_id, epoch, open, members }))
+}
+
+row! {
+    struct MemberRow {
+        disk_id: u64 = "m.disk_id",
+        incoming_disk_id: u64,
+        put_to_incoming: bool,
+        since_epoch: u64,
+        fill_cursor: u64,
+        disk: Health = "ifnull(d.health, 0)",
+        disk_node: Health = "ifnull(dn.health, 0)",
+        incoming: Health = "ifnull(i.health, 0)",
+        incoming_node: Health = "ifnull(inn.health, 0)",
+    }
 }

@@ -9,10 +9,12 @@ pub(crate) mod node_map;
 pub(crate) mod pages;
 pub mod rows;
 pub(crate) mod sessions;
+pub(crate) mod sql;
 
 use crate::db::meta::Meta;
 use rusqlite::config::DbConfig;
-use rusqlite::{CachedStatement, Connection, OpenFlags, ffi};
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params, ffi};
+use sql::FromRow;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -36,7 +38,7 @@ pub enum DbError {
         "{path}: schema version {got} was written by a later release, this one knows up to {SCHEMA_VERSION}; \
          run that release, or restore from the log replicas with `tessera manager --restore` into another directory"
     )]
-    FromTheFuture {
+    LaterSchema {
         /// The database.
         path: String,
         /// Its version.
@@ -44,7 +46,7 @@ pub enum DbError {
     },
     /// The file is an SQLite database of another application.
     #[error("{path}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
-    NotOurs {
+    NotManagerDb {
         /// The file.
         path: String,
     },
@@ -197,7 +199,7 @@ impl Db {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).map_err(sqlite(&name))?;
         // Check before the first write, WAL mode included: a foreign file stays unchanged.
-        check_ours(&conn, &name)?;
+        check_schema(&conn, &name)?;
         let db = Db { file: Some(path.to_path_buf()), ..Db::wrap(conn, Some(lock), &name)? };
         db.check_version(&name)?;
         Ok(db)
@@ -230,7 +232,7 @@ impl Db {
     }
 
     fn check_version(&self, path: &str) -> Result<(), DbError> {
-        let got = check_ours(&self.conn, path)?;
+        let got = check_schema(&self.conn, path)?;
         for (step, version) in MIGRATIONS.iter().zip(2..).skip(got as usize - 1) {
             let step = format!("BEGIN IMMEDIATE; {step}; PRAGMA user_version = {version}; COMMIT;");
             self.conn.execute_batch(&step).map_err(sqlite(path))?;
@@ -248,6 +250,31 @@ impl Db {
         self.conn.prepare_cached(sql)
     }
 
+    /// Runs a statement; returns the number of rows it changed.
+    pub(crate) fn run(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
+        self.stmt(sql)?.execute(params)
+    }
+
+    /// All rows of a query.
+    pub(crate) fn all<T: FromRow, C: FromIterator<T>>(&self, sql: &str, params: impl Params) -> rusqlite::Result<C> {
+        self.stmt(sql)?.query_map(params, T::of)?.collect()
+    }
+
+    /// The first row of a query, which has one.
+    pub(crate) fn one<T: FromRow>(&self, sql: &str, params: impl Params) -> rusqlite::Result<T> {
+        self.stmt(sql)?.query_row(params, T::of)
+    }
+
+    /// The first row of a query, if it has any.
+    pub(crate) fn first<T: FromRow>(&self, sql: &str, params: impl Params) -> rusqlite::Result<Option<T>> {
+        self.one(sql, params).optional()
+    }
+
+    /// Whether a query has rows.
+    pub(crate) fn any(&self, sql: &str, params: impl Params) -> rusqlite::Result<bool> {
+        self.stmt(sql)?.exists(params)
+    }
+
     /// Rows changed since the database was opened. Used to check that a refused command changed nothing.
     pub fn changes(&self) -> u64 {
         self.conn.total_changes()
@@ -255,15 +282,15 @@ impl Db {
 
     /// Starts a write transaction.
     pub fn begin(&self) -> rusqlite::Result<()> {
-        self.stmt("BEGIN IMMEDIATE")?.execute([]).map(|_| ())
+        self.run("BEGIN IMMEDIATE", []).map(|_| ())
     }
 
     /// Commits: returns once the transaction is synced.
     pub fn commit(&self) -> rusqlite::Result<()> {
         match self.fail.take() {
-            None => self.stmt("COMMIT")?.execute([]).map(|_| ()),
+            None => self.run("COMMIT", []).map(|_| ()),
             Some(FailPoint::CommitUnknown) => {
-                self.stmt("COMMIT")?.execute([])?;
+                self.run("COMMIT", [])?;
                 Err(injected(ffi::SQLITE_IOERR_FSYNC))
             }
             Some(FailPoint::CommitFull) => Err(injected(ffi::SQLITE_FULL)),
@@ -362,21 +389,21 @@ fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
 const APPLICATION_ID: i64 = 0x5453_5241;
 
 /// The schema version; rejects foreign databases and newer versions.
-fn check_ours(conn: &Connection, path: &str) -> Result<i64, DbError> {
+fn check_schema(conn: &Connection, path: &str) -> Result<i64, DbError> {
     let pragma = |name: &str| {
         conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|source| {
             match source.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotOurs { path: path.to_string() },
+                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotManagerDb { path: path.to_string() },
                 _ => DbError::Sqlite { path: path.to_string(), source },
             }
         })
     };
     let got = pragma("user_version")?;
     if pragma("application_id")? != APPLICATION_ID || got < 1 {
-        return Err(DbError::NotOurs { path: path.to_string() });
+        return Err(DbError::NotManagerDb { path: path.to_string() });
     }
     match got > SCHEMA_VERSION {
-        true => Err(DbError::FromTheFuture { path: path.to_string(), got }),
+        true => Err(DbError::LaterSchema { path: path.to_string(), got }),
         false => Ok(got),
     }
 }

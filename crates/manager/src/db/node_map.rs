@@ -23,8 +23,8 @@ pub struct NodeMap {
 impl NodeMap {
     fn load(db: &Db) -> rusqlite::Result<NodeMap> {
         let mut node_map = NodeMap::default();
-        node_map.nodes.extend(rows::nodes(db.conn())?.into_iter().map(|n| (n.node_id, n)));
-        for disk in rows::disks(db.conn())? {
+        node_map.nodes.extend(rows::nodes(db)?.into_iter().map(|n| (n.node_id, n)));
+        for disk in rows::disks(db)? {
             node_map.by_node.entry(disk.node_id).or_default().push(disk.disk_id);
             node_map.disks.insert(disk.disk_id, disk);
         }
@@ -51,7 +51,7 @@ impl NodeMap {
 #[derive(Default)]
 pub(crate) struct NodeMapCache {
     node_map: RefCell<Option<Arc<NodeMap>>>,
-    filling: RefCell<Option<Arc<Vec<Member>>>>,
+    backfilling: RefCell<Option<Arc<Vec<Member>>>>,
 }
 
 impl NodeMapCache {
@@ -60,7 +60,7 @@ impl NodeMapCache {
     }
 
     pub(crate) fn forget_backfilling(&self) {
-        *self.filling.borrow_mut() = None;
+        *self.backfilling.borrow_mut() = None;
     }
 }
 
@@ -84,6 +84,6 @@ impl Caches {
 
     /// Members that are being backfilled, by group and position.
     pub fn backfilling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
-        remembered(&self.node_map.filling, || rows::members_backfilling(db.conn()))
+        remembered(&self.node_map.backfilling, || rows::members_backfilling(db))
     }
 }

@@ -1,55 +1,61 @@
 //! Reads rows of nodes, disks, groups and members into structs. [`crate::map::tables`] writes them.
 
+use crate::db::Db;
+use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::BTreeMap;
 use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo, PgMember};
 
-/// A row of `nodes`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeRow {
-    /// Node id.
-    pub node_id: u64,
-    /// Name.
-    pub name: String,
-    /// Host label.
-    pub host: String,
-    /// `ADDRESS:PORT`.
-    pub address: String,
-    /// Unix socket or empty.
-    pub unix_socket: String,
-    /// Metrics address or empty.
-    pub metrics_address: String,
-    /// Machine of the Unix socket or empty.
-    pub machine: String,
-    /// Up, down or out.
-    pub health: Health,
-    /// Time of the last health change, ns since 1970.
-    pub health_since_ns: i64,
-    /// Incarnation (P11).
-    pub incarnation: u64,
+row! {
+    /// A row of `nodes`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct NodeRow {
+        /// Node id.
+        pub node_id: u64,
+        /// Name.
+        pub name: String,
+        /// Host label.
+        pub host: String,
+        /// `ADDRESS:PORT`.
+        pub address: String,
+        /// Unix socket or empty.
+        pub unix_socket: String,
+        /// Metrics address or empty.
+        pub metrics_address: String,
+        /// Machine of the Unix socket or empty.
+        pub machine: String,
+        /// Up, down or out.
+        pub health: Health,
+        /// Time of the last health change, ns since 1970.
+        pub health_since_ns: i64,
+        /// Incarnation (P11).
+        pub incarnation: u64,
+    }
 }
 
-/// A row of `disks`, with some columns of its node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskRow {
-    /// Disk id.
-    pub disk_id: u64,
-    /// Node that serves it.
-    pub node_id: u64,
-    /// 16 bytes.
-    pub uuid: Vec<u8>,
-    /// Directory.
-    pub path: String,
-    /// Health of the disk itself. `Down`: registered again after it was out, not yet listed.
-    pub own_health: Health,
-    /// Health of its node.
-    pub node_health: Health,
-    /// Host label of its node.
-    pub host: String,
-    /// Bytes.
-    pub capacity_bytes: u64,
-    /// Greater than 0: the disk needs an inventory before it takes over members.
-    pub inventory_wanted: u64,
+row! {
+    /// A row of `disks`, with some columns of its node.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DiskRow {
+        /// Disk id.
+        pub disk_id: u64 = "d.disk_id",
+        /// Node that serves it.
+        pub node_id: u64 = "d.node_id",
+        /// 16 bytes.
+        pub uuid: Vec<u8>,
+        /// Directory.
+        pub path: String,
+        /// Health of the disk itself. `Down`: registered again after it was out, not yet listed.
+        pub own_health: Health = "d.health",
+        /// Health of its node.
+        pub node_health: Health = "n.health",
+        /// Host label of its node.
+        pub host: String,
+        /// Bytes.
+        pub capacity_bytes: u64,
+        /// Greater than 0: the disk needs an inventory before it takes over members.
+        pub inventory_wanted: u64,
+    }
 }
 
 impl DiskRow {
@@ -79,25 +85,27 @@ impl DiskRow {
     }
 }
 
-/// A row of `pg_members`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
-    /// Group.
-    pub pg_id: u64,
-    /// Fragment number.
-    pub position: u32,
-    /// Disk that holds the fragments.
-    pub disk_id: u64,
-    /// Disk being backfilled; 0: none.
-    pub incoming: u64,
-    /// New fragments go to `incoming`.
-    pub put_to_incoming: bool,
-    /// Older acknowledgements do not count (P11).
-    pub since_epoch: u64,
-    /// The backfill has passed chunk ids up to here.
-    pub fill_cursor: u64,
-    /// The backfill ends before this chunk id; 0: when no chunk is left.
-    pub fill_until: u64,
+row! {
+    /// A row of `pg_members`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Member {
+        /// Group.
+        pub pg_id: u64,
+        /// Fragment number.
+        pub position: u32,
+        /// Disk that holds the fragments.
+        pub disk_id: u64,
+        /// Disk being backfilled; 0: none.
+        pub incoming: u64 = "incoming_disk_id",
+        /// New fragments go to `incoming`.
+        pub put_to_incoming: bool,
+        /// Older acknowledgements do not count (P11).
+        pub since_epoch: u64,
+        /// The backfill has passed chunk ids up to here.
+        pub fill_cursor: u64,
+        /// The backfill ends before this chunk id; 0: when no chunk is left.
+        pub fill_until: u64,
+    }
 }
 
 impl Member {
@@ -114,6 +122,11 @@ impl Member {
             }
             _ => None,
         }
+    }
+
+    /// The backfill ends before this chunk id.
+    pub fn fill_end(&self) -> u64 {
+        if self.fill_until == 0 { i64::MAX as u64 } else { self.fill_until }
     }
 
     /// Disk that takes new fragments.
@@ -141,173 +154,105 @@ impl Member {
     }
 }
 
-const NODE_COLUMNS: &str =
-    "node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, machine";
-const DISK_COLUMNS: &str = "d.disk_id, d.node_id, d.uuid, d.path, d.health, n.health, n.host, d.capacity_bytes, \
-     d.inventory_wanted FROM disks d JOIN nodes n ON n.node_id = d.node_id";
-const MEMBER_COLUMNS: &str =
-    "pg_id, position, disk_id, incoming_disk_id, put_to_incoming, since_epoch, fill_cursor, fill_until";
+const DISKS: &str = "FROM disks d JOIN nodes n ON n.node_id = d.node_id";
 
-/// An unsigned column; ids and sizes stay far below 2^63 (schema.sql).
-pub fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
-    let value: i64 = row.get(index)?;
-    u64::try_from(value).map_err(|_| {
-        let column = row.as_ref().column_name(index).unwrap_or("?");
-        corrupt_row(format!("column {column}"), format!("{value} is negative"))
-    })
-}
-
-fn health(row: &Row<'_>, index: usize) -> rusqlite::Result<Health> {
-    row.get::<_, i32>(index).map(|v| Health::try_from(v).unwrap_or(Health::Unknown))
-}
-
-fn node_from(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
-    Ok(NodeRow {
-        node_id: unsigned(row, 0)?,
-        name: row.get(1)?,
-        host: row.get(2)?,
-        address: row.get(3)?,
-        unix_socket: row.get(4)?,
-        metrics_address: row.get(5)?,
-        health: health(row, 6)?,
-        health_since_ns: row.get(7)?,
-        incarnation: unsigned(row, 8)?,
-        machine: row.get(9)?,
-    })
-}
-
-fn disk_from(row: &Row<'_>) -> rusqlite::Result<DiskRow> {
-    Ok(DiskRow {
-        disk_id: unsigned(row, 0)?,
-        node_id: unsigned(row, 1)?,
-        uuid: row.get(2)?,
-        path: row.get(3)?,
-        own_health: health(row, 4)?,
-        node_health: health(row, 5)?,
-        host: row.get(6)?,
-        capacity_bytes: unsigned(row, 7)?,
-        inventory_wanted: unsigned(row, 8)?,
-    })
-}
-
-fn member_from(row: &Row<'_>) -> rusqlite::Result<Member> {
-    let member = Member {
-        pg_id: unsigned(row, 0)?,
-        position: row.get(1)?,
-        disk_id: unsigned(row, 2)?,
-        incoming: unsigned(row, 3)?,
-        put_to_incoming: row.get(4)?,
-        since_epoch: unsigned(row, 5)?,
-        fill_cursor: unsigned(row, 6)?,
-        fill_until: unsigned(row, 7)?,
-    };
-    match member.inconsistency() {
-        None => Ok(member),
-        Some(why) => Err(corrupt_row(format!("pg_members, row ({}, {})", member.pg_id, member.position), why)),
+/// Members, in order of group and position.
+fn list_members(db: &Db, which: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<Member>> {
+    let members: Vec<Member> =
+        db.all(&Member::select(&format!("FROM pg_members {which} ORDER BY pg_id, position")), args)?;
+    for member in &members {
+        if let Some(why) = member.inconsistency() {
+            return Err(corrupt_row(format!("pg_members, row ({}, {})", member.pg_id, member.position), why));
+        }
     }
-}
-
-fn list<T>(
-    conn: &Connection,
-    sql: &str,
-    args: impl rusqlite::Params,
-    from: fn(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    conn.prepare_cached(sql)?.query_map(args, from)?.collect()
+    Ok(members)
 }
 
 /// All nodes, by id.
-pub fn nodes(conn: &Connection) -> rusqlite::Result<Vec<NodeRow>> {
-    list(conn, &format!("SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id"), [], node_from)
+pub fn nodes(db: &Db) -> rusqlite::Result<Vec<NodeRow>> {
+    db.all(&NodeRow::select("FROM nodes ORDER BY node_id"), [])
 }
 
 /// A node.
-pub fn node(conn: &Connection, node_id: u64) -> rusqlite::Result<Option<NodeRow>> {
-    let sql = format!("SELECT {NODE_COLUMNS} FROM nodes WHERE node_id = ?1");
-    conn.prepare_cached(&sql)?.query_row([node_id as i64], node_from).optional()
+pub fn node(db: &Db, node_id: u64) -> rusqlite::Result<Option<NodeRow>> {
+    db.first(&NodeRow::select("FROM nodes WHERE node_id = ?1"), args![node_id])
 }
 
 /// All disks, by id.
-pub fn disks(conn: &Connection) -> rusqlite::Result<Vec<DiskRow>> {
-    list(conn, &format!("SELECT {DISK_COLUMNS} ORDER BY d.disk_id"), [], disk_from)
+pub fn disks(db: &Db) -> rusqlite::Result<Vec<DiskRow>> {
+    db.all(&DiskRow::select(&format!("{DISKS} ORDER BY d.disk_id")), [])
+}
+
+/// All disks, by id.
+pub fn disk_map(db: &Db) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
+    Ok(disks(db)?.into_iter().map(|d| (d.disk_id, d)).collect())
 }
 
 /// Disks of a node, by id.
-pub fn disks_of(conn: &Connection, node_id: u64) -> rusqlite::Result<Vec<DiskRow>> {
-    let sql = format!("SELECT {DISK_COLUMNS} WHERE d.node_id = ?1 ORDER BY d.disk_id");
-    list(conn, &sql, [node_id as i64], disk_from)
+pub fn disks_of(db: &Db, node_id: u64) -> rusqlite::Result<Vec<DiskRow>> {
+    db.all(&DiskRow::select(&format!("{DISKS} WHERE d.node_id = ?1 ORDER BY d.disk_id")), args![node_id])
 }
 
 /// A disk.
-pub fn disk(conn: &Connection, disk_id: u64) -> rusqlite::Result<Option<DiskRow>> {
-    let sql = format!("SELECT {DISK_COLUMNS} WHERE d.disk_id = ?1");
-    conn.prepare_cached(&sql)?.query_row([disk_id as i64], disk_from).optional()
+pub fn disk(db: &Db, disk_id: u64) -> rusqlite::Result<Option<DiskRow>> {
+    db.first(&DiskRow::select(&format!("{DISKS} WHERE d.disk_id = ?1")), args![disk_id])
 }
 
 /// A disk by the uuid in its `tessera-disk` file.
-pub fn disk_by_uuid(conn: &Connection, uuid: &[u8]) -> rusqlite::Result<Option<DiskRow>> {
-    let sql = format!("SELECT {DISK_COLUMNS} WHERE d.uuid = ?1");
-    conn.prepare_cached(&sql)?.query_row([uuid], disk_from).optional()
+pub fn disk_by_uuid(db: &Db, uuid: &[u8]) -> rusqlite::Result<Option<DiskRow>> {
+    db.first(&DiskRow::select(&format!("{DISKS} WHERE d.uuid = ?1")), args![uuid])
 }
 
 /// Members of a group, in order of position.
-pub fn members(conn: &Connection, pg_id: u64) -> rusqlite::Result<Vec<Member>> {
-    let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE pg_id = ?1 ORDER BY position");
-    list(conn, &sql, [pg_id as i64], member_from)
+pub fn members(db: &Db, pg_id: u64) -> rusqlite::Result<Vec<Member>> {
+    list_members(db, "WHERE pg_id = ?1", args![pg_id])
 }
 
 /// One member.
-pub fn member(conn: &Connection, pg_id: u64, position: u32) -> rusqlite::Result<Option<Member>> {
-    let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE pg_id = ?1 AND position = ?2");
-    conn.prepare_cached(&sql)?.query_row(params![pg_id as i64, position], member_from).optional()
+pub fn member(db: &Db, pg_id: u64, position: u32) -> rusqlite::Result<Option<Member>> {
+    Ok(list_members(db, "WHERE pg_id = ?1 AND position = ?2", args![pg_id, position])?.pop())
 }
 
 /// Members that a disk holds, by group.
-pub fn members_on(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
-    let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE disk_id = ?1 ORDER BY pg_id, position");
-    list(conn, &sql, [disk_id as i64], member_from)
+pub fn members_on(db: &Db, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
+    list_members(db, "WHERE disk_id = ?1", args![disk_id])
 }
 
 /// Members whose incoming disk is this one, by group.
-pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
-    let sql = format!(
-        "SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id = ?1 AND incoming_disk_id != 0 \
-         ORDER BY pg_id, position"
-    );
-    list(conn, &sql, [disk_id as i64], member_from)
+pub fn members_incoming(db: &Db, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
+    list_members(db, "WHERE incoming_disk_id = ?1 AND incoming_disk_id != 0", args![disk_id])
+}
+
+/// Whether no member is on the disk or moves to it.
+pub fn is_unused(db: &Db, disk_id: u64) -> rusqlite::Result<bool> {
+    Ok(members_on(db, disk_id)?.is_empty() && members_incoming(db, disk_id)?.is_empty())
 }
 
 /// All members that are being backfilled, by group.
-pub fn members_backfilling(conn: &Connection) -> rusqlite::Result<Vec<Member>> {
-    let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id != 0 ORDER BY pg_id, position");
-    list(conn, &sql, [], member_from)
+pub fn members_backfilling(db: &Db) -> rusqlite::Result<Vec<Member>> {
+    list_members(db, "WHERE incoming_disk_id != 0", [])
 }
 
-/// All members of all groups of a width (0: of any), by group and position.
-pub fn all_members(conn: &Connection, width: u32) -> rusqlite::Result<Vec<Member>> {
-    match width {
-        0 => list(conn, &format!("SELECT {MEMBER_COLUMNS} FROM pg_members ORDER BY pg_id, position"), [], member_from),
-        _ => {
-            let sql = format!(
-                "SELECT {MEMBER_COLUMNS} FROM pg_members WHERE pg_id IN (SELECT pg_id FROM pgs WHERE width = ?1) \
-                 ORDER BY pg_id, position"
-            );
-            list(conn, &sql, [width], member_from)
-        }
-    }
+/// The groups of a width (0: of any), with their members by position.
+pub fn groups(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, Vec<Member>>> {
+    let members = match width {
+        0 => list_members(db, "", []),
+        _ => list_members(db, "WHERE pg_id IN (SELECT pg_id FROM pgs WHERE width = ?1)", args![width]),
+    };
+    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+    members?.into_iter().for_each(|m| groups.entry(m.pg_id).or_default().push(m));
+    Ok(groups)
 }
 
 /// Epoch of a group; `None` if the id is unknown.
-pub fn epoch(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<u64>> {
-    conn.prepare_cached("SELECT epoch FROM pgs WHERE pg_id = ?1")?
-        .query_row([pg_id as i64], |row| unsigned(row, 0))
-        .optional()
+pub fn epoch(db: &Db, pg_id: u64) -> rusqlite::Result<Option<u64>> {
+    db.first("SELECT epoch FROM pgs WHERE pg_id = ?1", args![pg_id])
 }
 
 /// A group as sent on the wire; `None` if the id is unknown.
-pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
-    let Some(epoch) = epoch(conn, pg_id)? else { return Ok(None) };
-    let members = members(conn, pg_id)?.iter().map(Member::to_wire).collect();
+pub fn pg_info(db: &Db, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
+    let Some(epoch) = epoch(db, pg_id)? else { return Ok(None) };
+    let members = members(db, pg_id)?.iter().map(Member::to_wire).collect();
     Ok(Some(PgInfo { pg_id, epoch, members }))
 }
 
@@ -350,8 +295,8 @@ pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
 ///
 /// # Errors
 /// `NotFound` if it does not exist.
-pub fn need_disk(conn: &Connection, disk_id: u64) -> Result<DiskRow> {
-    match disk(conn, disk_id)? {
+pub fn need_disk(db: &Db, disk_id: u64) -> Result<DiskRow> {
+    match disk(db, disk_id)? {
         Some(disk) => Ok(disk),
         None => crate::error::refuse(
             tessera_wire::Code::NotFound,

@@ -6,11 +6,11 @@
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::refs::RefChanges;
-use crate::chunks::table::COMMITTED;
 use crate::ctx::Ctx;
 use crate::db::cache::Pg;
 use crate::db::pages::{self, FileExtent};
 use crate::db::sessions::{self as session_rows, Session};
+use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, invalid, refuse};
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
 use crate::files::{expiry, one_shot, sessions, staged};
@@ -19,9 +19,8 @@ use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names;
 use crate::soft::Effect;
-use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::LazyLock;
 use tessera_policy::{Durability, Policy};
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
@@ -116,32 +115,22 @@ fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     Ok(mode)
 }
 
-/// A chunk the commit names.
-struct Chunk {
-    chunk_id: u64,
-    len_bytes: u64,
-    class_id: u32,
-    pg_id: u64,
-    committed: bool,
+row! {
+    /// A chunk the commit names.
+    struct Chunk {
+        chunk_id: u64,
+        len_bytes: u64,
+        class_id: u32,
+        pg_id: u64,
+        committed: bool = "state = 2",
+        domain: u32,
+    }
 }
 
 fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Chunk> {
-    let found = ctx
-        .db
-        .stmt("SELECT len_bytes, class_id, pg_id, state, domain FROM chunks WHERE chunk_id = ?1")?
-        .query_row([chunk_id as i64], |row| {
-            let chunk = Chunk {
-                chunk_id,
-                len_bytes: row.get::<_, i64>(0)? as u64,
-                class_id: row.get(1)?,
-                pg_id: row.get::<_, i64>(2)? as u64,
-                committed: row.get::<_, i64>(3)? == COMMITTED,
-            };
-            Ok((chunk, row.get::<_, u32>(4)?))
-        })
-        .optional()?;
-    match found {
-        Some((chunk, domain)) if domain == session.domain => Ok(chunk),
+    static SELECT: LazyLock<String> = LazyLock::new(|| Chunk::select("FROM chunks WHERE chunk_id = ?1"));
+    match ctx.db.first::<Chunk>(&SELECT, args![chunk_id])? {
+        Some(chunk) if chunk.domain == session.domain => Ok(chunk),
         _ => invalid(format!("chunk {chunk_id} is not known; ask AllocateChunks about the bytes again")),
     }
 }
@@ -191,7 +180,7 @@ fn accept_chunks(
         // The session was asked for the fragments of a committed chunk that were missing before the session began.
         // Repair handles fragments that went missing later.
         let asked = match chunk.committed {
-            true => missing::of_chunk_before(ctx.db.conn(), id, session.started_ns)?,
+            true => missing::of_chunk_before(ctx.db, id, session.started_ns)?,
             false => (0..class.fragments()).collect(),
         };
         let verdict = judge(chunk, ack, &pg, &class, &asked)?;
@@ -321,10 +310,8 @@ fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<(
 }
 
 fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
-    let mut pgs: Vec<u64> = stale.iter().map(|s| s.pg_id).collect();
-    pgs.sort_unstable();
-    pgs.dedup();
-    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, &pgs)?;
+    let pgs = stale.iter().map(|s| s.pg_id);
+    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, pgs)?;
     Ok(CommitReply { stale, map: Some(map), ..Default::default() })
 }
 
@@ -548,13 +535,11 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
 /// The database fails.
 pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
     for fragment in &request.fragments {
-        let row: Option<i64> = ctx
-            .db
-            .stmt("SELECT pg_id FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3")?
-            .query_row(params![fragment.chunk_id as i64, fragment.fragment, Cause::Unacknowledged as i64], |row| row.get(0))
-            .optional()?;
+        let sql =
+            "SELECT pg_id FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3";
+        let row = ctx.db.first(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])?;
         let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
-        let pg: Arc<Pg> = ctx.caches.pg(ctx.db, pg_id as u64)?;
+        let pg = ctx.caches.pg(ctx.db, pg_id)?;
         let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.wire.accepts(fragment.epoch));
         if fresh && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;

@@ -6,13 +6,14 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::sql::args;
 use crate::error::Result;
+use crate::files::versions;
 use crate::internal::ExpireFiles;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names::drop_name;
 use crate::soft::Effect;
-use rusqlite::{OptionalExtension, params};
 use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 
 /// Most files in one command.
@@ -27,9 +28,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     match policy.lifetime {
         Lifetime::Purge { after_s } => {
             let due_ns = written_ns(ctx.db, inode)?.saturating_add_unsigned(after_s.saturating_mul(1_000_000_000));
-            ctx.db
-                .stmt("INSERT OR REPLACE INTO purges (ino, due_ns) VALUES (?1, ?2)")?
-                .execute([ino as i64, due_ns])?;
+            ctx.db.run("INSERT OR REPLACE INTO purges (ino, due_ns) VALUES (?1, ?2)", args![ino, due_ns])?;
         }
         Lifetime::Replace { .. } if HintSet::read(&inode.hints).get("lifetime").is_some() => {
             ctx.after_commit(Effect::StepFileCommitted { ino });
@@ -53,26 +52,19 @@ pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
-    Ok(())
+    db.run("DELETE FROM purges WHERE ino = ?1", args![ino]).map(|_| ())
 }
 
 /// When the current version was committed.
 fn written_ns(db: &Db, inode: &Inode) -> Result<i64> {
-    let committed = db
-        .stmt("SELECT committed_ns FROM versions WHERE ino = ?1 AND number = ?2")?
-        .query_row([inode.ino as i64, inode.version_number as i64], |row| row.get(0))
-        .optional()?;
-    Ok(committed.unwrap_or(inode.ctime_ns))
+    Ok(versions::by_number(db, inode.ino, inode.version_number)?.map_or(inode.ctime_ns, |v| v.committed_ns))
 }
 
 /// Commands that remove the files that are due now. `committed`: files committed since the last call, whose names may follow
 /// the convention.
 pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Result<Vec<ExpireFiles>> {
-    let mut inos: Vec<u64> = db
-        .stmt("SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2")?
-        .query_map(params![now_ns, FILES_PER_COMMAND as i64], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?
-        .collect::<Result<_, _>>()?;
+    let sql = "SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2";
+    let mut inos: Vec<u64> = db.all(sql, args![now_ns, FILES_PER_COMMAND])?;
     let mut looked = std::collections::BTreeSet::new();
     for &ino in committed {
         for (parent, name) in names(db, ino)? {
@@ -90,9 +82,7 @@ pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Result<Vec<ExpireFiles>> 
 
 /// The names of a file.
 fn names(db: &Db, ino: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
-    db.stmt("SELECT parent, name FROM dentries WHERE ino = ?1 ORDER BY parent, name")?
-        .query_map([ino as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?
-        .collect()
+    db.all("SELECT parent, name FROM dentries WHERE ino = ?1 ORDER BY parent, name", args![ino])
 }
 
 /// The first time step of an application that a directory still needs, if its lifetime removes steps.
@@ -111,13 +101,11 @@ fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Result<Optio
 /// Committed images of an application in a directory: name and file.
 fn images(db: &Db, parent: u64, application: &[u8]) -> rusqlite::Result<Vec<(Vec<u8>, u64)>> {
     let (from, to) = ([application, b".N"].concat(), [application, b".O"].concat());
-    let mut found: Vec<(Vec<u8>, u64)> = db
-        .stmt(
-            "SELECT d.name, d.ino FROM dentries d JOIN inodes i ON i.ino = d.ino
-             WHERE d.parent = ?1 AND d.name >= ?2 AND d.name < ?3 AND i.version_id != 0",
-        )?
-        .query_map(params![parent as i64, from, to], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?
-        .collect::<Result<_, _>>()?;
+    let mut found: Vec<(Vec<u8>, u64)> = db.all(
+        "SELECT d.name, d.ino FROM dentries d JOIN inodes i ON i.ino = d.ino
+         WHERE d.parent = ?1 AND d.name >= ?2 AND d.name < ?3 AND i.version_id != 0",
+        args![parent, from, to],
+    )?;
     found.retain(|(name, _)| StepName::parse(name).is_some_and(|image| image.application == application));
     Ok(found)
 }
@@ -151,12 +139,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
 
 /// Whether the file has expired; if so, removes its recorded expiry.
 fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Result<bool> {
-    let due: bool = ctx
-        .db
-        .stmt("DELETE FROM purges WHERE ino = ?1 AND due_ns <= ?2 RETURNING 1")?
-        .query_row([inode.ino as i64, ctx.now_ns], |_| Ok(true))
-        .optional()?
-        .unwrap_or(false);
+    let due = ctx.db.run("DELETE FROM purges WHERE ino = ?1 AND due_ns <= ?2", args![inode.ino, ctx.now_ns])? > 0;
     let policy = HintSet::read(&inode.hints).policy()?;
     Ok(due && matches!(policy.lifetime, Lifetime::Purge { .. }))
 }

@@ -11,7 +11,8 @@ use crate::chunks::table::{self, NewChunk, PENDING};
 use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
-use crate::error::{Result, invalid, refuse};
+use crate::db::sql::args;
+use crate::error::{Failure, Result, invalid, refuse};
 use crate::files::open::{self, OpenedWriter};
 use crate::files::{commit, sessions};
 use crate::map::delta;
@@ -19,7 +20,6 @@ use crate::namespace::names;
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec};
 use crate::soft::Effect;
-use rusqlite::OptionalExtension;
 use std::collections::HashMap;
 use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
@@ -68,10 +68,8 @@ pub(crate) fn preallocate(
         ..Default::default()
     };
     session.write(ctx.db)?;
-    let mut pgs: Vec<u64> = chunks.iter().map(|c| c.pg_id).collect();
-    pgs.sort_unstable();
-    pgs.dedup();
-    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, &pgs)?;
+    let pgs = chunks.iter().map(|c| c.pg_id);
+    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, pgs)?;
     let preallocated = PreallocatedChunks {
         session_id: session.session_id,
         session_ms: ctx.config.session_ms,
@@ -171,20 +169,10 @@ fn fill(
 
 /// Group of a preallocated chunk that has no name yet.
 fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, preallocated_id: u64) -> Result<u64> {
-    let row: Option<(i64, u32, u32, i64, bool)> = ctx
-        .db
-        .stmt("SELECT pg_id, domain, class_id, state, hash = x'' FROM chunks WHERE chunk_id = ?1")?
-        .query_row([preallocated_id as i64], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-        })
-        .optional()?;
-    match row {
-        Some((pg_id, domain, class, PENDING, true)) if (domain, class) == (session.domain, class_id) => {
-            Ok(pg_id as u64)
-        }
-        _ => refuse(
-            Code::SessionExpired,
-            format!("chunk {preallocated_id} is not preallocated in the class that the file asks for; open the file"),
-        ),
-    }
+    let sql =
+        "SELECT pg_id FROM chunks WHERE chunk_id = ?1 AND domain = ?2 AND class_id = ?3 AND state = ?4 AND hash = x''";
+    let pg_id = ctx.db.first(sql, args![preallocated_id, session.domain, class_id, PENDING])?;
+    let text =
+        || format!("chunk {preallocated_id} is not preallocated in the class that the file asks for; open the file");
+    pg_id.ok_or_else(|| Failure::refused(Code::SessionExpired, text()))
 }

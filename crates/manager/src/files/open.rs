@@ -126,10 +126,10 @@ fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
     let scheme = policy.scheme(bytes);
     ctx.record(|ctx| {
         let reserved_bytes = ctx.soft.sessions.reserved_bytes();
-        let room = groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, reserved_bytes)?;
+        let space = groups::space((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, reserved_bytes)?;
         match policy.dedup {
-            Dedup::Off if room.unreserved_bytes() < bytes => Err(room.refusal(&scheme.to_string(), bytes).into()),
-            _ => Ok(room.unreserved_bytes().min(bytes)),
+            Dedup::Off if space.unreserved_bytes() < bytes => Err(space.refusal(&scheme.to_string(), bytes).into()),
+            _ => Ok(space.unreserved_bytes().min(bytes)),
         }
     })
 }

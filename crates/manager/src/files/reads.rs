@@ -4,11 +4,11 @@
 use crate::chunks::missing;
 use crate::ctx::View;
 use crate::db::Db;
-use crate::db::cache::Caches;
 use crate::db::pages::FileExtent;
-use crate::error::{Result, refuse};
+use crate::db::sql::{FromRow, args};
+use crate::error::{Failure, Result, refuse};
 use crate::files::sessions;
-use crate::files::versions::{self, Which};
+use crate::files::versions;
 use crate::map::delta;
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, Inode, check_name};
@@ -80,19 +80,16 @@ pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<
 }
 
 fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
-    let wanted = match (request.version, request.number) {
+    let (found, wanted) = match (request.version, request.number) {
         (0, 0) if inode.version_number == 0 => return Ok(VersionInfo::default()),
-        (0, 0) => Which::Number(inode.version_number),
-        (0, number) => Which::Number(number),
-        (id, _) => Which::Id(id),
+        (0, number) => {
+            let number = if number == 0 { inode.version_number } else { number };
+            (versions::by_number(db, inode.ino, number)?, format!("number {number}"))
+        }
+        (id, _) => (versions::by_id(db, inode.ino, id)?, format!("id {id}")),
     };
-    match versions::find(db, inode.ino, wanted)? {
-        Some(version) => Ok(version),
-        None => refuse(
-            Code::NotFound,
-            format!("there is no such version of it ({wanted}); `tessera versions` lists those that are kept"),
-        ),
-    }
+    let text = || format!("there is no such version of it ({wanted}); `tessera versions` lists those that are kept");
+    found.ok_or_else(|| Failure::refused(Code::NotFound, text()))
 }
 
 /// Answers [`ListExtents`].
@@ -117,19 +114,16 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
     let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk).filter(|&chunk| chunk != 0).collect();
     let chunks = chunk_infos(view.db, &ids)?;
     let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
-    let pgs: BTreeSet<u64> = chunks.iter().map(|chunk| chunk.pg_id).collect();
-    let pgs: Vec<u64> = pgs.into_iter().collect();
+    let classes = classes.into_iter().map(|id| Ok((*view.caches.class(view.db, id)?).clone()));
+    let pgs = chunks.iter().map(|chunk| chunk.pg_id);
+    let map = delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, pgs)?;
     Ok(ListExtentsReply {
         extents: pieces.into_iter().map(FileExtent::to_wire).collect(),
-        classes: class_infos(view.db, view.caches, &classes)?,
+        classes: classes.collect::<Result<_>>()?,
         chunks,
-        map: Some(delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, &pgs)?),
+        map: Some(map),
         next_offset,
     })
-}
-
-fn class_infos(db: &Db, caches: &Caches, ids: &BTreeSet<u32>) -> Result<Vec<tessera_wire::ClassInfo>> {
-    ids.iter().map(|&id| Ok(caches.class(db, id)?.as_ref().clone())).collect()
 }
 
 fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
@@ -137,23 +131,12 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     let mut select = db.stmt("SELECT hash, len_bytes, class_id, pg_id FROM chunks WHERE chunk_id = ?1")?;
     let mut chunks = Vec::with_capacity(ids.len());
     for &chunk_id in ids {
-        let missing = if any_missing { missing::of_chunk(db.conn(), chunk_id)? } else { Vec::new() };
-        let chunk = select
-            .query_row([chunk_id as i64], |row| {
-                Ok(ChunkInfo {
-                    chunk_id,
-                    hash: row.get::<_, Vec<u8>>(0)?.into(),
-                    len_bytes: row.get::<_, i64>(1)? as u64,
-                    class_id: row.get(2)?,
-                    pg_id: row.get::<_, i64>(3)? as u64,
-                    missing,
-                })
-            })
-            .optional()?;
-        match chunk {
-            Some(chunk) => chunks.push(chunk),
-            None => return refuse(Code::Internal, format!("chunk {chunk_id} is referred to and has no row (P4)")),
-        }
+        let missing = if any_missing { missing::of_chunk(db, chunk_id)? } else { Vec::new() };
+        let Some((hash, len_bytes, class_id, pg_id)) = select.query_row(args![chunk_id], FromRow::of).optional()?
+        else {
+            return refuse(Code::Internal, format!("chunk {chunk_id} is referred to and has no row (P4)"));
+        };
+        chunks.push(ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id, missing });
     }
     Ok(chunks)
 }
@@ -185,7 +168,7 @@ fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Result<u64> {
     let session = sessions::writer(view.db, id)?;
     let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);
     let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
-    let room = groups::room((view.db, view.caches), &view.soft.cluster.stats, scheme, others)?.unreserved_bytes();
+    let space = groups::space((view.db, view.caches), &view.soft.cluster.stats, scheme, others)?.unreserved_bytes();
     let known = session.reserved_bytes >= wanted;
-    Ok(wanted.min(if known { room } else { room / STREAM_SHARE }).max(reserved))
+    Ok(wanted.min(if known { space } else { space / STREAM_SHARE }).max(reserved))
 }

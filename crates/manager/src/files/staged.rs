@@ -4,8 +4,8 @@ use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::pages::{self, FileExtent};
+use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
-use rusqlite::params;
 use tessera_failpoint as failpoint;
 
 /// Stages a page of extents, in order.
@@ -16,12 +16,8 @@ pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
     pages::assert_page(page);
     assert!(session_id != 0, "only a session with a row stages extents");
     let (start, end) = (page[0].start, page[page.len() - 1].end());
-    db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(params![
-        session_id as i64,
-        start as i64,
-        end as i64,
-        pages::encode(page)
-    ])?;
+    let sql = "INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)";
+    db.run(sql, args![session_id, start, end, pages::encode(page)])?;
     Ok(())
 }
 
@@ -29,10 +25,8 @@ pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
 ///
 /// # Errors
 /// The database fails.
-pub fn load(db: &Db, session_id: u64) -> Result<Vec<(u64, Vec<u8>)>> {
-    let mut rows = db.stmt("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?;
-    let rows = rows.query_map([session_id as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+pub fn load(db: &Db, session_id: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
+    db.all("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start", args![session_id])
 }
 
 /// Deletes the pages of a session.
@@ -40,8 +34,7 @@ pub fn load(db: &Db, session_id: u64) -> Result<Vec<(u64, Vec<u8>)>> {
 /// # Errors
 /// The database fails.
 pub fn delete(db: &Db, session_id: u64) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([session_id as i64])?;
-    Ok(())
+    db.run("DELETE FROM staged_pages WHERE session_id = ?1", args![session_id]).map(|_| ())
 }
 
 /// Deletes a session's pages without a commit; sweeps subtract their references.

@@ -10,36 +10,32 @@ use crate::db::Db;
 use crate::db::meta::{draw, uncount};
 use crate::db::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
 use crate::db::sessions::Session;
+use crate::db::sql::{args, row};
 use crate::error::{Result, corrupt_row};
 use crate::files::{expiry, staged};
 use crate::internal::{ReleaseOrphans, TrimVersions};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::soft::Effect;
-use rusqlite::{OptionalExtension, Row, params};
 use tessera_failpoint as failpoint;
 use tessera_policy::Lifetime;
 use tessera_wire::meta::VersionInfo;
 
-/// A row of `pages`, without the inode number that the query was for.
-#[derive(Debug, Clone)]
-pub struct PageRow {
-    /// Offset of the first extent.
-    pub start: u64,
-    /// First version the page belongs to.
-    pub born: u64,
-    /// End of the last extent.
-    pub end: u64,
-    /// Encoded extents.
-    pub extents: Vec<u8>,
+row! {
+    /// A row of `pages`, without the inode number that the query was for.
+    struct PageRow {
+        /// Offset of the first extent.
+        start: u64,
+        /// First version the page belongs to.
+        born: u64,
+        /// End of the last extent.
+        end: u64,
+        /// Encoded extents.
+        extents: Vec<u8>,
+    }
 }
 
 impl PageRow {
-    fn read(row: &Row) -> rusqlite::Result<PageRow> {
-        let number = |i: usize| row.get::<_, i64>(i).map(|n| n as u64);
-        Ok(PageRow { start: number(0)?, born: number(1)?, end: number(2)?, extents: row.get(3)? })
-    }
-
     /// Decodes the extents.
     ///
     /// # Errors
@@ -59,22 +55,20 @@ impl PageRow {
 
 /// The last page of version `number` that starts at or before `at`.
 fn floor_page(db: &Db, ino: u64, number: u64, at: u64) -> rusqlite::Result<Option<PageRow>> {
-    db.stmt(
+    db.first(
         "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND start <= ?2 AND born <= ?3 AND (died IS NULL OR died > ?3)
          ORDER BY start DESC LIMIT 1",
-    )?
-    .query_row([ino as i64, at as i64, number as i64], PageRow::read)
-    .optional()
+        args![ino, at, number],
+    )
 }
 
 /// Pages of version `number` that start after `from` and before `to`, at most `limit`.
 fn pages_between(db: &Db, ino: u64, number: u64, from: u64, to: u64, limit: i64) -> rusqlite::Result<Vec<PageRow>> {
-    db.stmt(
+    db.all(
         "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND start > ?2 AND start < ?3 AND born <= ?4
          AND (died IS NULL OR died > ?4) ORDER BY start LIMIT ?5",
-    )?
-    .query_map([ino as i64, from as i64, to as i64, number as i64, limit], PageRow::read)?
-    .collect()
+        args![ino, from, to, number, limit],
+    )
 }
 
 /// Offsets stay below this, because the database stores them as signed numbers.
@@ -103,21 +97,14 @@ pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &
             old.extend(page.pieces()?);
         }
         if !pages::are_ordered(&old) {
-            return Err(corrupt_row(
-                format!("pages of inode {ino}"),
-                format!("pages of version {} overlap", number - 1),
-            )
-            .into());
+            let why = format!("pages of version {} overlap", number - 1);
+            return Err(corrupt_row(format!("pages of inode {ino}"), why).into());
         }
         let packed = pages::pack(&pages::overlay(&old, &cluster.new));
         for page in &cluster.pages {
             assert!(page.born < number, "inode {ino}: page of version {} dies in version {number}", page.born);
-            ctx.db.stmt("UPDATE pages SET died = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
-                ino as i64,
-                page.start as i64,
-                page.born as i64,
-                number as i64,
-            ])?;
+            let sql = "UPDATE pages SET died = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3";
+            ctx.db.run(sql, args![ino, page.start, page.born, number])?;
         }
         grown -= pages::data_bytes(&old) as i64;
         for pieces in &packed {
@@ -139,7 +126,7 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Clus
         let cluster = match clusters.last_mut() {
             Some(last) if last.last_page == floor_start => last,
             _ => {
-                // A neighbour with room is rewritten together with the appended extents; otherwise many small appends would
+                // A neighbour that is not full is rewritten together with the appended extents; otherwise many small appends would
                 // make many small pages.
                 let adopt = |page: &PageRow| {
                     page.end > from || behind.is_empty() && pages::count(&page.extents) + run.len() <= MAX_PAGE_EXTENTS
@@ -165,9 +152,8 @@ fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite:
     assert!(born > 0, "inode {ino}: versions count from 1");
     let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
     assert!(end <= MAX_FILE_BYTES, "inode {ino}: a page ends at {end}");
-    db.stmt("INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)")?
-        .execute(params![ino as i64, start as i64, born as i64, end as i64, pages::encode(pieces)])?;
-    Ok(())
+    let sql = "INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)";
+    db.run(sql, args![ino, start, born, end, pages::encode(pieces)]).map(|_| ())
 }
 
 /// Ends every page of the version before `number`, because a replacing commit starts from an empty file.
@@ -176,9 +162,7 @@ fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite:
 /// The database fails.
 pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Result<()> {
     if number > 1 {
-        ctx.db
-            .stmt("UPDATE pages SET died = ?2 WHERE ino = ?1 AND died IS NULL")?
-            .execute([ino as i64, number as i64])?;
+        ctx.db.run("UPDATE pages SET died = ?2 WHERE ino = ?1 AND died IS NULL", args![ino, number])?;
     }
     Ok(())
 }
@@ -204,13 +188,11 @@ pub fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Resu
     let id = session.session_id;
     let staged_pages = staged::load(ctx.db, id)?;
     let data = staged_pages.iter().map(|(start, column)| pages::data_bytes(&pages::decode(*start, column))).sum();
-    let moved = ctx
-        .db
-        .stmt(
-            "INSERT INTO pages (ino, start, born, died, end, extents)
-             SELECT ?2, start, ?3, NULL, end, extents FROM staged_pages WHERE session_id = ?1",
-        )?
-        .execute([id as i64, ino as i64, number as i64])?;
+    let moved = ctx.db.run(
+        "INSERT INTO pages (ino, start, born, died, end, extents)
+         SELECT ?2, start, ?3, NULL, end, extents FROM staged_pages WHERE session_id = ?1",
+        args![id, ino, number],
+    )?;
     assert_eq!(moved, staged_pages.len(), "session {id}: each staged page becomes one page");
     staged::delete(ctx.db, id)?;
     Ok(data)
@@ -241,26 +223,18 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
         let why = format!("its version id is {}, the next to be drawn was {id}", inode.version_id);
         return Err(corrupt_row(format!("inodes, row {}", inode.ino), why).into());
     }
-    ctx.db
-        .stmt(
-            "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?
-        .execute([
-            inode.ino as i64,
-            number as i64,
-            id as i64,
-            version.size_bytes as i64,
-            version.data_bytes as i64,
-            version.new_bytes as i64,
-            ctx.now_ns,
-        ])?;
+    let NewVersion { size_bytes, data_bytes, new_bytes, .. } = *version;
+    ctx.db.run(
+        "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        args![inode.ino, number, id, size_bytes, data_bytes, new_bytes, ctx.now_ns],
+    )?;
     ctx.meta.versions += 1;
-    ctx.meta.logical_bytes += version.data_bytes;
+    ctx.meta.logical_bytes += data_bytes;
     inode.version_id = id;
     inode.version_number = number;
     inode.content = if version.content == 0 { id } else { version.content };
-    inode.size_bytes = version.size_bytes;
+    inode.size_bytes = size_bytes;
     inode.mtime_ns = version.mtime_ns;
     inode.ctime_ns = ctx.now_ns;
     Ok(id)
@@ -271,11 +245,8 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
 /// # Errors
 /// The database fails.
 pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
-    let found: Option<i64> = db
-        .stmt("SELECT data_bytes FROM versions WHERE ino = ?1 AND number = ?2")?
-        .query_row([ino as i64, number as i64], |row| row.get(0))
-        .optional()?;
-    Ok(found.unwrap_or(0) as u64)
+    let found = db.first("SELECT data_bytes FROM versions WHERE ino = ?1 AND number = ?2", args![ino, number])?;
+    Ok(found.unwrap_or(0))
 }
 
 /// Drops versions beyond the `lifetime`, except those that a reader's session holds: they are dropped on its release.
@@ -288,18 +259,14 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
         return Ok(());
     }
     assert!(keep >= 1, "the current version is always kept");
-    let keep = i64::try_from(keep).unwrap_or(i64::MAX);
-    let excess = ctx
-        .db
-        .stmt("SELECT number, version_id FROM versions WHERE ino = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2")?
-        .query_map([inode.ino as i64, keep], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?
-        .collect::<Result<Vec<_>, _>>()?;
+    let (ino, keep) = (inode.ino, keep.min(i64::MAX as u64));
+    let sql = "SELECT number, version_id FROM versions WHERE ino = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2";
+    let excess: Vec<(u64, u64)> = ctx.db.all(sql, args![ino, keep])?;
     for (number, version_id) in excess {
         if ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_read(version_id))))? == 0 {
-            drop_version(ctx, inode.ino, number, refs)?;
+            drop_version(ctx, ino, number, refs)?;
         } else {
-            let ino = inode.ino;
-            ctx.db.stmt("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)")?.execute([ino as i64])?;
+            ctx.db.run("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)", args![ino])?;
             ctx.after_commit(Effect::TrimLater { ino });
         }
     }
@@ -308,28 +275,21 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
 
 /// Drops a version that is not current, and the pages that no kept version needs.
 fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Result<()> {
-    let at = [ino as i64, number as i64];
     assert!(number > 0, "inode {ino}: versions count from 1");
     uncount(&mut ctx.meta.versions, 1, "versions")?;
     uncount(&mut ctx.meta.logical_bytes, data_bytes(ctx.db, ino, number)?, "logical_bytes")?;
-    ctx.db.stmt("DELETE FROM versions WHERE ino = ?1 AND number = ?2")?.execute(at)?;
-    let kept = |sql: &str| -> rusqlite::Result<i64> {
-        ctx.db.stmt(sql)?.query_row(at, |row| row.get::<_, Option<i64>>(0)).map(|n| n.unwrap_or(0))
-    };
-    let before = kept("SELECT max(number) FROM versions WHERE ino = ?1 AND number < ?2")?;
+    ctx.db.run("DELETE FROM versions WHERE ino = ?1 AND number = ?2", args![ino, number])?;
+    let kept = |sql: &str| ctx.db.one::<u64>(sql, args![ino, number]);
+    let before = kept("SELECT ifnull(max(number), 0) FROM versions WHERE ino = ?1 AND number < ?2")?;
     let before = if failpoint::is_active("manager.pages_dropped_early") { 0 } else { before };
-    let behind = kept("SELECT min(number) FROM versions WHERE ino = ?1 AND number > ?2")?;
-    let rows = ctx
-        .db
-        .stmt("SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND died > ?2 AND died <= ?3 AND born > ?4")?
-        .query_map([ino as i64, number as i64, behind, before], PageRow::read)?
-        .collect::<Result<Vec<_>, _>>()?;
+    let behind = kept("SELECT ifnull(min(number), 0) FROM versions WHERE ino = ?1 AND number > ?2")?;
+    let rows: Vec<PageRow> = ctx.db.all(
+        "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND died > ?2 AND died <= ?3 AND born > ?4",
+        args![ino, number, behind, before],
+    )?;
     for page in rows {
-        ctx.db.stmt("DELETE FROM pages WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
-            ino as i64,
-            page.start as i64,
-            page.born as i64,
-        ])?;
+        let sql = "DELETE FROM pages WHERE ino = ?1 AND start = ?2 AND born = ?3";
+        ctx.db.run(sql, args![ino, page.start, page.born])?;
         refs.release(ctx, &page.extents)?;
     }
     Ok(())
@@ -342,7 +302,7 @@ fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> 
 pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Result<()> {
     let mut refs = RefChanges::default();
     for &ino in &command.inos {
-        ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
+        ctx.db.run("DELETE FROM overdue WHERE ino = ?1", args![ino])?;
         let Some(inode) = inodes::find(ctx.db, ino)? else { continue };
         let Ok(policy) = HintSet::read(&inode.hints).policy() else { continue };
         trim(ctx, &inode, policy.lifetime, &mut refs)?;
@@ -369,103 +329,77 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
 /// # Errors
 /// The database fails, or a page is damaged.
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
-    let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
+    let held = ctx.db.any("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1", args![ino])?;
     if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
         ctx.after_commit(Effect::CheckOrphan { ino });
         return Ok(());
     }
-    ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
+    ctx.db.run("DELETE FROM overdue WHERE ino = ?1", args![ino])?;
     expiry::forget(ctx.db, ino)?;
-    let (count, bytes) = ctx
-        .db
-        .stmt("SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1")?
-        .query_row([ino as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?;
+    let sql = "SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1";
+    let (count, bytes) = ctx.db.one(sql, args![ino])?;
     uncount(&mut ctx.meta.versions, count, "versions")?;
     uncount(&mut ctx.meta.logical_bytes, bytes, "logical_bytes")?;
-    ctx.db.stmt("DELETE FROM versions WHERE ino = ?1")?.execute([ino as i64])?;
+    ctx.db.run("DELETE FROM versions WHERE ino = ?1", args![ino])?;
     release_pages(ctx, ino)?;
     inodes::remove(ctx.db, ino)?;
     Ok(())
 }
 
 /// Most pages that one command releases. SQL moves the rows of a longer file to a queue.
-const RELEASE_PAGES: i64 = 32;
+const RELEASE_PAGES: u64 = 32;
 
 fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
-    let count: i64 =
-        ctx.db.stmt("SELECT count(*) FROM pages WHERE ino = ?1")?.query_row([ino as i64], |row| row.get(0))?;
+    let count: u64 = ctx.db.one("SELECT count(*) FROM pages WHERE ino = ?1", args![ino])?;
     if count > RELEASE_PAGES {
         refs::queue_file(ctx.db, ino)?;
     } else if count > 0 {
         let mut changes = RefChanges::default();
-        let rows = ctx
-            .db
-            .stmt("SELECT extents FROM pages WHERE ino = ?1")?
-            .query_map([ino as i64], |row| row.get::<_, Vec<u8>>(0))?
-            .collect::<Result<Vec<_>, _>>()?;
+        let rows: Vec<Vec<u8>> = ctx.db.all("SELECT extents FROM pages WHERE ino = ?1", args![ino])?;
         rows.iter().try_for_each(|extents| changes.release(ctx, extents))?;
         changes.apply(ctx)?;
     }
-    ctx.db.stmt("DELETE FROM pages WHERE ino = ?1")?.execute([ino as i64])?;
+    ctx.db.run("DELETE FROM pages WHERE ino = ?1", args![ino])?;
     Ok(())
+}
+
+/// Versions of a file that the clause `which` selects (`?1` is the file, `?2` is `key`).
+fn select(db: &Db, which: &str, ino: u64, key: u64) -> rusqlite::Result<Vec<VersionInfo>> {
+    let sql =
+        format!("SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 {which}");
+    let rows: Vec<(u64, u64, u64, i64, u64)> = db.all(&sql, args![ino, key])?;
+    let info = |(version, number, size_bytes, committed_ns, new_bytes)| VersionInfo {
+        version,
+        number,
+        size_bytes,
+        committed_ns,
+        new_bytes,
+    };
+    Ok(rows.into_iter().map(info).collect())
 }
 
 /// Versions of a file, oldest first.
 ///
 /// # Errors
 /// The database fails.
-pub fn list(db: &Db, ino: u64) -> Result<Vec<VersionInfo>> {
-    let mut rows = db.stmt(
-        "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 ORDER BY number",
-    )?;
-    Ok(rows.query_map([ino as i64], read_info)?.collect::<Result<Vec<_>, _>>()?)
+pub fn list(db: &Db, ino: u64) -> rusqlite::Result<Vec<VersionInfo>> {
+    select(db, "AND number >= ?2 ORDER BY number", ino, 0)
 }
 
-/// Selects a version of a file.
-#[derive(Debug, Clone, Copy)]
-pub enum Which {
-    /// By version id.
-    Id(u64),
-    /// By number within the file.
-    Number(u64),
-}
-
-impl std::fmt::Display for Which {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Which::Id(id) => write!(f, "id {id}"),
-            Which::Number(number) => write!(f, "number {number}"),
-        }
-    }
-}
-
-/// The version, or `None` if it is not kept.
+/// The version with this number, or `None` if it is not kept.
 ///
 /// # Errors
 /// The database fails.
-pub fn find(db: &Db, ino: u64, which: Which) -> rusqlite::Result<Option<VersionInfo>> {
-    let (sql, value) = match which {
-        Which::Id(id) => (
-            "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 AND version_id = ?2",
-            id,
-        ),
-        Which::Number(number) => (
-            "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 AND number = ?2",
-            number,
-        ),
-    };
-    db.stmt(sql)?.query_row([ino as i64, value as i64], read_info).optional()
+pub fn by_number(db: &Db, ino: u64, number: u64) -> rusqlite::Result<Option<VersionInfo>> {
+    Ok(select(db, "AND number = ?2", ino, number)?.pop())
 }
 
-fn read_info(row: &Row) -> rusqlite::Result<VersionInfo> {
-    let number = |i: usize| row.get::<_, i64>(i).map(|n| n as u64);
-    Ok(VersionInfo {
-        version: number(0)?,
-        number: number(1)?,
-        size_bytes: number(2)?,
-        committed_ns: row.get(3)?,
-        new_bytes: number(4)?,
-    })
+/// The version with this id, or `None` if it is not kept.
+///
+/// # Errors
+/// The database fails.
+pub fn by_id(db: &Db, ino: u64, version_id: u64) -> rusqlite::Result<Option<VersionInfo>> {
+    Ok(select(db, "AND version_id = ?2", ino, version_id)?.pop())
 }
 
 /// Extents of version `number` (of `size` bytes), holes included, from the one that contains `offset` until `len` bytes

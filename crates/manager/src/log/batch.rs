@@ -164,7 +164,7 @@ impl Batch {
         let mut choices = RecordedChoices::default();
         let (meta, changes) = (*tables.meta, tables.db.changes());
         if self.savepoints {
-            tables.db.stmt("SAVEPOINT command")?.execute([])?;
+            tables.db.run("SAVEPOINT command", [])?;
         }
         let outcome = run(tables, queued, &mut choices, self.now_ns, self.log_seq);
         let outcome = match outcome {
@@ -175,9 +175,9 @@ impl Batch {
         tables.caches.end_command(outcome.is_err());
         if self.savepoints {
             if outcome.is_err() {
-                tables.db.stmt("ROLLBACK TO command")?.execute([])?;
+                tables.db.run("ROLLBACK TO command", [])?;
             }
-            tables.db.stmt("RELEASE command")?.execute([])?;
+            tables.db.run("RELEASE command", [])?;
         } else if outcome.is_err() && tables.db.changes() != changes {
             return Ok(false);
         }

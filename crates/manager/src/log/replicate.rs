@@ -9,8 +9,8 @@
 
 use crate::config::{Config, ns};
 use crate::db::Db;
+use crate::db::sql::{FromRow, args, row};
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, params};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tessera_failpoint as failpoint;
 use tessera_wire::log::{AppendLog, AppendLogReply, LogEntry, PutSnapshot};
@@ -20,12 +20,14 @@ use tessera_wire::{Code, Health};
 /// Entries kept in memory, in bytes; older ones are read from table `command_log`.
 const RECENT_BYTES: usize = 32 << 20;
 
-/// An entry in memory.
-#[derive(Debug, Clone)]
-struct RecentEntry {
-    seq: u64,
-    term: u64,
-    bytes: Bytes,
+row! {
+    /// An entry in memory.
+    #[derive(Debug, Clone)]
+    struct RecentEntry {
+        seq: u64,
+        term: u64,
+        bytes: Bytes = "entry",
+    }
 }
 
 /// A snapshot of the database, sent to replicas.
@@ -88,12 +90,8 @@ pub enum ReplicaAnswer {
 pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()> {
     assert!(entry.seq > 0, "entries count from 1");
     assert!(!encoded.is_empty() && !entry.commands.is_empty(), "entry {}: without commands", entry.seq);
-    db.stmt("INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)")?.execute(params![
-        entry.seq as i64,
-        entry.term as i64,
-        encoded
-    ])?;
-    Ok(())
+    let sql = "INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)";
+    db.run(sql, args![entry.seq, entry.term, encoded]).map(|_| ())
 }
 
 /// Deletes the entries up to `seq`, which a snapshot on enough replicas contains.
@@ -101,8 +99,7 @@ pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()>
 /// # Errors
 /// The database fails.
 pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
-    Ok(())
+    db.run("DELETE FROM command_log WHERE seq <= ?1", args![seq]).map(|_| ())
 }
 
 /// The command log and its replicas.
@@ -133,13 +130,11 @@ impl CommandLog {
     /// # Errors
     /// The database fails.
     pub fn load(db: &Db, term: u64, last_seq: u64) -> rusqlite::Result<CommandLog> {
-        let (oldest, bytes): (Option<i64>, i64) = db
-            .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let first = oldest.map_or(last_seq + 1, |seq| seq as u64);
+        let sql = "SELECT ifnull(min(seq), ?1), ifnull(sum(length(entry)), 0) FROM command_log";
+        let (first, since_snapshot): (u64, u64) = db.one(sql, args![last_seq + 1])?;
         // An entry cannot be sent if the term of the entry before it is unknown: the replica's entry there might differ.
         let oldest_kept = if first == 1 { 1 } else { first + 1 };
-        Ok(CommandLog { term, last_seq, oldest_kept, since_snapshot: bytes as u64, ..Default::default() })
+        Ok(CommandLog { term, last_seq, oldest_kept, since_snapshot, ..Default::default() })
     }
 
     /// The highest term that a replica may have seen from this manager.
@@ -185,12 +180,8 @@ impl CommandLog {
     /// # Errors
     /// The database fails.
     pub fn read_nodes(&mut self, db: &Db) -> rusqlite::Result<()> {
-        self.nodes = db
-            .stmt("SELECT node_id, host FROM nodes WHERE health IN (?1, ?2) ORDER BY node_id")?
-            .query_map([Health::Up as i32, Health::Draining as i32], |row| {
-                Ok((row.get::<_, i64>(0)? as u64, row.get(1)?))
-            })?
-            .collect::<Result<Vec<_>, _>>()?;
+        let sql = "SELECT node_id, host FROM nodes WHERE health IN (?1, ?2) ORDER BY node_id";
+        self.nodes = db.all(sql, args![Health::Up, Health::Draining])?;
         Ok(())
     }
 
@@ -303,16 +294,8 @@ impl CommandLog {
             return Ok(self.recent.iter().skip(skip).take_while(|kept| fits(kept.bytes.len())).cloned().collect());
         }
         let mut rows = db.stmt("SELECT seq, term, entry FROM command_log WHERE seq >= ?1 ORDER BY seq LIMIT 4096")?;
-        let mut rows = rows.query([from as i64])?;
-        let mut entries = Vec::new();
-        while let Some(row) = rows.next()? {
-            let bytes: Bytes = row.get::<_, Vec<u8>>(2)?.into();
-            if !fits(bytes.len()) {
-                break;
-            }
-            entries.push(RecentEntry { seq: row.get::<_, i64>(0)? as u64, term: row.get::<_, i64>(1)? as u64, bytes });
-        }
-        Ok(entries)
+        let entries = rows.query_map(args![from], RecentEntry::of)?;
+        entries.take_while(|entry| entry.as_ref().map_or(true, |entry| fits(entry.bytes.len()))).collect()
     }
 
     fn next_piece(&mut self, id: u64, config: &Config) -> Option<(PutSnapshot, Bytes)> {
@@ -418,9 +401,7 @@ impl CommandLog {
         if seq > self.last_seq {
             return Ok(None);
         }
-        db.stmt("SELECT term FROM command_log WHERE seq = ?1")?
-            .query_row([seq as i64], |row| row.get::<_, i64>(0).map(|term| term as u64))
-            .optional()
+        db.first("SELECT term FROM command_log WHERE seq = ?1", args![seq])
     }
 
     /// Whether the log is long enough that a snapshot should shorten it.

@@ -3,9 +3,9 @@
 //! Lookups use the replies in memory. Restarts load them from table `ops`, one row per group commit.
 
 use crate::db::Db;
+use crate::db::sql::args;
 use bytes::Bytes;
 use prost::Message;
-use rusqlite::params;
 use std::collections::{HashMap, VecDeque};
 use tessera_wire::Error;
 use tessera_wire::manager::CachedReplies;
@@ -26,12 +26,8 @@ pub struct ReplyCache {
 /// # Errors
 /// The database fails.
 pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> rusqlite::Result<()> {
-    db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
-        log_seq as i64,
-        now_ns,
-        replies.encode_to_vec()
-    ])?;
-    Ok(())
+    let sql = "INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)";
+    db.run(sql, args![log_seq, now_ns, replies.encode_to_vec()]).map(|_| ())
 }
 
 /// Deletes the replies of group commits up to `log_seq`.
@@ -39,8 +35,7 @@ pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> ru
 /// # Errors
 /// The database fails.
 pub fn delete_to(db: &Db, log_seq: u64) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM ops WHERE log_seq <= ?1")?.execute([log_seq as i64])?;
-    Ok(())
+    db.run("DELETE FROM ops WHERE log_seq <= ?1", args![log_seq]).map(|_| ())
 }
 
 /// Keys of the replies of one group commit.
@@ -58,11 +53,9 @@ impl ReplyCache {
     /// The database fails.
     pub fn load(db: &Db) -> rusqlite::Result<ReplyCache> {
         let mut answers = ReplyCache::default();
-        let mut rows = db.stmt("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq")?;
-        let mut rows = rows.query([])?;
-        while let Some(row) = rows.next()? {
-            let batch = CachedReplies::decode(row.get_ref(2)?.as_blob()?).unwrap_or_default();
-            answers.remember(row.get::<_, i64>(0)? as u64, row.get(1)?, batch);
+        let rows: Vec<(u64, i64, Bytes)> = db.all("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq", [])?;
+        for (log_seq, now_ns, batch) in rows {
+            answers.remember(log_seq, now_ns, CachedReplies::decode(batch).unwrap_or_default());
         }
         Ok(answers)
     }

@@ -2,10 +2,10 @@
 
 use crate::ctx::View;
 use crate::db::Db;
-use crate::db::cache::{CLASS_COLUMNS, Caches};
-use crate::db::rows::{self, unsigned};
+use crate::db::cache::{self, Caches};
+use crate::db::rows;
+use crate::db::sql::args;
 use crate::error::Result;
-use rusqlite::Connection;
 use std::collections::BTreeSet;
 use tessera_wire::meta::{ClusterMap, GetMap};
 
@@ -20,7 +20,7 @@ pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
         true => whole_map_since(db, version, caches, known)?,
         false => {
             let known = if request.all_nodes { 0 } else { known };
-            map_since(db, version, caches, known, &request.pg_ids)?
+            map_since(db, version, caches, known, request.pg_ids.iter().copied())?
         }
     };
     for disk in &mut map.disks {
@@ -38,15 +38,20 @@ pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
 ///
 /// # Errors
 /// The database fails, or a group does not exist.
-pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Result<ClusterMap> {
+pub fn map_since(
+    db: &Db,
+    map_version: u64,
+    caches: &Caches,
+    known_version: u64,
+    pg_ids: impl IntoIterator<Item = u64>,
+) -> Result<ClusterMap> {
     let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
     // A newer map came from a manager whose last entries were never acknowledged.
     let known_version = if known_version > map_version { 0 } else { known_version };
     if known_version != map_version {
-        add_changed(db.conn(), known_version, &mut map)?;
+        add_changed(db, known_version, &mut map)?;
     }
-    let wanted: BTreeSet<u64> = pg_ids.iter().copied().collect();
-    for pg_id in wanted {
+    for pg_id in BTreeSet::from_iter(pg_ids) {
         map.pgs.push(caches.pg(db, pg_id)?.info());
     }
     Ok(map)
@@ -57,32 +62,23 @@ pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64,
 /// # Errors
 /// The database fails.
 pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
-    let pgs: Vec<u64> = db
-        .stmt("SELECT pg_id FROM pgs WHERE map_version > ?1")?
-        .query_map([known_version as i64], |row| unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
-    map_since(db, map_version, caches, known_version, &pgs)
+    let pgs: Vec<u64> = db.all("SELECT pg_id FROM pgs WHERE map_version > ?1", args![known_version])?;
+    map_since(db, map_version, caches, known_version, pgs)
 }
 
-fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> Result<()> {
-    let known = known_version as i64;
-    let changed = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
-        conn.prepare_cached(sql)?.query_map([known], |row| unsigned(row, 0))?.collect()
-    };
-    let nodes = changed(
+fn add_changed(db: &Db, known: u64, map: &mut ClusterMap) -> Result<()> {
+    let nodes: BTreeSet<u64> = db.all(
         "SELECT node_id FROM nodes WHERE map_version > ?1 UNION SELECT node_id FROM disks WHERE map_version > ?1",
+        args![known],
     )?;
     if !nodes.is_empty() {
-        let disks = rows::disks(conn)?;
-        let fresh = changed("SELECT disk_id FROM disks WHERE map_version > ?1")?;
-        for node in rows::nodes(conn)?.iter().filter(|n| nodes.contains(&n.node_id)) {
+        let disks = rows::disks(db)?;
+        let fresh: BTreeSet<u64> = db.all("SELECT disk_id FROM disks WHERE map_version > ?1", args![known])?;
+        for node in rows::nodes(db)?.iter().filter(|n| nodes.contains(&n.node_id)) {
             map.nodes.push(rows::node_to_wire(node, &disks));
         }
         map.disks.extend(disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(rows::disk_to_wire));
     }
-    map.classes = conn
-        .prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE map_version > ?1 ORDER BY class_id"))?
-        .query_map([known], crate::db::cache::read_class)?
-        .collect::<Result<_, _>>()?;
+    map.classes = cache::classes(db, "WHERE map_version > ?1 ORDER BY class_id", args![known])?;
     Ok(())
 }

@@ -6,9 +6,10 @@
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::draw;
-use crate::db::rows::{DiskRow, Member, NodeRow, unsigned};
+use crate::db::rows::{DiskRow, Member, NodeRow};
+use crate::db::sql::{TableRow, args};
 use crate::error::{Result, corrupt_row};
-use rusqlite::params;
+use rusqlite::params_from_iter;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_policy::Scheme;
 use tessera_stripe::{XOR, describe};
@@ -25,13 +26,11 @@ pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusql
     assert!(disk_id != 0, "disks count from 1");
     assert!(health != Health::Unknown, "disk {disk_id}: every state of a disk is known");
     ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .conn()
-        .prepare_cached(
-            "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
-        )?
-        .execute(params![disk_id as i64, health as i32, ctx.now_ns, version])?;
+    let version = ctx.next_map_version();
+    ctx.db.run(
+        "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
+        args![disk_id, health, ctx.now_ns, version],
+    )?;
     Ok(())
 }
 
@@ -44,15 +43,12 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
     assert!(node.health != health, "node {}: is {health:?} already", node.node_id);
     let node_id = node.node_id;
     ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1")?
-        .execute(params![node_id as i64, health as i32, ctx.now_ns, version])?;
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?
-        .execute(params![node_id as i64, version])?;
+    let version = ctx.next_map_version();
+    ctx.db.run(
+        "UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1",
+        args![node_id, health, ctx.now_ns, version],
+    )?;
+    ctx.db.run("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])?;
     Ok(())
 }
 
@@ -63,10 +59,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
     assert!(disk_id != 0, "disks count from 1");
     ctx.caches.forget_node_map();
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
-        .execute([disk_id as i64])?;
+    ctx.db.run("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1", args![disk_id])?;
     Ok(())
 }
 
@@ -77,12 +70,9 @@ pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
 pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
     assert!(pg_id != 0, "groups count from 1");
     ctx.caches.forget_pg(pg_id);
-    let version = ctx.next_map_version() as i64;
-    let epoch = ctx
-        .db
-        .conn()
-        .prepare_cached("UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch")?
-        .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))?;
+    let version = ctx.next_map_version();
+    let sql = "UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch";
+    let epoch: u64 = ctx.db.one(sql, args![pg_id, version])?;
     match epoch {
         2.. => Ok(epoch),
         _ => Err(corrupt_row(format!("pgs, row {pg_id}"), "epochs begin at 1")),
@@ -98,23 +88,11 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     assert!(m.fill_cursor < ctx.meta.next_chunk, "{m:?}: the cursor has passed chunks that were never drawn");
     assert!(m.fill_until <= ctx.meta.next_chunk, "{m:?}: the backfill ends behind the last chunk");
     ctx.caches.forget_pg(m.pg_id);
-    let saved = ctx
-        .db
-        .conn()
-        .prepare_cached(
-            "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6, \
-             fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",
-        )?
-        .execute(params![
-            m.pg_id as i64,
-            m.position,
-            m.disk_id as i64,
-            m.incoming as i64,
-            m.put_to_incoming,
-            m.since_epoch as i64,
-            m.fill_cursor as i64,
-            m.fill_until as i64
-        ])?;
+    let saved = ctx.db.run(
+        "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6,
+                fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",
+        params_from_iter(m.values()),
+    )?;
     assert!(saved <= 1, "{m:?}: group and position are the key");
     Ok(())
 }
@@ -125,7 +103,7 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
 /// SQLite fails.
 pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
     for (&pg_id, &bytes) in sums {
-        db.stmt("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1")?.execute([pg_id as i64, bytes as i64])?;
+        db.run("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1", args![pg_id, bytes])?;
     }
     Ok(())
 }
@@ -136,8 +114,8 @@ pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
 /// # Errors
 /// The database fails.
 pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
-    let version = ctx.next_map_version() as i64;
-    ctx.db.stmt("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2")?.execute([RESTORE_JUMP as i64, version])?;
+    let version = ctx.next_map_version();
+    ctx.db.run("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2", args![RESTORE_JUMP, version])?;
     ctx.meta.next_incarnation += RESTORE_JUMP;
     ctx.caches.forget_all();
     Ok(())
@@ -150,16 +128,14 @@ pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
 pub fn insert_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
     assert!(!disks.is_empty(), "a group needs members");
     assert!(!disks.contains(&0), "group of {disks:?}: 0 is no disk");
-    assert_eq!(disks.iter().collect::<BTreeSet<_>>().len(), disks.len(), "group of {disks:?}: a disk stands twice");
+    assert_eq!(disks.iter().collect::<BTreeSet<_>>().len(), disks.len(), "group of {disks:?}: a disk is listed twice");
     let pg_id = draw(&mut ctx.meta.next_pg);
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt("INSERT INTO pgs (pg_id, width, epoch, open, map_version) VALUES (?1, ?2, 1, 1, ?3)")?
-        .execute(params![pg_id as i64, disks.len() as i64, version])?;
-    let mut insert =
-        ctx.db.stmt("INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)")?;
+    let version = ctx.next_map_version();
+    let sql = "INSERT INTO pgs (pg_id, width, epoch, open, map_version) VALUES (?1, ?2, 1, 1, ?3)";
+    ctx.db.run(sql, args![pg_id, disks.len(), version])?;
     for (position, &disk) in disks.iter().enumerate() {
-        insert.execute(params![pg_id as i64, position as i64, disk as i64])?;
+        let sql = "INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)";
+        ctx.db.run(sql, args![pg_id, position, disk])?;
     }
     Ok(())
 }
@@ -169,10 +145,8 @@ pub fn insert_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn close_group(ctx: &mut Ctx<'_>, pg_id: u64) -> Result<()> {
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt("UPDATE pgs SET open = 0, map_version = ?2 WHERE pg_id = ?1")?
-        .execute(params![pg_id as i64, version])?;
+    let version = ctx.next_map_version();
+    ctx.db.run("UPDATE pgs SET open = 0, map_version = ?2 WHERE pg_id = ?1", args![pg_id, version])?;
     ctx.caches.forget_pg(pg_id);
     Ok(())
 }
@@ -192,22 +166,11 @@ pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
     assert!(class.k >= 1, "class {scheme}: no fragment is needed to read it");
     assert_eq!(class.k + class.m, scheme.fragments(), "class {scheme}: k + m must be its width");
     let version = ctx.next_map_version();
-    ctx.db
-        .stmt(
-            "INSERT INTO classes (class_id, spec, k, m, code, matrix, word_bits, alignment_bytes, map_version)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        )?
-        .execute(params![
-            class_id,
-            class.spec,
-            class.k,
-            class.m,
-            class.code,
-            class.matrix,
-            word_bits,
-            alignment_bytes,
-            version as i64
-        ])?;
+    ctx.db.run(
+        "INSERT INTO classes (class_id, spec, k, m, code, matrix, word_bits, alignment_bytes, map_version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        args![class_id, class.spec, class.k, class.m, class.code, class.matrix, word_bits, alignment_bytes, version],
+    )?;
     ctx.caches.forget_all();
     Ok(class_id)
 }
@@ -219,10 +182,8 @@ pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
 /// The database fails.
 pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bool> {
     ctx.caches.forget_node_map();
-    let changed = ctx
-        .db
-        .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
-        .execute(params![disk_id as i64, wanted as i64])?;
+    let sql = "UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2";
+    let changed = ctx.db.run(sql, args![disk_id, wanted])?;
     assert!(changed <= 1, "disk {disk_id}: ids are unique");
     Ok(changed == 1)
 }
@@ -233,28 +194,17 @@ pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bo
 /// The database fails.
 pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
     ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt(
-            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-             ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
-                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
-        )?
-        .execute(params![
-            node_id as i64,
-            said.name,
-            said.host,
-            said.address,
-            said.unix_socket,
-            said.metrics_address,
-            Health::Up as i32,
-            ctx.now_ns,
-            incarnation as i64,
-            version,
-            said.machine
-        ])?;
-    ctx.db.stmt("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?.execute([node_id as i64, version])?;
+    let version = ctx.next_map_version();
+    let NodeInfo { name, host, address, unix_socket, metrics_address, machine, .. } = said;
+    let (up, now_ns) = (Health::Up, ctx.now_ns);
+    ctx.db.run(
+        "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+         ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
+            health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
+        args![node_id, name, host, address, unix_socket, metrics_address, up, now_ns, incarnation, version, machine],
+    )?;
+    ctx.db.run("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])?;
     Ok(())
 }
 
@@ -265,23 +215,13 @@ pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation:
 pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u64> {
     assert_eq!(said.uuid.len(), 16, "the registration was checked");
     ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
+    let version = ctx.next_map_version();
     let disk_id = draw(&mut ctx.meta.next_disk);
-    ctx.db
-        .stmt(
-            "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute(params![
-            disk_id as i64,
-            node_id as i64,
-            said.uuid,
-            said.path,
-            Health::Up as i32,
-            ctx.now_ns,
-            said.capacity_bytes as i64,
-            version
-        ])?;
+    ctx.db.run(
+        "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        args![disk_id, node_id, said.uuid, said.path, Health::Up, ctx.now_ns, said.capacity_bytes, version],
+    )?;
     Ok(disk_id)
 }
 
@@ -292,9 +232,8 @@ pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u
 pub fn update_disk(ctx: &mut Ctx<'_>, disk: &DiskRow, said: &DiskInfo) -> Result<()> {
     assert_eq!(disk.uuid, said.uuid, "disk {} was found by its uuid", disk.disk_id);
     ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt("UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1")?
-        .execute(params![disk.disk_id as i64, said.path, said.capacity_bytes as i64, version])?;
+    let version = ctx.next_map_version();
+    let sql = "UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1";
+    ctx.db.run(sql, args![disk.disk_id, said.path, said.capacity_bytes, version])?;
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Rows of `inodes`, `dentries` and `xattrs`: reading and writing them, no rules.
 
 use crate::db::Db;
+use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row, refuse};
 use crate::namespace::hints::HintSet;
-use rusqlite::{OptionalExtension, params};
+use std::sync::LazyLock;
 use tessera_wire::meta::Entry;
 use tessera_wire::{Attr, Code, InodeKind};
 
@@ -12,68 +13,42 @@ pub const ROOT: u64 = 1;
 /// Longest name of a directory entry, bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A row of `inodes`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Inode {
-    pub ino: u64,
-    /// A [`InodeKind`].
-    pub kind: i32,
-    /// Permission bits.
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub nlink: u32,
-    /// Directories: their parent.
-    pub parent: u64,
-    /// Files: domain.
-    pub domain: u32,
-    /// Length of the current version.
-    pub size_bytes: u64,
-    pub mtime_ns: i64,
-    pub ctime_ns: i64,
-    /// Access time as last set; 0: never set.
-    pub atime_ns: i64,
-    /// Devices: the device number.
-    pub rdev: u32,
-    /// Current version id.
-    pub version_id: u64,
-    pub version_number: u64,
-    /// Identifies the bytes.
-    pub content: u64,
-    pub symlink_target: Option<Vec<u8>>,
-    /// Encoded [`HintSet`].
-    pub hints: Vec<u8>,
+row! {
+    /// A row of `inodes`.
+    #[derive(Debug, Clone, PartialEq, Default)]
+    pub struct Inode {
+        pub ino: u64,
+        /// A [`InodeKind`].
+        pub kind: i32,
+        /// Permission bits.
+        pub mode: u32,
+        pub uid: u32,
+        pub gid: u32,
+        pub nlink: u32,
+        /// Directories: their parent.
+        pub parent: u64,
+        /// Files: domain.
+        pub domain: u32,
+        /// Length of the current version.
+        pub size_bytes: u64,
+        pub mtime_ns: i64,
+        pub ctime_ns: i64,
+        /// Access time as last set; 0: never set.
+        pub atime_ns: i64,
+        /// Devices: the device number.
+        pub rdev: u32,
+        /// Current version id.
+        pub version_id: u64,
+        pub version_number: u64,
+        /// Identifies the bytes.
+        pub content: u64 as Bits,
+        pub symlink_target: Option<Vec<u8>>,
+        /// Encoded [`HintSet`].
+        pub hints: Vec<u8>,
+    }
 }
 
-const SELECT: &str = "SELECT i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns, \
-                      i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev, i.content FROM inodes i WHERE i.ino = ?1";
-
 impl Inode {
-    /// Reads the columns of a row, in the order of `SELECT`, from position `at` on.
-    pub fn read(row: &rusqlite::Row, at: usize) -> rusqlite::Result<Inode> {
-        let number = |i: usize| row.get::<_, i64>(at + i).map(|n| n as u64);
-        Ok(Inode {
-            ino: number(0)?,
-            kind: row.get(at + 1)?,
-            mode: row.get(at + 2)?,
-            uid: row.get(at + 3)?,
-            gid: row.get(at + 4)?,
-            nlink: row.get(at + 5)?,
-            parent: number(6)?,
-            domain: row.get(at + 7)?,
-            size_bytes: number(8)?,
-            mtime_ns: row.get(at + 9)?,
-            ctime_ns: row.get(at + 10)?,
-            version_id: number(11)?,
-            version_number: number(12)?,
-            symlink_target: row.get(at + 13)?,
-            hints: row.get(at + 14)?,
-            atime_ns: row.get(at + 15)?,
-            rdev: row.get(at + 16)?,
-            content: number(17)?,
-        })
-    }
-
     /// Checks the invariants of an inode before it is written.
     fn assert_consistent(&self) {
         let ino = self.ino;
@@ -128,66 +103,44 @@ impl Inode {
         assert!(self.ino > ROOT, "inode {}: the root is made with the database", self.ino);
         assert!(self.nlink >= 1, "inode {}: a new inode has a name", self.ino);
         self.assert_consistent();
-        db.stmt(
-            "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, domain, size_bytes, mtime_ns, ctime_ns,
-                                 version_id, version_number, symlink_target, hints, atime_ns, rdev, content)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
-        )?
-        .execute(params![
-            self.ino as i64,
-            self.kind,
-            self.mode,
-            self.uid,
-            self.gid,
-            self.nlink,
-            self.parent as i64,
-            self.domain,
-            self.size_bytes as i64,
-            self.mtime_ns,
-            self.ctime_ns,
-            self.version_id as i64,
-            self.version_number as i64,
-            self.symlink_target,
-            self.hints,
-            self.atime_ns,
-            self.rdev,
-            self.content as i64
-        ])?;
-        Ok(())
+        self.add(db, "INSERT INTO inodes")
     }
 
     /// Writes the mutable columns of the row.
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
         assert!(self.ino >= ROOT, "inodes count from 1");
         self.assert_consistent();
-        db.stmt(
+        let Inode { ino, mode, uid, gid, nlink, parent, size_bytes, mtime_ns, ctime_ns, atime_ns, .. } = self;
+        let Inode { version_id, version_number, content, hints, .. } = self;
+        db.run(
             "UPDATE inodes SET mode = ?2, uid = ?3, gid = ?4, nlink = ?5, parent = ?6, size_bytes = ?7, mtime_ns = ?8,
-                               ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12, atime_ns = ?13, content = ?14
+                    ctime_ns = ?9, atime_ns = ?10, version_id = ?11, version_number = ?12, content = ?13, hints = ?14
              WHERE ino = ?1",
-        )?
-        .execute(params![
-            self.ino as i64,
-            self.mode,
-            self.uid,
-            self.gid,
-            self.nlink,
-            self.parent as i64,
-            self.size_bytes as i64,
-            self.mtime_ns,
-            self.ctime_ns,
-            self.version_id as i64,
-            self.version_number as i64,
-            self.hints,
-            self.atime_ns,
-            self.content as i64
-        ])?;
+            args![
+                ino,
+                mode,
+                uid,
+                gid,
+                nlink,
+                parent,
+                size_bytes,
+                mtime_ns,
+                ctime_ns,
+                atime_ns,
+                version_id,
+                version_number,
+                content,
+                hints
+            ],
+        )?;
         Ok(())
     }
 }
 
 /// The inode `ino`, if it exists.
 pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
-    db.stmt(SELECT)?.query_row([ino as i64], |row| Inode::read(row, 0)).optional()
+    static SELECT: LazyLock<String> = LazyLock::new(|| Inode::select("FROM inodes WHERE ino = ?1"));
+    db.first(&SELECT, args![ino])
 }
 
 /// The inode `ino`.
@@ -220,35 +173,27 @@ pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
 
 /// The inode number of `name` in `parent`.
 pub fn lookup(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
-    db.stmt("SELECT ino FROM dentries WHERE parent = ?1 AND name = ?2")?
-        .query_row(params![parent as i64, name], |row| row.get::<_, i64>(0))
-        .optional()
-        .map(|ino| ino.map(|ino| ino as u64))
+    db.first("SELECT ino FROM dentries WHERE parent = ?1 AND name = ?2", args![parent, name])
 }
 
 /// Adds a name.
 pub fn add_name(db: &Db, parent: u64, name: &[u8], ino: u64) -> rusqlite::Result<()> {
     assert!((1..=MAX_NAME_BYTES).contains(&name.len()), "a name of {} bytes; it was checked", name.len());
     assert!(ino > ROOT && parent >= ROOT, "name of inode {ino} in {parent}");
-    db.stmt("INSERT INTO dentries (parent, name, ino) VALUES (?1, ?2, ?3)")?.execute(params![
-        parent as i64,
-        name,
-        ino as i64
-    ])?;
+    db.run("INSERT INTO dentries (parent, name, ino) VALUES (?1, ?2, ?3)", args![parent, name, ino])?;
     Ok(())
 }
 
 /// Removes a name.
 pub fn remove_name(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM dentries WHERE parent = ?1 AND name = ?2";
-    let removed = db.stmt(sql)?.execute(params![parent as i64, name])?;
+    let removed = db.run("DELETE FROM dentries WHERE parent = ?1 AND name = ?2", args![parent, name])?;
     assert_eq!(removed, 1, "directory {parent}: a name is removed after it was looked up");
     Ok(())
 }
 
 /// Records that a directory's entries changed.
 pub fn touch(db: &Db, directory: u64, now_ns: i64) -> rusqlite::Result<()> {
-    db.stmt("UPDATE inodes SET mtime_ns = ?2, ctime_ns = ?2 WHERE ino = ?1")?.execute([directory as i64, now_ns])?;
+    db.run("UPDATE inodes SET mtime_ns = ?2, ctime_ns = ?2 WHERE ino = ?1", args![directory, now_ns])?;
     Ok(())
 }
 
@@ -259,37 +204,34 @@ pub const EMPTY_DIRECTORY_LINKS: u32 = 2;
 pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Result<()> {
     assert!(matches!(by, 1 | -1), "directory {directory}: {by} subdirectories at once");
     let sql = "UPDATE inodes SET nlink = nlink + ?2 WHERE ino = ?1 AND nlink + ?2 >= 2";
-    match db.stmt(sql)?.execute([directory as i64, by])? {
+    match db.run(sql, args![directory, by])? {
         1 => Ok(()),
-        _ => Err(corrupt_row(format!("inodes, row {directory}"), "its count of links has no room for a subdirectory")),
+        _ => Err(corrupt_row(format!("inodes, row {directory}"), "its count of links cannot include a subdirectory")),
     }
 }
 
 /// Removes an inode's row and its attributes.
 pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
     assert!(ino > ROOT, "the root stays");
-    db.stmt("DELETE FROM xattrs WHERE ino = ?1")?.execute([ino as i64])?;
-    db.stmt("DELETE FROM inodes WHERE ino = ?1")?.execute([ino as i64])?;
+    db.run("DELETE FROM xattrs WHERE ino = ?1", args![ino])?;
+    db.run("DELETE FROM inodes WHERE ino = ?1", args![ino])?;
     Ok(())
 }
 
 /// Sets an extended attribute.
 pub fn set_xattr(db: &Db, ino: u64, name: &str, value: &[u8]) -> rusqlite::Result<()> {
-    db.stmt("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)")?
-        .execute(params![ino as i64, name, value])?;
+    db.run("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)", args![ino, name, value])?;
     Ok(())
 }
 
 /// Removes an extended attribute; returns false if it was not set.
 pub fn remove_xattr(db: &Db, ino: u64, name: &str) -> rusqlite::Result<bool> {
-    let removed = db.stmt("DELETE FROM xattrs WHERE ino = ?1 AND name = ?2")?.execute(params![ino as i64, name])?;
-    Ok(removed > 0)
+    Ok(db.run("DELETE FROM xattrs WHERE ino = ?1 AND name = ?2", args![ino, name])? > 0)
 }
 
 /// Sets the root's times from the first log entry.
 pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
-    db.stmt("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0")?
-        .execute([now_ns, ROOT as i64])?;
+    db.run("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0", args![now_ns, ROOT])?;
     Ok(())
 }
 

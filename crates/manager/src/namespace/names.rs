@@ -6,10 +6,11 @@
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::{draw, uncount};
+use crate::db::sql::{TableRow, args};
 use crate::error::{Result, corrupt_row, invalid, refuse};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
-use rusqlite::{OptionalExtension, params};
+use std::sync::LazyLock;
 use tessera_policy::hint_of_attribute;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, Code, InodeKind};
@@ -67,41 +68,37 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
         0 => max_entries,
         limit => limit.min(max_entries),
     };
-    let mut rows = db.stmt(
-        "SELECT d.name, i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns,
-                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev, i.content
-         FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
-    )?;
-    let mut entries = rows
-        .query_map(params![directory.ino as i64, request.after, limit + 1], |row| {
-            Ok(Dirent { name: row.get(0)?, attr: Some(Inode::read(row, 1)?.attr()) })
-        })?
-        .collect::<Result<Vec<_>, _>>()?;
-    let more = entries.len() > limit as usize;
-    entries.truncate(limit as usize);
+    static SELECT: LazyLock<String> = LazyLock::new(|| {
+        let columns: Vec<String> = Inode::COLUMNS.iter().map(|column| format!("i.{column}")).collect();
+        format!(
+            "SELECT d.name, {} FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2
+             ORDER BY d.name LIMIT ?3",
+            columns.join(", ")
+        )
+    });
+    let mut found: Vec<(Vec<u8>, Inode)> = db.all(&SELECT, args![directory.ino, request.after, limit + 1])?;
+    let more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let entries = found.into_iter().map(|(name, inode)| Dirent { name, attr: Some(inode.attr()) }).collect();
     Ok(ListReply { entries, more })
 }
 
 /// All names in a directory; `None` if there are more than `max`.
 pub fn names(db: &Db, directory: u64, max: u32) -> Result<Option<Vec<Vec<u8>>>> {
-    let mut rows = db.stmt("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2")?;
-    let names = rows.query_map(params![directory as i64, max + 1], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<Vec<u8>> =
+        db.all("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2", args![directory, max + 1])?;
     Ok((names.len() <= max as usize).then_some(names))
 }
 
 /// All extended attributes of an inode, hints included.
 pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
     let inode = inodes::get(db, request.ino)?;
-    let mut rows = db.stmt("SELECT name, value FROM xattrs WHERE ino = ?1")?;
-    let mut xattrs = rows
-        .query_map([inode.ino as i64], |row| Ok(Xattr { name: row.get(0)?, value: row.get(1)? }))?
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut found: Vec<(String, Vec<u8>)> =
+        db.all("SELECT name, value FROM xattrs WHERE ino = ?1", args![inode.ino])?;
     let hints = HintSet::read(&inode.hints).hints.into_iter();
-    xattrs.extend(
-        hints.map(|h| Xattr { name: format!("{}{}", tessera_policy::PREFIX, h.name), value: h.value.into_bytes() }),
-    );
-    xattrs.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(ListXattrsReply { xattrs })
+    found.extend(hints.map(|h| (format!("{}{}", tessera_policy::PREFIX, h.name), h.value.into_bytes())));
+    found.sort();
+    Ok(ListXattrsReply { xattrs: found.into_iter().map(|(name, value)| Xattr { name, value }).collect() })
 }
 
 /// Creates a directory.
@@ -346,8 +343,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
     if !inode.is_directory() {
         return Ok(());
     }
-    let entry = ctx.db.stmt("SELECT 1 FROM dentries WHERE parent = ?1 LIMIT 1")?.exists([inode.ino as i64])?;
-    match entry {
+    match ctx.db.any("SELECT 1 FROM dentries WHERE parent = ?1 LIMIT 1", args![inode.ino])? {
         true => refuse(Code::NotEmpty, format!("directory {:?} has entries", String::from_utf8_lossy(name))),
         false => Ok(()),
     }
@@ -421,7 +417,8 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
         inode.hints = hints.column();
         ctx.hints_changed.push(inode.ino);
     } else {
-        let there = xattr_exists(ctx.db, inode.ino, &request.name)?;
+        let sql = "SELECT 1 FROM xattrs WHERE ino = ?1 AND name = ?2";
+        let there = ctx.db.any(sql, args![inode.ino, request.name])?;
         check_presence(request, there)?;
         inodes::set_xattr(ctx.db, inode.ino, &request.name, &request.value)?;
     }
@@ -449,14 +446,6 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Result<Ack> {
     inode.ctime_ns = ctx.now_ns;
     inode.update(ctx.db)?;
     Ok(Ack {})
-}
-
-fn xattr_exists(db: &Db, ino: u64, name: &str) -> Result<bool> {
-    let found: Option<i64> = db
-        .stmt("SELECT 1 FROM xattrs WHERE ino = ?1 AND name = ?2")?
-        .query_row(params![ino as i64, name], |row| row.get(0))
-        .optional()?;
-    Ok(found.is_some())
 }
 
 fn check_xattr(name: &str) -> Result<()> {
@@ -490,18 +479,11 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
         uid,
         gid,
         nlink: 1,
-        parent: 0,
         domain: parent.domain,
-        size_bytes: 0,
         mtime_ns: ctx.now_ns,
         ctime_ns: ctx.now_ns,
-        version_id: 0,
-        version_number: 0,
-        symlink_target: None,
         hints: parent.hints.clone(),
-        atime_ns: 0,
-        rdev: 0,
-        content: 0,
+        ..Default::default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::chunks::garbage;
 use crate::ctx::View;
-use crate::db::rows;
+use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
 use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal};
 use crate::map::delta;
@@ -25,7 +25,7 @@ fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
         false => refuse(
             Code::NotRegistered,
             format!(
-                "node {node_id}, life {incarnation}: was declared out or has registered anew since; register again"
+                "node {node_id}, incarnation {incarnation}: was declared out or has registered again since; register again"
             ),
         ),
     }
@@ -96,7 +96,7 @@ pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
     reply.scrub_bytes_per_s = view.config.scrub_bytes_per_s;
     let known = if beat.known_map_version > view.meta.map_version { 0 } else { beat.known_map_version };
     if known != view.meta.map_version {
-        reply.map = Some(delta::map_since(view.db, view.meta.map_version, view.caches, known, &[])?);
+        reply.map = Some(delta::map_since(view.db, view.meta.map_version, view.caches, known, [])?);
         reply.pgs = groups_of(view, beat.node_id, known)?;
     }
     let node_map = view.caches.node_map(view.db)?;
@@ -113,15 +113,12 @@ pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
 
 /// Groups on the node's disks that changed since map version `known`: their epochs fence old puts (P11).
 fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
-    let ids: Vec<u64> = view
-        .db
-        .stmt(
-            "SELECT DISTINCT p.pg_id FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
-             JOIN disks d ON d.disk_id IN (m.disk_id, m.incoming_disk_id)
-             WHERE d.node_id = ?1 AND p.map_version > ?2 LIMIT ?3",
-        )?
-        .query_map([node_id as i64, known as i64, PGS_PER_ANSWER], |row| rows::unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
+    let ids: Vec<u64> = view.db.all(
+        "SELECT DISTINCT p.pg_id FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
+         JOIN disks d ON d.disk_id IN (m.disk_id, m.incoming_disk_id)
+         WHERE d.node_id = ?1 AND p.map_version > ?2 LIMIT ?3",
+        args![node_id, known, PGS_PER_ANSWER],
+    )?;
     ids.into_iter().map(|id| Ok(view.caches.pg(view.db, id)?.info())).collect()
 }
 

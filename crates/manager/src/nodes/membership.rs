@@ -10,6 +10,7 @@ use crate::config::ns;
 use crate::ctx::{Ctx, View};
 use crate::db::meta::draw;
 use crate::db::rows::{self, DiskRow, NodeRow};
+use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
 use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth};
 use crate::map::tables;
@@ -33,10 +34,10 @@ const MAX_TEXT: usize = 1024;
 pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNodeReply> {
     let said = check_request(request)?;
     let known = known_disks(ctx, request)?;
-    let by_name = rows::nodes(ctx.db.conn())?.into_iter().find(|n| n.name == said.name);
+    let by_name = rows::nodes(ctx.db)?.into_iter().find(|n| n.name == said.name);
     let node_id = identify(&known, by_name.as_ref(), said)?;
     let old = match node_id {
-        Some(id) => rows::node(ctx.db.conn(), id)?,
+        Some(id) => rows::node(ctx.db, id)?,
         None => None,
     };
     if let Some(old) = &old {
@@ -100,7 +101,7 @@ fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
 }
 
 fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Result<Vec<Option<DiskRow>>> {
-    request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db.conn(), &d.uuid)?)).collect()
+    request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db, &d.uuid)?)).collect()
 }
 
 /// The registered node that this is: the owner of its disks, or the node of its name (its disks were replaced).
@@ -132,9 +133,9 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
 /// `shared`: a disk of the registered node that it brings; `None`: only the name is the same.
 fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
     if old.host != said.host {
-        let uses = rows::disks_of(ctx.db.conn(), old.node_id)?;
+        let uses = rows::disks_of(ctx.db, old.node_id)?;
         for disk in uses {
-            if !rows::members_on(ctx.db.conn(), disk.disk_id)?.is_empty() {
+            if !rows::members_on(ctx.db, disk.disk_id)?.is_empty() {
                 return refuse(
                     Code::Invalid,
                     format!(
@@ -201,7 +202,7 @@ fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&Dis
 
 /// Marks the node's disks that it did not bring as down; they become out if they stay away.
 fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<()> {
-    for disk in rows::disks_of(ctx.db.conn(), node_id)? {
+    for disk in rows::disks_of(ctx.db, node_id)? {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining);
         if serving && !present.contains(&disk.disk_id) {
             tables::set_disk_health(ctx, disk.disk_id, Health::Down)?;
@@ -308,14 +309,14 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()>
     if wanted != Health::Up {
         ctx.after_commit(Effect::NodeGone { node_id: command.node_id });
     }
-    let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
+    let Some(node) = rows::node(ctx.db, command.node_id)? else { return Ok(()) };
     // Only a registration ends `Out`.
     if node.incarnation != command.incarnation || node.health == wanted || node.health == Health::Out {
         return Ok(());
     }
     tables::set_node_health(ctx, &node, wanted)?;
     if wanted == Health::Out {
-        let disks = rows::disks_of(ctx.db.conn(), node.node_id)?;
+        let disks = rows::disks_of(ctx.db, node.node_id)?;
         give_up_disks(ctx, disks.iter().map(|d| d.disk_id))?;
     }
     Ok(())
@@ -332,7 +333,7 @@ pub fn fail_disks(ctx: &mut Ctx<'_>, command: &FailDisks) -> Result<()> {
 /// Marks disks as out: their groups get other members, and their pending deletes are dropped (a returning disk is listed).
 fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<()> {
     for disk_id in disks {
-        let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
+        let Some(disk) = rows::disk(ctx.db, disk_id)? else { continue };
         if matches!(disk.own_health, Health::Out | Health::Drained) {
             continue;
         }
@@ -351,12 +352,12 @@ fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<
 pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<Ack> {
     let disks = match (request.node_id, request.disk_id) {
         (0, 0) => return invalid("drain: name a node or a disk; `tessera node list` shows them"),
-        (_, disk_id @ 1..) => vec![rows::need_disk(ctx.db.conn(), disk_id)?],
+        (_, disk_id @ 1..) => vec![rows::need_disk(ctx.db, disk_id)?],
         (node_id, 0) => {
-            if rows::node(ctx.db.conn(), node_id)?.is_none() {
+            if rows::node(ctx.db, node_id)?.is_none() {
                 return refuse(Code::NotFound, format!("there is no node {node_id}; `tessera node list` shows all"));
             }
-            rows::disks_of(ctx.db.conn(), node_id)?
+            rows::disks_of(ctx.db, node_id)?
         }
     };
     match request.undo {
@@ -368,15 +369,12 @@ pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<Ack> {
 
 fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     let leaving: BTreeSet<u64> = disks.iter().map(|d| d.disk_id).collect();
-    let all = rows::disks(ctx.db.conn())?;
+    let all = rows::disks(ctx.db)?;
     let hosts: BTreeSet<&str> =
         all.iter().filter(|d| d.writable() && !leaving.contains(&d.disk_id)).map(|d| d.host.as_str()).collect();
-    let widest: u32 = ctx
-        .db
-        .stmt("SELECT coalesce(max(p.width), 0) FROM pg_members m JOIN pgs p ON p.pg_id = m.pg_id WHERE m.disk_id = ?1")
-        .and_then(|mut s| {
-            leaving.iter().try_fold(0u32, |widest, d| Ok(widest.max(s.query_row([*d as i64], |row| row.get(0))?)))
-        })?;
+    let sql = "SELECT coalesce(max(p.width), 0) FROM pg_members m JOIN pgs p ON p.pg_id = m.pg_id WHERE m.disk_id = ?1";
+    let widths = leaving.iter().map(|d| ctx.db.one::<u32>(sql, args![d]));
+    let widest = widths.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
     if (hosts.len() as u32) < widest {
         return refuse(
             Code::TooFewHosts,
@@ -412,9 +410,7 @@ pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
     let mut empty = Vec::new();
     let node_map = view.caches.node_map(view.db)?;
     for disk in node_map.disks.values().filter(|d| d.own_health == Health::Draining) {
-        if rows::members_on(view.db.conn(), disk.disk_id)?.is_empty()
-            && rows::members_incoming(view.db.conn(), disk.disk_id)?.is_empty()
-        {
+        if rows::is_unused(view.db, disk.disk_id)? {
             empty.push(disk.disk_id);
         }
     }
@@ -427,10 +423,8 @@ pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
 /// The database fails.
 pub fn drained(ctx: &mut Ctx<'_>, command: &DisksDrained) -> Result<()> {
     for &disk_id in &command.disk_ids {
-        let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
-        let conn = ctx.db.conn();
-        let unused = rows::members_on(conn, disk_id)?.is_empty() && rows::members_incoming(conn, disk_id)?.is_empty();
-        if disk.own_health == Health::Draining && unused {
+        let Some(disk) = rows::disk(ctx.db, disk_id)? else { continue };
+        if disk.own_health == Health::Draining && rows::is_unused(ctx.db, disk_id)? {
             tables::set_disk_health(ctx, disk_id, Health::Drained)?;
             garbage::forget_orders(ctx, disk_id)?;
         }

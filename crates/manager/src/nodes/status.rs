@@ -2,7 +2,7 @@
 
 use crate::chunks::garbage;
 use crate::ctx::View;
-use crate::db::rows::{self, DiskRow, unsigned};
+use crate::db::rows::{self, DiskRow};
 use crate::error::Result;
 use crate::repair::redundancy;
 use tessera_wire::meta::{ClusterStatus, Counter};
@@ -12,15 +12,14 @@ use tessera_wire::meta::{ClusterStatus, Counter};
 /// # Errors
 /// The database fails.
 pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
-    let conn = view.db.conn();
-    let meta = view.meta;
-    let disks = rows::disks(conn)?;
-    let redundancy = redundancy::redundancy(conn, meta.chunks)?;
-    let (garbage_chunks, garbage_bytes) = garbage::count(view.db)?;
+    let (db, meta) = (view.db, view.meta);
+    let disks = rows::disks(db)?;
+    let redundancy = redundancy::redundancy(db, meta.chunks)?;
+    let (garbage_chunks, garbage_bytes) = garbage::count(db)?;
     let repaired = view.soft.cluster.repaired;
     Ok(ClusterStatus {
         cluster_id: meta.cluster_id.to_vec(),
-        nodes: rows::nodes(conn)?.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
+        nodes: rows::nodes(db)?.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
         disks: disks.iter().map(|d| disk_with_stats(view, d)).collect(),
         files: meta.files,
         directories: meta.directories,
@@ -32,20 +31,20 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         chunks_full: redundancy.full,
         chunks_reduced: redundancy.reduced,
         chunks_lost: redundancy.lost,
-        members_backfilling: redundancy.filling,
+        members_backfilling: redundancy.backfilling,
         fragments_to_repair: redundancy.to_repair,
         fragments_repaired: repaired.fragments,
         repaired_bytes: repaired.bytes,
         garbage_chunks,
         garbage_bytes,
-        deletes_pending: garbage::orders_pending(view.db)?,
+        deletes_pending: garbage::orders_pending(db)?,
         sessions: view.soft.sessions.len() as u64,
         reserved_bytes: view.soft.sessions.reserved_bytes(),
         term: meta.term,
         log_seq: meta.log_seq,
         log_replicas: view.soft.log_replicas.clone(),
         log_copies: view.config.log_copies,
-        pgs: conn.prepare_cached("SELECT count(*) FROM pgs")?.query_row([], |row| unsigned(row, 0))?,
+        pgs: db.one("SELECT count(*) FROM pgs", [])?,
         release: env!("CARGO_PKG_VERSION").to_string(),
         counters: counters(view),
         map_version: meta.map_version,

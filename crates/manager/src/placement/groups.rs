@@ -7,21 +7,21 @@ use crate::config::Config;
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::db::cache::Caches;
-use crate::db::rows::{self, DiskRow, unsigned};
+use crate::db::rows::{self, DiskRow};
+use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::internal::{NewGroup, SetGroups};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk, open_groups};
 use crate::placement::select::load_open;
 use crate::soft::stats::ClusterStats;
-use rusqlite::Connection;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tessera_policy::{SCHEMES, Scheme, human_size};
 use tessera_wire::{ClassInfo, Code, Error};
 
 /// A disk takes no new chunks when less than 1/64 of it is free, or less than this many bytes if that is less.
-/// Compaction and repair need the room.
+/// Compaction and repair need the space.
 const RESERVE_CAP_BYTES: u64 = 1 << 30;
 
 /// Most groups that one command creates. So many fit into one log entry.
@@ -46,7 +46,7 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
         return class_for(ctx, &canonical);
     }
     let width = scheme.fragments();
-    if open_group_count(ctx.db.conn(), width)? == 0 {
+    if !ctx.db.any("SELECT 1 FROM pgs WHERE open = 1 AND width = ?1 LIMIT 1", args![width])? {
         first_groups(ctx, &canonical, width)?;
     }
     assert!(width >= 1, "class {canonical}: without fragments");
@@ -59,10 +59,10 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
 fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
     let count = ctx.record(|ctx| {
-        let disks = rows::disks(ctx.db.conn())?;
+        let disks = rows::disks(ctx.db)?;
         plan = propose_groups(&fit_for_chunks(&disks, &ctx.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
-            0 => Err(too_few_hosts(ctx.db.conn(), spec, width)?.into()),
+            0 => Err(too_few_hosts(ctx.db, spec, width)?.into()),
             n => Ok(n as u64),
         }
     })?;
@@ -78,15 +78,19 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
 
 /// The disks that take new chunks now: writable and not full.
 fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
-    let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, 0);
+    let fit = |d: &&DiskRow| d.writable() && has_space(stats, d.disk_id, d.capacity_bytes, 0);
     let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
     disks.iter().filter(fit).map(disk).collect()
 }
 
-/// Whether a disk has room for a fragment besides the reserve for compaction and repair.
-pub(crate) fn has_room(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
-    let reserve = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
-    stats.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
+/// Whether a disk has space for a fragment besides the reserve for compaction and repair.
+pub(crate) fn has_space(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
+    let needed = reserve_bytes(capacity_bytes).saturating_add(fragment_bytes);
+    stats.available_bytes(disk_id, capacity_bytes) >= needed
+}
+
+fn reserve_bytes(capacity_bytes: u64) -> u64 {
+    (capacity_bytes / 64).min(RESERVE_CAP_BYTES)
 }
 
 /// Groups to open so that enough of them use only disks that take new chunks now.
@@ -107,43 +111,32 @@ pub fn set_groups(ctx: &mut Ctx<'_>, command: &SetGroups) -> Result<()> {
     command.close.iter().try_for_each(|&pg_id| tables::close_group(ctx, pg_id))
 }
 
-fn open_group_count(conn: &Connection, width: u32) -> rusqlite::Result<u64> {
-    conn.prepare_cached("SELECT count(*) FROM pgs WHERE open = 1 AND width = ?1")?
-        .query_row([width], |row| unsigned(row, 0))
-}
-
 /// For every width in use, the groups to close because they are full, and the groups to open because too few are usable.
 ///
 /// # Errors
 /// The database fails.
 pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
-    let conn = view.db.conn();
-    let close: Vec<u64> = conn
-        .prepare_cached("SELECT pg_id FROM pgs WHERE open = 1 AND bytes >= ?1 LIMIT 1000")?
-        .query_map([view.config.pg_cap_bytes.min(i64::MAX as u64) as i64], |row| unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
-    let widths: Vec<u32> = conn
-        .prepare_cached("SELECT DISTINCT k + m FROM classes ORDER BY 1")?
-        .query_map([], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let sql = "SELECT pg_id FROM pgs WHERE open = 1 AND bytes >= ?1 LIMIT 1000";
+    let close: Vec<u64> = view.db.all(sql, args![view.config.pg_cap_bytes.min(i64::MAX as u64)])?;
+    let widths: Vec<u32> = view.db.all("SELECT DISTINCT k + m FROM classes ORDER BY 1", [])?;
     let stats = &view.soft.cluster.stats;
-    let fit = fit_for_chunks(&rows::disks(conn)?, stats);
+    let fit = fit_for_chunks(&rows::disks(view.db)?, stats);
     let mut create = Vec::new();
     for width in widths {
-        let usable: Vec<Vec<u64>> = load_open(conn, width)?
+        let usable: Vec<Vec<u64>> = load_open(view.db, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && g.has_room(stats, |_| 0) && !close.contains(&g.pg_id))
+            .filter(|g| g.unable == 0 && g.has_space(stats, |_| 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
         // Half of the target is enough: a node that is down for a minute is no reason to open many groups.
         // A disk that no usable group uses (a new disk) is a reason.
         let idle = fit.iter().any(|d| !usable.iter().any(|g| g.contains(&d.id)));
-        let room = GROUPS_PER_COMMAND - create.len().min(GROUPS_PER_COMMAND);
+        let limit = GROUPS_PER_COMMAND - create.len().min(GROUPS_PER_COMMAND);
         let mut proposed = Vec::new();
         if usable.len() * 2 < open_groups(fit.len(), width as usize) || idle {
-            proposed = propose_groups(&fit, width, &usable, room);
+            proposed = propose_groups(&fit, width, &usable, limit);
             if proposed.is_empty() && idle {
-                proposed = one_more_each(&fit, width, &usable, room);
+                proposed = one_more_each(&fit, width, &usable, limit);
             }
         }
         groups_starting_on(&fit, width, &usable, &view.soft.cluster.selector.asked_hosts(width), &mut proposed);
@@ -197,8 +190,8 @@ fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usi
 ///
 /// # Errors
 /// The database fails.
-pub fn too_few_hosts(conn: &Connection, spec: &str, width: u32) -> rusqlite::Result<Error> {
-    let disks = rows::disks(conn)?;
+pub fn too_few_hosts(db: &Db, spec: &str, width: u32) -> rusqlite::Result<Error> {
+    let disks = rows::disks(db)?;
     let up: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
     let all: BTreeSet<&str> = disks.iter().map(|d| d.host.as_str()).collect();
     let away: Vec<&str> = all.difference(&up).copied().collect();
@@ -215,52 +208,33 @@ pub fn too_few_hosts(conn: &Connection, spec: &str, width: u32) -> rusqlite::Res
     ))
 }
 
-/// Space on the disks that take new chunks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Space {
-    pub disks: usize,
-    /// Total capacity.
-    pub capacity_bytes: u64,
-    /// Bytes that may still be written.
-    pub free_bytes: u64,
-}
-
-impl Space {
-    fn of<'a>(disks: impl Iterator<Item = &'a DiskRow>, stats: &ClusterStats) -> Space {
-        disks.filter(|d| d.writable()).fold(Space::default(), |s, d| Space {
-            disks: s.disks + 1,
-            capacity_bytes: s.capacity_bytes.saturating_add(d.capacity_bytes),
-            free_bytes: s.free_bytes.saturating_add(
-                stats
-                    .available_bytes(d.disk_id, d.capacity_bytes)
-                    .saturating_sub((d.capacity_bytes / 64).min(RESERVE_CAP_BYTES)),
-            ),
-        })
-    }
-}
-
-/// Room for data of a class, in bytes before coding.
+/// Space for data of a class, in bytes before coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Room on all disks that take new chunks.
+pub struct Space {
+    /// On all disks that take new chunks.
     pub bytes: u64,
     /// The part of `bytes` that (other) sessions have reserved.
     pub reserved_bytes: u64,
 }
 
-/// Room for data stored by `scheme`, with `reserved_bytes` of it reserved. Depends on soft state: commands ask through
+/// Space for data stored by `scheme`, with `reserved_bytes` of it reserved. Depends on soft state: commands ask through
 /// [`Ctx::record`].
 ///
 /// # Errors
 /// The database fails.
-pub fn room((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Room> {
-    let space = Space::of(caches.node_map(db)?.disks.values(), stats);
+pub fn space((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Space> {
+    let node_map = caches.node_map(db)?;
+    let free =
+        node_map.disks.values().filter(|d| d.writable()).map(|d| {
+            stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(reserve_bytes(d.capacity_bytes))
+        });
+    let free_bytes = free.fold(0, u64::saturating_add);
     let (data, stored) = scheme.expansion();
-    let bytes = (u128::from(space.free_bytes) * u128::from(data) / u128::from(stored.max(1))) as u64;
-    Ok(Room { bytes, reserved_bytes })
+    let bytes = (u128::from(free_bytes) * u128::from(data) / u128::from(stored.max(1))) as u64;
+    Ok(Space { bytes, reserved_bytes })
 }
 
-impl Room {
+impl Space {
     /// Bytes that no session has reserved.
     pub fn unreserved_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.reserved_bytes)
@@ -271,7 +245,7 @@ impl Room {
         Error::new(
             Code::NoSpace,
             format!(
-                "no room for {}: as {spec} there is room for {}, of which other sessions have reserved {}; \
+                "no space for {}: as {spec} there is space for {}, of which other sessions have reserved {}; \
                  delete files and run `tessera gc`, or add disks",
                 human_size(want_bytes),
                 human_size(self.bytes),

@@ -2,13 +2,14 @@
 //! ([`select_group`]); with a placement hint, among those in which the asked host holds plain bytes ([`select_group_near`]).
 
 use crate::ctx::Ctx;
-use crate::db::rows::{self, DiskRow, unsigned};
+use crate::db::Db;
+use crate::db::rows::{self, DiskRow};
+use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
-use crate::placement::groups::{has_room, too_few_hosts};
+use crate::placement::groups::{has_space, too_few_hosts};
 use crate::placement::layout::mix;
 use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
 use crate::soft::stats::ClusterStats;
-use rusqlite::Connection;
 use std::collections::BTreeSet;
 use tessera_policy::human_size;
 use tessera_stripe::ClassLayout;
@@ -16,7 +17,7 @@ use tessera_wire::{ClassInfo, Code, Error, Health};
 
 /// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
 /// [`Ctx::record`].
-pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
+pub fn pg_has_space(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
     let stats = &ctx.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
         let disk = stats.disks.get(&m.wire.put_disk_id());
@@ -94,7 +95,7 @@ impl GroupSelector {
         let mut widths = self.widths.borrow_mut();
         let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
         if stale {
-            let groups = load_open(ctx.db.conn(), width)?;
+            let groups = load_open(ctx.db, width)?;
             let groups_of_width =
                 WeightedGroups { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
             widths.insert(width, groups_of_width);
@@ -107,8 +108,8 @@ impl GroupSelector {
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
         let anchors = class.hinted_fragments() as usize;
         let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
-        let has_room = |g: &OpenGroup| g.has_room(stats, |i| class.room_bytes(len_bytes, i));
-        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
+        let has_space = |g: &OpenGroup| g.has_space(stats, |i| class.room_bytes(len_bytes, i));
+        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_space(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
         // Full redundancy first, whatever the policy allows. A group that failed this client a moment ago is better than
         // none: it may have recovered, and P12 says that writes finish.
@@ -139,9 +140,9 @@ impl GroupSelector {
 }
 
 impl OpenGroup {
-    /// Whether each disk has room for the bytes that its position needs.
-    pub(crate) fn has_room(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
-        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
+    /// Whether each disk has space for the bytes that its position needs.
+    pub(crate) fn has_space(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_space(stats, disk, capacity, bytes(i)))
     }
 
     /// Free space of the fullest disk, divided by a factor that grows with the longest queue.
@@ -183,41 +184,45 @@ impl WeightedGroups {
 
 /// Open groups of a width, with the disks that take their puts. A member that is moving away counts as unable, because
 /// the group's new chunks would have to move too.
-pub(crate) fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
-    let mut groups: Vec<OpenGroup> = Vec::new();
-    let mut query = conn.prepare_cached(
-        "SELECT p.pg_id, d.disk_id, d.capacity_bytes, d.health, n.health, m.incoming_disk_id != 0 AND NOT m.put_to_incoming, n.host
-         FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
-         JOIN disks d ON d.disk_id = CASE WHEN m.put_to_incoming THEN m.incoming_disk_id ELSE m.disk_id END
-         JOIN nodes n ON n.node_id = d.node_id
-         WHERE p.open = 1 AND p.width = ?1 ORDER BY p.pg_id, m.position",
+pub(crate) fn load_open(db: &Db, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
+    let members: Vec<OpenMember> = db.all(
+        &OpenMember::select(
+            "FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
+             JOIN disks d ON d.disk_id = CASE WHEN m.put_to_incoming THEN m.incoming_disk_id ELSE m.disk_id END
+             JOIN nodes n ON n.node_id = d.node_id
+             WHERE p.open = 1 AND p.width = ?1 ORDER BY p.pg_id, m.position",
+        ),
+        args![width],
     )?;
-    let mut rows = query.query([width])?;
-    while let Some(row) = rows.next()? {
-        let pg_id = unsigned(row, 0)?;
-        if groups.last().is_none_or(|g| g.pg_id != pg_id) {
-            groups.push(OpenGroup { pg_id, disks: Vec::new(), hosts: Vec::new(), unable: 0 });
-        }
-        let up = Health::Up as i32;
-        let able = row.get::<_, i32>(3)? == up && row.get::<_, i32>(4)? == up && !row.get::<_, bool>(5)?;
-        if let Some(group) = groups.last_mut() {
-            group.disks.push((unsigned(row, 1)?, unsigned(row, 2)?));
-            group.hosts.push(row.get::<_, String>(6)?.into());
-            group.unable += u32::from(!able);
-        }
+    let group = |members: &[OpenMember]| OpenGroup {
+        pg_id: members[0].pg_id,
+        disks: members.iter().map(|m| (m.disk_id, m.capacity_bytes)).collect(),
+        hosts: members.iter().map(|m| m.host.as_str().into()).collect(),
+        unable: members.iter().filter(|m| m.moves || (m.disk, m.node) != (Health::Up, Health::Up)).count() as u32,
+    };
+    Ok(members.chunk_by(|a, b| a.pg_id == b.pg_id).map(group).collect())
+}
+
+row! {
+    struct OpenMember {
+        pg_id: u64 = "p.pg_id",
+        disk_id: u64 = "d.disk_id",
+        capacity_bytes: u64,
+        disk: Health = "d.health",
+        node: Health = "n.health",
+        moves: bool = "m.incoming_disk_id != 0 AND NOT m.put_to_incoming",
+        host: String,
     }
-    Ok(groups)
 }
 
 /// The error that says why no group fits.
 fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
-    let conn = ctx.db.conn();
-    let disks = rows::disks(conn)?;
+    let disks = rows::disks(ctx.db)?;
     let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
     if (hosts.len() as u32) < class.fragments() {
-        return Ok(too_few_hosts(conn, &class.spec, class.fragments())?);
+        return Ok(too_few_hosts(ctx.db, &class.spec, class.fragments())?);
     }
-    let groups = load_open(conn, class.fragments())?;
+    let groups = load_open(ctx.db, class.fragments())?;
     let able = groups.iter().filter(|g| g.unable == 0).count();
     if able == 0 {
         return Ok(Error::new(
@@ -227,8 +232,8 @@ fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Erro
     }
     let stats = &ctx.soft.cluster.stats;
     let fragment = class.room_bytes(len_bytes, 0);
-    let roomy = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, fragment);
-    let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
+    let fits = |d: &&DiskRow| d.writable() && has_space(stats, d.disk_id, d.capacity_bytes, fragment);
+    let hosts: BTreeSet<&str> = disks.iter().filter(fits).map(|d| d.host.as_str()).collect();
     if hosts.len() as u32 >= class.fragments() {
         return Ok(Error::new(
             Code::Unavailable,
@@ -237,7 +242,7 @@ fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Erro
     }
     let full: BTreeSet<&str> = disks
         .iter()
-        .filter(|d| d.writable() && !roomy(d))
+        .filter(|d| d.writable() && !fits(d))
         .map(|d| d.host.as_str())
         .filter(|h| !hosts.contains(h))
         .collect();

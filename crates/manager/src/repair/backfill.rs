@@ -15,14 +15,15 @@
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
+use crate::db::Db;
 use crate::db::cache::all_classes;
-use crate::db::rows::{self, DiskRow, Member, unsigned};
+use crate::db::rows::{self, DiskRow, Member};
+use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
 use crate::soft::Effect;
-use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
@@ -36,7 +37,7 @@ const BALANCE_SLACK: f64 = 0.10;
 
 /// Handles a disk that is out: its members become lost, and backfills onto it are cancelled.
 pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
-    for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
+    for mut m in rows::members_incoming(ctx.db, disk_id)? {
         let epoch = tables::raise_epoch(ctx, m.pg_id)?;
         if m.put_to_incoming {
             m.since_epoch = epoch;
@@ -46,7 +47,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
         missing::delete_of_member(ctx, m.pg_id, m.position, 1)?;
         forget_tasks(ctx, &m);
     }
-    for mut m in rows::members_on(ctx.db.conn(), disk_id)? {
+    for mut m in rows::members_on(ctx.db, disk_id)? {
         if m.put_to_incoming {
             continue;
         }
@@ -79,7 +80,7 @@ fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
 /// Applies moves. Skips a move that no longer fits the rows.
 pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Result<()> {
     for change in &command.moves {
-        let Some(m) = rows::member(ctx.db.conn(), change.pg_id, change.position)? else { continue };
+        let Some(m) = rows::member(ctx.db, change.pg_id, change.position)? else { continue };
         if m.disk_id != change.disk_id || m.incoming != change.incoming_was || m.incoming == change.incoming {
             continue;
         }
@@ -92,9 +93,8 @@ pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Result<()> {
 }
 
 fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
-    let conn = ctx.db.conn();
-    let (Some(new), Some(old)) = (rows::disk(conn, incoming)?, rows::disk(conn, m.disk_id)?) else { return Ok(()) };
-    if m.incoming != 0 || !new.may_take_members() || !host_is_free(conn, &m, &new)? {
+    let (Some(new), Some(old)) = (rows::disk(ctx.db, incoming)?, rows::disk(ctx.db, m.disk_id)?) else { return Ok(()) };
+    if m.incoming != 0 || !new.may_take_members() || !host_is_free(ctx.db, &m, &new)? {
         return Ok(());
     }
     assert_eq!((m.incoming, m.put_to_incoming), (0, false), "{m:?}: a move begins while another is under way");
@@ -130,13 +130,13 @@ fn check_epoch(m: &Member, epoch: u64) -> Result<()> {
 }
 
 /// Whether no other member of the group is on, or moves to, the host of `new` (P6: distinct hosts).
-fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Result<bool> {
-    for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
+fn host_is_free(db: &Db, m: &Member, new: &DiskRow) -> Result<bool> {
+    for other in rows::members(db, m.pg_id)?.iter().filter(|o| o.position != m.position) {
         for disk_id in [other.disk_id, other.incoming] {
             if failpoint::is_active("manager.shared_host") {
                 continue;
             }
-            if disk_id != 0 && rows::disk(conn, disk_id)?.is_some_and(|d| d.host == new.host) {
+            if disk_id != 0 && rows::disk(db, disk_id)?.is_some_and(|d| d.host == new.host) {
                 return Ok(false);
             }
         }
@@ -162,7 +162,7 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
 
 /// Cancels all moves away from a disk whose drain was cancelled.
 pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
-    for m in rows::members_on(ctx.db.conn(), disk_id)? {
+    for m in rows::members_on(ctx.db, disk_id)? {
         if m.incoming != 0 {
             cancel(ctx, m)?;
         }
@@ -173,7 +173,7 @@ pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
 /// Advances the cursor of a backfill. Committed chunks that it passed and that are not in `done` become missing rows: chunks
 /// that failed and, for a moving member, chunks committed to the old disk during the batch (P6).
 pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<()> {
-    let Some(mut m) = rows::member(ctx.db.conn(), command.pg_id, command.position)? else { return Ok(()) };
+    let Some(mut m) = rows::member(ctx.db, command.pg_id, command.position)? else { return Ok(()) };
     if m.incoming != command.incoming || m.incoming == 0 || m.fill_cursor != command.from || command.to < command.from {
         return Ok(());
     }
@@ -183,18 +183,13 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         let put = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
         missing::delete_in_group(ctx, put)?;
     }
-    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
-    let passed: Vec<u64> = ctx
-        .db
-        .stmt(
-            "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
-        )?
-        .query_map(params![m.pg_id as i64, command.from as i64, command.to as i64, until], |row| unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
-    let passed: BTreeSet<u64> = passed.into_iter().collect();
+    let passed: BTreeSet<u64> = ctx.db.all(
+        "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
+        args![m.pg_id, command.from, command.to, m.fill_end()],
+    )?;
     // The chunk was collected during its rebuild: delete the fragment (P5).
     for chunk in done.difference(&passed) {
-        if table::group_of(ctx, *chunk)?.is_none() {
+        if table::group_of(ctx.db, *chunk)?.is_none() {
             garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
         }
     }
@@ -211,18 +206,11 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
 
 /// Whether a member's backfill is complete: no committed chunk is ahead of the cursor, and the incoming disk has no
 /// missing row.
-pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
-    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
-    let ahead: bool = conn
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2)",
-        )?
-        .query_row(params![m.pg_id as i64, m.fill_cursor as i64, until], |row| row.get(0))?;
-    let lacking: bool = conn
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3)",
-        )?
-        .query_row(params![m.pg_id as i64, m.position, !m.put_to_incoming], |row| row.get(0))?;
+pub fn is_complete(db: &Db, m: &Member) -> Result<bool> {
+    let sql = "SELECT 1 FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2";
+    let ahead = db.any(sql, args![m.pg_id, m.fill_cursor, m.fill_end()])?;
+    let sql = "SELECT 1 FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3";
+    let lacking = db.any(sql, args![m.pg_id, m.position, !m.put_to_incoming])?;
     Ok(!ahead && (!lacking || failpoint::is_active("manager.move_ends_early")))
 }
 
@@ -230,7 +218,7 @@ pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
 pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBackfill>> {
     let mut through = Vec::new();
     for m in view.caches.backfilling(view.db)?.iter() {
-        if through.len() < limit && is_complete(view.db.conn(), m)? {
+        if through.len() < limit && is_complete(view.db, m)? {
             through.push(FinishBackfill { pg_id: m.pg_id, position: m.position, incoming: m.incoming });
         }
     }
@@ -240,8 +228,8 @@ pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBac
 /// Lets incoming disks take over. Checks completeness again, because chunks may have been committed since the proposal (P6).
 pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<()> {
     for done in &command.backfills {
-        let Some(m) = rows::member(ctx.db.conn(), done.pg_id, done.position)? else { continue };
-        if m.incoming == 0 || m.incoming != done.incoming || !is_complete(ctx.db.conn(), &m)? {
+        let Some(m) = rows::member(ctx.db, done.pg_id, done.position)? else { continue };
+        if m.incoming == 0 || m.incoming != done.incoming || !is_complete(ctx.db, &m)? {
             continue;
         }
         finish(ctx, m)?;
@@ -265,7 +253,7 @@ fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
     // An inventory of the old disk finds and removes the group's fragments there.
-    if rows::disk(ctx.db.conn(), old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
+    if rows::disk(ctx.db, old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
         tables::want_inventory(ctx, old)?;
     }
     Ok(())
@@ -284,10 +272,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Result<Plan<'a>> {
-        let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-        for m in rows::all_members(view.db.conn(), width)? {
-            groups.entry(m.pg_id).or_default().push(m);
-        }
+        let groups = rows::groups(view.db, width)?;
         let specs: Vec<LayoutDisk> = disks
             .values()
             .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
@@ -301,7 +286,7 @@ impl<'a> Plan<'a> {
             })
             .collect();
         let layout = Layout::new(&specs, width as usize, &ends);
-        Ok(Plan { disks, groups, layout, room, shares: shares(view.db.conn(), width)? })
+        Ok(Plan { disks, groups, layout, room, shares: shares(view.db, width)? })
     }
 
     /// Estimated bytes that a member holds.
@@ -351,38 +336,29 @@ fn ends(group: &[Member]) -> Vec<u64> {
 
 /// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
 /// assigned, times the largest share that a class of this width puts there.
-fn shares(conn: &Connection, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
-    let classes = all_classes(conn)?;
+fn shares(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let classes = all_classes(db)?;
     let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
     let most = |bytes: u64, position: u32| {
         of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
     };
-    conn.prepare_cached("SELECT pg_id, bytes FROM pgs WHERE width = ?1")?
-        .query_map([width], |row| {
-            let bytes = unsigned(row, 1)?;
-            Ok((unsigned(row, 0)?, (most(bytes, 0), most(bytes, 1))))
-        })?
-        .collect()
+    let groups: Vec<(u64, u64)> = db.all("SELECT pg_id, bytes FROM pgs WHERE width = ?1", args![width])?;
+    Ok(groups.into_iter().map(|(pg_id, bytes)| (pg_id, (most(bytes, 0), most(bytes, 1)))).collect())
 }
 
-fn widths(conn: &Connection) -> rusqlite::Result<Vec<u32>> {
-    conn.prepare_cached("SELECT DISTINCT width FROM pgs ORDER BY width")?.query_map([], |row| row.get(0))?.collect()
-}
-
-fn disk_map(conn: &Connection) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
-    Ok(rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect())
+fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {
+    db.all("SELECT DISTINCT width FROM pgs ORDER BY width", [])
 }
 
 /// Moves that losses and drains require: lost members first, in the groups that lost most before the others.
 pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
-    let conn = view.db.conn();
-    let disks = disk_map(conn)?;
+    let disks = rows::disk_map(view.db)?;
     let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
     let mut moves = Vec::new();
     if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
         return Ok(moves);
     }
-    for width in widths(conn)? {
+    for width in widths(view.db)? {
         let mut due: Vec<(bool, usize, Member)> = Vec::new();
         let mut plan = Plan::new(view, &disks, width)?;
         for group in plan.groups.values() {
@@ -417,15 +393,14 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
 /// Moves from the fullest disks to the emptiest, while a move improves the balance and fewer than `limit` moves run.
 /// Empty while a member is lost or a disk drains: repair comes first.
 pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
-    let conn = view.db.conn();
-    let disks = disk_map(conn)?;
+    let disks = rows::disk_map(view.db)?;
     let busy = view.caches.backfilling(view.db)?;
     let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
     if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
         return Ok(Vec::new());
     }
     let mut moves = Vec::new();
-    let widths = widths(conn)?;
+    let widths = widths(view.db)?;
     let mut plans = widths.iter().map(|w| Plan::new(view, &disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
     let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {

@@ -8,17 +8,17 @@
 //! Fragments with ids above the issue counter are never removed: this manager's database does not know those chunks.
 
 use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::table;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
-use crate::db::rows::{self, Member, unsigned};
+use crate::db::rows;
+use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::internal::{InventoryPage, SetInventory};
 use crate::map::tables;
 use crate::repair::rebuild::lacking_where;
 use crate::soft::tasks::{Assignment, Listing, Work};
-use rusqlite::{Connection, OptionalExtension, params};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tessera_wire::Health;
 use tessera_wire::meta::{FragmentRef, Inventory, InventoryReply, InventoryTask, Task};
 
@@ -35,8 +35,9 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         if disk.inventory_wanted == 0 || !serving || running {
             continue;
         }
-        // Fragments of uncommitted chunks may still be put behind the position of the listing.
-        let pending = pending(view.db.conn())?;
+        // Fragments of uncommitted chunks may still be put behind the position of the listing. Those of committed chunks
+        // were put before it starts.
+        let pending = view.db.all("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1", [])?;
         let bound = view.meta.next_chunk;
         let tasks = &mut view.soft.cluster.tasks;
         let wire =
@@ -52,13 +53,6 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         }));
     }
     Ok(given)
-}
-
-/// Uncommitted chunks. The fragments of committed chunks were put before a listing that starts now.
-fn pending(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
-    let mut rows = conn.prepare_cached("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1")?;
-    let rows = rows.query_map([], |row| unsigned(row, 0))?;
-    rows.collect()
 }
 
 /// Processes a page. The changes to rows are logged first, so that the reply orders only removals that enough log replicas
@@ -114,18 +108,12 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     };
     let pending: BTreeSet<u64> = page.pending.iter().copied().collect();
     let held: BTreeSet<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
-    let members = rows::members_on(ctx.db.conn(), page.disk_id)?
-        .into_iter()
-        .chain(rows::members_incoming(ctx.db.conn(), page.disk_id)?)
-        .collect::<Vec<Member>>();
-    for m in members {
-        let expected: Vec<u64> = ctx
-            .db
-            .stmt(
-                "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
-            )?
-            .query_map(params![m.pg_id as i64, after.0 as i64, end.0 as i64, page.bound as i64], |row| unsigned(row, 0))?
-            .collect::<Result<_, _>>()?;
+    let members = rows::members_on(ctx.db, page.disk_id)?.into_iter();
+    for m in members.chain(rows::members_incoming(ctx.db, page.disk_id)?) {
+        let expected: Vec<u64> = ctx.db.all(
+            "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
+            args![m.pg_id, after.0, end.0, page.bound],
+        )?;
         for chunk in expected {
             let key = (chunk, m.position);
             let in_page = (page.after.is_none() || key > after) && (page.last || key <= end);
@@ -144,8 +132,6 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
 /// The fragments of a page to remove: those of dropped chunks, and those that now belong on another disk. A fragment that is
 /// missing on its proper disk stays, because a rebuild may need it.
 pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
-    let conn = view.db.conn();
-    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
     let mut remove = Vec::new();
     for held in &page.held {
         if held.chunk_id >= view.meta.next_chunk {
@@ -154,21 +140,19 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
         }
         // Epoch 0: the chunk is gone. Otherwise the fragment does not belong here in this epoch, and may return later (P11).
         let mut epoch = 0;
-        let pg: Option<u64> = conn
-            .prepare_cached("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
-            .query_row([held.chunk_id as i64], |row| unsigned(row, 0))
-            .optional()?;
-        let wanted = match pg {
+        let wanted = match table::group_of(view.db, held.chunk_id)? {
             None => false,
-            Some(pg) => {
-                let members = match groups.entry(pg) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(rows::members(conn, pg)?),
-                };
-                epoch = rows::epoch(conn, pg)?.unwrap_or(0);
-                let member = members.iter().find(|m| m.position == held.fragment);
-                let belongs = member.is_some_and(|m| m.disk_id == page.disk_id || m.incoming == page.disk_id);
-                belongs || (member.is_some() && is_missing(conn, held)?)
+            Some(pg_id) => {
+                let pg = view.caches.pg(view.db, pg_id)?;
+                epoch = pg.epoch;
+                match pg.members.get(held.fragment as usize).map(|m| &m.wire) {
+                    None => false,
+                    Some(m) if m.disk_id == page.disk_id || m.incoming_disk_id == page.disk_id => true,
+                    Some(_) => view.db.any(
+                        "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2",
+                        args![held.chunk_id, held.fragment],
+                    )?,
+                }
             }
         };
         if !wanted {
@@ -176,11 +160,6 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
         }
     }
     Ok(InventoryReply { remove, term: view.meta.term, log_seq: view.meta.log_seq })
-}
-
-fn is_missing(conn: &Connection, held: &FragmentRef) -> rusqlite::Result<bool> {
-    conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2)")?
-        .query_row(params![held.chunk_id as i64, held.fragment], |row| row.get(0))
 }
 
 /// Requests inventories, or ends one. A disk that returned after it was out serves again once its inventory ends.
@@ -192,7 +171,7 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
         return Ok(());
     }
     let done = tables::inventory_done(ctx, command.done_disk_id, command.done_wanted)?;
-    let disk = rows::disk(ctx.db.conn(), command.done_disk_id)?;
+    let disk = rows::disk(ctx.db, command.done_disk_id)?;
     if done && disk.is_some_and(|d| d.own_health == Health::Down) {
         tables::set_disk_health(ctx, command.done_disk_id, Health::Up)?;
     }

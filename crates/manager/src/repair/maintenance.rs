@@ -2,6 +2,7 @@
 
 use crate::chunks::garbage;
 use crate::ctx::View;
+use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::repair::redundancy;
 use crate::soft::jobs::JobState;
@@ -57,7 +58,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let (gc, repair) = (jobs.gc, jobs.repair);
     let gc_ready = gc.running && !gc.compacting && is_clean(view)?;
     let repair_over =
-        repair.running && !jobs.hurry && redundancy::redundancy(view.db.conn(), view.meta.chunks)?.to_repair == 0;
+        repair.running && !jobs.hurry && redundancy::redundancy(view.db, view.meta.chunks)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
         true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
@@ -77,13 +78,11 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
 
 /// Whether no chunk is collectable and no reachable disk has deletes to do.
 fn is_clean(view: &View<'_>) -> Result<bool> {
-    if garbage::due(view)?.is_some() || view.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1")?.exists([])? {
+    if garbage::due(view)?.is_some() || view.db.any("SELECT 1 FROM dropped_pages LIMIT 1", [])? {
         return Ok(false);
     }
-    let mut pending = view.db.stmt("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1")?;
-    let node_map = view.caches.node_map(view.db)?;
-    for disk in node_map.readable() {
-        if pending.exists([disk.disk_id as i64])? {
+    for disk in view.caches.node_map(view.db)?.readable() {
+        if view.db.any("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1", args![disk.disk_id])? {
             return Ok(false);
         }
     }
@@ -119,7 +118,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
         }
         _ => {
             let pass = cluster.jobs.repair;
-            let redundancy = redundancy::redundancy(view.db.conn(), view.meta.chunks)?;
+            let redundancy = redundancy::redundancy(view.db, view.meta.chunks)?;
             let done = cluster.repaired.fragments - pass.repaired_before.min(cluster.repaired.fragments);
             let counters = vec![
                 counter("fragments_repaired", done),

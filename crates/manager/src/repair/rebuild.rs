@@ -8,12 +8,14 @@
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
+use crate::db::Db;
 use crate::db::node_map::NodeMap;
-use crate::db::rows::{self, DiskRow, Member, unsigned};
+use crate::db::rows::{self, DiskRow, Member};
+use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory};
 use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
-use rusqlite::{Connection, OptionalExtension, params};
+use bytes::Bytes;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,12 +51,12 @@ impl PlanningRound {
         Ok(PlanningRound { node_map: view.caches.node_map(view.db)?, pgs: HashMap::new() })
     }
 
-    fn pg(&mut self, conn: &Connection, pg_id: u64) -> Result<Option<&(PgInfo, Vec<Member>)>> {
+    fn pg(&mut self, db: &Db, pg_id: u64) -> Result<Option<&(PgInfo, Vec<Member>)>> {
         Ok(Some(match self.pgs.entry(pg_id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let Some(info) = rows::pg_info(conn, pg_id)? else { return Ok(None) };
-                new.insert((info, rows::members(conn, pg_id)?))
+                let Some(info) = rows::pg_info(db, pg_id)? else { return Ok(None) };
+                new.insert((info, rows::members(db, pg_id)?))
             }
         }))
     }
@@ -72,35 +74,30 @@ impl PlanningRound {
 
 /// Loads missing rows into the queues of the disks that lack the fragments: newest optimistic writes first, then by group.
 pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
-    let conn = view.db.conn();
-    let any = missing::any(view.db)?;
     let tasks = &mut view.soft.cluster.tasks;
-    let waiting: usize = tasks.missing.values().map(VecDeque::len).sum();
-    if !any {
+    if !missing::any(view.db)? {
         tasks.missing_backoff.clear();
         return Ok(());
     }
-    if waiting >= MAX_QUEUED / 2 {
+    if tasks.missing.values().map(VecDeque::len).sum::<usize>() >= MAX_QUEUED / 2 {
         return Ok(());
     }
-    let newest = select_missing(
-        conn,
+    let newest: Vec<MissingRow> = view.db.all(
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
          ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
-        params![Cause::Unacknowledged as i64, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
+        args![Cause::Unacknowledged as i64, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED / 2],
     )?;
-    let others = select_missing(
-        conn,
+    let others: Vec<MissingRow> = view.db.all(
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
          ORDER BY pg_id, fragment LIMIT ?3",
-        params![Cause::Unacknowledged as i64, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
+        args![Cause::Unacknowledged as i64, view.soft.cluster.missing_from, MAX_QUEUED / 2],
     )?;
     // The next round starts after the last group of a full page, so that irreparable rows do not starve the rest.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
     let mut round = PlanningRound::new(view)?;
     for row in newest.into_iter().chain(others) {
-        let Some((_, members)) = round.pg(conn, row.pg_id)? else { continue };
+        let Some((_, members)) = round.pg(view.db, row.pg_id)? else { continue };
         let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
         let target = if row.incoming == 1 { m.incoming } else { m.put_disk() };
         let tasks = &mut view.soft.cluster.tasks;
@@ -110,19 +107,6 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn select_missing(conn: &Connection, sql: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<MissingRow>> {
-    conn.prepare_cached(sql)?
-        .query_map(args, |row| {
-            Ok(MissingRow {
-                chunk_id: unsigned(row, 0)?,
-                fragment: row.get(1)?,
-                incoming: row.get(2)?,
-                pg_id: unsigned(row, 3)?,
-            })
-        })?
-        .collect()
 }
 
 /// New rebuild tasks for a node, as many as it may still have.
@@ -151,22 +135,18 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
 
 /// Backfills onto these disks: groups that lost most first, then lost members before moving ones.
 fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
-    let filling = view.caches.backfilling(view.db)?;
+    let backfilling = view.caches.backfilling(view.db)?;
     let lost_of = |pg: u64| {
-        let group = &filling[filling.partition_point(|m| m.pg_id < pg)..];
+        let group = &backfilling[backfilling.partition_point(|m| m.pg_id < pg)..];
         group.iter().take_while(|m| m.pg_id == pg).filter(|m| m.put_to_incoming).count()
     };
-    let mut fills = Vec::new();
-    for m in filling.iter().filter(|m| disks.contains(&m.incoming)) {
-        fills.push((std::cmp::Reverse((lost_of(m.pg_id), m.put_to_incoming)), m.pg_id, *m));
-    }
-    fills.sort_by_key(|(urgency, pg, _)| (*urgency, *pg));
-    Ok(fills.into_iter().map(|(_, _, m)| m).collect())
+    let mut onto: Vec<Member> = backfilling.iter().filter(|m| disks.contains(&m.incoming)).copied().collect();
+    onto.sort_by_cached_key(|m| (std::cmp::Reverse((lost_of(m.pg_id), m.put_to_incoming)), m.pg_id));
+    Ok(onto)
 }
 
 /// A task for missing fragments of a disk that share group, position, class and domain.
 fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, disk_id: u64) -> Result<Option<Task>> {
-    let conn = view.db.conn();
     loop {
         let limit = view.config.task_chunks;
         let tasks = &mut view.soft.cluster.tasks;
@@ -184,7 +164,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
                 tasks.queued.remove(&r.key());
             });
         };
-        let member = match round.pg(conn, first.pg_id)? {
+        let member = match round.pg(view.db, first.pg_id)? {
             Some((_, members)) => members.iter().find(|m| m.position == first.fragment).copied(),
             None => None,
         };
@@ -195,7 +175,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
         }
         let mut wanted: Vec<ChunkToRebuild> = Vec::new();
         for row in &rows_of_task {
-            match still_missing(conn, row)? {
+            match still_missing(view.db, row)? {
                 Some(w)
                     if wanted.first().is_none_or(|f| (f.info.class_id, f.domain) == (w.info.class_id, w.domain)) =>
                 {
@@ -206,7 +186,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
         }
         let Some(class_id) = wanted.first().map(|w| w.info.class_id) else { continue };
         let class = view.caches.class(view.db, class_id)?;
-        let Some((_, members)) = round.pg(conn, first.pg_id)? else { continue };
+        let Some((_, members)) = round.pg(view.db, first.pg_id)? else { continue };
         let members = members.clone();
         if !round.suffices(&class, &members, first.chunk_id) {
             let tasks = &mut view.soft.cluster.tasks;
@@ -223,44 +203,28 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
 }
 
 /// The chunk to rebuild, if its missing row still exists.
-fn still_missing(conn: &Connection, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
-    let stands: bool = conn
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3)",
-        )?
-        .query_row(params![row.chunk_id as i64, row.fragment, row.incoming], |r| r.get(0))?;
-    match stands {
-        true => load_wanted(conn, row.chunk_id),
+fn still_missing(db: &Db, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
+    let sql = "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3";
+    match db.any(sql, args![row.chunk_id, row.fragment, row.incoming])? {
+        true => load_chunk(db, row.chunk_id),
         false => Ok(None),
     }
 }
 
-fn load_wanted(conn: &Connection, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
-    let found = conn
-        .prepare_cached(
-            "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks WHERE chunk_id = ?1 AND state = 2",
-        )?
-        .query_row([chunk_id as i64], wanted_from)
-        .optional()?;
-    match found {
-        Some(mut wanted) => {
-            wanted.info.missing = missing::of_chunk(conn, chunk_id)?;
-            Ok(Some(wanted))
-        }
-        None => Ok(None),
-    }
+fn load_chunk(db: &Db, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
+    Ok(load_chunks(db, "chunk_id = ?1", args![chunk_id])?.pop())
 }
 
-fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<ChunkToRebuild> {
-    let info = ChunkInfo {
-        chunk_id: unsigned(row, 0)?,
-        hash: row.get::<_, Vec<u8>>(1)?.into(),
-        len_bytes: unsigned(row, 2)?,
-        class_id: row.get(3)?,
-        pg_id: unsigned(row, 4)?,
-        missing: Vec::new(),
-    };
-    Ok(ChunkToRebuild { info, domain: row.get(5)? })
+/// The committed chunks that the condition `which` selects, with their missing fragments.
+fn load_chunks(db: &Db, which: &str, args: impl rusqlite::Params) -> Result<Vec<ChunkToRebuild>> {
+    let sql =
+        format!("SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks WHERE state = 2 AND {which}");
+    let rows: Vec<(u64, Bytes, u64, u32, u64, u32)> = db.all(&sql, args)?;
+    let chunks = rows.into_iter().map(|(chunk_id, hash, len_bytes, class_id, pg_id, domain)| {
+        let missing = missing::of_chunk(db, chunk_id)?;
+        Ok(ChunkToRebuild { info: ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id, missing }, domain })
+    });
+    chunks.collect()
 }
 
 /// The next batch of a backfill, one task per class and domain; empty while a batch is running or the backfill must wait.
@@ -278,10 +242,9 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
     if tasks.backfill_backoff.get(&key).is_some_and(|(at, _)| *at > view.now_ns) {
         return Ok(Vec::new());
     }
-    let conn = view.db.conn();
-    let batch = load_batch(conn, m, view.config.task_chunks)?;
+    let batch = load_batch(view.db, m, view.config.task_chunks)?;
     let Some(last) = batch.last().map(|w| w.info.chunk_id) else { return Ok(Vec::new()) };
-    let Some((_, members)) = round.pg(conn, m.pg_id)? else { return Ok(Vec::new()) };
+    let Some((_, members)) = round.pg(view.db, m.pg_id)? else { return Ok(Vec::new()) };
     let members = members.clone();
     let mut parts: BTreeMap<(u32, u32), Vec<ChunkToRebuild>> = BTreeMap::new();
     for wanted in batch {
@@ -311,15 +274,12 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
     Ok(given)
 }
 
-fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkToRebuild>> {
-    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
-    let mut batch: Vec<ChunkToRebuild> = conn
-        .prepare_cached(
-            "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks
-             WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2 ORDER BY chunk_id LIMIT ?4",
-        )?
-        .query_map(params![m.pg_id as i64, m.fill_cursor as i64, until, limit as i64], wanted_from)?
-        .collect::<Result<_, _>>()?;
+fn load_batch(db: &Db, m: &Member, limit: usize) -> Result<Vec<ChunkToRebuild>> {
+    let mut batch = load_chunks(
+        db,
+        "pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 ORDER BY chunk_id LIMIT ?4",
+        args![m.pg_id, m.fill_cursor, m.fill_end(), limit],
+    )?;
     let mut bytes = 0u64;
     let fits = batch.iter().take_while(|w| {
         bytes = bytes.saturating_add(w.info.len_bytes);
@@ -328,9 +288,6 @@ fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkTo
     let keep = fits.count().max(1);
     batch.truncate(keep);
     assert!(batch.windows(2).all(|w| w[0].info.chunk_id < w[1].info.chunk_id), "a batch is in order of chunks");
-    for wanted in &mut batch {
-        wanted.info.missing = missing::of_chunk(conn, wanted.info.chunk_id)?;
-    }
     Ok(batch)
 }
 
@@ -349,7 +306,7 @@ fn rebuild(
     assert!(wanted.iter().all(|w| w.info.class_id == class_id), "a rebuild task is of one class");
     let domain = wanted.first().map_or(0, |w| w.domain);
     let class = view.caches.class(view.db, class_id)?;
-    let pg = round.pg(view.db.conn(), member.0)?.map(|(info, _)| info.clone());
+    let pg = round.pg(view.db, member.0)?.map(|(info, _)| info.clone());
     let epoch = pg.as_ref().map_or(0, |p| p.epoch);
     let tasks = &mut view.soft.cluster.tasks;
     let wire = Task {
@@ -497,11 +454,11 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
 /// Orders the deletion of fragments whose chunk is gone (P5).
 pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
-        let Some(pg) = table::group_of(ctx, done.chunk_id)? else {
+        let Some(pg) = table::group_of(ctx.db, done.chunk_id)? else {
             garbage::order_delete(ctx, done.disk_id, done.chunk_id, done.fragment)?;
             continue;
         };
-        let Some(m) = rows::member(ctx.db.conn(), pg, done.fragment)? else { continue };
+        let Some(m) = rows::member(ctx.db, pg, done.fragment)? else { continue };
         let lacking = if m.put_disk() == done.disk_id && m.to_wire().accepts(done.epoch) {
             0
         } else if !m.put_to_incoming && m.incoming == done.disk_id && m.incoming != 0 {
@@ -517,8 +474,8 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> 
 /// Writes missing rows for fragments that a node has found bad, so that they are rebuilt.
 pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     for bad in &command.fragments {
-        let Some(pg) = table::group_of(ctx, bad.chunk_id)? else { continue };
-        let Some(m) = rows::member(ctx.db.conn(), pg, bad.fragment)? else { continue };
+        let Some(pg) = table::group_of(ctx.db, bad.chunk_id)? else { continue };
+        let Some(m) = rows::member(ctx.db, pg, bad.fragment)? else { continue };
         if let Some(lacking) = lacking_where(&m, bad.disk_id, bad.chunk_id) {
             let bad = Missing { chunk_id: bad.chunk_id, fragment: bad.fragment, incoming: lacking, pg_id: pg };
             missing::insert(ctx, bad, Cause::Bad)?;
@@ -547,8 +504,8 @@ pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Result<()> 
         if !seen.insert((reported.chunk_id, reported.fragment, reported.disk_id)) {
             continue;
         }
-        let Some(wanted) = load_wanted(view.db.conn(), reported.chunk_id)? else { continue };
-        let Some(m) = rows::member(view.db.conn(), wanted.info.pg_id, reported.fragment)? else { continue };
+        let Some(wanted) = load_chunk(view.db, reported.chunk_id)? else { continue };
+        let Some(m) = rows::member(view.db, wanted.info.pg_id, reported.fragment)? else { continue };
         let disk_id = match reported.disk_id {
             0 => m.serving_disk(reported.chunk_id),
             named => named,

@@ -4,10 +4,11 @@
 //! backfilled), and *lost* when the rest do not suffice to read it. Only groups with an impaired member are counted chunk by
 //! chunk.
 
+use crate::db::Db;
 use crate::db::cache::all_classes;
-use crate::db::rows::{self, DiskRow, Member, unsigned};
+use crate::db::rows::{self, DiskRow, Member};
+use crate::db::sql::args;
 use crate::error::Result;
-use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Health};
@@ -24,27 +25,21 @@ pub struct Redundancy {
     /// Fragments to be rebuilt or moved.
     pub to_repair: u64,
     /// Members being backfilled.
-    pub filling: u64,
+    pub backfilling: u64,
 }
 
 /// Counts full, reduced and lost chunks among `chunks` committed chunks.
-pub fn redundancy(conn: &Connection, chunks: u64) -> Result<Redundancy> {
+pub fn redundancy(db: &Db, chunks: u64) -> Result<Redundancy> {
     let mut sum = Redundancy::default();
-    let disks: BTreeMap<u64, DiskRow> = rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect();
-    let troubled: BTreeSet<u64> = conn
-        .prepare_cached("SELECT DISTINCT pg_id FROM missing_fragments")?
-        .query_map([], |row| unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
-    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    for m in rows::all_members(conn, 0)? {
-        groups.entry(m.pg_id).or_default().push(m);
-    }
-    let classes = all_classes(conn)?;
+    let disks = rows::disk_map(db)?;
+    let troubled: BTreeSet<u64> = db.all("SELECT DISTINCT pg_id FROM missing_fragments", [])?;
+    let groups = rows::groups(db, 0)?;
+    let classes = all_classes(db)?;
     for (pg_id, members) in &groups {
         let trouble =
             troubled.contains(pg_id) || members.iter().any(|m| m.incoming != 0 || !readable(&disks, m.disk_id));
         if trouble {
-            add_group(conn, (&disks, &classes), *pg_id, members, &mut sum)?;
+            add_group(db, (&disks, &classes), *pg_id, members, &mut sum)?;
         }
     }
     assert!(groups.values().all(|members| !members.is_empty()), "a group has members");
@@ -77,7 +72,7 @@ fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
 type DisksAndClasses<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
 
 /// The counter for chunks of a class whose fragments `away` cannot be read.
-fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
+fn count_of<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
     let readable = class.is_some_and(|class| class.suffices_without(|fragment| away.contains(&fragment)));
     match (away.is_empty(), readable) {
         (true, _) => None,
@@ -87,28 +82,27 @@ fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet
 }
 
 fn add_group(
-    conn: &Connection,
+    db: &Db,
     (disks, classes): DisksAndClasses<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
 ) -> Result<()> {
-    sum.filling += members.iter().filter(|m| m.incoming != 0).count() as u64;
+    sum.backfilling += members.iter().filter(|m| m.incoming != 0).count() as u64;
     for (from, to) in ranges(members) {
         let away = away(disks, members, from);
         let unfilled = members.iter().filter(|m| to_backfill(disks, m, from)).count() as u64;
-        let mut by_class = conn.prepare_cached(
+        let by_class: Vec<(u32, u64)> = db.all(
             "SELECT class_id, count(*) FROM chunks
              WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND state = 2 GROUP BY class_id",
+            args![pg_id, from, to],
         )?;
-        let mut rows = by_class.query(params![pg_id as i64, from as i64, to as i64])?;
-        while let Some(row) = rows.next()? {
-            let (class_id, chunks) = (row.get(0)?, unsigned(row, 1)?);
+        for (class_id, chunks) in by_class {
             sum.to_repair += chunks * unfilled;
-            stand(sum, classes.get(&class_id), &away).into_iter().for_each(|n| *n += chunks);
+            count_of(sum, classes.get(&class_id), &away).into_iter().for_each(|n| *n += chunks);
         }
     }
-    add_missing_rows(conn, (disks, classes), pg_id, members, sum)
+    add_missing_rows(db, (disks, classes), pg_id, members, sum)
 }
 
 /// Whether a backfill must still write this member's fragment of the chunks from `from` on, now or once a disk is found
@@ -121,30 +115,28 @@ fn to_backfill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
 
 /// Counts chunks with missing rows one by one, and subtracts what the ranges counted for them.
 fn add_missing_rows(
-    conn: &Connection,
+    db: &Db,
     (disks, classes): DisksAndClasses<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
 ) -> Result<()> {
     let mut lacking: BTreeMap<(u64, u32), BTreeSet<u32>> = BTreeMap::new();
-    let mut query = conn.prepare_cached(
+    let rows: Vec<(u64, u32, u32, bool)> = db.all(
         "SELECT f.chunk_id, c.class_id, f.fragment, f.incoming FROM missing_fragments f
          JOIN chunks c ON c.chunk_id = f.chunk_id
          WHERE f.pg_id = ?1 AND c.state = 2",
+        args![pg_id],
     )?;
-    let mut rows = query.query([pg_id as i64])?;
-    while let Some(row) = rows.next()? {
-        sum.to_repair += 1;
-        if row.get::<_, i32>(3)? == 0 {
-            lacking.entry((unsigned(row, 0)?, row.get(1)?)).or_default().insert(row.get(2)?);
-        }
+    sum.to_repair += rows.len() as u64;
+    for (chunk_id, class_id, fragment, _) in rows.into_iter().filter(|(.., incoming)| !incoming) {
+        lacking.entry((chunk_id, class_id)).or_default().insert(fragment);
     }
     for ((chunk, class_id), mut fragments) in lacking {
         let (class, away) = (classes.get(&class_id), away(disks, members, chunk));
-        stand(sum, class, &away).into_iter().for_each(|n| *n -= 1);
+        count_of(sum, class, &away).into_iter().for_each(|n| *n -= 1);
         fragments.extend(away);
-        stand(sum, class, &fragments).into_iter().for_each(|n| *n += 1);
+        count_of(sum, class, &fragments).into_iter().for_each(|n| *n += 1);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 use crate::config::{Config, ns};
 use crate::db::Db;
 use crate::db::sessions::{self, Session, WRITER};
-use rusqlite::OptionalExtension;
+use crate::db::sql::args;
 use std::collections::{BTreeSet, HashMap};
 
 /// Ids of readers that began in memory: this bit, the term, a count. The persistent counter never draws such an id.
@@ -65,10 +65,8 @@ impl SoftSessions {
     pub fn load(db: &Db, now_ns: i64, config: &Config) -> rusqlite::Result<SoftSessions> {
         let mut soft = SoftSessions::default();
         let size_of = |session: &Session| {
-            db.stmt("SELECT size_bytes FROM versions WHERE ino = ?1 AND version_id = ?2")?
-                .query_row([session.ino as i64, session.base_version as i64], |row| row.get::<_, i64>(0))
-                .optional()
-                .map(|size| size.unwrap_or(0) as u64)
+            let sql = "SELECT size_bytes FROM versions WHERE ino = ?1 AND version_id = ?2";
+            Ok::<u64, rusqlite::Error>(db.first(sql, args![session.ino, session.base_version])?.unwrap_or(0))
         };
         for session in sessions::all(db)? {
             if session.kind == WRITER {
@@ -88,11 +86,8 @@ impl SoftSessions {
             };
             soft.insert_reader(session.session_id, reader);
         }
-        let inos = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
-            db.stmt(sql)?.query_map([], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?.collect()
-        };
-        soft.to_release = inos("SELECT ino FROM inodes WHERE nlink = 0")?;
-        soft.to_trim = inos("SELECT ino FROM overdue")?;
+        soft.to_release = db.all("SELECT ino FROM inodes WHERE nlink = 0", [])?;
+        soft.to_trim = db.all("SELECT ino FROM overdue", [])?;
         let meta = db.meta()?;
         if meta.log_seq > 0 {
             soft.unknown_until_ns = now_ns.saturating_add(ns(config.session_ms));

@@ -5,6 +5,7 @@
 //! dies or the member changes, the manager forgets the task and plans its work again; it ignores results of unknown tasks.
 //! [`crate::repair::rebuild`] creates rebuild tasks and handles their results.
 
+use crate::db::sql::row;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Task;
@@ -123,14 +124,16 @@ pub struct Tasks {
     pub compact_wanted: BTreeSet<u64>,
 }
 
-/// A row of `missing_fragments` to repair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissingRow {
-    pub chunk_id: u64,
-    pub fragment: u32,
-    /// 1: only the incoming disk lacks it.
-    pub incoming: u8,
-    pub pg_id: u64,
+row! {
+    /// A row of `missing_fragments` to repair.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct MissingRow {
+        pub chunk_id: u64,
+        pub fragment: u32,
+        /// 1: only the incoming disk lacks it.
+        pub incoming: u8,
+        pub pg_id: u64,
+    }
 }
 
 impl MissingRow {

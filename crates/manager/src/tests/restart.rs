@@ -230,13 +230,13 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
     rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let error = Db::open(dir.path()).map(|_| ()).unwrap_err();
-    assert!(matches!(error, DbError::FromTheFuture { got: 99, .. }), "{error}");
+    assert!(matches!(error, DbError::LaterSchema { got: 99, .. }), "{error}");
     assert!(error.to_string().contains("--restore"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "left as it was");
     // A foreign file that is not SQLite.
     for content in [&b"not a database, far from it, but long enough to look like one"[..], b""] {
         std::fs::write(&path, content).unwrap();
-        assert!(matches!(Db::open(dir.path()), Err(DbError::NotOurs { .. })));
+        assert!(matches!(Db::open(dir.path()), Err(DbError::NotManagerDb { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), content);
     }
 }

@@ -21,5 +21,5 @@ fn write_files(cluster: &mut Cluster, from: u64, files: u64) {
 }
 
 fn disk_members(cluster: &Cluster, disk: u64) -> usize {
-    rows::members_on(cluster.db().conn(), disk).unwrap().len()
+    rows::members_on(cluster.db(), disk).unwrap().len()
 }

@@ -60,7 +60,7 @@ fn a_node_that_is_down_for_a_moment_moves_nothing() {
     cluster.until(10, "down", |f| f.status().nodes[2].health() == Health::Down);
     assert!(cluster.status().chunks_reduced > 0);
     let epochs = |f: &Cluster| -> Vec<u64> {
-        (1..f.meta().next_pg).map(|p| rows::pg_info(f.db().conn(), p).unwrap().unwrap().epoch).collect()
+        (1..f.meta().next_pg).map(|p| rows::pg_info(f.db(), p).unwrap().unwrap().epoch).collect()
     };
     let before = epochs(&cluster);
     cluster.restart(2);
@@ -99,7 +99,7 @@ pub(super) fn a_node_returns_after_it_was_given_up() {
     let incarnation = cluster.nodes[4].incarnation;
     cluster.restart(4);
     assert!(cluster.nodes[4].incarnation > incarnation);
-    let row = rows::disk(cluster.db().conn(), disk).unwrap().unwrap();
+    let row = rows::disk(cluster.db(), disk).unwrap().unwrap();
     assert!(row.own_health == Health::Down && row.inventory_wanted > 0, "listed before anything else");
     cluster.until(50, "listed and clean", |f| {
         let d = f.status().disks.iter().find(|d| d.disk_id == disk).unwrap().health();
@@ -212,11 +212,11 @@ fn a_drain_is_taken_back() {
     let op_id = cluster.op();
     cluster.ask(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
     cluster.run(2_000);
-    let moving = rows::members_backfilling(cluster.db().conn()).unwrap().len();
+    let moving = rows::members_backfilling(cluster.db()).unwrap().len();
     assert!(moving > 0);
     let op_id = cluster.op();
     cluster.ask(&Drain { op_id, node_id, undo: true, ..Drain::default() }).unwrap();
-    assert_eq!(rows::members_backfilling(cluster.db().conn()).unwrap().len(), 0);
+    assert_eq!(rows::members_backfilling(cluster.db()).unwrap().len(), 0);
     for node in cluster.nodes.iter_mut() {
         node.lazy = false;
     }

@@ -45,7 +45,7 @@ pub(super) fn garbage_waits_for_older_sessions() {
 /// P4: the failpoint "no grace" loses chunks that a young reader (memory only) still reads, and the check detects it.
 #[test]
 fn collecting_without_grace_is_caught() {
-    for planted in [false, true] {
+    for injected in [false, true] {
         let mut cluster = Cluster::new(8, 1);
         write_files(&mut cluster, 1, 1);
         cluster.now_ns += MS;
@@ -56,11 +56,11 @@ fn collecting_without_grace_is_caught() {
         cluster.now_ns += MS;
         // Drop the references even if the version's row waits for the reader: this test is about the chunks.
         cluster.db().conn().execute("UPDATE chunks SET refs = 0, zero_since_ns = ?1", [cluster.now_ns - MS]).unwrap();
-        let _guard = planted.then(|| failpoint::activate("manager.no_grace"));
+        let _guard = injected.then(|| failpoint::activate("manager.no_grace"));
         cluster.tick();
         assert_eq!(
             cluster.chunks().len() < pinned,
-            planted,
+            injected,
             "a reader's chunks must outlive it, and the check must see when they do not"
         );
     }
@@ -127,7 +127,7 @@ fn inventories_remove_orphans_and_note_what_lacks() {
         !held.contains_key(&(gone, 5)) && held.contains_key(&lost)
     });
     assert!(cluster.disks[&disk].held.contains_key(&(future, 0)), "an id from the future is left alone");
-    cluster.until(10, "listed", |f| rows::disk(f.db().conn(), disk).unwrap().unwrap().inventory_wanted == 0);
+    cluster.until(10, "listed", |f| rows::disk(f.db(), disk).unwrap().unwrap().inventory_wanted == 0);
     assert!(cluster.is_whole());
 }
 
@@ -135,8 +135,7 @@ fn inventories_remove_orphans_and_note_what_lacks() {
 #[test]
 fn false_registrations_are_refused() {
     let mut cluster = Cluster::new(3, 1);
-    let state =
-        |cluster: &Cluster| (rows::nodes(cluster.db().conn()).unwrap(), rows::disks(cluster.db().conn()).unwrap());
+    let state = |cluster: &Cluster| (rows::nodes(cluster.db()).unwrap(), rows::disks(cluster.db()).unwrap());
     let before = state(&cluster);
     let refuse = |cluster: &mut Cluster, mut request: RegisterNode, words: &str| {
         request.op_id = cluster.op();

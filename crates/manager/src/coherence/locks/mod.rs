@@ -14,6 +14,7 @@ mod tests;
 
 use crate::config::{Config, ns};
 use crate::db::Db;
+use crate::db::sql::{Bits, args};
 use crate::internal::NoteLockers;
 use ranges::{Bytes, Families, Held, Mode};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -26,9 +27,8 @@ use tessera_wire::{Code, Error};
 /// # Errors
 /// SQLite fails.
 pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
-    let mut rows = db.stmt("SELECT client_id FROM lock_clients")?;
-    let rows = rows.query_map([], |row| row.get::<_, i64>(0))?;
-    rows.map(|id| id.map(|id| id as u64)).collect()
+    let ids: Vec<Bits> = db.all("SELECT client_id FROM lock_clients", [])?;
+    Ok(ids.into_iter().map(|id| id.0).collect())
 }
 
 /// Replaces the record of the clients that may hold locks.
@@ -36,9 +36,9 @@ pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
 /// # Errors
 /// SQLite fails.
 pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM lock_clients")?.execute([])?;
-    let mut insert = db.stmt("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)")?;
-    client_ids.iter().try_for_each(|&client_id| insert.execute([client_id as i64]).map(|_| ()))
+    db.run("DELETE FROM lock_clients", [])?;
+    let insert = |id| db.run("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)", args![id]).map(|_| ());
+    client_ids.iter().try_for_each(insert)
 }
 
 /// Last byte of the longest possible file.
