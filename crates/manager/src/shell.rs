@@ -62,9 +62,8 @@ enum In {
 }
 
 enum Job {
-    Reply { connection: u64, request_id: u64, kind: Kind, result: Result<Bytes, Error> },
+    Core(Action),
     Ask { endpoint: Endpoint, call: Call },
-    Recall { connection: u64, call: Call },
 }
 
 /// State that connection threads and senders share.
@@ -270,10 +269,8 @@ impl Shared {
     fn accept(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Option<Bytes>, Error> {
         let header = &frame.header;
         let Some(kind) = Kind::from_number(header.kind) else {
-            return Err(Error::new(
-                Code::Unsupported,
-                format!("no message has number {:#06x} in this release", header.kind),
-            ));
+            let text = format!("no message has number {:#06x} in this release", header.kind);
+            return Err(Error::new(Code::Unsupported, text));
         };
         if kind == Kind::Hello {
             let hello = decode_message::<Hello>(header.kind, &frame.body)
@@ -306,12 +303,10 @@ impl Service for Shared {
     }
 
     fn closed(&self, connection: &Arc<Connection>) {
-        let (gone, another) = {
-            let mut greeted = self.greeted.lock();
-            let Some(gone) = greeted.remove(&connection.id()) else { return };
-            let another = greeted.values().any(|other| other.client_id == gone.client_id);
-            (gone, another)
-        };
+        let mut greeted = self.greeted.lock();
+        let Some(gone) = greeted.remove(&connection.id()) else { return };
+        let another = greeted.values().any(|other| other.client_id == gone.client_id);
+        drop(greeted);
         self.push(Event::ConnectionClosed {
             connection: connection.id(),
             by_peer: connection.ended_by_peer(),
@@ -353,9 +348,7 @@ impl CoreLoop {
     fn run(mut self) -> Option<Error> {
         let why = self.serve();
         // The snapshot thread reads the database, which must be closed when this returns.
-        if let Some(snapshot) = self.snapshot.take() {
-            let _ = snapshot.join();
-        }
+        self.snapshot.take().into_iter().for_each(|snapshot| _ = snapshot.join());
         why
     }
 
@@ -429,20 +422,20 @@ impl CoreLoop {
 
     fn carry_out(&mut self) {
         while let Some(action) = self.core.poll() {
-            match action {
-                Action::Reply { connection, request_id, kind, result } => {
-                    self.post(connection, Job::Reply { connection, request_id, kind, result });
+            let call = match action {
+                Action::Reply { connection, .. } => {
+                    self.post(connection, Job::Core(action));
+                    continue;
                 }
-                Action::Call(call) => match call.peer {
-                    Peer::Connection(connection) => self.post(connection, Job::Recall { connection, call }),
-                    Peer::Node(node) => match self.address(node) {
-                        Some(endpoint) => self.post(node, Job::Ask { endpoint, call }),
-                        None => self.core.handle(now_ns(), unavailable(&call, format!("node {node} has no address"))),
-                    },
-                    _ => {
-                        self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into()))
-                    }
+                Action::Call(call) => call,
+            };
+            match call.peer {
+                Peer::Connection(connection) => self.post(connection, Job::Core(Action::Call(call))),
+                Peer::Node(node) => match self.address(node) {
+                    Some(endpoint) => self.post(node, Job::Ask { endpoint, call }),
+                    None => self.core.handle(now_ns(), unavailable(&call, format!("node {node} has no address"))),
                 },
+                _ => self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into())),
             }
         }
     }
@@ -471,12 +464,12 @@ fn unavailable(call: &Call, why: String) -> Event {
 }
 
 fn send_all(shared: &Arc<Shared>, dialer: &Dialer, jobs: &Receiver<Job>) {
+    let connection = |id: u64| shared.greeted.lock().get(&id).map(|greeted| greeted.connection.clone());
     for job in jobs {
         match job {
-            Job::Reply { connection, request_id, kind, result } => {
-                // The connection is gone, so drop the reply: its client asks again on another one.
-                let connection = shared.greeted.lock().get(&connection).map(|greeted| greeted.connection.clone());
-                if let Some(connection) = connection {
+            Job::Core(Action::Reply { connection: id, request_id, kind, result }) => {
+                // If the connection is gone, drop the reply: its client asks again on another one.
+                if let Some(connection) = connection(id) {
                     connection.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
                 }
             }
@@ -485,13 +478,11 @@ fn send_all(shared: &Arc<Shared>, dialer: &Dialer, jobs: &Receiver<Job>) {
                 let callback = answer_to(shared, call.token);
                 dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, callback);
             }
-            Job::Recall { connection, call } => {
-                let found = shared.greeted.lock().get(&connection).map(|greeted| greeted.connection.clone());
-                match found {
-                    Some(connection) => {
-                        let timeout = Duration::from_millis(call.timeout_ms);
-                        connection.call(call.kind, &call.body, call.payload, timeout, answer_to(shared, call.token));
-                    }
+            Job::Core(Action::Call(call)) => {
+                let Peer::Connection(id) = call.peer else { continue };
+                let timeout = Duration::from_millis(call.timeout_ms);
+                match connection(id) {
+                    Some(to) => to.call(call.kind, &call.body, call.payload, timeout, answer_to(shared, call.token)),
                     None => shared.push(unavailable(&call, "the connection is gone".into())),
                 }
             }
@@ -505,14 +496,9 @@ fn answer_to(shared: &Arc<Shared>, token: u64) -> tessera_net::Callback {
 }
 
 fn dialer(cluster_id: &[u8]) -> Dialer {
-    let hello = Hello {
-        protocol_version: PROTOCOL_VERSION,
-        role: Role::Manager as i32,
-        cluster_id: cluster_id.to_vec(),
-        release: RELEASE.to_string(),
-        client_id: 0,
-        host: String::new(),
-    };
+    let (cluster_id, release) = (cluster_id.to_vec(), RELEASE.to_string());
+    let protocol_version = PROTOCOL_VERSION;
+    let hello = Hello { protocol_version, role: Role::Manager as i32, cluster_id, release, ..Hello::default() };
     let service = Arc::new(tessera_net::dialer::NoService);
     Dialer::new(hello, service, BufferPool::new(16 << 20), DialerOptions::default())
 }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_a_lease_on_what_is_about_to_change() {
+    fn no_lease_is_granted_on_what_is_about_to_change() {
         let mut leases = Leases::default();
         leases.begin_change(&[Inode(5)]);
         assert!(!leases.grant(&[4, 5], 1, 100, 10));

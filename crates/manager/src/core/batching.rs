@@ -132,15 +132,16 @@ impl ManagerCore {
     /// Handles a failed batch. Unless the disk was full, a restart must find out what is on disk.
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-        let answer = match full {
+        let (code, text) = match full {
             true => {
-                Error::new(Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory")
+                (Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory".into())
             }
-            false => Error::new(
+            false => (
                 Code::Io,
                 format!("the manager's database failed ({error}); restart the manager to see what is on disk"),
             ),
         };
+        let answer = Error::new(code, text);
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
         // A replica may hold the entry that was rolled back, so its position is rewritten under a new term only.
@@ -149,40 +150,26 @@ impl ManagerCore {
         if !full {
             self.stop(Error::new(Code::Unavailable, answer.message.clone()));
         }
-        let composed = composed.into_iter().map(|(origin, _)| PendingReply {
-            origin: Some(origin),
-            changes: Vec::new(),
-            grants: LeaseGrants::default(),
-        });
-        for PendingReply { origin, changes, .. } in due.into_iter().chain(composed) {
-            self.soft.leases.end_change(&changes);
-            if let Some(origin) = origin {
-                self.actions.push_back(origin.reply(Err(answer.clone())));
-            }
-        }
+        due.iter().for_each(|reply| self.soft.leases.end_change(&reply.changes));
+        let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
+        self.actions.extend(origins.map(|origin| origin.reply(Err(answer.clone()))));
     }
 
     /// Refuses all waiting and all later requests with `error`.
     pub(super) fn stop(&mut self, error: Error) {
-        let waiting = std::mem::take(&mut self.queue);
-        for waiting in waiting {
-            match waiting {
-                QueueItem::Command { origin: Some(origin), .. } | QueueItem::Composed { origin, .. } => {
-                    self.actions.push_back(origin.reply(Err(error.clone())));
-                }
-                QueueItem::Command { origin: None, .. } => {}
+        let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
+            QueueItem::Command { origin, .. } => origin,
+            QueueItem::Composed { origin, .. } => Some(origin),
+        });
+        let parked = std::mem::take(&mut self.parked).into_iter().filter_map(|parked| parked.origin);
+        let locks = std::mem::take(&mut self.lock_waits).into_values().map(|(origin, _)| origin);
+        let replies = queued.chain(parked).chain(locks).map(|origin| origin.reply(Err(error.clone())));
+        self.actions.extend(replies);
+        for (_, mut action) in std::mem::take(&mut self.held) {
+            if let Action::Reply { result, .. } = &mut action {
+                *result = Err(error.clone());
             }
-        }
-        for parked in std::mem::take(&mut self.parked) {
-            self.actions.extend(parked.origin.map(|origin| origin.reply(Err(error.clone()))));
-        }
-        for (_, (origin, _)) in std::mem::take(&mut self.lock_waits) {
-            self.actions.push_back(origin.reply(Err(error.clone())));
-        }
-        for (_, action) in std::mem::take(&mut self.held) {
-            if let Action::Reply { connection, request_id, kind, .. } = action {
-                self.actions.push_back(Action::Reply { connection, request_id, kind, result: Err(error.clone()) });
-            }
+            self.actions.push_back(action);
         }
         self.stopped = Some(error);
     }

@@ -1,7 +1,7 @@
 //! Lock requests: answered at once, or held until their turn or their time has come.
 
 use super::*;
-use crate::coherence::locks::Set;
+use crate::coherence::locks::LockAnswer;
 use tessera_wire::meta::{CancelLock, HoldLocks, LockOutcome, SetLock, SetLockReply, TestLock};
 
 impl ManagerCore {
@@ -26,12 +26,12 @@ impl ManagerCore {
     fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
         let request = decode::<SetLock>(body)?;
         match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
-            Set::Answer(outcome) => Ok(Some(set(outcome))),
-            Set::Park(ticket, wait_ms) => {
+            LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
+            LockAnswer::Later(ticket, wait_ms) => {
                 let until_ns = self.now_ns + ns(wait_ms);
                 // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
-                    self.reply(before, Ok(set(LockOutcome::Waiting)));
+                    self.reply(before, Ok(encode(LockOutcome::Waiting)));
                 }
                 Ok(None)
             }
@@ -42,7 +42,7 @@ impl ManagerCore {
         let request = decode::<CancelLock>(body)?;
         let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
         if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
-            self.reply(waiting, Ok(set(LockOutcome::Cancelled)));
+            self.reply(waiting, Ok(encode(LockOutcome::Cancelled)));
         }
         Ok(Some(Ack {}.encode_to_vec().into()))
     }
@@ -65,7 +65,7 @@ impl ManagerCore {
     pub(super) fn answer_granted(&mut self) {
         for ticket in self.soft.locks.take_granted() {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                self.reply(origin, Ok(set(LockOutcome::Granted)));
+                self.reply(origin, Ok(encode(LockOutcome::Granted)));
             }
         }
     }
@@ -82,7 +82,7 @@ impl ManagerCore {
         let over: Vec<Ticket> = self.lock_waits.iter().filter_map(over).collect();
         for ticket in over {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                self.reply(origin, Ok(set(LockOutcome::Waiting)));
+                self.reply(origin, Ok(encode(LockOutcome::Waiting)));
             }
         }
         if self.queue.is_empty()
@@ -93,7 +93,7 @@ impl ManagerCore {
     }
 }
 
-fn set(outcome: LockOutcome) -> Bytes {
+fn encode(outcome: LockOutcome) -> Bytes {
     SetLockReply { outcome: outcome as i32 }.encode_to_vec().into()
 }
 

@@ -42,7 +42,7 @@ use crate::internal::*;
 use crate::log::batch::{self, AppliedBatch, QueuedCommand, Tables};
 use crate::log::records::TERM_JUMP;
 use crate::log::registry::{self, Command, ReadReply};
-use crate::log::replicate::{self, CommandLog, ReplicaAnswer, Snapshot};
+use crate::log::replicate::{self, CommandLog, Snapshot};
 use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::metrics::Metrics;
 use crate::nodes::plan;

@@ -1,6 +1,7 @@
 //! Incoming requests: answered from the reply cache, answered at once, queued as commands, or held until leases are recalled.
 
 use super::*;
+use crate::db::meta::draw;
 use crate::namespace::names;
 
 impl ManagerCore {
@@ -25,12 +26,8 @@ impl ManagerCore {
     /// Queues a command, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {
-            let given = self
-                .reply_cache
-                .get(queued.client_id, op_id)
-                .filter(|_| !failpoint::is_active("manager.repeats_apply"))
-                .cloned();
-            if let Some(answer) = given {
+            let given = self.reply_cache.get(queued.client_id, op_id);
+            if let Some(answer) = given.filter(|_| !failpoint::is_active("manager.repeats_apply")).cloned() {
                 return self.reply(origin, answer);
             }
         }
@@ -74,7 +71,7 @@ impl ManagerCore {
             return self.queue.push_back(QueueItem::Command { queued, origin, changes });
         }
         for (connection, held) in holders {
-            let token = self.token();
+            let token = draw(&mut self.next_token);
             let recall = leases::recall(&held);
             self.recalls.insert(token, (connection, held));
             let call = Call::new(Peer::Connection(connection), token, &recall, Vec::new(), self.config.lease_entry_ms);
@@ -172,10 +169,8 @@ impl ManagerCore {
             true => CommitReply::decode(answer.clone()).ok().and_then(|reply| reply.entry),
             false => Entry::decode(answer.clone()).ok(),
         };
-        let (ino, is_new) = match &entry {
-            Some(entry) => (entry.attr.as_ref().map(|attr| attr.ino), entry.inos.is_some()),
-            None => (None, false),
-        };
+        let is_new = entry.as_ref().is_some_and(|entry| entry.inos.is_some());
+        let ino = entry.and_then(|entry| entry.attr).map(|attr| attr.ino);
         let names_of = match grants.names {
             Some(GrantedNames::OfNewDirectory) => ino.filter(|_| is_new),
             Some(GrantedNames::Kept(of)) => {
@@ -236,11 +231,8 @@ impl ManagerCore {
     }
 
     pub(crate) fn propose(&mut self, proposal: Proposal) {
-        match queued(&proposal) {
-            Ok(queued) => match self.changes(&queued.command) {
-                Ok(changes) => self.queue_when_free(queued, None, changes),
-                Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
-            },
+        match queued(&proposal).and_then(|queued| Ok((self.changes(&queued.command)?, queued))) {
+            Ok((changes, queued)) => self.queue_when_free(queued, None, changes),
             Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
         }
     }
@@ -276,20 +268,11 @@ impl ManagerCore {
             }
             self.map_version_seen = self.meta.map_version;
         }
-        let next_token = &mut self.next_token;
-        let token = || {
-            *next_token += 1;
-            *next_token
-        };
+        let token = || draw(&mut self.next_token);
         match self.log.pump(&self.db, self.now_ns, &self.config, token) {
             Ok(calls) => self.actions.extend(calls.into_iter().map(Action::Call)),
             Err(error) => tracing::error!(%error, "reading the command log"),
         }
-    }
-
-    pub(super) fn token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token
     }
 
     pub(super) fn answer(&mut self, answer: rpc::Answer) {
@@ -305,14 +288,13 @@ impl ManagerCore {
             return self.unpark();
         }
         match self.log.hear(&self.db, self.now_ns, &self.config, answer) {
-            Ok(ReplicaAnswer::Nothing) => {}
-            Ok(ReplicaAnswer::Superseded(term)) => self.stop(Error::new(
-                Code::Fenced,
-                format!(
-                    "a manager of term {term} serves this cluster, this one's term is {}; stop this one",
-                    self.meta.term
-                ),
-            )),
+            Ok(None) => {}
+            Ok(Some(term)) => {
+                let own = self.meta.term;
+                let text =
+                    format!("a manager of term {term} serves this cluster, this one's term is {own}; stop this one");
+                self.stop(Error::new(Code::Fenced, text));
+            }
             Err(error) => tracing::error!(%error, "reading the command log"),
         }
         if self.open.is_none() {

@@ -44,24 +44,15 @@ pub enum DbError {
         /// Its version.
         got: i64,
     },
-    /// The file is an SQLite database of another application.
-    #[error("{path}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
-    NotManagerDb {
-        /// The file.
-        path: String,
-    },
-    /// There is no database to open.
-    #[error("{path}: there is no manager database; create a cluster first, or restore one from its log replicas")]
-    Absent {
-        /// The file.
-        path: String,
-    },
-    /// A database exists already.
-    #[error("{path}: exists already; a new cluster needs a directory without one")]
-    Exists {
-        /// The file.
-        path: String,
-    },
+    /// The file at this path is a database of another application.
+    #[error("{0}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
+    NotManagerDb(String),
+    /// There is no database to open at this path.
+    #[error("{0}: there is no manager database; create a cluster first, or restore one from its log replicas")]
+    Absent(String),
+    /// A database exists already at this path.
+    #[error("{0}: exists already; a new cluster needs a directory without one")]
+    Exists(String),
     /// The directory for a new database holds other files.
     #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
     Foreign {
@@ -70,18 +61,12 @@ pub enum DbError {
         /// A file in it.
         name: String,
     },
-    /// The path is not a directory.
-    #[error("{path}: is not a directory; name one, or a path that does not exist yet (--dir)")]
-    NoDirectory {
-        /// The path.
-        path: String,
-    },
-    /// Another process serves the directory.
-    #[error("{path}: another manager serves this directory; stop it first")]
-    Locked {
-        /// The lock file.
-        path: String,
-    },
+    /// This path is not a directory.
+    #[error("{0}: is not a directory; name one, or a path that does not exist yet (--dir)")]
+    NoDirectory(String),
+    /// Another process serves the directory; the path of its lock.
+    #[error("{0}: another manager serves this directory; stop it first")]
+    Locked(String),
     /// SQLite failed.
     #[error("{path}: {source}")]
     Sqlite {
@@ -159,7 +144,7 @@ impl Db {
         make_directory(dir)?;
         let path = dir.join(FILE_NAME);
         if path.exists() {
-            return Err(DbError::Exists { path: path.display().to_string() }.into());
+            return Err(DbError::Exists(path.display().to_string()).into());
         }
         refuse_foreign(dir)?;
         let lock = lock(dir)?;
@@ -188,7 +173,7 @@ impl Db {
     pub fn open(dir: &Path) -> Result<Db, DbError> {
         let path = dir.join(FILE_NAME);
         if !path.exists() {
-            return Err(DbError::Absent { path: path.display().to_string() });
+            return Err(DbError::Absent(path.display().to_string()));
         }
         let lock = lock(dir)?;
         Db::open_locked(&path, lock)
@@ -393,14 +378,14 @@ fn check_schema(conn: &Connection, path: &str) -> Result<i64, DbError> {
     let pragma = |name: &str| {
         conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|source| {
             match source.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotManagerDb { path: path.to_string() },
+                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotManagerDb(path.to_string()),
                 _ => DbError::Sqlite { path: path.to_string(), source },
             }
         })
     };
     let got = pragma("user_version")?;
     if pragma("application_id")? != APPLICATION_ID || got < 1 {
-        return Err(DbError::NotManagerDb { path: path.to_string() });
+        return Err(DbError::NotManagerDb(path.to_string()));
     }
     match got > SCHEMA_VERSION {
         true => Err(DbError::LaterSchema { path: path.to_string(), got }),
@@ -414,7 +399,7 @@ fn injected(code: std::ffi::c_int) -> rusqlite::Error {
 
 fn make_directory(dir: &Path) -> Result<(), DbError> {
     match std::fs::create_dir_all(dir) {
-        Err(_) if dir.exists() && !dir.is_dir() => Err(DbError::NoDirectory { path: dir.display().to_string() }),
+        Err(_) if dir.exists() && !dir.is_dir() => Err(DbError::NoDirectory(dir.display().to_string())),
         made => made.map_err(io(dir)),
     }
 }
@@ -435,7 +420,7 @@ fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(DbError::Locked { path: path.display().to_string() }),
+        Err(std::fs::TryLockError::WouldBlock) => Err(DbError::Locked(path.display().to_string())),
         Err(std::fs::TryLockError::Error(source)) => Err(DbError::Io { path: path.display().to_string(), source }),
     }
 }

@@ -20,11 +20,12 @@ use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names;
 use crate::soft::Effect;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 use tessera_policy::{Durability, Policy};
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
-use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
+use tessera_wire::{Ack, ClassInfo, Code, Error, Extent, InodeKind};
 
 /// Applies a commit. Stale acknowledgements are no error: the reply lists them.
 ///
@@ -40,22 +41,30 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     commit_in(ctx, request, session, &policy)
 }
 
+/// A commit while it is applied.
+struct Committer<'a> {
+    request: &'a Commit,
+    session: Session,
+    policy: &'a Policy,
+    mode: CommitMode,
+    refs: RefChanges,
+    /// Bytes of chunks that were pending.
+    new_bytes: u64,
+    /// Fragments left to be stored later.
+    missing: u64,
+}
+
 /// Applies a commit of `session`.
-pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, mut session: Session, policy: &Policy) -> Result<CommitReply> {
+pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, session: Session, policy: &Policy) -> Result<CommitReply> {
     let mode = check(ctx, request, &session)?;
-    let mut refs = RefChanges::default();
-    let accepted = match accept_chunks(ctx, request, &session, policy, &mut refs)? {
-        Ok(accepted) => accepted,
-        Err(stale) => return Ok(stale),
-    };
-    if request.partial {
-        stage(ctx, request, &mut session, mode, &accepted, &mut refs)?;
-        refs.apply(ctx)?;
-        session.write(ctx.db)?;
-        return Ok(CommitReply { missing_fragments: session.staged_missing, ..Default::default() });
+    let mut commit =
+        Committer { request, session, policy, mode, refs: RefChanges::default(), new_bytes: 0, missing: 0 };
+    let stale = commit.accept_chunks(ctx)?;
+    if !stale.is_empty() {
+        return stale_reply(ctx, stale);
     }
-    let reply = finish(ctx, request, &mut session, mode, policy, &accepted, &mut refs)?;
-    refs.apply(ctx)?;
+    let reply = if request.partial { commit.stage(ctx)? } else { commit.finish(ctx)? };
+    commit.refs.apply(ctx)?;
     Ok(reply)
 }
 
@@ -76,32 +85,22 @@ fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     }
     let contiguous = mode != CommitMode::Patch;
     let mut end = session.staged_end;
-    for extent in &request.extents {
-        let Some(next) = extent.offset.checked_add(extent.len_bytes).filter(|&end| end <= MAX_FILE_BYTES) else {
-            return invalid(format!(
-                "extent at {}: {} bytes reach beyond the longest file",
-                extent.offset, extent.len_bytes
-            ));
+    for &Extent { offset, len_bytes, chunk_id, chunk_offset } in &request.extents {
+        let next = offset.checked_add(len_bytes).filter(|&end| end <= MAX_FILE_BYTES);
+        let why = match next {
+            None => format!("{len_bytes} bytes reach beyond the longest file"),
+            _ if len_bytes == 0 => "has no bytes".into(),
+            _ if offset < end => format!("overlaps the one before, which ends at {end}; send them in order"),
+            _ if contiguous && offset != end => format!(
+                "the one before ends at {end}; a replacing or appending commit has no gaps, send holes as extents without a chunk"
+            ),
+            _ if chunk_id == 0 && chunk_offset != 0 => "a hole with an offset into a chunk".into(),
+            Some(next) => {
+                end = next;
+                continue;
+            }
         };
-        if extent.len_bytes == 0 {
-            return invalid(format!("extent at {}: has no bytes", extent.offset));
-        }
-        if extent.offset < end {
-            return invalid(format!(
-                "extent at {}: overlaps the one before, which ends at {end}; send them in order",
-                extent.offset
-            ));
-        }
-        if contiguous && extent.offset != end {
-            return invalid(format!(
-                "extent at {}: the one before ends at {end}; a replacing or appending commit has no gaps, send holes as extents without a chunk",
-                extent.offset
-            ));
-        }
-        if extent.chunk_id == 0 && extent.chunk_offset != 0 {
-            return invalid(format!("extent at {}: a hole with an offset into a chunk", extent.offset));
-        }
-        end = next;
+        return invalid(format!("extent at {offset}: {why}"));
     }
     if request.partial {
         return Ok(mode);
@@ -135,86 +134,174 @@ fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Chunk> {
     }
 }
 
-/// Sums over the chunks of a commit.
-#[derive(Default)]
-struct Accepted {
-    /// Bytes of chunks that were pending.
-    new_bytes: u64,
-    /// Fragments left to be stored later.
-    missing: u64,
-}
+impl Committer<'_> {
+    /// Checks every chunk that the commit names. Returns the chunks that must be stored again; if there are any, nothing is
+    /// written.
+    fn accept_chunks(&mut self, ctx: &mut Ctx) -> Result<Vec<StaleAck>> {
+        let (request, session) = (self.request, &self.session);
+        let mut acks: HashMap<u64, &ChunkAck> = HashMap::with_capacity(request.acks.len());
+        for ack in &request.acks {
+            if acks.insert(ack.chunk_id, ack).is_some() {
+                return invalid(format!("chunk {} is acknowledged twice", ack.chunk_id));
+            }
+        }
+        let chunks = named_chunks(ctx, request, session)?;
+        for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
+            load_chunk(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
+        }
+        let look_at_missing = missing::any(ctx.db)?;
+        let mut stale = Vec::new();
+        let mut writes = Vec::new();
+        let (mut new_bytes, mut missing) = (0, 0);
+        let mut ids: Vec<u64> = chunks.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let chunk = &chunks[&id];
+            let ack = acks.get(&id).copied();
+            if chunk.committed && !look_at_missing {
+                continue;
+            }
+            let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
+            let class = ctx.class(chunk.class_id)?;
+            // The session was asked for the fragments of a committed chunk that were missing before the session began.
+            // Repair handles fragments that went missing later.
+            let asked = match chunk.committed {
+                true => missing::of_chunk_before(ctx.db, id, session.started_ns)?,
+                false => (0..class.fragments()).collect(),
+            };
+            let verdict = judge(chunk, ack, &pg, &class, &asked)?;
+            if !verdict.stale.is_empty() {
+                stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
+                continue;
+            }
+            check_durability(chunk, &class, self.policy, &verdict.missing)?;
+            missing += verdict.missing.len() as u64;
+            new_bytes += if chunk.committed { 0 } else { chunk.len_bytes };
+            writes.push((id, pg, verdict));
+        }
+        if !stale.is_empty() {
+            return Ok(stale);
+        }
+        assert!(new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
+        for (id, pg, verdict) in writes {
+            let chunk = &chunks[&id];
+            write_chunk(ctx, chunk, &pg, &verdict)?;
+            if !chunk.committed {
+                self.refs.commit(ctx, id, chunk.len_bytes, chunk.class_id)?;
+            }
+        }
+        (self.new_bytes, self.missing) = (new_bytes, missing);
+        Ok(stale)
+    }
 
-/// Checks every chunk that the commit names. The inner `Err` is the reply that says what must be stored again; then nothing
-/// is written.
-fn accept_chunks(
-    ctx: &mut Ctx,
-    request: &Commit,
-    session: &Session,
-    policy: &Policy,
-    refs: &mut RefChanges,
-) -> Result<Result<Accepted, CommitReply>> {
-    let mut acks: HashMap<u64, &ChunkAck> = HashMap::with_capacity(request.acks.len());
-    for ack in &request.acks {
-        if acks.insert(ack.chunk_id, ack).is_some() {
-            return invalid(format!("chunk {} is acknowledged twice", ack.chunk_id));
+    /// Stores the extents with the session and counts their references, so that the final commit has little to do.
+    fn stage(&mut self, ctx: &mut Ctx) -> Result<CommitReply> {
+        let session = &mut self.session;
+        let pieces: Vec<FileExtent> =
+            self.request.extents.iter().map(|extent| FileExtent::from_wire(extent, 0)).collect();
+        let packed =
+            if self.mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
+        for page in &packed {
+            staged::insert(ctx.db, session.session_id, page)?;
+            self.refs.add(page);
         }
+        session.staged = i64::from(self.mode as i32);
+        assert!(session.staged != 0, "a stage has a mode");
+        assert!(pieces.last().is_none_or(|p| p.end() >= session.staged_end), "stages are in order");
+        session.staged_end = pieces.last().map_or(session.staged_end, FileExtent::end);
+        session.staged_new += self.new_bytes;
+        session.staged_missing += self.missing;
+        session.write(ctx.db)?;
+        Ok(CommitReply { missing_fragments: session.staged_missing, ..Default::default() })
     }
-    let chunks = named_chunks(ctx, request, session)?;
-    for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
-        load_chunk(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
-    }
-    let look_at_missing = missing::any(ctx.db)?;
-    let mut stale = Vec::new();
-    let mut writes = Vec::new();
-    let mut accepted = Accepted::default();
-    let mut ids: Vec<u64> = chunks.keys().copied().collect();
-    ids.sort_unstable();
-    for id in ids {
-        let chunk = &chunks[&id];
-        let ack = acks.get(&id).copied();
-        if chunk.committed && !look_at_missing {
-            continue;
-        }
-        let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
-        let class = ctx.class(chunk.class_id)?;
-        // The session was asked for the fragments of a committed chunk that were missing before the session began.
-        // Repair handles fragments that went missing later.
-        let asked = match chunk.committed {
-            true => missing::of_chunk_before(ctx.db, id, session.started_ns)?,
-            false => (0..class.fragments()).collect(),
+
+    /// Makes the version visible.
+    fn finish(&mut self, ctx: &mut Ctx) -> Result<CommitReply> {
+        let (request, mode) = (self.request, self.mode);
+        let target = find_target(ctx, &self.session, mode)?;
+        check_version(request, &self.session, target.as_ref())?;
+        let (mut inode, is_new) = match target {
+            Some(inode) => (inode, false),
+            None => (create(ctx, request, &self.session)?, true),
         };
-        let verdict = judge(chunk, ack, &pg, &class, &asked)?;
-        if !verdict.stale.is_empty() {
-            stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
-            continue;
+        let superseded = match inode.version_id {
+            current if !is_new && current != self.session.base_version && request.if_version.is_none() => current,
+            _ => 0,
+        };
+        let base_size = inode.size_bytes;
+        let version = self.build(ctx, &inode)?;
+        let number = inode.version_number + 1;
+        let id = versions::publish(ctx, &mut inode, number, &version)?;
+        assert_eq!((inode.version_id, inode.version_number), (id, number), "the commit's version is the current one");
+        if is_new {
+            inode.insert(ctx.db)?;
+            ctx.meta.files += 1;
+        } else {
+            inode.update(ctx.db)?;
+            versions::trim(ctx, &inode, self.policy.lifetime, &mut self.refs)?;
         }
-        check_durability(chunk, &class, policy, &verdict.missing)?;
-        accepted.missing += verdict.missing.len() as u64;
-        if !chunk.committed {
-            accepted.new_bytes += chunk.len_bytes;
-        }
-        writes.push((id, pg, verdict));
+        expiry::note(ctx, &inode, self.policy)?;
+        end_session(ctx, request, &self.session, &inode)?;
+        Ok(CommitReply {
+            ino: inode.ino,
+            version: id,
+            number,
+            append_offset: if mode == CommitMode::Append { base_size } else { 0 },
+            superseded,
+            missing_fragments: self.session.staged_missing + self.missing,
+            entry: if request.want_lease { Some(inodes::get(ctx.db, inode.ino)?.entry()) } else { None },
+            ..Default::default()
+        })
     }
-    if !stale.is_empty() {
-        return Ok(Err(stale_reply(ctx, stale)?));
+
+    /// Writes the pages of the new version and returns its sizes.
+    fn build(&mut self, ctx: &mut Ctx, inode: &Inode) -> Result<NewVersion> {
+        let (request, session, mode) = (self.request, &self.session, self.mode);
+        let refs = &mut self.refs;
+        let number = inode.version_number + 1;
+        let shift = if mode == CommitMode::Append { inode.size_bytes } else { 0 };
+        let size_bytes = match shift.checked_add(request.size_bytes) {
+            Some(size) if size <= MAX_FILE_BYTES => size,
+            _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
+        };
+        let mut pieces: Vec<FileExtent> =
+            request.extents.iter().map(|extent| FileExtent::from_wire(extent, shift)).collect();
+        let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
+        let data_bytes = if mode == CommitMode::Replace {
+            versions::end_pages(ctx, inode.ino, number)?;
+            let staged_data =
+                if session.staged != 0 { versions::adopt_staged(ctx, session, inode.ino, number)? } else { 0 };
+            staged_data + versions::add_pages(ctx, inode.ino, number, &pieces, refs)?
+        } else {
+            if session.staged != 0 {
+                let mut all = staged::take(ctx, session.session_id, shift, refs)?;
+                all.append(&mut pieces);
+                pieces = all;
+            }
+            if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
+                // A hole up to the old end removes the bytes beyond the new length.
+                let len = inode.size_bytes - size_bytes;
+                pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
+            }
+            let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
+            base_data.saturating_add_signed(grown)
+        };
+        Ok(NewVersion {
+            size_bytes,
+            data_bytes,
+            new_bytes: session.staged_new + self.new_bytes,
+            mtime_ns: if request.mtime_ns == 0 { ctx.now_ns } else { request.mtime_ns },
+            content: request.content,
+        })
     }
-    assert!(accepted.new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
-    for (id, pg, verdict) in writes {
-        let chunk = &chunks[&id];
-        write_chunk(ctx, chunk, &pg, &verdict)?;
-        if !chunk.committed {
-            refs.commit(ctx, id, chunk.len_bytes, chunk.class_id)?;
-        }
-    }
-    Ok(Ok(accepted))
 }
 
 fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMap<u64, Chunk>> {
     let mut chunks: HashMap<u64, Chunk> = HashMap::with_capacity(request.extents.len());
     for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
         let chunk = match chunks.entry(extent.chunk_id) {
-            std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
-            std::collections::hash_map::Entry::Vacant(free) => free.insert(load_chunk(ctx, session, extent.chunk_id)?),
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(free) => free.insert(load_chunk(ctx, session, extent.chunk_id)?),
         };
         let end = extent.chunk_offset.checked_add(extent.len_bytes);
         if end.is_none_or(|end| end > chunk.len_bytes) {
@@ -246,10 +333,8 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
         };
     };
     if ack.epoch == 0 || ack.epoch > pg.epoch {
-        return invalid(format!(
-            "chunk {id}: acknowledged under epoch {}, group {} is at {}",
-            ack.epoch, pg.pg_id, pg.epoch
-        ));
+        let text = format!("acknowledged under epoch {}, group {} is at {}", ack.epoch, pg.pg_id, pg.epoch);
+        return invalid(format!("chunk {id}: {text}"));
     }
     if let Some(fragment) = ack.missing.iter().find(|&&fragment| fragment >= class.fragments()) {
         return invalid(format!("chunk {id}: fragment {fragment} of a class with {} fragments", class.fragments()));
@@ -315,76 +400,6 @@ fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
     Ok(CommitReply { stale, map: Some(map), ..Default::default() })
 }
 
-/// Stores the extents with the session and counts their references, so that the final commit has little to do.
-fn stage(
-    ctx: &mut Ctx,
-    request: &Commit,
-    session: &mut Session,
-    mode: CommitMode,
-    accepted: &Accepted,
-    refs: &mut RefChanges,
-) -> Result<()> {
-    let pieces: Vec<FileExtent> = request.extents.iter().map(|extent| FileExtent::from_wire(extent, 0)).collect();
-    let packed = if mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
-    for page in &packed {
-        staged::insert(ctx.db, session.session_id, page)?;
-        refs.add(page);
-    }
-    session.staged = i64::from(mode as i32);
-    assert!(session.staged != 0, "a stage has a mode");
-    assert!(pieces.last().is_none_or(|p| p.end() >= session.staged_end), "stages are in order");
-    session.staged_end = pieces.last().map_or(session.staged_end, FileExtent::end);
-    session.staged_new += accepted.new_bytes;
-    session.staged_missing += accepted.missing;
-    Ok(())
-}
-
-/// Makes the version visible.
-fn finish(
-    ctx: &mut Ctx,
-    request: &Commit,
-    session: &mut Session,
-    mode: CommitMode,
-    policy: &Policy,
-    accepted: &Accepted,
-    refs: &mut RefChanges,
-) -> Result<CommitReply> {
-    let target = find_target(ctx, session, mode)?;
-    check_version(request, session, target.as_ref())?;
-    let (mut inode, is_new) = match target {
-        Some(inode) => (inode, false),
-        None => (create(ctx, request, session)?, true),
-    };
-    let superseded = match inode.version_id {
-        current if !is_new && current != session.base_version && request.if_version.is_none() => current,
-        _ => 0,
-    };
-    let base_size = inode.size_bytes;
-    let version = build(ctx, request, session, mode, accepted, &inode, refs)?;
-    let number = inode.version_number + 1;
-    let id = versions::publish(ctx, &mut inode, number, &version)?;
-    assert_eq!((inode.version_id, inode.version_number), (id, number), "the commit's version is the current one");
-    if is_new {
-        inode.insert(ctx.db)?;
-        ctx.meta.files += 1;
-    } else {
-        inode.update(ctx.db)?;
-        versions::trim(ctx, &inode, policy.lifetime, refs)?;
-    }
-    expiry::note(ctx, &inode, policy)?;
-    end_session(ctx, request, session, &inode)?;
-    Ok(CommitReply {
-        ino: inode.ino,
-        version: id,
-        number,
-        append_offset: if mode == CommitMode::Append { base_size } else { 0 },
-        superseded,
-        missing_fragments: session.staged_missing + accepted.missing,
-        entry: if request.want_lease { Some(inodes::get(ctx.db, inode.ino)?.entry()) } else { None },
-        ..Default::default()
-    })
-}
-
 /// The file that the commit writes, if it exists. If the file was opened by name, it is the file that now has the name.
 fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
     if session.parent == 0 {
@@ -405,9 +420,8 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<
         return refuse(Code::Unsupported, "there is a symbolic link of that name now; resolve it and open again");
     }
     if mode == CommitMode::Patch && inode.ino != session.ino {
-        let mut error = Error::new(Code::VersionConflict, "another file has taken that name since it was opened");
-        error.current = inode.version_id;
-        return Err(error.into());
+        let text = "another file has taken that name since it was opened";
+        return Err(Error { current: inode.version_id, ..Error::new(Code::VersionConflict, text) }.into());
     }
     Ok(Some(inode))
 }
@@ -417,19 +431,11 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<
 fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Result<()> {
     let Some(wanted) = request.if_version else { return Ok(()) };
     let current = target.map_or(0, |inode| inode.version_id);
-    let same = match target {
-        Some(_) => wanted == current && (wanted != 0 || session.parent == 0),
-        None => wanted == 0,
-    };
-    if same {
+    if wanted == current && (wanted != 0 || session.parent == 0 || target.is_none()) {
         return Ok(());
     }
-    let mut error = Error::new(
-        Code::VersionConflict,
-        format!("if-version {wanted}: the file's current version is {current}; read it and decide again"),
-    );
-    error.current = current;
-    Err(error.into())
+    let text = format!("if-version {wanted}: the file's current version is {current}; read it and decide again");
+    Err(Error { current, ..Error::new(Code::VersionConflict, text) }.into())
 }
 
 /// Makes the inode of a new file and its name; the caller inserts the row. Uses the number drawn at open, or a new number if
@@ -450,53 +456,6 @@ fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     inode.hints = session.hints.clone();
     names::add_name(ctx, &parent, &session.name, inode.ino)?;
     Ok(inode)
-}
-
-/// Writes the pages of the new version and returns its sizes.
-fn build(
-    ctx: &mut Ctx,
-    request: &Commit,
-    session: &Session,
-    mode: CommitMode,
-    accepted: &Accepted,
-    inode: &Inode,
-    refs: &mut RefChanges,
-) -> Result<NewVersion> {
-    let number = inode.version_number + 1;
-    let shift = if mode == CommitMode::Append { inode.size_bytes } else { 0 };
-    let size_bytes = match shift.checked_add(request.size_bytes) {
-        Some(size) if size <= MAX_FILE_BYTES => size,
-        _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
-    };
-    let mut pieces: Vec<FileExtent> =
-        request.extents.iter().map(|extent| FileExtent::from_wire(extent, shift)).collect();
-    let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
-    let data_bytes = if mode == CommitMode::Replace {
-        versions::end_pages(ctx, inode.ino, number)?;
-        let staged_data =
-            if session.staged != 0 { versions::adopt_staged(ctx, session, inode.ino, number)? } else { 0 };
-        staged_data + versions::add_pages(ctx, inode.ino, number, &pieces, refs)?
-    } else {
-        if session.staged != 0 {
-            let mut all = staged::take(ctx, session.session_id, shift, refs)?;
-            all.append(&mut pieces);
-            pieces = all;
-        }
-        if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
-            // A hole up to the old end removes the bytes beyond the new length.
-            let len = inode.size_bytes - size_bytes;
-            pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
-        }
-        let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
-        base_data.saturating_add_signed(grown)
-    };
-    Ok(NewVersion {
-        size_bytes,
-        data_bytes,
-        new_bytes: session.staged_new + accepted.new_bytes,
-        mtime_ns: if request.mtime_ns == 0 { ctx.now_ns } else { request.mtime_ns },
-        content: request.content,
-    })
 }
 
 /// Ends the session, or continues it from the version that it just committed.

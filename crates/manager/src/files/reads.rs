@@ -12,6 +12,7 @@ use crate::files::versions;
 use crate::map::delta;
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, Inode, check_name};
+use crate::namespace::names::child;
 use crate::placement::groups;
 use crate::soft::sessions::Reader;
 use rusqlite::OptionalExtension;
@@ -41,25 +42,18 @@ fn file(inode: Inode) -> Result<Inode> {
 /// # Errors
 /// The file or the version does not exist, the inode is not a file, a page is damaged, or the database fails.
 pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<OpenReadReply> {
-    let ino = match request.parent {
-        0 => request.ino,
+    let inode = match request.parent {
+        0 => inodes::get(view.db, request.ino)?,
         parent => {
             check_name(&request.name)?;
-            let parent = inodes::directory(view.db, parent)?;
-            match inodes::lookup(view.db, parent.ino, &request.name)? {
-                Some(ino) => ino,
-                None => {
-                    let name = String::from_utf8_lossy(&request.name);
-                    return refuse(Code::NotFound, format!("there is no {name:?} in its directory"));
-                }
-            }
+            child(view.db, &inodes::directory(view.db, parent)?, &request.name)?
         }
     };
-    let inode = file(inodes::get(view.db, ino)?)?;
+    let inode = file(inode)?;
     let version = which(view.db, &inode, request)?;
     let reader = Reader {
         client_id,
-        ino,
+        ino: inode.ino,
         version: version.version,
         number: version.number,
         size_bytes: version.size_bytes,
@@ -97,12 +91,10 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
 /// # Errors
 /// `SessionExpired` if there is no such reader; a damaged page, or a failure of the database.
 pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
-    let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
-        let id = request.session_id;
-        return refuse(
-            Code::SessionExpired,
-            format!("session {id} has expired or is no reader's; open the version again"),
-        );
+    let id = request.session_id;
+    let Some(reader) = view.soft.sessions.reader(id, view.now_ns).cloned() else {
+        let text = format!("session {id} has expired or is no reader's; open the version again");
+        return refuse(Code::SessionExpired, text);
     };
     extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)
 }

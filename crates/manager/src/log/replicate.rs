@@ -74,15 +74,6 @@ struct Replica {
     failures: u32,
 }
 
-/// What the manager must do after a reply of a replica.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ReplicaAnswer {
-    /// Nothing to do.
-    Nothing,
-    /// A manager with a higher term serves this cluster: this one must stop (P11).
-    Superseded(u64),
-}
-
 /// Appends an entry to table `command_log`.
 ///
 /// # Errors
@@ -190,10 +181,8 @@ impl CommandLog {
         self.needed = copies.min(self.nodes.len());
         self.shunned.retain(|_, until| *until > now_ns);
         let mut chosen: Vec<(u64, &str)> = Vec::new();
-        let rank =
-            |node: &(u64, String)| (self.shunned.contains_key(&node.0), !self.replicas.contains_key(&node.0), node.0);
         let mut ranked: Vec<&(u64, String)> = self.nodes.iter().collect();
-        ranked.sort_by_key(|node| rank(node));
+        ranked.sort_by_key(|(id, _)| (self.shunned.contains_key(id), !self.replicas.contains_key(id), *id));
         for distinct in [true, false] {
             for (id, host) in &ranked {
                 let taken = chosen.iter().any(|(node, h)| node == id || distinct && *h == host.as_str());
@@ -204,9 +193,7 @@ impl CommandLog {
         }
         let chosen: Vec<u64> = chosen.into_iter().map(|(id, _)| id).collect();
         self.replicas.retain(|id, _| chosen.contains(id));
-        for id in chosen {
-            self.replicas.entry(id).or_default();
-        }
+        chosen.into_iter().for_each(|id| _ = self.replicas.entry(id).or_default());
     }
 
     /// Last entry that enough replicas hold, at most `committed`, the last entry in the local database.
@@ -240,31 +227,36 @@ impl CommandLog {
         self.choose(now_ns, config.log_copies as usize);
         let mut calls = Vec::new();
         let ids: Vec<u64> = self.replicas.keys().copied().collect();
+        let timeout_ms = config.log_call_timeout_ms;
         for id in ids {
-            let ready = self.replicas.get(&id).is_some_and(|r| r.append.is_none() && r.retry_ns <= now_ns);
-            if ready && let Some((request, payload)) = self.next_append(db, id, config)? {
-                let token = token();
-                self.tokens.insert(token, id);
-                calls.push(Call::new(Peer::Node(id), token, &request, payload, config.log_call_timeout_ms));
-                if let Some(replica) = self.replicas.get_mut(&id) {
-                    replica.append = Some(token);
-                }
+            let replica = &self.replicas[&id];
+            if replica.retry_ns > now_ns {
+                continue;
             }
-            let ready = self.replicas.get(&id).is_some_and(|r| r.known && r.piece.is_none() && r.retry_ns <= now_ns);
-            if ready && let Some((request, piece)) = self.next_piece(id, config) {
+            if replica.append.is_none()
+                && let Some((request, payload)) = self.next_append(db, replica, config)?
+            {
                 let token = token();
+                calls.push(Call::new(Peer::Node(id), token, &request, payload, timeout_ms));
                 self.tokens.insert(token, id);
-                calls.push(Call::new(Peer::Node(id), token, &request, vec![piece], config.log_call_timeout_ms));
-                if let Some(replica) = self.replicas.get_mut(&id) {
-                    replica.piece = Some(token);
-                }
+                self.replicas.entry(id).and_modify(|replica| replica.append = Some(token));
+            }
+            if let Some((request, piece)) = self.next_piece(id, config) {
+                let token = token();
+                calls.push(Call::new(Peer::Node(id), token, &request, vec![piece], timeout_ms));
+                self.tokens.insert(token, id);
+                self.replicas.entry(id).and_modify(|replica| replica.piece = Some(token));
             }
         }
         Ok(calls)
     }
 
-    fn next_append(&self, db: &Db, id: u64, config: &Config) -> rusqlite::Result<Option<(AppendLog, Vec<Bytes>)>> {
-        let Some(replica) = self.replicas.get(&id) else { return Ok(None) };
+    fn next_append(
+        &self,
+        db: &Db,
+        replica: &Replica,
+        config: &Config,
+    ) -> rusqlite::Result<Option<(AppendLog, Vec<Bytes>)>> {
         let mut request = AppendLog { term: self.term, first_seq: self.last_seq + 1, ..Default::default() };
         if !replica.known {
             return Ok(Some((request, Vec::new())));
@@ -301,7 +293,7 @@ impl CommandLog {
     fn next_piece(&mut self, id: u64, config: &Config) -> Option<(PutSnapshot, Bytes)> {
         let snapshot = self.snapshot.as_ref()?;
         let replica = self.replicas.get_mut(&id)?;
-        if replica.snapshot_seq >= snapshot.seq {
+        if !replica.known || replica.piece.is_some() || replica.snapshot_seq >= snapshot.seq {
             return None;
         }
         let offset = match replica.sending {
@@ -321,51 +313,45 @@ impl CommandLog {
         Some((request, snapshot.image.slice(offset..end)))
     }
 
-    /// Handles a replica's answer. A failed call is no error: the manager retries it.
+    /// Handles a replica's answer. A failed call is no error: the manager retries it. Returns the term of a newer manager
+    /// if one serves this cluster: this one must stop (P11).
     ///
     /// # Errors
     /// The database fails.
-    pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<ReplicaAnswer> {
+    pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<Option<u64>> {
         let token = answer.token;
-        let Some(id) = self.tokens.remove(&token) else { return Ok(ReplicaAnswer::Nothing) };
+        let Some(id) = self.tokens.remove(&token) else { return Ok(None) };
         let reply = answer.decode::<AppendLog>().map(|(reply, _)| reply);
-        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(ReplicaAnswer::Nothing) };
+        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(None) };
         let was_piece = replica.piece == Some(token);
         match was_piece {
             true => replica.piece = None,
             false => replica.append = None,
         }
         match reply {
-            Ok(reply) if reply.term > self.term => Ok(ReplicaAnswer::Superseded(reply.term)),
+            Ok(reply) if reply.term > self.term => return Ok(Some(reply.term)),
             Ok(reply) => {
                 // A probe writes nothing, so it also succeeds on a replica whose disk fails every write.
                 if replica.known {
                     replica.failures = 0;
                 }
                 self.take_in(db, id, &reply, was_piece)?;
-                Ok(ReplicaAnswer::Nothing)
             }
-            Err(error) if error.code() == Code::Fenced && error.current > self.term => {
-                Ok(ReplicaAnswer::Superseded(error.current))
-            }
+            Err(error) if error.code() == Code::Fenced && error.current > self.term => return Ok(Some(error.current)),
             Err(error) => {
                 tracing::warn!(node_id = id, %error, "log replica");
-                replica.failures += 1;
-                *replica = Replica {
-                    retry_ns: now_ns + ns(config.log_retry_ms),
-                    failures: replica.failures,
-                    ..Default::default()
-                };
-                if replica.failures >= 3 {
+                let (retry_ns, failures) = (now_ns + ns(config.log_retry_ms), replica.failures + 1);
+                *replica = Replica { retry_ns, failures, ..Default::default() };
+                if failures >= 3 {
                     self.shunned.insert(id, now_ns + ns(config.log_retry_ms.saturating_mul(20)));
                 }
-                Ok(ReplicaAnswer::Nothing)
             }
         }
+        Ok(None)
     }
 
     fn take_in(&mut self, db: &Db, id: u64, reply: &AppendLogReply, was_piece: bool) -> rusqlite::Result<()> {
-        let ours = self.term_of(db, reply.last_seq)?;
+        let own_term = self.term_of(db, reply.last_seq)?;
         let last_seq = self.last_seq;
         let Some(replica) = self.replicas.get_mut(&id) else { return Ok(()) };
         replica.snapshot_seq = reply.snapshot_seq;
@@ -378,10 +364,10 @@ impl CommandLog {
         }
         replica.known = true;
         replica.foreign_seq = 0;
-        if reply.last_seq == 0 || ours == Some(reply.last_term) {
+        if reply.last_seq == 0 || own_term == Some(reply.last_term) {
             replica.matched = reply.last_seq;
             replica.next = reply.last_seq + 1;
-        } else if is_snapshot_foreign(reply, ours, last_seq) {
+        } else if is_snapshot_foreign(reply, own_term, last_seq) {
             replica.foreign_seq = reply.snapshot_seq;
             replica.matched = 0;
             replica.next = 0;
@@ -418,7 +404,7 @@ impl CommandLog {
 
     /// Whether a replica needs a snapshot newer than the one in memory.
     pub fn needs_snapshot(&self) -> bool {
-        let held = self.snapshot.as_ref().map_or(0, |s| s.seq);
+        let held = self.snapshot_seq();
         self.replicas.values().filter(|r| r.known).any(|r| match r.foreign_seq {
             0 => r.next < self.oldest_kept && held + 1 < self.oldest_kept,
             // Replicas keep the newer of two snapshots.
@@ -454,10 +440,10 @@ impl CommandLog {
     }
 }
 
-/// Whether a replica's snapshot certainly belongs to another history. `ours` is the term of the manager's entry at the
+/// Whether a replica's snapshot certainly belongs to another history. `own_term` is the term of the manager's entry at the
 /// position of the replica's last one, if known. A replica that rejected the manager's term reports
 /// `last_seq < snapshot_seq`.
-fn is_snapshot_foreign(reply: &AppendLogReply, ours: Option<u64>, last_seq: u64) -> bool {
+fn is_snapshot_foreign(reply: &AppendLogReply, own_term: Option<u64>, last_seq: u64) -> bool {
     let is_last = reply.last_seq == reply.snapshot_seq && reply.last_term != 0;
-    reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && ours.is_some()
+    reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && own_term.is_some()
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use tessera_wire::log::{AppendLogReply, GetSnapshot, LogEntry, ReadLog, ReadLogReply};
+use tessera_wire::log::{AppendLogReply, GetSnapshot, LogEntry, ReadLog};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use thiserror::Error;
 
@@ -77,12 +77,10 @@ pub enum RestoreError {
 }
 
 /// One replica's answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReplicaState {
-    /// Its state.
-    pub state: AppendLogReply,
-    /// Cluster id.
-    pub cluster_id: [u8; 16],
+#[derive(Debug, Clone, Default, PartialEq)]
+struct ReplicaState {
+    state: AppendLogReply,
+    cluster_id: [u8; 16],
 }
 
 /// Phase of a restore.
@@ -203,13 +201,11 @@ impl Restore {
     }
 
     fn choose(&mut self) -> Result<(), RestoreError> {
-        let name = |i: usize| self.addresses[i].clone();
-        let silent: Vec<(usize, &String)> =
-            self.states.iter().filter_map(|(&i, s)| s.as_ref().err().map(|why| (i, why))).collect();
-        let why = silent.first().map_or(String::new(), |(_, why)| (*why).clone());
+        let silent = self.states.iter().filter_map(|(&i, s)| Some((self.addresses[i].as_str(), s.as_ref().err()?)));
+        let (silent, whys): (Vec<&str>, Vec<&String>) = silent.unzip();
+        let why = whys.first().map_or(String::new(), |why| why.to_string());
         if !silent.is_empty() && !self.without_missing {
-            let silent = silent.iter().map(|(i, _)| name(*i)).collect::<Vec<_>>().join(", ");
-            return Err(RestoreError::Silent { silent, why, copies: self.copies });
+            return Err(RestoreError::Silent { silent: silent.join(", "), why, copies: self.copies });
         }
         self.choose_best(why)
     }
@@ -231,12 +227,8 @@ impl Restore {
 
     fn choose_best(&mut self, why: String) -> Result<(), RestoreError> {
         let name = |i: usize| self.addresses[i].clone();
-        let good: Vec<(usize, &ReplicaState)> = self
-            .states
-            .iter()
-            .filter_map(|(&i, s)| s.as_ref().ok().map(|s| (i, s)))
-            .filter(|(_, s)| s.state.last_seq > 0)
-            .collect();
+        let answered = self.states.iter().filter_map(|(&i, s)| Some((i, s.as_ref().ok()?)));
+        let good: Vec<(usize, &ReplicaState)> = answered.filter(|(_, s)| s.state.last_seq > 0).collect();
         let best = good.iter().max_by_key(|(_, s)| (s.state.last_term, s.state.last_seq));
         let Some(&(best, state)) = best else {
             return Err(RestoreError::NoReplica { asked: self.addresses.len(), why });
@@ -256,10 +248,7 @@ impl Restore {
     }
 
     fn best_state(&self) -> ReplicaState {
-        match self.states.get(&self.best) {
-            Some(Ok(state)) => state.clone(),
-            _ => ReplicaState { state: AppendLogReply::default(), cluster_id: [0; 16] },
-        }
+        self.states.get(&self.best).and_then(|state| state.clone().ok()).unwrap_or_default()
     }
 
     fn ask<R: tessera_wire::Request>(&mut self, request: &R) {
@@ -311,12 +300,6 @@ impl Restore {
         if reply.first_seq != expected || reply.lengths.is_empty() || total != payload.len() as u64 {
             return Err(self.broken(format!("asked for entries from {expected} on, it answered otherwise")));
         }
-        self.take_entries(&reply, &payload)?;
-        self.ask_entries();
-        Ok(())
-    }
-
-    fn take_entries(&mut self, reply: &ReadLogReply, payload: &Bytes) -> Result<(), RestoreError> {
         let mut at = 0;
         for &len in &reply.lengths {
             let bytes = payload.slice(at..at + len as usize);
@@ -325,6 +308,7 @@ impl Restore {
                 LogEntry::decode(bytes).map_err(|why| self.broken(format!("an entry cannot be decoded: {why}")))?;
             self.entries.push(entry);
         }
+        self.ask_entries();
         Ok(())
     }
 }

@@ -46,13 +46,14 @@ pub fn lookup(db: &Db, request: &Lookup) -> Result<Entry> {
     Ok(child(db, &inodes::directory(db, request.parent)?, &request.name)?.entry())
 }
 
-fn child(db: &Db, parent: &Inode, name: &[u8]) -> Result<Inode> {
+/// The inode that `name` in `parent` refers to.
+pub(crate) fn child(db: &Db, parent: &Inode, name: &[u8]) -> Result<Inode> {
     if !parent.is_directory() {
-        return refuse(Code::NotDirectory, format!("{:?} is looked for in a file", String::from_utf8_lossy(name)));
+        return refuse(Code::NotDirectory, format!("{} is looked for in a file", shown(name)));
     }
     match inodes::lookup(db, parent.ino, name)? {
         Some(ino) => inodes::get(db, ino),
-        None => refuse(Code::NotFound, format!("there is no {:?} in its directory", String::from_utf8_lossy(name))),
+        None => refuse(Code::NotFound, format!("there is no {} in its directory", shown(name))),
     }
 }
 
@@ -101,20 +102,33 @@ pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
     Ok(ListXattrsReply { xattrs: found.into_iter().map(|(name, value)| Xattr { name, value }).collect() })
 }
 
+/// The directory that gets a new name, and the inode that has the name already, if there is one.
+fn new_name(ctx: &Ctx, parent: u64, name: &[u8]) -> Result<(Inode, Option<Inode>)> {
+    let parent = inodes::directory(ctx.db, parent)?;
+    let there = inodes::lookup(ctx.db, parent.ino, name)?.map(|ino| inodes::get(ctx.db, ino)).transpose()?;
+    Ok((parent, there))
+}
+
+/// As [`new_name`], for a name that must be free.
+fn free_name(ctx: &Ctx, parent: u64, name: &[u8]) -> Result<Inode> {
+    match new_name(ctx, parent, name)? {
+        (parent, None) => Ok(parent),
+        _ => exists(name),
+    }
+}
+
 /// Creates a directory.
 pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Result<Entry> {
     check_name(&request.name)?;
-    let parent = inodes::directory(ctx.db, request.parent)?;
-    if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
-        let there = inodes::get(ctx.db, ino)?;
-        return match request.exist_ok && there.is_directory() {
-            true => Ok(there.entry()),
-            false if request.exist_ok => refuse(
-                Code::Exists,
-                format!("{:?} is in the way of a directory and is none", String::from_utf8_lossy(&request.name)),
-            ),
-            false => exists(&request.name),
-        };
+    let (parent, there) = new_name(ctx, request.parent, &request.name)?;
+    match there {
+        Some(there) if request.exist_ok && there.is_directory() => return Ok(there.entry()),
+        Some(_) if request.exist_ok => {
+            let name = shown(&request.name);
+            return refuse(Code::Exists, format!("{name} is in the way of a directory and is none"));
+        }
+        Some(_) => return exists(&request.name),
+        None => {}
     }
     let mut inode = new_inode(ctx, InodeKind::Directory, &parent, request.mode, request.uid, request.gid);
     inode.parent = parent.ino;
@@ -159,13 +173,11 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     if matches!(kind, InodeKind::Unknown | InodeKind::Directory | InodeKind::Symlink) {
         return invalid(format!("MakeNode makes no inode of kind {}; there are MakeDir and Symlink", request.kind));
     }
-    let parent = inodes::directory(ctx.db, request.parent)?;
-    if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
-        let there = inodes::get(ctx.db, ino)?;
-        return match request.exist_ok && there.is_file() && kind == InodeKind::File {
-            true => Ok(there.entry()),
-            false => exists(&request.name),
-        };
+    let (parent, there) = new_name(ctx, request.parent, &request.name)?;
+    match there {
+        Some(there) if request.exist_ok && there.is_file() && kind == InodeKind::File => return Ok(there.entry()),
+        Some(_) => return exists(&request.name),
+        None => {}
     }
     if request.ino != 0 {
         check_drawn(ctx, request.ino)?;
@@ -195,10 +207,7 @@ pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Result<Entry> {
             request.target.len()
         ));
     }
-    let parent = inodes::directory(ctx.db, request.parent)?;
-    if inodes::lookup(ctx.db, parent.ino, &request.name)?.is_some() {
-        return exists(&request.name);
-    }
+    let parent = free_name(ctx, request.parent, &request.name)?;
     let mut inode = new_inode(ctx, InodeKind::Symlink, &parent, 0o777, request.uid, request.gid);
     inode.symlink_target = Some(request.target.clone());
     inode.hints = Vec::new();
@@ -217,10 +226,7 @@ pub fn link(ctx: &mut Ctx, request: &Link) -> Result<Entry> {
     if inode.nlink == 0 {
         return refuse(Code::NotFound, format!("inode {} has no name left and cannot get one again", inode.ino));
     }
-    let parent = inodes::directory(ctx.db, request.parent)?;
-    if inodes::lookup(ctx.db, parent.ino, &request.name)?.is_some() {
-        return exists(&request.name);
-    }
+    let parent = free_name(ctx, request.parent, &request.name)?;
     inode.nlink += 1;
     inode.ctime_ns = ctx.now_ns;
     inode.update(ctx.db)?;
@@ -233,10 +239,10 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
     let inode = child(ctx.db, &parent, &request.name)?;
-    let shown = String::from_utf8_lossy(&request.name);
+    let name = shown(&request.name);
     match (request.directory, inode.is_directory()) {
-        (false, true) => return refuse(Code::IsDirectory, format!("{shown:?} is a directory; remove it as one")),
-        (true, false) => return refuse(Code::NotDirectory, format!("{shown:?} is not a directory")),
+        (false, true) => return refuse(Code::IsDirectory, format!("{name} is a directory; remove it as one")),
+        (true, false) => return refuse(Code::NotDirectory, format!("{name} is not a directory")),
         _ => {}
     }
     check_removable(ctx, &inode, &request.name)?;
@@ -269,14 +275,11 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
             return Ok(Ack {}); // Two names of one file: POSIX rename does nothing.
         }
         let there = inodes::get(ctx.db, there)?;
-        let shown = String::from_utf8_lossy(&request.to_name);
+        let name = shown(&request.to_name);
+        let refuse_kinds = |code, kinds: &str| refuse(code, format!("{name} is {kinds} cannot replace it"));
         match (inode.is_directory(), there.is_directory()) {
-            (true, false) => {
-                return refuse(Code::NotDirectory, format!("{shown:?} is a file; a directory cannot replace it"));
-            }
-            (false, true) => {
-                return refuse(Code::IsDirectory, format!("{shown:?} is a directory; a file cannot replace it"));
-            }
+            (true, false) => return refuse_kinds(Code::NotDirectory, "a file; a directory"),
+            (false, true) => return refuse_kinds(Code::IsDirectory, "a directory; a file"),
             _ => check_removable(ctx, &there, &request.to_name)?,
         }
         inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
@@ -344,7 +347,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
         return Ok(());
     }
     match ctx.db.any("SELECT 1 FROM dentries WHERE parent = ?1 LIMIT 1", args![inode.ino])? {
-        true => refuse(Code::NotEmpty, format!("directory {:?} has entries", String::from_utf8_lossy(name))),
+        true => refuse(Code::NotEmpty, format!("directory {} has entries", shown(name))),
         false => Ok(()),
     }
 }
@@ -354,26 +357,20 @@ pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     if inode.is_directory() {
         uncount(&mut ctx.meta.directories, 1, "directories")?;
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
-        inodes::remove(ctx.db, inode.ino)?;
-        return Ok(());
+        return Ok(inodes::remove(ctx.db, inode.ino)?);
     }
-    inode.nlink = match inode.nlink.checked_sub(1) {
-        Some(links) => links,
-        None => return Err(corrupt_row(format!("inodes, row {}", inode.ino), "it has a name and no link").into()),
+    let Some(links) = inode.nlink.checked_sub(1) else {
+        return Err(corrupt_row(format!("inodes, row {}", inode.ino), "it has a name and no link").into());
     };
-    inode.ctime_ns = ctx.now_ns;
-    if inode.nlink > 0 {
-        inode.update(ctx.db)?;
-        return Ok(());
+    (inode.nlink, inode.ctime_ns) = (links, ctx.now_ns);
+    if links == 0 && !inode.is_file() {
+        return Ok(inodes::remove(ctx.db, inode.ino)?);
     }
-    if !inode.is_file() {
-        inodes::remove(ctx.db, inode.ino)?;
-        return Ok(());
+    if links == 0 {
+        uncount(&mut ctx.meta.files, 1, "files")?;
+        ctx.orphans.push(inode.ino);
     }
-    uncount(&mut ctx.meta.files, 1, "files")?;
-    inode.update(ctx.db)?;
-    ctx.orphans.push(inode.ino);
-    Ok(())
+    Ok(inode.update(ctx.db)?)
 }
 
 /// Changes mode, owner, times.
@@ -399,11 +396,8 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
     let mut inode = inodes::get(ctx.db, request.ino)?;
     check_xattr(&request.name)?;
     if request.value.len() > MAX_XATTR_BYTES {
-        return invalid(format!(
-            "attribute {:?}: {} bytes of value, at most {MAX_XATTR_BYTES} are possible",
-            request.name,
-            request.value.len()
-        ));
+        let (name, len) = (&request.name, request.value.len());
+        return invalid(format!("attribute {name:?}: {len} bytes of value, at most {MAX_XATTR_BYTES} are possible"));
     }
     if let Some(hint) = hint_of_attribute(&request.name) {
         let Ok(value) = std::str::from_utf8(&request.value) else {
@@ -449,13 +443,10 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Result<Ack> {
 }
 
 fn check_xattr(name: &str) -> Result<()> {
-    let good = !name.is_empty() && name.len() <= MAX_NAME_BYTES_XATTR && !name.contains('\0');
-    match good {
+    let (len, most) = (name.len(), MAX_NAME_BYTES_XATTR);
+    match (1..=most).contains(&len) && !name.contains('\0') {
         true => Ok(()),
-        false => invalid(format!(
-            "attribute name of {} bytes; names have 1 to {MAX_NAME_BYTES_XATTR} bytes and no NUL",
-            name.len()
-        )),
+        false => invalid(format!("attribute name of {len} bytes; names have 1 to {most} bytes and no NUL")),
     }
 }
 
@@ -495,5 +486,10 @@ pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> 
 }
 
 fn exists<T>(name: &[u8]) -> Result<T> {
-    refuse(Code::Exists, format!("{:?} exists already", String::from_utf8_lossy(name)))
+    refuse(Code::Exists, format!("{} exists already", shown(name)))
+}
+
+/// A name as messages show it.
+fn shown(name: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(name))
 }

@@ -9,7 +9,7 @@ use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal};
 use crate::map::delta;
 use crate::nodes::membership;
 use crate::repair::{inventory, rebuild};
-use crate::soft::tasks::{Assignment, Tasks, Work};
+use crate::soft::tasks::{Assignment, Work};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, PgInfo};
 
@@ -22,12 +22,11 @@ const PGS_PER_ANSWER: i64 = 4_096;
 fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
     match membership::is_current(view, node_id, incarnation)? {
         true => Ok(()),
-        false => refuse(
-            Code::NotRegistered,
-            format!(
-                "node {node_id}, incarnation {incarnation}: was declared out or has registered again since; register again"
-            ),
-        ),
+        false => {
+            let node = format!("node {node_id}, incarnation {incarnation}");
+            let text = format!("{node}: was declared out or has registered again since; register again");
+            refuse(Code::NotRegistered, text)
+        }
     }
 }
 
@@ -125,24 +124,19 @@ fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
 /// Verification, scrub and compaction of one disk; at most one task of each kind runs.
 fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
     let tasks = &mut view.soft.cluster.tasks;
-    let mut given = Vec::new();
-    let mut give = |tasks: &mut Tasks, work: Work, mut wire: Task| {
-        wire.task_id = tasks.draw();
-        given.push(tasks.give(Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire }));
-    };
+    let mut due = Vec::new();
     if !tasks.has(disk_id, |w| matches!(w, Work::Verify)) {
         let fragments = tasks.take_suspects(disk_id, VERIFY_AT_ONCE);
         if !fragments.is_empty() {
-            give(tasks, Work::Verify, Task { verify: Some(VerifyTask { fragments }), ..Task::default() });
+            due.push((Work::Verify, Task { verify: Some(VerifyTask { fragments }), ..Task::default() }));
         }
     }
-    if tasks.scrub_wanted.contains(&disk_id) && !tasks.has(disk_id, |w| matches!(w, Work::Scrub)) {
-        tasks.scrub_wanted.remove(&disk_id);
-        give(tasks, Work::Scrub, Task { scrub: Some(ScrubTask { disk_id }), ..Task::default() });
+    if !tasks.has(disk_id, |w| matches!(w, Work::Scrub)) && tasks.scrub_wanted.remove(&disk_id) {
+        due.push((Work::Scrub, Task { scrub: Some(ScrubTask { disk_id }), ..Task::default() }));
     }
-    if tasks.compact_wanted.contains(&disk_id) && !tasks.has(disk_id, |w| matches!(w, Work::Compact)) {
-        tasks.compact_wanted.remove(&disk_id);
-        give(tasks, Work::Compact, Task { compact: Some(CompactTask { disk_id }), ..Task::default() });
+    if !tasks.has(disk_id, |w| matches!(w, Work::Compact)) && tasks.compact_wanted.remove(&disk_id) {
+        due.push((Work::Compact, Task { compact: Some(CompactTask { disk_id }), ..Task::default() }));
     }
-    given
+    let give = |(work, wire)| tasks.give(Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire });
+    due.into_iter().map(give).collect()
 }

@@ -33,26 +33,20 @@ const MAX_TEXT: usize = 1024;
 /// The request is malformed (P14), another node uses the name or a disk, or the database fails.
 pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNodeReply> {
     let said = check_request(request)?;
-    let known = known_disks(ctx, request)?;
+    let known = request.disks.iter().map(|d| rows::disk_by_uuid(ctx.db, &d.uuid));
+    let known: Vec<Option<DiskRow>> = known.collect::<rusqlite::Result<_>>()?;
     let by_name = rows::nodes(ctx.db)?.into_iter().find(|n| n.name == said.name);
     let node_id = identify(&known, by_name.as_ref(), said)?;
-    let old = match node_id {
-        Some(id) => rows::node(ctx.db, id)?,
-        None => None,
-    };
-    if let Some(old) = &old {
+    if let Some(old) = node_id.map(|id| rows::node(ctx.db, id)).transpose()?.flatten() {
         let shared = known.iter().position(|d| d.as_ref().is_some_and(|d| d.node_id == old.node_id));
-        check_return(ctx, old, said, shared.map(|i| &request.disks[i]))?;
+        check_return(ctx, &old, said, shared.map(|i| &request.disks[i]))?;
     }
     let incarnation = draw(&mut ctx.meta.next_incarnation);
     let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));
     tables::write_node(ctx, node_id, said, incarnation)?;
-    let disk_ids = request
-        .disks
-        .iter()
-        .zip(&known)
-        .map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref()))
-        .collect::<Result<Vec<u64>>>()?;
+    let disks = request.disks.iter().zip(&known);
+    let disk_ids: Vec<u64> =
+        disks.map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref())).collect::<Result<_>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
     let disks = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
     ctx.after_commit(Effect::NodeRegistered { node_id, incarnation, now_ns: ctx.now_ns, disks });
@@ -70,17 +64,16 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
 
 /// Refuses a request that no correct node sends (P14).
 fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
-    let Some(node) = &request.node else { return invalid("register: the node does not say who it is") };
+    let Some(node) = &request.node else { return invalid("register: the request has no description of the node") };
     for (what, text) in [("name", &node.name), ("host", &node.host), ("address", &node.address)] {
         if text.is_empty() || text.len() > MAX_TEXT {
             return invalid(format!("register: {what} has {} bytes; 1 to {MAX_TEXT} are allowed", text.len()));
         }
     }
     if request.disks.is_empty() || request.disks.len() > MAX_DISKS {
+        let (name, count) = (&node.name, request.disks.len());
         return invalid(format!(
-            "node {}: brings {} disks; 1 to {MAX_DISKS} are allowed, give them with --disk",
-            node.name,
-            request.disks.len()
+            "node {name}: brings {count} disks; 1 to {MAX_DISKS} are allowed, give them with --disk"
         ));
     }
     let mut uuids = BTreeSet::new();
@@ -89,19 +82,11 @@ fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
             return invalid(format!("node {}: disk {:?} has no valid identity", node.name, disk.path));
         }
         if !uuids.insert(&disk.uuid) {
-            return invalid(format!(
-                "node {}: disk {} ({:?}) is named twice; each directory once",
-                node.name,
-                hex(&disk.uuid),
-                disk.path
-            ));
+            let (name, uuid, path) = (&node.name, hex(&disk.uuid), &disk.path);
+            return invalid(format!("node {name}: disk {uuid} ({path:?}) is named twice; each directory once"));
         }
     }
     Ok(node)
-}
-
-fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Result<Vec<Option<DiskRow>>> {
-    request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db, &d.uuid)?)).collect()
 }
 
 /// The registered node that this is: the owner of its disks, or the node of its name (its disks were replaced).
@@ -109,22 +94,14 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
     let mut owners = known.iter().flatten().map(|d| d.node_id);
     let owner = owners.next();
     if let (Some(a), Some(b)) = (owner, owners.find(|n| Some(*n) != owner)) {
-        return refuse(
-            Code::Exists,
-            format!(
-                "node {}: its disks belong to two nodes, {a} and {b}; start each node with its own disks",
-                said.name
-            ),
-        );
+        let text = format!("its disks belong to two nodes, {a} and {b}; start each node with its own disks");
+        return refuse(Code::Exists, format!("node {}: {text}", said.name));
     }
     match (owner, by_name) {
-        (Some(owner), Some(named)) if named.node_id != owner => refuse(
-            Code::Exists,
-            format!(
-                "name {} belongs to node {} at {}, these disks to node {owner}; choose the name this node had",
-                said.name, named.node_id, named.address
-            ),
-        ),
+        (Some(owner), Some(NodeRow { name, node_id, address, .. })) if *node_id != owner => {
+            let text = format!("name {name} belongs to node {node_id} at {address}, these disks to node {owner}");
+            refuse(Code::Exists, format!("{text}; choose the name this node had"))
+        }
         (owner, named) => Ok(owner.or(named.map(|n| n.node_id))),
     }
 }
@@ -133,17 +110,13 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
 /// `shared`: a disk of the registered node that it brings; `None`: only the name is the same.
 fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
     if old.host != said.host {
-        let uses = rows::disks_of(ctx.db, old.node_id)?;
-        for disk in uses {
+        for disk in rows::disks_of(ctx.db, old.node_id)? {
             if !rows::members_on(ctx.db, disk.disk_id)?.is_empty() {
-                return refuse(
-                    Code::Invalid,
-                    format!(
-                        "node {} was registered on host {:?} and says {:?} now; its groups rely on distinct hosts: start it with \
-                         --host {}, or drain it first",
-                        said.name, old.host, said.host, old.host
-                    ),
-                );
+                let (name, was, now) = (&said.name, &old.host, &said.host);
+                return invalid(format!(
+                    "node {name} was registered on host {was:?} and says {now:?} now; its groups rely on distinct hosts: start it \
+                     with --host {was}, or drain it first"
+                ));
             }
         }
     }
@@ -157,28 +130,23 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
         let heard = ctx.soft.cluster.stats.nodes.get(&id).map_or(i64::MIN / 2, |n| n.heard_ns);
         Ok(u64::from(now_ns - heard < quiet_ns))
     })?;
-    match alive {
-        0 => Ok(()),
-        _ => {
-            let (name, address, here) = (&old.name, &old.address, &said.address);
-            let text = match shared {
-                Some(disk) => format!(
-                    "node {name} at {address} is alive and serves disk {}, which the one at {here} brings as {}; remove the copied \
-                     directory and give this node one of its own, or stop the other node first",
-                    hex(&disk.uuid),
-                    disk.path
-                ),
-                None => format!(
-                    "node {name} at {address} is alive, and the one at {here} has the same name; start another node on this host with \
-                     --name, or stop the other one first"
-                ),
-            };
-            let mut error = Error::new(Code::Exists, text);
-            // Time of the other node's last heartbeat: the refused node can see whether it advances.
-            error.current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
-            Err(error.into())
-        }
+    if alive == 0 {
+        return Ok(());
     }
+    let (name, address, here) = (&old.name, &old.address, &said.address);
+    let text = match shared.map(|disk| (hex(&disk.uuid), &disk.path)) {
+        Some((uuid, path)) => format!(
+            "node {name} at {address} is alive and serves disk {uuid}, which the one at {here} brings as {path}; remove the copied \
+             directory and give this node one of its own, or stop the other node first"
+        ),
+        None => format!(
+            "node {name} at {address} is alive, and the one at {here} has the same name; start another node on this host with \
+             --name, or stop the other one first"
+        ),
+    };
+    // Time of the other node's last heartbeat: the refused node can see whether it advances.
+    let current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
+    Err(Error { current, ..Error::new(Code::Exists, text) }.into())
 }
 
 /// Writes the row of a registering node's disk; returns the disk id.
@@ -248,15 +216,15 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     if node.health == Health::Down {
         proposals.push(set_health(node, Health::Up));
     }
-    let newly = node_map
-        .disks_of(node.node_id)
-        .filter(|d| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained))
-        .map(|d| d.disk_id)
-        .collect::<Vec<_>>();
-    if !newly.is_empty() {
-        proposals.push(FailDisks { disk_ids: newly }.propose());
-    }
+    let failed =
+        |d: &&DiskRow| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained);
+    proposals.extend(fail_all(node_map.disks_of(node.node_id).filter(failed)));
     Ok(proposals)
+}
+
+fn fail_all<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> Option<Proposal> {
+    let disk_ids: Vec<u64> = disks.map(|d| d.disk_id).collect();
+    (!disk_ids.is_empty()).then(|| FailDisks { disk_ids }.propose())
 }
 
 fn set_health(node: &NodeRow, health: Health) -> Proposal {
@@ -287,16 +255,11 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
             _ => {}
         }
     }
-    let away: Vec<u64> = node_map
-        .disks
-        .values()
-        .filter(|d| d.node_health == Health::Up && d.own_health == Health::Down && d.inventory_wanted == 0)
-        .filter(|d| view.now_ns - stats.disk_heard_ns(d.disk_id, started) >= out_after)
-        .map(|d| d.disk_id)
-        .collect();
-    if !away.is_empty() {
-        proposals.push(FailDisks { disk_ids: away }.propose());
-    }
+    let away = |d: &&DiskRow| {
+        (d.node_health, d.own_health, d.inventory_wanted) == (Health::Up, Health::Down, 0)
+            && view.now_ns - stats.disk_heard_ns(d.disk_id, started) >= out_after
+    };
+    proposals.extend(fail_all(node_map.disks.values().filter(away)));
     Ok(proposals)
 }
 
@@ -376,13 +339,9 @@ fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     let widths = leaving.iter().map(|d| ctx.db.one::<u32>(sql, args![d]));
     let widest = widths.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
     if (hosts.len() as u32) < widest {
-        return refuse(
-            Code::TooFewHosts,
-            format!(
-                "cannot drain: groups of {widest} members have fragments here, and only {} other hosts are up; add nodes first",
-                hosts.len()
-            ),
-        );
+        let text =
+            format!("groups of {widest} members have fragments here, and only {} other hosts are up", hosts.len());
+        return refuse(Code::TooFewHosts, format!("cannot drain: {text}; add nodes first"));
     }
     for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Up | Health::Down)) {
         tables::set_disk_health(ctx, disk.disk_id, Health::Draining)?;

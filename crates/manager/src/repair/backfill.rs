@@ -101,17 +101,11 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     assert_ne!(incoming, m.disk_id, "{m:?}: moves to where it is");
     let epoch = tables::raise_epoch(ctx, m.pg_id)?;
     check_epoch(&m, epoch)?;
-    m.incoming = incoming;
-    m.fill_cursor = 0;
-    if old.health() == Health::Out {
-        m.put_to_incoming = true;
-        m.fill_until = ctx.meta.next_chunk;
-        if !failpoint::is_active("manager.stale_epoch_counts") {
-            m.since_epoch = epoch;
-        }
-    } else {
-        m.put_to_incoming = false;
-        m.fill_until = 0;
+    let lost = old.health() == Health::Out;
+    (m.incoming, m.put_to_incoming, m.fill_cursor) = (incoming, lost, 0);
+    m.fill_until = if lost { ctx.meta.next_chunk } else { 0 };
+    if lost && !failpoint::is_active("manager.stale_epoch_counts") {
+        m.since_epoch = epoch;
     }
     tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
@@ -178,11 +172,9 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         return Ok(());
     }
     let done: BTreeSet<u64> = command.done.iter().copied().collect();
-    let lacking_on_incoming = i32::from(!m.put_to_incoming);
-    for &chunk_id in &done {
-        let put = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
-        missing::delete_in_group(ctx, put)?;
-    }
+    let incoming = i32::from(!m.put_to_incoming);
+    let fragment = |chunk_id| Missing { chunk_id, fragment: m.position, incoming, pg_id: m.pg_id };
+    done.iter().try_for_each(|&chunk_id| missing::delete_in_group(ctx, fragment(chunk_id)))?;
     let passed: BTreeSet<u64> = ctx.db.all(
         "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
         args![m.pg_id, command.from, command.to, m.fill_end()],
@@ -194,8 +186,7 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         }
     }
     for &chunk_id in passed.difference(&done).filter(|_| !failpoint::is_active("manager.passed_chunks_forgotten")) {
-        let lacking = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
-        missing::insert(ctx, lacking, Cause::Passed)?;
+        missing::insert(ctx, fragment(chunk_id), Cause::Passed)?;
     }
     assert!(command.to >= m.fill_cursor, "{m:?}: the cursor moves back to {}", command.to);
     // The cursor is not part of the map, so it raises no epoch.
@@ -265,9 +256,9 @@ struct Plan<'a> {
     groups: BTreeMap<u64, Vec<Member>>,
     layout: Layout,
     /// Free bytes of each disk, less the bytes planned here.
-    room: BTreeMap<u64, u64>,
+    free_bytes: BTreeMap<u64, u64>,
     /// Estimated bytes that the first member of a group holds, and that each other member holds.
-    shares: BTreeMap<u64, (u64, u64)>,
+    member_bytes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
@@ -277,66 +268,65 @@ impl<'a> Plan<'a> {
             .values()
             .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
             .collect();
-        let ends: Vec<Vec<u64>> = groups.values().map(|g| ends(g)).collect();
+        let planned: Vec<Vec<u64>> = groups.values().map(|g| planned_disks(g)).collect();
         let stats = &view.soft.cluster.stats;
-        let room = disks
-            .values()
-            .map(|d| {
-                (d.disk_id, stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64))
-            })
-            .collect();
-        let layout = Layout::new(&specs, width as usize, &ends);
-        Ok(Plan { disks, groups, layout, room, shares: shares(view.db, width)? })
+        let free =
+            |d: &DiskRow| stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64);
+        let free_bytes = disks.values().map(|d| (d.disk_id, free(d))).collect();
+        let layout = Layout::new(&specs, width as usize, &planned);
+        Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view.db, width)? })
     }
 
     /// Estimated bytes that a member holds.
-    fn share(&self, m: &Member) -> u64 {
-        let (first, other) = self.shares.get(&m.pg_id).copied().unwrap_or_default();
+    fn bytes_of(&self, m: &Member) -> u64 {
+        let (first, other) = self.member_bytes.get(&m.pg_id).copied().unwrap_or_default();
         if m.position == 0 { first } else { other }
     }
 
     /// Finds a disk for a member and counts it.
     fn replace(&mut self, m: &Member) -> Option<Move> {
         let group = self.groups.get(&m.pg_id)?.clone();
-        let before = ends(&group);
-        let used: Vec<u64> = group
-            .iter()
-            .filter(|o| o.position != m.position)
-            .flat_map(|o| [o.disk_id, o.incoming])
-            .filter(|d| *d != 0)
-            .collect();
-        let before = if failpoint::is_active("manager.shared_host") { vec![m.disk_id; before.len()] } else { before };
-        let used = if failpoint::is_active("manager.shared_host") { Vec::new() } else { used };
-        let share = self.share(m);
-        let (disks, room) = (self.disks, &self.room);
+        let others = group.iter().filter(|o| o.position != m.position);
+        let (mut before, mut used) = (planned_disks(&group), Vec::new());
+        match failpoint::is_active("manager.shared_host") {
+            true => before.fill(m.disk_id),
+            false => used.extend(others.flat_map(|o| [o.disk_id, o.incoming]).filter(|d| *d != 0)),
+        }
+        let bytes = self.bytes_of(m);
         let fits = |d: &LayoutDisk| {
-            disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.get(&d.id).is_some_and(|r| *r > share)
+            self.disks.get(&d.id).is_some_and(DiskRow::may_take_members)
+                && self.free_bytes.get(&d.id).is_some_and(|free| *free > bytes)
         };
         let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
         assert!(incoming != 0 && incoming != m.disk_id, "{m:?}: replaced by {incoming}");
-        self.take(m, incoming, share);
-        Some(Move { pg_id: m.pg_id, position: m.position, disk_id: m.disk_id, incoming_was: 0, incoming })
+        self.take(m, incoming, bytes);
+        Some(move_of(m, incoming))
     }
 
-    fn take(&mut self, m: &Member, incoming: u64, share: u64) {
+    fn take(&mut self, m: &Member, incoming: u64, bytes: u64) {
         let Some(group) = self.groups.get_mut(&m.pg_id) else { return };
-        self.layout.remove(&ends(group));
+        self.layout.remove(&planned_disks(group));
         if let Some(member) = group.iter_mut().find(|o| o.position == m.position) {
             member.incoming = incoming;
         }
-        self.layout.add(&ends(group));
-        self.room.entry(incoming).and_modify(|r| *r = r.saturating_sub(share));
+        self.layout.add(&planned_disks(group));
+        self.free_bytes.entry(incoming).and_modify(|free| *free = free.saturating_sub(bytes));
     }
 }
 
+/// The change of a member's incoming disk to `incoming`.
+fn move_of(m: &Member, incoming: u64) -> Move {
+    Move { pg_id: m.pg_id, position: m.position, disk_id: m.disk_id, incoming_was: m.incoming, incoming }
+}
+
 /// The disks of a group after its backfills.
-fn ends(group: &[Member]) -> Vec<u64> {
+fn planned_disks(group: &[Member]) -> Vec<u64> {
     group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
 }
 
 /// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
 /// assigned, times the largest share that a class of this width puts there.
-fn shares(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+fn member_bytes(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
     let classes = all_classes(db)?;
     let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
     let most = |bytes: u64, position: u32| {
@@ -368,13 +358,9 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
                     (Health::Out, 0) => due.push((true, lost, *m)),
                     (Health::Draining, 0) => due.push((false, lost, *m)),
                     // The incoming disk drains too: choose another.
-                    (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => moves.push(Move {
-                        pg_id: m.pg_id,
-                        position: m.position,
-                        disk_id: m.disk_id,
-                        incoming_was: e,
-                        incoming: 0,
-                    }),
+                    (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => {
+                        moves.push(move_of(m, 0))
+                    }
                     _ => {}
                 }
             }
@@ -405,8 +391,8 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {
-            for (m, disk) in group.iter().zip(ends(group)) {
-                load.entry(disk).and_modify(|l| *l += plan.share(m));
+            for (m, disk) in group.iter().zip(planned_disks(group)) {
+                load.entry(disk).and_modify(|l| *l += plan.bytes_of(m));
             }
         }
     }
@@ -435,19 +421,13 @@ fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut 
             let Some(target) = target else { continue };
             for plan in plans.iter_mut() {
                 let improves =
-                    |share: u64| share > 0 && ratio(load, from, -(share as i64)) >= ratio(load, to, share as i64);
+                    |bytes: u64| bytes > 0 && ratio(load, from, -(bytes as i64)) >= ratio(load, to, bytes as i64);
                 let Some(m) = plan.movable(from, target, &improves) else { continue };
-                let share = plan.share(&m);
-                plan.take(&m, to, share);
-                load.entry(from).and_modify(|l| *l -= share.min(*l));
-                load.entry(to).and_modify(|l| *l += share);
-                return Some(Move {
-                    pg_id: m.pg_id,
-                    position: m.position,
-                    disk_id: from,
-                    incoming_was: 0,
-                    incoming: to,
-                });
+                let bytes = plan.bytes_of(&m);
+                plan.take(&m, to, bytes);
+                load.entry(from).and_modify(|l| *l -= bytes.min(*l));
+                load.entry(to).and_modify(|l| *l += bytes);
+                return Some(move_of(&m, to));
             }
         }
     }
@@ -458,18 +438,18 @@ impl Plan<'_> {
     /// The largest member on `from` that can move to `to` and whose move improves the balance.
     fn movable(&self, from: u64, to: &DiskRow, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
         let host = |d: u64| self.disks.get(&d).map(|d| d.host.as_str());
-        let room = self.room.get(&to.disk_id).copied().unwrap_or(0);
+        let free = self.free_bytes.get(&to.disk_id).copied().unwrap_or(0);
         self.groups
             .values()
             .filter(|g| g.iter().all(|m| m.incoming == 0))
             .filter_map(|g| g.iter().find(|m| m.disk_id == from).map(|m| (g, m)))
             .filter(|(g, m)| {
-                let share = self.share(m);
+                let bytes = self.bytes_of(m);
                 let elsewhere =
                     g.iter().filter(|o| o.position != m.position).all(|o| host(o.disk_id) != Some(to.host.as_str()));
-                share < room && improves(share) && elsewhere
+                bytes < free && improves(bytes) && elsewhere
             })
-            .max_by_key(|(_, m)| (self.share(m), std::cmp::Reverse(m.pg_id)))
+            .max_by_key(|(_, m)| (self.bytes_of(m), std::cmp::Reverse(m.pg_id)))
             .map(|(_, m)| *m)
     }
 }

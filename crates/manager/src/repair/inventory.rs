@@ -39,18 +39,11 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         // were put before it starts.
         let pending = view.db.all("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1", [])?;
         let bound = view.meta.next_chunk;
-        let tasks = &mut view.soft.cluster.tasks;
-        let wire =
-            Task { task_id: tasks.draw(), inventory: Some(InventoryTask { disk_id: disk.disk_id }), ..Task::default() };
-        let listing = Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() };
-        given.push(tasks.give(Assignment {
-            node_id,
-            disk_id: disk.disk_id,
-            member: (0, 0),
-            epoch: 0,
-            work: Work::Inventory(listing),
-            wire,
-        }));
+        let disk_id = disk.disk_id;
+        let wire = Task { inventory: Some(InventoryTask { disk_id }), ..Task::default() };
+        let work = Work::Inventory(Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() });
+        let task = Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire };
+        given.push(view.soft.cluster.tasks.give(task));
     }
     Ok(given)
 }
@@ -59,16 +52,13 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
 /// know of (P3).
 pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage> {
     if page.held.len() > MAX_PAGE {
-        return invalid(format!(
-            "inventory of disk {}: {} fragments in a page, at most {MAX_PAGE}",
-            page.disk_id,
-            page.held.len()
-        ));
+        let (disk, len) = (page.disk_id, page.held.len());
+        return invalid(format!("inventory of disk {disk}: {len} fragments in a page, at most {MAX_PAGE}"));
     }
-    let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
-    let has_after = page.after.is_some();
-    let keys: Vec<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
-    let sorted = keys.windows(2).all(|w| w[0] < w[1]) && keys.first().is_none_or(|k| !has_after || *k > after);
+    let after = page.after.as_ref().map_or((0, 0), key);
+    let keys: Vec<(u64, u32)> = page.held.iter().map(key).collect();
+    let begins_after = page.after.is_none() || keys.first().is_none_or(|first| *first > after);
+    let sorted = begins_after && keys.windows(2).all(|w| w[0] < w[1]);
     if !sorted || (keys.is_empty() && !page.last) {
         return invalid(format!("inventory of disk {}: the page is empty or out of order", page.disk_id));
     }
@@ -88,26 +78,24 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
         }
     }
     assert!(bound <= view.meta.next_chunk, "disk {}: listed up to chunk {bound}", page.disk_id);
-    Ok(InventoryPage {
-        disk_id: page.disk_id,
-        after: page.after,
-        held: page.held.clone(),
-        last: page.last,
-        bound,
-        pending,
-    })
+    let Inventory { disk_id, after, held, last, .. } = page.clone();
+    Ok(InventoryPage { disk_id, after, held, last, bound, pending })
+}
+
+fn key(fragment: &FragmentRef) -> (u64, u32) {
+    (fragment.chunk_id, fragment.fragment)
 }
 
 /// Records fragments that are absent from the page as missing.
 pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
-    let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
+    let after = page.after.as_ref().map_or((0, 0), key);
     let end = match (page.last, page.held.last()) {
         (true, _) => (page.bound, 0),
-        (false, Some(last)) => (last.chunk_id, last.fragment),
+        (false, Some(last)) => key(last),
         (false, None) => return Ok(()),
     };
     let pending: BTreeSet<u64> = page.pending.iter().copied().collect();
-    let held: BTreeSet<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
+    let held: BTreeSet<(u64, u32)> = page.held.iter().map(key).collect();
     let members = rows::members_on(ctx.db, page.disk_id)?.into_iter();
     for m in members.chain(rows::members_incoming(ctx.db, page.disk_id)?) {
         let expected: Vec<u64> = ctx.db.all(
@@ -190,7 +178,7 @@ pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
         let listed = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
         if disk.readable() && disk.inventory_wanted == 0 && now - *listed >= every {
             *listed = now;
-            return Ok(Some(SetInventory { want: vec![disk.disk_id], done_disk_id: 0, done_wanted: 0 }));
+            return Ok(Some(SetInventory { want: vec![disk.disk_id], ..Default::default() }));
         }
     }
     Ok(None)

@@ -14,6 +14,7 @@ use crate::db::rows::{self, DiskRow, Member};
 use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory};
+use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
@@ -38,6 +39,13 @@ const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
 struct ChunkToRebuild {
     info: ChunkInfo,
     domain: u32,
+}
+
+impl ChunkToRebuild {
+    /// Class and domain.
+    fn kind(&self) -> (u32, u32) {
+        (self.info.class_id, self.domain)
+    }
 }
 
 /// Groups and disks at the start of one planning round.
@@ -99,7 +107,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     for row in newest.into_iter().chain(others) {
         let Some((_, members)) = round.pg(view.db, row.pg_id)? else { continue };
         let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
-        let target = if row.incoming == 1 { m.incoming } else { m.put_disk() };
+        let target = row.target(m);
         let tasks = &mut view.soft.cluster.tasks;
         let waits = tasks.missing_backoff.get(&row.key()).is_some_and(|(at, _)| *at > view.now_ns);
         if round.readable(target) && !waits && tasks.queued.insert(row.key()) {
@@ -159,41 +167,28 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
             if rows_of_task.len() < limit && same(&row) { rows_of_task.push(row) } else { rest.push_back(row) }
         }
         *queue = rest;
-        let release = |tasks: &mut Tasks, rows: &[MissingRow]| {
-            rows.iter().for_each(|r| {
-                tasks.queued.remove(&r.key());
-            });
-        };
-        let member = match round.pg(view.db, first.pg_id)? {
-            Some((_, members)) => members.iter().find(|m| m.position == first.fragment).copied(),
-            None => None,
-        };
-        let target = member.map_or(0, |m| if first.incoming == 1 { m.incoming } else { m.put_disk() });
-        if target != disk_id {
+        let release =
+            |tasks: &mut Tasks, rows: &[MissingRow]| rows.iter().for_each(|row| _ = tasks.queued.remove(&row.key()));
+        let members = round.pg(view.db, first.pg_id)?.map_or(Vec::new(), |(_, members)| members.clone());
+        let member = members.iter().find(|m| m.position == first.fragment);
+        if member.is_none_or(|m| first.target(m) != disk_id) {
             release(&mut view.soft.cluster.tasks, &rows_of_task);
             continue;
         }
         let mut wanted: Vec<ChunkToRebuild> = Vec::new();
         for row in &rows_of_task {
             match still_missing(view.db, row)? {
-                Some(w)
-                    if wanted.first().is_none_or(|f| (f.info.class_id, f.domain) == (w.info.class_id, w.domain)) =>
-                {
-                    wanted.push(w)
-                }
+                Some(chunk) if wanted.first().is_none_or(|first| first.kind() == chunk.kind()) => wanted.push(chunk),
                 _ => release(&mut view.soft.cluster.tasks, std::slice::from_ref(row)),
             }
         }
         let Some(class_id) = wanted.first().map(|w| w.info.class_id) else { continue };
         let class = view.caches.class(view.db, class_id)?;
-        let Some((_, members)) = round.pg(view.db, first.pg_id)? else { continue };
-        let members = members.clone();
         if !round.suffices(&class, &members, first.chunk_id) {
             let tasks = &mut view.soft.cluster.tasks;
             release(tasks, &rows_of_task);
-            rows_of_task.iter().for_each(|r| {
-                tasks.missing_backoff.insert(r.key(), (retry_at(view.now_ns, 2), 0));
-            });
+            let later = (retry_at(view.now_ns, 2), 0);
+            tasks.missing_backoff.extend(rows_of_task.iter().map(|row| (row.key(), later)));
             continue;
         }
         let left = wanted.iter().map(|w| w.info.chunk_id).collect();
@@ -247,9 +242,7 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
     let Some((_, members)) = round.pg(view.db, m.pg_id)? else { return Ok(Vec::new()) };
     let members = members.clone();
     let mut parts: BTreeMap<(u32, u32), Vec<ChunkToRebuild>> = BTreeMap::new();
-    for wanted in batch {
-        parts.entry((wanted.info.class_id, wanted.domain)).or_default().push(wanted);
-    }
+    batch.into_iter().for_each(|chunk| parts.entry(chunk.kind()).or_default().push(chunk));
     for (class_id, _) in parts.keys() {
         if !round.suffices(&*view.caches.class(view.db, *class_id)?, &members, last) {
             let tasks = &mut view.soft.cluster.tasks;
@@ -302,126 +295,100 @@ fn rebuild(
     work: Work,
 ) -> Result<Task> {
     assert!(!wanted.is_empty(), "a rebuild task without chunks");
-    let class_id = wanted.first().map_or(0, |w| w.info.class_id);
+    let (class_id, domain) = wanted[0].kind();
     assert!(wanted.iter().all(|w| w.info.class_id == class_id), "a rebuild task is of one class");
-    let domain = wanted.first().map_or(0, |w| w.domain);
     let class = view.caches.class(view.db, class_id)?;
     let pg = round.pg(view.db, member.0)?.map(|(info, _)| info.clone());
     let epoch = pg.as_ref().map_or(0, |p| p.epoch);
-    let tasks = &mut view.soft.cluster.tasks;
-    let wire = Task {
-        task_id: tasks.draw(),
-        rebuild: Some(RebuildTask {
-            pg,
-            fragment: member.1,
-            disk_id,
-            class: Some((*class).clone()),
-            chunks: wanted.into_iter().map(|w| w.info).collect(),
-            domain,
-        }),
-        ..Task::default()
-    };
-    Ok(tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
+    let chunks = wanted.into_iter().map(|w| w.info).collect();
+    let class = Some((*class).clone());
+    let rebuild = Some(RebuildTask { pg, fragment: member.1, disk_id, class, chunks, domain });
+    let wire = Task { rebuild, ..Task::default() };
+    Ok(view.soft.cluster.tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
 }
 
 /// Processes a node's task report, and returns the commands to log.
 pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
     let now_ns = view.now_ns;
-    let cluster = &mut view.soft.cluster;
-    let Some(given) = cluster.tasks.given.get_mut(&result.task_id).filter(|g| g.node_id == node_id) else {
+    let ClusterState { tasks, repaired, jobs, .. } = &mut view.soft.cluster;
+    let Some(given) = tasks.given.get_mut(&result.task_id).filter(|g| g.node_id == node_id) else {
         return Ok(proposals);
     };
     let (member, disk_id, epoch) = (given.member, given.disk_id, given.epoch);
+    let scrubbed = matches!(given.work, Work::Scrub);
+    let (mut over, mut done, mut failed) = (result.finished, Vec::new(), Vec::new());
+    if let Work::Backfill { left } | Work::Missing { left, .. } = &mut given.work {
+        let mut reported = |refs: &[FragmentRef]| -> Vec<u64> {
+            refs.iter().map(|f| f.chunk_id).filter(|chunk| left.remove(chunk)).collect()
+        };
+        (done, failed) = (reported(&result.done), reported(&result.failed));
+        over |= left.is_empty();
+        repaired.bytes += result.bytes;
+    }
+    if let Work::Missing { left, .. } = &mut given.work
+        && over
+    {
+        failed.extend(std::mem::take(left));
+    }
+    repaired.fragments += done.len() as u64;
+    repaired.failed += failed.len() as u64;
     match &mut given.work {
-        Work::Backfill { left } => {
-            let done: Vec<u64> = result.done.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
-            let failed = result.failed.iter().filter(|f| left.remove(&f.chunk_id)).count() as u64;
-            cluster.repaired.fragments += done.len() as u64;
-            cluster.repaired.bytes += result.bytes;
-            cluster.repaired.failed += failed;
-            let over = result.finished || left.is_empty();
-            if let Some(run) = cluster.tasks.backfills.get_mut(&member) {
+        Work::Backfill { .. } => {
+            if let Some(run) = tasks.backfills.get_mut(&member) {
                 run.done.extend(done);
             }
             if over {
-                cluster.tasks.close(result.task_id);
-                proposals.extend(end_of_batch(view, member, result.task_id));
+                proposals.extend(end_of_batch(tasks, now_ns, member, result.task_id));
             }
         }
-        Work::Missing { left, incoming } => {
+        Work::Missing { incoming, .. } => {
             let incoming = *incoming;
-            let done: Vec<u64> = result.done.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
-            let mut failed: Vec<u64> = result.failed.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
-            let over = result.finished || left.is_empty();
-            if over {
-                failed.extend(std::mem::take(left));
-            }
-            cluster.repaired.fragments += done.len() as u64;
-            cluster.repaired.bytes += result.bytes;
-            cluster.repaired.failed += failed.len() as u64;
             for chunk in failed {
                 let key = (chunk, member.1, incoming);
-                let tries = cluster.tasks.missing_backoff.get(&key).map_or(0, |(_, t)| t + 1);
-                cluster.tasks.missing_backoff.insert(key, (retry_at(now_ns, tries), tries));
-                cluster.tasks.queued.remove(&key);
+                let tries = tasks.missing_backoff.get(&key).map_or(0, |(_, t)| t + 1);
+                tasks.missing_backoff.insert(key, (retry_at(now_ns, tries), tries));
+                tasks.queued.remove(&key);
             }
-            for chunk in &done {
-                cluster.tasks.queued.remove(&(*chunk, member.1, incoming));
-            }
-            if over {
-                cluster.tasks.close(result.task_id);
-            }
-            let fragments: Vec<FragmentRef> =
-                done.into_iter().map(|chunk_id| FragmentRef { chunk_id, fragment: member.1, epoch, disk_id }).collect();
+            done.iter().for_each(|chunk| _ = tasks.queued.remove(&(*chunk, member.1, incoming)));
+            let fragment = |chunk_id| FragmentRef { chunk_id, fragment: member.1, epoch, disk_id };
+            let fragments: Vec<FragmentRef> = done.into_iter().map(fragment).collect();
             if !fragments.is_empty() {
                 proposals.push(FragmentsDone { fragments }.propose());
             }
         }
         Work::Verify | Work::Scrub => {
-            let scrub = matches!(given.work, Work::Scrub);
-            let bad: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..*f }).collect();
-            cluster.repaired.bad += bad.len() as u64;
-            if scrub {
-                cluster.jobs.scrub.note(result.bytes, bad.len() as u64, result.finished);
+            let fragments: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..*f }).collect();
+            repaired.bad += fragments.len() as u64;
+            if scrubbed {
+                jobs.scrub.note(result.bytes, fragments.len() as u64, over);
             }
-            if result.finished {
-                cluster.tasks.close(result.task_id);
-            }
-            if scrub && result.finished {
-                cluster.tasks.scrubbed(disk_id, &result.reason);
+            if scrubbed && over {
                 // A record with a corrupt header cannot be identified; an inventory will find the missing fragment (P13).
-                let want = SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
-                proposals.push(want.propose());
+                proposals.push(SetInventory { want: vec![disk_id], ..Default::default() }.propose());
             }
-            if !bad.is_empty() {
-                proposals.push(FragmentsBad { fragments: bad }.propose());
-            }
-        }
-        Work::Inventory(listing) => {
-            let (complete, wanted) = (listing.complete, listing.wanted);
-            if result.finished {
-                cluster.tasks.close(result.task_id);
-                if complete && result.reason.is_empty() {
-                    let done = SetInventory { want: vec![], done_disk_id: disk_id, done_wanted: wanted };
-                    proposals.push(done.propose());
-                }
+            if !fragments.is_empty() {
+                proposals.push(FragmentsBad { fragments }.propose());
             }
         }
-        Work::Compact => {
-            if result.finished {
-                cluster.jobs.gc.note(result.bytes, 0, true);
-                cluster.tasks.close(result.task_id);
-            }
+        Work::Inventory(listing) if over && listing.complete && result.reason.is_empty() => {
+            let (done_disk_id, done_wanted) = (disk_id, listing.wanted);
+            proposals.push(SetInventory { want: Vec::new(), done_disk_id, done_wanted }.propose());
         }
+        Work::Compact if over => jobs.gc.note(result.bytes, 0, true),
+        Work::Inventory(_) | Work::Compact => {}
+    }
+    if over {
+        tasks.close(result.task_id);
+    }
+    if scrubbed && over {
+        tasks.scrubbed(disk_id, &result.reason);
     }
     Ok(proposals)
 }
 
 /// Ends one task of a backfill's batch. The last task moves the cursor, unless no chunk succeeded.
-fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option<Proposal> {
-    let now_ns = view.now_ns;
-    let tasks = &mut view.soft.cluster.tasks;
+fn end_of_batch(tasks: &mut Tasks, now_ns: i64, member: (u64, u32), task_id: u64) -> Option<Proposal> {
     let run = tasks.backfills.get_mut(&member)?;
     run.open.remove(&task_id);
     if !run.open.is_empty() {

@@ -29,24 +29,24 @@ struct Sighting {
 pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Sighting>);
 
 impl RejectedNodes {
-    /// This manager of cluster `ours` rejected a node of cluster `theirs` on `host`.
-    pub fn note(&mut self, now_ns: i64, ours: &[u8], theirs: Vec<u8>, host: String) {
+    /// This manager of cluster `own` rejected a node of cluster `other` on `host`.
+    pub fn note(&mut self, now_ns: i64, own: &[u8], other: Vec<u8>, host: String) {
         self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
-        let who = (theirs, host.chars().take(MAX_HOST).collect());
-        if self.0.len() >= MAX_REJECTED && !self.0.contains_key(&who) {
+        let node = (other, host.chars().take(MAX_HOST).collect());
+        if self.0.len() >= MAX_REJECTED && !self.0.contains_key(&node) {
             return;
         }
-        let (theirs, host) = (hex(&who.0), who.1.clone());
-        let seen = self.0.entry(who).or_insert(Sighting { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
+        let (other, host) = (hex(&node.0), node.1.clone());
+        let seen = self.0.entry(node).or_insert(Sighting { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
         seen.last_ns = now_ns;
         seen.times += 1;
         if now_ns - seen.logged_ns >= LOG_AGAIN_NS {
             seen.logged_ns = now_ns;
             tracing::error!(
-                "a node on host {host} belongs to cluster {theirs} and was refused: this manager serves cluster {}. If this \
+                "a node on host {host} belongs to cluster {other} and was refused: this manager serves cluster {}. If this \
                  manager has lost its directory, stop it, move the directory away and start it with --restore --from NODE \
                  (the nodes hold its log); else correct the node's --manager",
-                hex(ours)
+                hex(own)
             );
         }
     }

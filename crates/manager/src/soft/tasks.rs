@@ -5,6 +5,7 @@
 //! dies or the member changes, the manager forgets the task and plans its work again; it ignores results of unknown tasks.
 //! [`crate::repair::rebuild`] creates rebuild tasks and handles their results.
 
+use crate::db::rows::Member;
 use crate::db::sql::row;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
@@ -137,6 +138,11 @@ row! {
 }
 
 impl MissingRow {
+    /// The disk of the member that lacks the fragment.
+    pub fn target(&self, member: &Member) -> u64 {
+        if self.incoming == 1 { member.incoming } else { member.put_disk() }
+    }
+
     /// The fragment's key in [`Tasks`].
     pub fn key(&self) -> MissingKey {
         (self.chunk_id, self.fragment, self.incoming)
@@ -145,14 +151,15 @@ impl MissingRow {
 
 impl Tasks {
     /// Draws a task id; ids never repeat across terms.
-    pub fn draw(&mut self) -> u64 {
+    fn draw(&mut self) -> u64 {
         self.next += 1;
         assert!(self.next < 1 << 40, "tasks of one term are numbered within 40 bits");
         (self.term << 40) | self.next
     }
 
-    /// Adds a task for a node; returns the message to send.
-    pub fn give(&mut self, given: Assignment) -> Task {
+    /// Adds a task for a node and numbers it; returns the message to send.
+    pub fn give(&mut self, mut given: Assignment) -> Task {
+        given.wire.task_id = self.draw();
         assert!(given.node_id != 0 && given.disk_id != 0, "a task is for a disk of a node: {given:?}");
         let wire = given.wire.clone();
         let before = self.given.insert(wire.task_id, given);

@@ -117,7 +117,7 @@ fn a_complete_time_step_makes_older_ones_obsolete_and_an_incomplete_one_does_not
 }
 
 #[test]
-fn steps_stay_where_nobody_asked_for_them_to_go() {
+fn steps_stay_without_a_hint_that_removes_them() {
     let mut rig = Rig::new(6);
     let (plain, keep, two) = (rig.mkdir(1, "plain"), rig.mkdir(1, "keep"), rig.mkdir(1, "two"));
     set(&mut rig, keep, "lifetime", "keep");

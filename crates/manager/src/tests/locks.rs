@@ -46,7 +46,7 @@ fn rig() -> (Rig, u64) {
 }
 
 #[test]
-fn who_waits_is_told_when_its_turn_comes() {
+fn a_waiting_request_is_answered_when_its_turn_comes() {
     let (mut rig, table) = rig();
     assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Refused));
     let in_the_way = rig.ask_as(Role::Client, BOB, &TestLock { table, lock: Some(lock(LockMode::Read)) }).unwrap();
@@ -61,7 +61,7 @@ fn who_waits_is_told_when_its_turn_comes() {
 }
 
 #[test]
-fn who_waits_long_is_told_to_ask_again_and_keeps_its_place() {
+fn a_long_wait_ends_with_a_reply_to_ask_again_and_keeps_its_place() {
     let (mut rig, table) = rig();
     let (id, again) = waits(&mut rig, BOB, table, 1_000);
     rig.tick(1_100);
@@ -138,7 +138,7 @@ fn locks_outlive_the_manager() {
 }
 
 #[test]
-fn the_grace_ends_and_who_comes_later_has_lost_its_locks() {
+fn a_client_that_returns_after_the_grace_period_has_lost_its_locks() {
     let (rig, before) = rig();
     let mut rig = rig.restart();
     let table = hold(&mut rig, BOB, before, &[]).table;
@@ -152,7 +152,7 @@ fn the_grace_ends_and_who_comes_later_has_lost_its_locks() {
 }
 
 #[test]
-fn where_nobody_held_locks_there_is_no_grace() {
+fn without_held_locks_there_is_no_grace() {
     let (mut rig, _) = rig();
     rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
     rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: BOB, by_peer: true, client_gone: BOB });

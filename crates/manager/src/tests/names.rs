@@ -182,7 +182,7 @@ pub(super) fn others_wait_before_they_make_names() {
 }
 
 #[test]
-fn names_that_others_are_about_to_make_are_nobodys() {
+fn names_that_others_are_about_to_create_are_not_delegated() {
     let (mut rig, d, inos) = rig();
     let first = new_file(&mut rig, d, "first", inos.first);
     let second = new_file(&mut rig, d, "second", inos.first + 1);
@@ -199,11 +199,11 @@ fn names_that_others_are_about_to_make_are_nobodys() {
     assert!(rig.replies.remove(&id).unwrap().is_ok());
     assert_eq!(rig.ask(&second).unwrap().delegation_ms, 0, "they were given back");
     let more = make_node(&mut rig, d, "more", 0);
-    assert!(rig.ask_as(Role::Client, BOB, &more).is_ok(), "nobody is asked");
+    assert!(rig.ask_as(Role::Client, BOB, &more).is_ok(), "no client is asked");
     assert_eq!(
         rig.ask_as(Role::Client, BOB, &third).unwrap().delegation_ms,
         0,
-        "who did not make the directory never has them"
+        "a client that did not create the directory never has them"
     );
 }
 

@@ -83,11 +83,11 @@ fn large(bytes: std::ops::Range<u8>) -> Vec<ChunkName> {
 /// Data is refused for lack of room only if it is new and other clients have reserved the free space: before the client
 /// names its chunks, the manager does not know how much is stored already.
 #[test]
-fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
+fn reservations_hold_space_for_new_chunks_and_refuse_no_others() {
     let mut rig = Rig::new(0);
     (1..=4).for_each(|node| rig.register_disk_of(node, 64 * MIB));
     // 4 disks of 63 MiB for data, two thirds of it before coding.
-    let room = 4 * 63 * MIB * 2 / 3;
+    let space = 4 * 63 * MIB * 2 / 3;
     let open = |rig: &mut Rig, client: u64, size_hint_bytes: u64, hints: Vec<Hint>| {
         let op_id = rig.op();
         let name = format!("f{op_id}").into_bytes();
@@ -98,7 +98,7 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     assert_eq!(reserved(&rig), 120 * MIB);
     // A request for more than the free space reserves all of it, because the data may be stored already.
     let bob = open(&mut rig, BOB, 1000 * MIB, vec![]).unwrap();
-    assert_eq!(reserved(&rig), room);
+    assert_eq!(reserved(&rig), space);
     let off = Hint { name: "dedup".into(), value: "off".into() };
     let refusal = open(&mut rig, BOB, 1000 * MIB, vec![off]).unwrap_err();
     assert_eq!(refusal.code(), Code::NoSpace, "surely too much");
@@ -108,7 +108,7 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     rig.allocate(bob, &large(0..12)).unwrap();
     assert_eq!(reserved(&rig), 120 * MIB, "what was asked for needs no reservation");
     assert_eq!(rig.allocate(bob, &large(12..13)).unwrap_err().code(), Code::NoSpace);
-    assert_eq!(rig.allocate(bob, &large(0..12)).unwrap().answers.len(), 12, "known ones need no room");
+    assert_eq!(rig.allocate(bob, &large(0..12)).unwrap().answers.len(), 12, "known ones need no space");
     // A stream's reservation is a guess: it gets a part of what is left, here nothing.
     assert_eq!(rig.ask(&RenewSession { session_id: bob, reserve_bytes: 64 * MIB }).unwrap().reserved_bytes, 0);
     rig.allocate(alice, &large(100..105)).unwrap();
@@ -117,7 +117,7 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     assert_eq!(reserved(&rig), 20 * MIB, "it needs no more");
     let stream = open(&mut rig, BOB, 0, vec![]).unwrap();
     let reply = rig.ask(&RenewSession { session_id: stream, reserve_bytes: 64 * MIB }).unwrap();
-    assert_eq!(reply.reserved_bytes, (room - 48 * MIB - 20 * MIB - 20 * MIB) / 4);
+    assert_eq!(reply.reserved_bytes, (space - 48 * MIB - 20 * MIB - 20 * MIB) / 4);
     rig.allocate(bob, &large(12..13)).unwrap();
 }
 

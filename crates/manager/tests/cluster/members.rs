@@ -266,7 +266,7 @@ fn a_joining_node_takes_its_share() {
 
 /// P11: no node is declared out while its lease may run, even with the shortest delay and a repair job.
 #[test]
-fn nobody_is_given_up_while_a_lease_may_run() {
+fn no_node_is_given_up_while_its_lease_may_run() {
     let mut cluster = Cluster::with_config(8, 1, Config { down_after_ms: 700, out_after_ms: 2_501, ..config() });
     write_files(&mut cluster, 1, 2);
     cluster.kill(3);
@@ -289,7 +289,7 @@ fn nobody_is_given_up_while_a_lease_may_run() {
 
 /// P6: a manager that was stopped for an hour does not count that hour as silence of the nodes.
 #[test]
-fn a_manager_that_slept_gives_nobody_up() {
+fn a_manager_that_slept_gives_no_node_up() {
     let mut cluster = Cluster::new(8, 1);
     write_files(&mut cluster, 1, 2);
     cluster.run(1_000);

@@ -137,7 +137,7 @@ fn repair_survives_a_restart_of_the_manager() {
 
 /// A node that dies with tasks, or never works on them, does not block repair for ever.
 #[test]
-fn tasks_of_a_dead_node_are_planned_anew() {
+fn tasks_of_a_dead_node_are_planned_again() {
     let mut cluster = Cluster::new(9, 1);
     write_files(&mut cluster, 0, 40);
     cluster.kill(0);

@@ -225,7 +225,7 @@ fn heartbeats_bring_what_changed() {
 
 /// New chunks go to disks with room and short queues, not to a disk where the writer has just failed.
 #[test]
-fn groups_are_chosen_by_room_and_queue() {
+fn groups_are_chosen_by_free_space_and_queue() {
     let mut cluster = Cluster::new(8, 1);
     write_files(&mut cluster, 0, 1);
     let crowded = cluster.nodes[0].disks[0];

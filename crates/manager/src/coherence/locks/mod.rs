@@ -18,7 +18,7 @@ use crate::db::sql::{Bits, args};
 use crate::internal::NoteLockers;
 use ranges::{Bytes, Families, Held, Mode};
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use table::{LockTable, Outcome, Owner, Ticket, Want};
+use table::{LockResult, LockTable, Owner, Ticket, Want};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error};
 
@@ -50,11 +50,10 @@ const CANCELLED_KEPT: usize = 256;
 
 /// How a [`SetLock`] is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Set {
-    /// Now.
-    Answer(LockOutcome),
+pub enum LockAnswer {
+    Now(LockOutcome),
     /// When the ticket is granted, or after this many milliseconds.
-    Park(Ticket, u64),
+    Later(Ticket, u64),
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +66,8 @@ struct Client {
     claimed: (u64, bool),
     /// Last request of each owner that holds or waits for a lock, by file.
     last: HashMap<(u64, u64), u64>,
-    /// For all other owners: earlier requests come too late.
-    floor_seq: u64,
+    /// Highest request number of all other owners: earlier requests come too late.
+    last_idle_seq: u64,
     cancelled: VecDeque<u64>,
 }
 
@@ -79,7 +78,7 @@ pub struct Lockers {
     number: u64,
     clients: HashMap<u64, Client>,
     /// Expired clients; their locks become free once the record no longer lists the client.
-    over: BTreeSet<u64>,
+    expired: BTreeSet<u64>,
     /// Clients on record.
     noted: BTreeSet<u64>,
     /// Clients that may have held locks when this manager started, and have not come back.
@@ -107,9 +106,9 @@ impl Lockers {
 
     /// The record now lists `clients`: frees the locks of expired clients that it leaves out.
     pub fn noted(&mut self, clients: BTreeSet<u64>) {
-        for client_id in std::mem::take(&mut self.over) {
+        for client_id in std::mem::take(&mut self.expired) {
             match clients.contains(&client_id) {
-                true => _ = self.over.insert(client_id),
+                true => _ = self.expired.insert(client_id),
                 false => self.table.end(client_id),
             }
         }
@@ -127,26 +126,26 @@ impl Lockers {
         request: &HoldLocks,
         config: &Config,
     ) -> Result<HoldLocksReply, Error> {
-        let reply = |lost| HoldLocksReply { table: self.number, lease_ms: config.lock_session_ms, lost };
+        let (table, lease_ms) = (self.number, config.lock_session_ms);
+        let reply = |lost| HoldLocksReply { table, lease_ms, lost };
         if request.held.len() > config.max_locks_per_client {
             let most = config.max_locks_per_client;
             return Err(invalid(format!("{} locks, a client may hold {most}", request.held.len())));
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>, _>>()?;
-        if self.over.contains(&client_id) {
+        if self.expired.contains(&client_id) {
             // The pending removal of its old locks must not remove new ones.
             return Err(Error::new(Code::Unavailable, "this client's locks are being taken away; ask again"));
         }
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.heard(now_ns);
-            let repeated = client.claimed.0 == request.table && request.table != self.number;
-            return Ok(reply(repeated && client.claimed.1));
+            return Ok(reply(request.table != self.number && client.claimed == (request.table, true)));
         }
         let may = self.in_grace(now_ns) && self.expected.contains(&client_id);
         // A client that is new, or holds nothing, has nothing to lose.
         let mut lost = request.table != 0 && !may;
         if may {
-            lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == Outcome::Granted);
+            lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
             self.expected.remove(&client_id);
         }
         if lost {
@@ -155,7 +154,7 @@ impl Lockers {
         let claimed = (request.table, lost);
         let client = Client { claimed, machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
-        Ok(HoldLocksReply { table: self.number, lease_ms: config.lock_session_ms, lost })
+        Ok(reply(lost))
     }
 
     fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client, Error> {
@@ -165,12 +164,12 @@ impl Lockers {
                 client.heard(now_ns);
                 Ok(client)
             }
-            _ => Err(Error::new(
-                Code::SessionExpired,
-                format!(
+            _ => {
+                let text = format!(
                     "this client has no locks in table {table}; assert what it holds to table {number} (HoldLocks)"
-                ),
-            )),
+                );
+                Err(Error::new(Code::SessionExpired, text))
+            }
         }
     }
 
@@ -178,51 +177,57 @@ impl Lockers {
     ///
     /// # Errors
     /// The client must assert its locks first, or the request is invalid.
-    pub fn set(&mut self, now_ns: i64, client_id: u64, request: &SetLock, config: &Config) -> Result<Set, Error> {
+    pub fn set(
+        &mut self,
+        now_ns: i64,
+        client_id: u64,
+        request: &SetLock,
+        config: &Config,
+    ) -> Result<LockAnswer, Error> {
         let ticket = Ticket { client_id, seq: request.seq };
         let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
         let (want, bytes) = (want(client_id, lock)?, range(lock)?);
         let client = self.client(now_ns, client_id, request.table)?;
         let key = (lock.ino, lock.owner);
-        let last = client.last.get(&key).copied().unwrap_or(client.floor_seq);
+        let last = client.last.get(&key).copied().unwrap_or(client.last_idle_seq);
         if request.seq < last || client.cancelled.contains(&request.seq) {
-            return Ok(Set::Answer(LockOutcome::Overtaken));
+            return Ok(LockAnswer::Now(LockOutcome::Overtaken));
         }
         client.last.insert(key, request.seq);
         if self.table.is_waiting(ticket) {
             return Ok(park(ticket, request));
         }
-        let set = match want {
+        let answer = match want {
             None => {
                 self.table.unlock(lock.ino, owner(client_id, lock), bytes);
-                Set::Answer(LockOutcome::Granted)
+                LockAnswer::Now(LockOutcome::Granted)
             }
             Some(want) => self.want(now_ns, want, ticket, request, config),
         };
         self.forget_idle(client_id, key);
-        Ok(set)
+        Ok(answer)
     }
 
-    fn want(&mut self, now_ns: i64, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> Set {
+    fn want(&mut self, now_ns: i64, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
         if self.table.holds(&want) {
-            return Set::Answer(LockOutcome::Granted);
+            return LockAnswer::Now(LockOutcome::Granted);
         }
         if self.in_grace(now_ns) {
-            return Set::Answer(LockOutcome::Grace);
+            return LockAnswer::Now(LockOutcome::Grace);
         }
         let client_id = ticket.client_id;
         if self.table.held_by(client_id) + self.table.waiting_of(client_id) >= config.max_locks_per_client {
-            return Set::Answer(LockOutcome::TooMany);
+            return LockAnswer::Now(LockOutcome::TooMany);
         }
         match self.table.lock(want, request.wait.then_some(ticket)) {
-            Outcome::Granted => Set::Answer(LockOutcome::Granted),
-            Outcome::Refused => Set::Answer(LockOutcome::Refused),
-            Outcome::Deadlock => Set::Answer(LockOutcome::Deadlock),
-            Outcome::Waiting => park(ticket, request),
+            LockResult::Granted => LockAnswer::Now(LockOutcome::Granted),
+            LockResult::Refused => LockAnswer::Now(LockOutcome::Refused),
+            LockResult::Deadlock => LockAnswer::Now(LockOutcome::Deadlock),
+            LockResult::Waiting => park(ticket, request),
         }
     }
 
-    /// Forgets an owner that holds nothing and waits for nothing; `floor_seq` keeps its last request number.
+    /// Forgets an owner that holds nothing and waits for nothing; `last_idle_seq` keeps its last request number.
     fn forget_idle(&mut self, client_id: u64, key: (u64, u64)) {
         let owner = Owner { client_id, number: key.1 };
         if self.table.holds_any(key.0, owner) || self.table.is_queued(key.0, owner) {
@@ -231,7 +236,7 @@ impl Lockers {
         if let Some(client) = self.clients.get_mut(&client_id)
             && let Some(seq) = client.last.remove(&key)
         {
-            client.floor_seq = client.floor_seq.max(seq);
+            client.last_idle_seq = client.last_idle_seq.max(seq);
         }
     }
 
@@ -298,7 +303,7 @@ impl Lockers {
                 tracing::info!(client_id, held, waiting, "a client is gone, and its locks with it");
             }
             self.clients.remove(&client_id);
-            self.over.insert(client_id);
+            self.expired.insert(client_id);
         }
         if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
@@ -329,10 +334,10 @@ impl Client {
     }
 }
 
-fn park(ticket: Ticket, request: &SetLock) -> Set {
+fn park(ticket: Ticket, request: &SetLock) -> LockAnswer {
     match request.wait_ms {
-        0 => Set::Answer(LockOutcome::Waiting),
-        wait_ms => Set::Park(ticket, wait_ms.min(MAX_WAIT_MS)),
+        0 => LockAnswer::Now(LockOutcome::Waiting),
+        wait_ms => LockAnswer::Later(ticket, wait_ms.min(MAX_WAIT_MS)),
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Ticket {
 
 /// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LockResult {
     /// The range is locked or unlocked as asked.
     Granted,
     /// Other owners are in the way.
@@ -99,30 +99,30 @@ impl File {
 
 impl LockTable {
     /// Locks the range. If it must wait, queues with a `ticket`, and refuses without one.
-    pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> Outcome {
+    pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> LockResult {
         let file = self.files.entry(want.ino).or_default();
         let holders: BTreeSet<Owner> = file.holders(&want).map(|(owner, _, _)| owner).collect();
         let earlier: BTreeSet<Owner> = file.earlier(&want, file.queue.len()).collect();
         let Some(ticket) = ticket else {
             if holders.is_empty() {
                 self.take(want);
-                return Outcome::Granted;
+                return LockResult::Granted;
             }
-            return Outcome::Refused;
+            return LockResult::Refused;
         };
         if holders.is_empty()
             && (earlier.is_empty() || earlier.iter().any(|&other| self.waits_for(other, want.owner, true)))
         {
             self.take(want);
-            return Outcome::Granted;
+            return LockResult::Granted;
         }
         // Only `fcntl` locks are checked for deadlock.
         let looks = want.held.families.0 & 1 != 0;
         if looks && holders.iter().any(|&other| self.waits_for(other, want.owner, false)) {
-            return Outcome::Deadlock;
+            return LockResult::Deadlock;
         }
         self.queue(want, ticket);
-        Outcome::Waiting
+        LockResult::Waiting
     }
 
     fn queue(&mut self, want: Want, ticket: Ticket) {

@@ -1,6 +1,6 @@
 //! Compares the table with a model of single bytes; tests its queues and the life of clients that hold locks.
 
-use super::table::{LockTable, Outcome, Owner, Ticket, Want};
+use super::table::{LockResult, LockTable, Owner, Ticket, Want};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -31,33 +31,33 @@ fn write(number: u64, start: u64, end: u64) -> Want {
 #[test]
 fn readers_share_and_writers_do_not() {
     let mut table = LockTable::default();
-    assert_eq!(table.lock(read(1, 0, 9), None), Outcome::Granted);
-    assert_eq!(table.lock(read(2, 5, 15), None), Outcome::Granted);
-    assert_eq!(table.lock(write(1, 0, 4), None), Outcome::Granted, "where it is alone");
-    assert_eq!(table.lock(write(1, 4, 5), None), Outcome::Refused);
-    let (who, bytes, held) = table.in_the_way(&write(3, 0, 20)).unwrap();
-    assert_eq!((who, bytes, held.mode, held.pid), (owner(1), Bytes { start: 0, end: 4 }, Mode::Write, 1));
+    assert_eq!(table.lock(read(1, 0, 9), None), LockResult::Granted);
+    assert_eq!(table.lock(read(2, 5, 15), None), LockResult::Granted);
+    assert_eq!(table.lock(write(1, 0, 4), None), LockResult::Granted, "where it is alone");
+    assert_eq!(table.lock(write(1, 4, 5), None), LockResult::Refused);
+    let (holder, bytes, held) = table.in_the_way(&write(3, 0, 20)).unwrap();
+    assert_eq!((holder, bytes, held.mode, held.pid), (owner(1), Bytes { start: 0, end: 4 }, Mode::Write, 1));
     table.unlock(INO, owner(2), Bytes { start: 0, end: LAST_BYTE });
-    assert_eq!(table.lock(write(1, 4, 30), None), Outcome::Granted);
+    assert_eq!(table.lock(write(1, 4, 30), None), LockResult::Granted);
     assert_eq!((table.held_by(owner(1).client_id), table.held_by(owner(2).client_id)), (1, 0), "joined; gone");
 }
 
 #[test]
 fn families_ignore_each_other_and_either_ignores_none() {
     let mut table = LockTable::default();
-    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 1), None), Outcome::Granted);
-    assert_eq!(table.lock(want(INO, 2, 0, 9, Mode::Write, 2), None), Outcome::Granted);
-    assert_eq!(table.lock(want(INO, 3, 0, 9, Mode::Read, 3), None), Outcome::Refused);
-    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 2), None), Outcome::Refused);
+    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 1), None), LockResult::Granted);
+    assert_eq!(table.lock(want(INO, 2, 0, 9, Mode::Write, 2), None), LockResult::Granted);
+    assert_eq!(table.lock(want(INO, 3, 0, 9, Mode::Read, 3), None), LockResult::Refused);
+    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 2), None), LockResult::Refused);
 }
 
 #[test]
 fn a_writer_that_waits_is_not_starved_by_readers() {
     let mut table = LockTable::default();
     table.lock(read(1, 0, 9), None);
-    assert_eq!(table.lock(write(2, 0, 9), Some(ticket(2, 1))), Outcome::Waiting);
-    assert_eq!(table.lock(read(3, 0, 9), Some(ticket(3, 2))), Outcome::Waiting, "behind the writer");
-    assert_eq!(table.lock(read(4, 20, 29), Some(ticket(4, 3))), Outcome::Granted, "elsewhere");
+    assert_eq!(table.lock(write(2, 0, 9), Some(ticket(2, 1))), LockResult::Waiting);
+    assert_eq!(table.lock(read(3, 0, 9), Some(ticket(3, 2))), LockResult::Waiting, "behind the writer");
+    assert_eq!(table.lock(read(4, 20, 29), Some(ticket(4, 3))), LockResult::Granted, "elsewhere");
     table.unlock(INO, owner(1), Bytes { start: 0, end: 9 });
     assert_eq!(table.take_granted(), [ticket(2, 1)]);
     table.unlock(INO, owner(2), Bytes { start: 0, end: 9 });
@@ -71,22 +71,22 @@ fn a_reader_that_asks_for_more_is_not_held_up_by_the_writer_that_waits_for_it() 
     let mut table = LockTable::default();
     table.lock(read(1, 0, 9), None);
     table.lock(write(2, 0, 19), Some(ticket(2, 1)));
-    assert_eq!(table.lock(read(1, 10, 19), Some(ticket(1, 2))), Outcome::Granted);
+    assert_eq!(table.lock(read(1, 10, 19), Some(ticket(1, 2))), LockResult::Granted);
     // A third owner queues behind the writer, until the writer waits for it.
-    assert_eq!(table.lock(read(3, 15, 19), Some(ticket(3, 3))), Outcome::Waiting);
+    assert_eq!(table.lock(read(3, 15, 19), Some(ticket(3, 3))), LockResult::Waiting);
     table.lock(write(3, 30, 39), None);
-    assert_eq!(table.lock(write(1, 30, 39), Some(ticket(1, 4))), Outcome::Waiting);
+    assert_eq!(table.lock(write(1, 30, 39), Some(ticket(1, 4))), LockResult::Waiting);
     assert_eq!(table.take_granted(), [ticket(3, 3)], "1 waits for 3, and 2 for 1");
 }
 
 #[test]
 fn the_wait_that_closes_a_circle_is_refused_and_flock_waits() {
-    for (families, outcome) in [(1, Outcome::Deadlock), (2, Outcome::Waiting)] {
+    for (families, outcome) in [(1, LockResult::Deadlock), (2, LockResult::Waiting)] {
         let mut table = LockTable::default();
         let want = |ino, number| want(ino, number, 0, 9, Mode::Write, families);
-        (1..=3).for_each(|n| assert_eq!(table.lock(want(n, n), None), Outcome::Granted));
-        assert_eq!(table.lock(want(2, 1), Some(ticket(1, 1))), Outcome::Waiting);
-        assert_eq!(table.lock(want(3, 2), Some(ticket(2, 2))), Outcome::Waiting);
+        (1..=3).for_each(|n| assert_eq!(table.lock(want(n, n), None), LockResult::Granted));
+        assert_eq!(table.lock(want(2, 1), Some(ticket(1, 1))), LockResult::Waiting);
+        assert_eq!(table.lock(want(3, 2), Some(ticket(2, 2))), LockResult::Waiting);
         assert_eq!(table.lock(want(1, 3), Some(ticket(3, 3))), outcome);
         table.cancel(ticket(2, 2));
         table.unlock(2, owner(2), Bytes { start: 0, end: 9 });
@@ -120,7 +120,7 @@ type Model = BTreeMap<(u64, u64), BTreeMap<Owner, Held>>;
 fn free(model: &Model, want: &Want) -> bool {
     (want.bytes.start..=want.bytes.end).all(|byte| {
         let holders = model.get(&(want.ino, byte));
-        holders.is_none_or(|h| h.iter().all(|(who, held)| *who == want.owner || !held.excludes(&want.held)))
+        holders.is_none_or(|h| h.iter().all(|(other, held)| *other == want.owner || !held.excludes(&want.held)))
     })
 }
 
@@ -150,16 +150,16 @@ proptest! {
                     let allowed = free(&model, &want);
                     let outcome = table.lock(want, wait.then_some(ticket(number, seq)));
                     match outcome {
-                        Outcome::Granted => {
+                        LockResult::Granted => {
                             prop_assert!(allowed);
                             take(&mut model, &want);
                         }
-                        Outcome::Refused => prop_assert!(!wait && !allowed),
-                        Outcome::Waiting => {
+                        LockResult::Refused => prop_assert!(!wait && !allowed),
+                        LockResult::Waiting => {
                             prop_assert!(wait);
                             waiting.push((ticket(number, seq), want));
                         }
-                        Outcome::Deadlock => prop_assert!(wait && !allowed && !waiting.is_empty()),
+                        LockResult::Deadlock => prop_assert!(wait && !allowed && !waiting.is_empty()),
                     }
                 }
                 Step::Unlock { number, ino, a, b } => {
@@ -178,12 +178,12 @@ proptest! {
                 Step::End(client_id) => {
                     table.end(client_id);
                     waiting.retain(|(t, _)| t.client_id != client_id);
-                    model.values_mut().for_each(|h| h.retain(|who, _| who.client_id != client_id));
+                    model.values_mut().for_each(|h| h.retain(|owner, _| owner.client_id != client_id));
                 }
             }
             for granted in table.take_granted() {
                 let at = waiting.iter().position(|(t, _)| *t == granted);
-                prop_assert!(at.is_some(), "granted what nobody waits for");
+                prop_assert!(at.is_some(), "granted what no request waits for");
                 let (_, want) = waiting.remove(at.unwrap());
                 prop_assert!(free(&model, &want));
                 take(&mut model, &want);
@@ -193,7 +193,7 @@ proptest! {
                 let behind = waiting[..i].iter().any(|(_, w)| {
                     w.ino == want.ino && w.bytes.overlaps(&want.bytes) && w.held.excludes(&want.held)
                 });
-                prop_assert!(behind || !free(&model, want), "it waits for nobody: {:?}", want);
+                prop_assert!(behind || !free(&model, want), "it waits for no owner: {:?}", want);
             }
         }
         // Each owner that holds locks and does not wait releases them: in the end all are served, except cycles of flocks.
@@ -261,7 +261,7 @@ fn a_request_that_comes_late_or_twice_has_no_effect() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
     lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
     let mut ask = |seq, mode| lockers.set(0, 1, &set(seq, 9, file_lock(1, 0, 9, mode)), &config()).unwrap();
-    let (granted, overtaken) = (Set::Answer(LockOutcome::Granted), Set::Answer(LockOutcome::Overtaken));
+    let (granted, overtaken) = (LockAnswer::Now(LockOutcome::Granted), LockAnswer::Now(LockOutcome::Overtaken));
     assert_eq!(ask(5, LockMode::Write), granted);
     assert_eq!(ask(5, LockMode::Write), granted);
     assert_eq!(ask(4, LockMode::Unlock), overtaken);
@@ -281,6 +281,6 @@ fn a_client_has_only_so_many_locks() {
         let lock = file_lock(1, i * 10, i * 10, LockMode::Write);
         let outcome = lockers.set(0, 1, &set(i + 1, 9, lock), &config()).unwrap();
         let wanted = if i < 3 { LockOutcome::Granted } else { LockOutcome::TooMany };
-        assert_eq!(outcome, Set::Answer(wanted));
+        assert_eq!(outcome, LockAnswer::Now(wanted));
     }
 }
