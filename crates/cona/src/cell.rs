@@ -203,32 +203,27 @@ impl Cell {
             other => other.into(),
         })?;
         let len = file.len()?;
+        let damaged = |at, what: String| Error::damaged(&path, at, what);
         if len != file_bytes || len < FOOTER_BYTES as u64 {
-            return Err(Error::damaged(
-                &path,
-                len,
-                format!("the cell has {len} bytes, the manifest says {file_bytes}"),
-            ));
+            return Err(damaged(len, format!("the cell has {len} bytes, the manifest says {file_bytes}")));
         }
         let at = len - FOOTER_BYTES as u64;
         let mut bytes = [0; FOOTER_BYTES];
         read_exact(&*file, &path, at, &mut bytes)?;
         let footer = Footer::decode(&bytes, &path, at)?;
         if footer.number != number || footer.file_bytes() != len || footer.page_bytes < RUN_HEADER_BYTES as u32 {
-            return Err(Error::damaged(&path, at, "the footer is of another cell or does not fit the file's length"));
+            return Err(damaged(at, "the footer is of another cell or does not fit the file's length".into()));
         }
         let index_at = u64::from(footer.pages) * u64::from(footer.page_bytes);
         let mut section = vec![0; footer.index_bytes as usize + footer.bounds_bytes as usize];
         read_exact(&*file, &path, index_at, &mut section)?;
-        let got = crc32c(&section);
-        if got != footer.index_crc {
-            let what = format!("checksum of the index is {got:#010x}, expected {:#010x}", footer.index_crc);
-            return Err(Error::damaged(&path, index_at, what));
+        let (got, expected) = (crc32c(&section), footer.index_crc);
+        if got != expected {
+            return Err(damaged(index_at, format!("checksum of the index is {got:#010x}, expected {expected:#010x}")));
         }
         let (index, bounds) = section.split_at(footer.index_bytes as usize);
-        let index = PageIndex::decode(index).map_err(|what| Error::damaged(&path, index_at, what))?;
-        let bounds =
-            decode_bounds(bounds).ok_or_else(|| Error::damaged(&path, index_at, "the bounds are malformed"))?;
+        let index = PageIndex::decode(index).map_err(|what| damaged(index_at, what.into()))?;
+        let bounds = decode_bounds(bounds).ok_or_else(|| damaged(index_at, "the bounds are malformed".into()))?;
         Ok(Self::assemble(context, footer, level, file, path, index, bounds))
     }
 

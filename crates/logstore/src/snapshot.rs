@@ -106,23 +106,6 @@ impl LogStore {
         Ok(piece)
     }
 
-    /// Reads the newest complete snapshot and compares it with its hash.
-    ///
-    /// # Errors
-    /// [`LogError::SnapshotHash`] if it is damaged, or the disk's.
-    pub fn verify_snapshot(&self) -> Result<(), LogError> {
-        let Some(snapshot) = self.snapshot else { return Ok(()) };
-        let mut hasher = blake3::Hasher::new();
-        let mut offset = 0;
-        while offset < snapshot.total_bytes {
-            let piece = self.read_snapshot(snapshot.seq, offset, 1 << 20)?;
-            hasher.update(&piece);
-            offset += piece.len() as u64;
-        }
-        let sound = *hasher.finalize().as_bytes() == snapshot.hash;
-        if sound { Ok(()) } else { Err(LogError::SnapshotHash { seq: snapshot.seq }) }
-    }
-
     /// The unfinished snapshot of this piece; begins a new one if the piece is its first.
     fn part_of(&mut self, snapshot: Snapshot, offset: u64) -> Result<&mut Part, LogError> {
         if self.part.as_ref().is_none_or(|part| part.snapshot != snapshot) {

@@ -1,6 +1,7 @@
 //! The address of a daemon, and the stream to it.
 
 use rustix::fd::{AsFd, BorrowedFd};
+use socket2::{Domain, Socket};
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -85,12 +86,7 @@ impl std::str::FromStr for Endpoint {
 
 /// A connected stream socket of either family.
 #[derive(Debug)]
-pub enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// Unix.
-    Unix(UnixStream),
-}
+pub struct Stream(pub(crate) Socket);
 
 impl Stream {
     /// Connects, waiting at most `timeout` (for each address a name resolves to).
@@ -98,43 +94,41 @@ impl Stream {
     /// # Errors
     /// No address accepts the connection in time, or the name does not resolve.
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Stream> {
+        let unix = |path| UnixStream::connect(path).map(|stream| Stream(stream.into()));
         match endpoint {
-            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Endpoint::Unix(path) => unix(path),
             Endpoint::Tcp(address) => connect_tcp(address, timeout),
-            Endpoint::Near { socket, address } => {
-                UnixStream::connect(socket).map(Stream::Unix).or_else(|_| connect_tcp(address, timeout))
-            }
+            Endpoint::Near { socket, address } => unix(socket).or_else(|_| connect_tcp(address, timeout)),
         }
+    }
+
+    pub(crate) fn is_unix(&self) -> bool {
+        self.0.domain().is_ok_and(|domain| domain == Domain::UNIX)
     }
 
     /// Sets the options of every connection. The kernel may refuse buffer sizes; that is not an error.
     pub(crate) fn tune(&self) -> io::Result<()> {
-        let socket = socket2::SockRef::from(self);
-        socket.set_read_timeout(Some(READ_TICK))?;
-        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        match self {
-            Stream::Tcp(tcp) => tcp.set_nodelay(true)?,
-            Stream::Unix(_) => {
-                let _ = socket.set_send_buffer_size(UNIX_BUFFER_BYTES);
-                let _ = socket.set_recv_buffer_size(UNIX_BUFFER_BYTES);
-            }
+        self.0.set_read_timeout(Some(READ_TICK))?;
+        self.0.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        if !self.is_unix() {
+            return self.0.set_tcp_nodelay(true);
         }
+        let _ = self.0.set_send_buffer_size(UNIX_BUFFER_BYTES);
+        let _ = self.0.set_recv_buffer_size(UNIX_BUFFER_BYTES);
         Ok(())
     }
 
     /// Ends both directions; blocked reads and writes return.
     pub fn shutdown(&self) {
-        let _ = match self {
-            Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both),
-            Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both),
-        };
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
     }
 
     /// The peer's address, for logs.
     pub fn peer(&self) -> String {
-        match self {
-            Stream::Tcp(s) => s.peer_addr().map_or_else(|_| "tcp peer".into(), |a| a.to_string()),
-            Stream::Unix(_) => "unix peer".into(),
+        match self.0.peer_addr().ok().and_then(|address| address.as_socket()) {
+            Some(address) => address.to_string(),
+            None if self.is_unix() => "unix peer".into(),
+            None => "tcp peer".into(),
         }
     }
 }
@@ -143,7 +137,7 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return Ok(Stream::Tcp(stream)),
+            Ok(stream) => return Ok(Stream(stream.into())),
             Err(error) => last = error,
         }
     }
@@ -152,18 +146,12 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<Stream> {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Stream::Tcp(s) => s.as_fd(),
-            Stream::Unix(s) => s.as_fd(),
-        }
+        self.0.as_fd()
     }
 }
 
 impl Read for &Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(s) => (&mut &*s).read(buf),
-            Stream::Unix(s) => (&mut &*s).read(buf),
-        }
+        (&self.0).read(buf)
     }
 }

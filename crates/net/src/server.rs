@@ -4,6 +4,7 @@ use crate::buffer::BufferPool;
 use crate::connection::{Connection, Service};
 use crate::endpoint::{Endpoint, Stream};
 use parking_lot::Mutex;
+use socket2::Socket;
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
@@ -37,11 +38,6 @@ pub enum ServerError {
         /// Where.
         endpoint: Endpoint,
     },
-}
-
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
 }
 
 struct Shared {
@@ -115,18 +111,18 @@ impl Drop for Server {
     }
 }
 
-fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), ServerError> {
+fn listen(endpoint: &Endpoint) -> Result<(Socket, Endpoint), ServerError> {
     let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
     match endpoint {
         Endpoint::Tcp(address) => {
             let listener = TcpListener::bind(address).map_err(bind_error)?;
             let bound = listener.local_addr().map_err(bind_error)?.to_string();
-            Ok((Listener::Tcp(listener), Endpoint::Tcp(bound)))
+            Ok((listener.into(), Endpoint::Tcp(bound)))
         }
         Endpoint::Unix(path) => {
             remove_stale_socket(endpoint, path)?;
             let listener = UnixListener::bind(path).map_err(bind_error)?;
-            Ok((Listener::Unix(listener), endpoint.clone()))
+            Ok((listener.into(), endpoint.clone()))
         }
         Endpoint::Near { .. } => {
             let message = "it is for connecting, not for listening; give the socket or the address";
@@ -146,17 +142,14 @@ fn remove_stale_socket(endpoint: &Endpoint, path: &PathBuf) -> Result<(), Server
     }
 }
 
-fn accept_loop(shared: &Arc<Shared>, listener: &Listener) {
+fn accept_loop(shared: &Arc<Shared>, listener: &Socket) {
     loop {
-        let accepted = match listener {
-            Listener::Tcp(l) => l.accept().map(|(s, _)| Stream::Tcp(s)),
-            Listener::Unix(l) => l.accept().map(|(s, _)| Stream::Unix(s)),
-        };
+        let accepted = listener.accept();
         if shared.stopping.load(Ordering::Acquire) {
             return;
         }
         match accepted {
-            Ok(stream) => admit(shared, stream),
+            Ok((socket, _)) => admit(shared, Stream(socket)),
             Err(error) => {
                 // Most likely no file descriptor is free; other threads close theirs meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");

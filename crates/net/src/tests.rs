@@ -64,7 +64,7 @@ fn a_node_nearby_is_reached_over_its_socket_and_else_by_its_address() {
     assert!(!machine().is_empty());
     let reach = |endpoint: &Endpoint| {
         let stream = Stream::connect(endpoint, WAIT).unwrap();
-        matches!(stream, Stream::Unix(_))
+        stream.is_unix()
     };
     assert!(reach(&Endpoint::to_node(&node, &machine())));
     assert!(!reach(&Endpoint::to_node(&node, "another")) && !reach(&Endpoint::to_node(&node, "")));
@@ -269,7 +269,7 @@ fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     let service = Arc::<Ends>::default();
     let (server, ..) = greeted(&service);
     let stream = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
-    let Stream::Tcp(mut tcp) = stream else { unreachable!() };
+    let mut tcp = stream.0;
     tcp.write_all(b"TSR").unwrap();
     drop(tcp);
     assert_eq!(service.after(2), ["closing", "not by peer"]);

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tessera_disk::{Disk, Identity, RealDisk, SplitMix64};
-use tessera_segment::{
-    ConaIndex, FragmentId, IndexStats, MemIndex, OpenReport, Options, Record, RecordMeta, SegmentStore,
-};
+use tessera_segment::{ConaIndex, FragmentId, MemIndex, OpenReport, Options, Record, RecordMeta, SegmentStore};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -178,7 +176,9 @@ fn main() -> Result<(), Failure> {
 
     let per = |bytes: u64| bytes as f64 / fragments as f64;
     let mut text = String::new();
-    let IndexStats { fences_bytes, filter_bytes, buffer_bytes, file_bytes, files, .. } = figures;
+    let (fences_bytes, filter_bytes) = (figures.index_bytes, figures.filter_bytes);
+    let (buffer_bytes, file_bytes) = (figures.buffer_bytes + figures.merge_bytes, figures.cell_file_bytes);
+    let files = figures.cells.len();
     writeln!(text, "# The index of a disk with many fragments\n")?;
     writeln!(
         text,

@@ -262,22 +262,18 @@ impl SegmentStore {
         segment: &Arc<Segment>,
         report: &mut CompactReport,
     ) -> Result<(), StoreError> {
-        if failpoint::is_active("segment.remove_before_sync") {
+        let remove_early = failpoint::is_active("segment.remove_before_sync");
+        if remove_early {
             self.remove(compactor, segment, report)?;
         }
         self.sync()?;
-        let removes_anyway =
-            failpoint::is_active("segment.drop_deletes_early") || failpoint::is_active("segment.remove_before_sync");
-        if segment.live_bytes() > 0 && !removes_anyway {
+        if segment.live_bytes() > 0 && !remove_early && !failpoint::is_active("segment.drop_deletes_early") {
             // Either a damaged record must be repaired first, or a record was put again or deleted just now.
             compactor.blocked.insert(segment.number, segment.live_bytes());
             return Ok(());
         }
         compactor.blocked.remove(&segment.number);
-        if !failpoint::is_active("segment.remove_before_sync") {
-            self.remove(compactor, segment, report)?;
-        }
-        Ok(())
+        if remove_early { Ok(()) } else { self.remove(compactor, segment, report) }
     }
 
     fn remove(

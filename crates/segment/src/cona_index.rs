@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard};
-use tessera_cona::{Background, Batch, Error, Options, Store};
+use tessera_cona::{Background, Batch, Error, Options, Stats, Store};
 use tessera_disk::{Disk, DiskError, Identity, OpenMode};
 
-use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexState, IndexStats};
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexState};
 use crate::index_rows::{
     FRAGMENT, HEAD, Head, SEGMENT, TOMBSTONE, decode_entry, decode_head, decode_id, decode_segment, decode_segment_key,
     decode_tombstone, encode_entry, encode_head, encode_segment, encode_tombstone, id_key, segment_key,
@@ -46,7 +46,6 @@ pub struct ConaIndex {
     /// Changes since rows became pending.
     tries: AtomicU64,
     head: Mutex<Head>,
-    len: AtomicU64,
     damaged: AtomicBool,
 }
 
@@ -81,19 +80,12 @@ impl ConaIndex {
             unwritten: RwLock::default(),
             tries: AtomicU64::new(0),
             head: Mutex::new(Head::of(&unknown)),
-            len: AtomicU64::new(0),
             damaged: AtomicBool::new(false),
         }
     }
 
     fn store(&self) -> Result<&Store, IndexError> {
         self.store.as_ref().map_err(Clone::clone)
-    }
-
-    /// CONA's statistics.
-    #[must_use]
-    pub fn cona_stats(&self) -> tessera_cona::Stats {
-        self.store.as_ref().map(Store::stats).unwrap_or_default()
     }
 
     /// Waits until all buffers are written and no merge is due.
@@ -129,10 +121,8 @@ impl ConaIndex {
 
     /// Up to `limit` written rows of this kind with keys above `after`, merged with the pending rows among them.
     fn rows(&self, kind: u8, after: Option<&[u8]>, limit: usize) -> Result<PendingRows, IndexError> {
-        let end = [kind + 1];
-        let from = after.map_or(Bound::Included(&end[..0]), Bound::Excluded);
-        let first = [kind];
-        let from = if after.is_none() { Bound::Included(&first[..]) } else { from };
+        let (first, end) = ([kind], [kind + 1]);
+        let from = after.map_or(Bound::Included(&first[..]), Bound::Excluded);
         let unwritten = self.unwritten.read();
         // Each pending removal hides at most one written row.
         let wanted = limit.saturating_add(unwritten.len());
@@ -174,30 +164,23 @@ impl ConaIndex {
             let id = decode_id(&key)?;
             recovered.tombstones.insert(id, decode_tombstone(id, &value.unwrap_or_default())?);
         }
-        self.len.store(head.len, Ordering::Relaxed);
         *self.head.lock() = head;
         Ok(Some(recovered))
     }
 
     /// The rows that encode the changes.
     fn rows_of(&self, changes: &Changes) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-        let mut rows =
-            Vec::with_capacity(changes.entries.len() + changes.tombstones.len() + changes.segments.len() + 1);
-        rows.extend(
-            changes.entries.iter().map(|(id, e)| (id_key(FRAGMENT, *id).to_vec(), e.as_ref().map(encode_entry))),
-        );
-        rows.extend(
-            changes
-                .tombstones
-                .iter()
-                .map(|(id, g)| (id_key(TOMBSTONE, *id).to_vec(), g.as_ref().map(encode_tombstone))),
-        );
-        let segments = changes.segments.iter();
-        rows.extend(segments.map(|(number, s)| (segment_key(*number).to_vec(), s.as_ref().map(encode_segment))));
+        let entries =
+            changes.entries.iter().map(|(id, e)| (id_key(FRAGMENT, *id).to_vec(), e.as_ref().map(encode_entry)));
+        let tombstones = changes
+            .tombstones
+            .iter()
+            .map(|(id, t)| (id_key(TOMBSTONE, *id).to_vec(), t.as_ref().map(encode_tombstone)));
+        let segments = changes.segments.iter().map(|(n, s)| (segment_key(*n).to_vec(), s.as_ref().map(encode_segment)));
+        let mut rows: Vec<_> = entries.chain(tombstones).chain(segments).collect();
         let mut head = self.head.lock();
         head.len = head.len.saturating_add_signed(changes.added);
         head.point = changes.point.unwrap_or(head.point);
-        self.len.store(head.len, Ordering::Relaxed);
         rows.push((vec![HEAD], Some(encode_head(&head))));
         rows
     }
@@ -274,11 +257,11 @@ impl Index for ConaIndex {
     }
 
     fn len(&self) -> u64 {
-        self.len.load(Ordering::Relaxed)
+        self.head.lock().len
     }
 
     fn memory_bytes(&self) -> u64 {
-        let stats = self.cona_stats();
+        let stats = self.stats();
         let unwritten = self.unwritten.read().len() as u64 * 150;
         stats.index_bytes + stats.filter_bytes + stats.buffer_bytes + stats.merge_bytes + unwritten
     }
@@ -287,18 +270,8 @@ impl Index for ConaIndex {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    fn stats(&self) -> IndexStats {
-        let stats = self.cona_stats();
-        IndexStats {
-            fences_bytes: stats.index_bytes,
-            filter_bytes: stats.filter_bytes,
-            buffer_bytes: stats.buffer_bytes + stats.merge_bytes,
-            file_bytes: stats.cell_file_bytes,
-            files: stats.cells.len() as u64,
-            written_bytes: stats.written_cell_bytes + stats.manifest_bytes,
-            lookups: stats.lookups,
-            page_reads: stats.page_reads,
-        }
+    fn stats(&self) -> Stats {
+        self.store.as_ref().map(Store::stats).unwrap_or_default()
     }
 
     fn recover(&self, identity: &Identity) -> Result<Option<IndexState>, IndexError> {
@@ -311,7 +284,6 @@ impl Index for ConaIndex {
         remove_all(&*self.disk).map_err(Error::from)?;
         self.unwritten.get_mut().clear();
         *self.head.get_mut() = Head::of(identity);
-        *self.len.get_mut() = 0;
         *self.damaged.get_mut() = false;
         self.store = open_store(&self.disk, &self.options);
         self.store().map(|_| ())

@@ -12,6 +12,7 @@ use std::fmt;
 use std::ops::Bound;
 
 use parking_lot::RwLock;
+use tessera_cona::Stats;
 use tessera_disk::{Identity, layout};
 
 use crate::format::{RECORD_HEADER_BYTES, record_bytes};
@@ -204,27 +205,6 @@ pub struct IndexState {
     pub tombstones: HashMap<FragmentId, Tombstone>,
 }
 
-/// Statistics of an index. Counters start when it is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IndexStats {
-    /// Bytes of memory of the fences, which lead to an entry's page.
-    pub fences_bytes: u64,
-    /// Bytes of memory of the filters.
-    pub filter_bytes: u64,
-    /// Bytes of memory of entries that are not on the disk yet.
-    pub buffer_bytes: u64,
-    /// Bytes of the index's files.
-    pub file_bytes: u64,
-    /// Number of files.
-    pub files: u64,
-    /// Bytes written to the files.
-    pub written_bytes: u64,
-    /// Look-ups.
-    pub lookups: u64,
-    /// Pages read for look-ups.
-    pub page_reads: u64,
-}
-
 /// (chunk id, fragment number) → entry. Many threads read at once; one thread writes.
 pub trait Index: Send + Sync {
     /// Returns the entry of a fragment.
@@ -265,8 +245,8 @@ pub trait Index: Send + Sync {
     }
 
     /// Statistics of the index's files; zeros if it has none.
-    fn stats(&self) -> IndexStats {
-        IndexStats::default()
+    fn stats(&self) -> Stats {
+        Stats::default()
     }
 
     /// True if the index has no entries.

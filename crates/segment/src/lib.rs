@@ -38,9 +38,7 @@ pub use format::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader,
 };
 pub use handle::FragmentHandle;
-pub use index::{
-    Changes, Entry, FragmentId, Index, IndexError, IndexState, IndexStats, MemIndex, Point, SegmentRow, Tombstone,
-};
+pub use index::{Changes, Entry, FragmentId, Index, IndexError, IndexState, MemIndex, Point, SegmentRow, Tombstone};
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
 pub use store::{AppendOutcome, DeleteOrder, DeleteOutcome, Record, SegmentStore, Stats};

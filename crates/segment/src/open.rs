@@ -124,7 +124,7 @@ impl SegmentStore {
         let identity = Identity::require(&*disk)?;
         let mut opening = Opening::new(disk.clone(), identity, index);
         opening.run(progress)?;
-        let Opened { index, segments, writer, report } = opening.finish();
+        let (index, segments, writer, report) = opening.finish();
         let store = SegmentStore {
             disk,
             identity,
@@ -138,14 +138,6 @@ impl SegmentStore {
         };
         Ok((store, report))
     }
-}
-
-/// The parts of an open store.
-pub(crate) struct Opened {
-    pub(crate) index: Box<dyn Index>,
-    pub(crate) segments: Segments,
-    pub(crate) writer: Writer,
-    pub(crate) report: OpenReport,
 }
 
 impl Opening {
@@ -432,7 +424,8 @@ impl Opening {
         self.index.persist(false)
     }
 
-    pub(crate) fn finish(mut self) -> Opened {
+    /// The parts of the open store.
+    pub(crate) fn finish(mut self) -> (Box<dyn Index>, Segments, Writer, OpenReport) {
         self.report.fragments = self.index.len();
         assert!(
             self.segments.keys().next_back().is_none_or(|&number| number <= self.highest),
@@ -448,7 +441,7 @@ impl Opening {
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(may_grow);
         let (next_segment, next_sequence) = (self.highest + 1, self.next_sequence);
         let writer = Writer { open, next_segment, next_sequence, ledger: self.ledger, ..Writer::default() };
-        Opened { index: self.index, segments: self.segments, writer, report: self.report }
+        (self.index, self.segments, writer, self.report)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::compact::Compactor;
 use crate::error::StoreError;
-use crate::open::{OpenReport, Opened, Opening};
+use crate::open::{OpenReport, Opening};
 use crate::store::SegmentStore;
 
 impl SegmentStore {
@@ -33,9 +33,9 @@ impl SegmentStore {
         self.cut_failed_write(&mut writer)?;
         let Some(failed) = self.index.write().take() else { return Ok(OpenReport::default()) };
         let mut opening = Opening::new(self.disk.clone(), self.identity, failed);
-        let made = opening.run(&mut |_| {});
-        let Opened { index, segments, writer: renewed, report } = opening.finish();
-        if let Err(e) = made {
+        let rebuilt = opening.run(&mut |_| {});
+        let (index, segments, renewed, report) = opening.finish();
+        if let Err(e) = rebuilt {
             self.index_given_up.store(true, Ordering::Relaxed);
             *self.index.write() = Some(index);
             return Err(e.into());

@@ -25,7 +25,7 @@ use crate::config::Options;
 use crate::error::{OpenError, StoreError};
 use crate::format::RecordMeta;
 use crate::handle::FragmentHandle;
-use crate::index::{Entry, FragmentId, Index, IndexError, IndexStats, MemIndex};
+use crate::index::{Entry, FragmentId, Index, IndexError, MemIndex};
 use crate::ledger::Segments;
 use crate::open::{OpenProgress, OpenReport};
 use crate::segment::Segment;
@@ -217,8 +217,8 @@ impl SegmentStore {
 
     /// Statistics of the index.
     #[must_use]
-    pub fn index_stats(&self) -> IndexStats {
-        self.index().map_or_else(|_| IndexStats::default(), |index| index.stats())
+    pub fn index_stats(&self) -> tessera_cona::Stats {
+        self.index().map(|index| index.stats()).unwrap_or_default()
     }
 
     /// The disk's identity.
@@ -245,10 +245,6 @@ impl SegmentStore {
         Some(FragmentHandle::new(entry, segment.file.clone(), self.identity.disk_uuid))
     }
 
-    pub(crate) fn segment(&self, number: u64) -> Option<Arc<Segment>> {
-        self.segments.read().get(&number).cloned()
-    }
-
     pub(crate) fn place(&self, segment: u64) -> RecordPlace {
         RecordPlace { disk_uuid: self.identity.disk_uuid, file: segment }
     }
@@ -263,10 +259,7 @@ impl SegmentStore {
     /// # Errors
     /// [`StoreError::Damaged`] with the damage found, or the disk's.
     pub fn verify(&self, entry: &Entry) -> Result<(), StoreError> {
-        match self.handle(*entry) {
-            Some(handle) => handle.verify(),
-            None => Ok(()),
-        }
+        self.handle(*entry).map_or(Ok(()), |handle| handle.verify())
     }
 
     /// Held fragments whose records overlap a stretch of a segment.

@@ -219,9 +219,7 @@ impl SegmentStore {
 
     /// Epoch of a record, from its header; `None` if the header cannot be read.
     fn epoch_of(&self, entry: &Entry) -> Option<u64> {
-        let file = self.segment(entry.segment)?.file.clone();
-        let handle = crate::handle::FragmentHandle::new(*entry, file, self.identity.disk_uuid);
-        handle.read_header().ok().map(|header| header.meta.epoch)
+        Some(self.handle(*entry)?.read_header().ok()?.meta.epoch)
     }
 
     /// Returns the bytes that may still be appended: free space beyond the reserve.

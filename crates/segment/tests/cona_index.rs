@@ -94,7 +94,7 @@ fn it_answers_as_the_index_in_memory_does_and_comes_back() {
         }
         if n % 500 == 499 {
             flash.persist(true).unwrap();
-            merges += flash.cona_stats().merges;
+            merges += flash.stats().merges;
             drop(flash);
             flash = ConaIndex::open_inline(disk.clone(), 8192);
             assert_eq!(flash.recover(&IDENTITY).unwrap().as_ref(), Some(&expected), "change {n}");
@@ -173,11 +173,11 @@ fn a_fragment_takes_about_a_byte_of_memory() {
         index.apply(&Changes { entries, added: 100, ..Changes::default() }).unwrap();
     }
     index.settle().unwrap();
-    let before = index.cona_stats();
+    let before = index.stats();
     for n in (0..150_000_u64).step_by(7) {
         assert!(index.get(id_of(n)).unwrap().is_some());
     }
-    let after = index.cona_stats();
+    let after = index.stats();
     let reads = (after.page_reads - before.page_reads) as f64 / (after.lookups - before.lookups) as f64;
     let bytes = index.memory_bytes() as f64 / 150_000.0;
     println!("{bytes} B a fragment, {reads} reads a look-up");
@@ -432,7 +432,7 @@ fn many_fragments_take_little_memory_and_one_read_each() {
     assert!((0..COUNT).step_by(11).all(|nth| store.get(id(1 + nth, 5)).unwrap().is_none()));
     let after = store.index_stats();
     let rate = (after.page_reads - before.page_reads) as f64 / ((after.lookups - before.lookups) as f64 / 2.0);
-    let bytes = (after.fences_bytes + after.filter_bytes) as f64 / COUNT as f64;
+    let bytes = (after.index_bytes + after.filter_bytes) as f64 / COUNT as f64;
     println!("{bytes:.3} B a fragment, {rate:.4} reads a look-up of one held and one not");
     assert!(bytes < 1.4 && rate < 1.1, "{bytes} B a fragment, {rate} reads");
 }

@@ -176,12 +176,9 @@ fn print_stats(stats: &Stats) {
     }
 }
 
-/// SplitMix64's finalizer: keys in pseudorandom order.
+/// Keys in pseudorandom order.
 fn mixed(i: u64) -> u64 {
-    let z = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    tessera_disk::SplitMix64::new(i).next_u64()
 }
 
 fn bench(cli: &Cli, records: u64, value_bytes: usize) -> Result<(), Box<dyn Error>> {
