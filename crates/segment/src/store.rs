@@ -28,7 +28,6 @@ use crate::handle::FragmentHandle;
 use crate::index::{Entry, FragmentId, Index, IndexError, MemIndex};
 use crate::ledger::Segments;
 use crate::open::{OpenProgress, OpenReport};
-use crate::segment::Segment;
 use crate::writer::Writer;
 
 /// A fragment to append.
