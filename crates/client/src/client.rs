@@ -6,7 +6,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::inodes::Inodes;
 use crate::lease_cache::{DirectoryCache, RecallService};
-use crate::locks::Locks;
 use crate::read::core::ReadReport;
 use crate::transport::{NetTransport, Transport};
 use crate::view::{SharedView, View};
@@ -17,8 +16,8 @@ use std::time::{Duration, Instant};
 use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
 use tessera_wire::meta::*;
-use tessera_wire::rpc::Peer;
-use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Role};
+use tessera_wire::rpc::{Call, Peer};
+use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Request, Role};
 
 /// Idle buffers kept for input, parity and received payloads, in bytes.
 const POOL_BYTES: usize = 384 << 20;
@@ -28,7 +27,6 @@ const POOL_BYTES: usize = 384 << 20;
 pub struct Client {
     pub(crate) context: Arc<Context>,
     pub(crate) directories: Arc<DirectoryCache>,
-    locks: Arc<Locks>,
 }
 
 impl Client {
@@ -70,15 +68,30 @@ impl Client {
         options: Options,
     ) -> std::io::Result<Self> {
         let context = Context::start(transport, pool, view, Arc::new(options))?;
-        let locks = Locks::new(&context);
-        let held = Arc::downgrade(&locks);
-        let _ = directories.disconnect_hook.set(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
-        Ok(Client { context, directories, locks })
+        Ok(Client { context, directories })
     }
 
-    /// Locks on files.
-    pub fn locks(&self) -> &Arc<Locks> {
-        &self.locks
+    /// Sends a request to the manager once; `done` gets the answer, on any thread, and must not block. Waits for the
+    /// answer `wait_ms` longer than for those of other requests, milliseconds.
+    pub fn ask_manager<R: Request>(
+        &self,
+        request: &R,
+        wait_ms: u64,
+        done: impl FnOnce(Result<R::Reply, WireError>) + Send + 'static,
+    ) {
+        let timeout_ms = self.context.options.manager_timeout_ms + wait_ms;
+        let call = Call::new(Peer::Manager, 0, request, Vec::new(), timeout_ms);
+        self.context.transport.call(call, Box::new(move |answer| done(answer.decode::<R>().map(|(reply, _)| reply))));
+    }
+
+    /// The machine this client runs on, as the manager and the nodes know it.
+    pub fn machine(&self) -> String {
+        tessera_net::machine()
+    }
+
+    /// Requests that the manager does not answer are repeated for this long.
+    pub fn manager_deadline(&self) -> Duration {
+        Duration::from_millis(self.context.options.manager_deadline_ms)
     }
 
     /// The same operations by inode number instead of path, under leases.

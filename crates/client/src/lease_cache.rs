@@ -23,11 +23,7 @@ pub(crate) struct DirectoryCache {
     entries: Mutex<Entries>,
     pub recall_hook: OnceLock<RecallHook>,
     pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
-    pub disconnect_hook: OnceLock<DisconnectHook>,
 }
-
-/// Called when a connection is lost.
-type DisconnectHook = Box<dyn Fn() + Send + Sync>;
 
 /// Called with the recalled inodes; `None`: all.
 type RecallHook = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
@@ -144,9 +140,6 @@ impl Service for RecallService {
     fn closed(&self, _connection: &Arc<Connection>) {
         // The manager may have closed it, with a recall in flight.
         self.0.recall_all();
-        if let Some(disconnect_hook) = self.0.disconnect_hook.get() {
-            disconnect_hook();
-        }
     }
 }
 

@@ -19,7 +19,6 @@ pub mod inodes;
 pub mod job;
 mod lease_cache;
 pub mod locate;
-pub mod locks;
 pub mod path;
 mod paths;
 mod prealloc;

@@ -19,8 +19,9 @@ use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
-use tessera_wire::meta::{ClusterStatus, Dirent, Entry, FileLock, LockOutcome, VersionInfo, Xattr};
-use tessera_wire::{Attr, Error};
+use tessera_wire::meta::{ClusterStatus, Dirent, Entry, VersionInfo, Xattr};
+use tessera_wire::{Attr, Code, Error, Request};
+use tokio::sync::oneshot;
 
 /// Longest wait for the kernel to drop names.
 const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
@@ -206,29 +207,22 @@ impl Backend for FuseBackend {
         self.client.inodes().rewrite(ino, progress, cancel)
     }
 
-    async fn set_lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<LockOutcome, Error> {
-        self.client.locks().set(lock, wait, interrupted)
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
+        let (sender, answer) = oneshot::channel();
+        self.client.ask_manager(request, wait_ms, move |answer| _ = sender.send(answer));
+        answer.await.unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")))
     }
 
-    async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
-        self.client.locks().test(lock)
+    fn tell_manager<R: Request>(&self, request: &R) {
+        self.client.ask_manager(request, 0, drop);
     }
 
-    async fn release_locks(&self, ino: u64, owner: u64) {
-        self.client.locks().release(ino, owner);
+    fn manager_deadline(&self) -> Duration {
+        self.client.manager_deadline()
     }
 
-    fn holds_lock(&self, ino: u64, owner: u64) -> bool {
-        self.client.locks().holds(ino, owner)
-    }
-
-    async fn locks_are_lost(&self, ino: u64) -> bool {
-        self.client.locks().are_lost(ino)
+    fn machine(&self) -> String {
+        self.client.machine()
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {
@@ -276,10 +270,10 @@ impl Backend for FuseBackend {
 /// wait for the kernel, which may be waiting for this mount.
 pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
     let client = &mount.backend().client;
-    let namespace = Arc::downgrade(&mount.namespace);
+    let weak = Arc::downgrade(mount);
     client.on_recall(move |inos| {
-        if let Some(namespace) = namespace.upgrade() {
-            namespace.recalled(inos);
+        if let Some(mount) = weak.upgrade() {
+            mount.leases_recalled(inos);
         }
     });
     let namespace = Arc::downgrade(&mount.namespace);

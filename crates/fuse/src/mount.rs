@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tessera_client::Client;
 use tessera_mount::mount::{Mount as Core, Options as CoreOptions};
 use tessera_mount::spool::SpoolConfig;
-use tessera_mount::{namespace, ops, spool};
+use tessera_mount::{locks, namespace, ops, spool};
 use thiserror::Error;
 
 /// Options of a mount.
@@ -131,6 +131,8 @@ impl Mount {
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
         spawn("settle", move || block_on(namespace::driver::work(weak))).map_err(refused)?;
+        let weak = Arc::downgrade(&core);
+        spawn("locks", move || block_on(locks::work(weak))).map_err(refused)?;
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             let weak = Arc::downgrade(&core);
             spawn("push", move || block_on(spool::push::work(weak, queue))).map_err(refused)?;

@@ -18,8 +18,8 @@ use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
 use tessera_client::locate::Located;
 use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
 use tessera_policy::Policy;
-use tessera_wire::meta::{ClusterStatus, Dirent, Entry, FileLock, LockOutcome, VersionInfo, Xattr};
-use tessera_wire::{Attr, Error};
+use tessera_wire::meta::{ClusterStatus, Dirent, Entry, VersionInfo, Xattr};
+use tessera_wire::{Attr, Error, Request};
 
 /// An open write session. Dropping it discards everything written since the last commit.
 #[allow(async_fn_in_trait, reason = "see the module: futures need not be Send")]
@@ -246,36 +246,23 @@ pub trait Backend: 'static {
         cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error>;
 
-    // --- locks ----------------------------------------------------------------------------------------------------
+    // --- locks: requests that [`crate::locks`] repeats itself ---------------------------------------------------------
 
-    /// Sets, changes or releases a lock. `wait`: until it is granted, or until `interrupted` returns true; then the
-    /// outcome is [`LockOutcome::Cancelled`]. A lock of mode `Unlock` is released here even if the manager cannot be
-    /// reached.
+    /// Sends a request to the manager once, and waits for the answer: `wait_ms` longer than for others, milliseconds.
+    /// The future can be raced against others: it must not block the thread.
     ///
     /// # Errors
-    /// The manager refuses or cannot be reached; [`tessera_wire::Code::SessionExpired`]: the owner's locks on this file
-    /// were lost.
-    async fn set_lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<LockOutcome, Error>;
+    /// The manager's; [`tessera_wire::Code::Unavailable`] or `Timeout` without an answer.
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error>;
 
-    /// The first lock that conflicts with `lock`.
-    ///
-    /// # Errors
-    /// As [`Backend::set_lock`].
-    async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Error>;
+    /// Sends a request to the manager once, and waits for nothing.
+    fn tell_manager<R: Request>(&self, request: &R);
 
-    /// Releases all locks of an owner on a file.
-    async fn release_locks(&self, ino: u64, owner: u64);
+    /// A request that the manager does not answer is repeated for this long.
+    fn manager_deadline(&self) -> Duration;
 
-    /// Whether an owner holds or lost any lock on a file.
-    fn holds_lock(&self, ino: u64, owner: u64) -> bool;
-
-    /// Whether locks on a file were lost: the manager gave them to other clients.
-    async fn locks_are_lost(&self, ino: u64) -> bool;
+    /// The machine as programs know it: equal for all mounts of one machine.
+    fn machine(&self) -> String;
 
     // --- the kernel -----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ pub mod attr;
 pub mod backend;
 pub mod errno;
 pub mod kernel_cache;
+pub mod locks;
 pub mod mount;
 pub mod namespace;
 pub mod open_file;

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::errno::Errno;
 use crate::kernel_cache::KernelCache;
+use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
 use crate::namespace::{CacheStats, Scope};
 use crate::open_file::Files;
@@ -64,7 +65,8 @@ pub struct Figures {
 /// A mounted store. Its methods are the operations that a kernel asks for ([`crate::ops`]).
 ///
 /// The shell, or the simulator, also runs the background tasks: [`crate::namespace::driver::work`],
-/// [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls to [`Mount::namespace`].
+/// [`crate::locks::work`], [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls of
+/// leases to [`Mount::leases_recalled`], of delegations to [`Mount::namespace`].
 pub struct Mount<B: Backend> {
     pub(crate) backend: Arc<B>,
     /// Cached attributes, delegations, deferred creates.
@@ -76,6 +78,7 @@ pub struct Mount<B: Backend> {
     pub(crate) history: History,
     pub(crate) rewrites: Rewrites,
     pub(crate) closing: ClosingHandles,
+    pub(crate) locks: Arc<Locks<B>>,
     pub(crate) spool: Option<Arc<Spool>>,
     /// Write speeds of recent files.
     pub(crate) speeds: Mutex<SpeedTable>,
@@ -89,6 +92,7 @@ impl<B: Backend> Mount<B> {
         let (spool, to_push) = options.spool.map(Spool::new).unzip();
         let mount = Mount {
             namespace: Arc::new(NamespaceDriver::new(backend.clone())),
+            locks: Arc::new(Locks::new(backend.clone())),
             backend,
             kernel: Mutex::default(),
             files: Files::default(),
@@ -106,6 +110,14 @@ impl<B: Backend> Mount<B> {
     /// What the mount runs on.
     pub fn backend(&self) -> &Arc<B> {
         &self.backend
+    }
+
+    /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases.
+    pub fn leases_recalled(&self, inos: Option<&[u64]>) {
+        self.namespace.recalled(inos);
+        if inos.is_none() {
+            self.locks.cut_off();
+        }
     }
 
     /// The state now.

@@ -10,7 +10,7 @@ pub trait Request: prost::Message + Default + Clone {
     /// Kind of the request.
     const KIND: Kind;
     /// Type of a successful answer.
-    type Reply: prost::Message + Default + Clone;
+    type Reply: prost::Message + Default + Clone + 'static;
 }
 
 macro_rules! messages {

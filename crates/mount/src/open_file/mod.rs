@@ -352,7 +352,7 @@ impl<B: Backend> State<B> {
                 self.changed = false;
                 return Ok(());
             }
-            if mount.backend.locks_are_lost(ino).await && !failpoint::is_active("mount.lost_locks_count") {
+            if mount.locks.are_lost(ino).await && !failpoint::is_active("mount.lost_locks_count") {
                 tracing::error!(ino, "what was written under a lock that was lost is not committed");
                 return self.note(Err(Errno::EIO));
             }

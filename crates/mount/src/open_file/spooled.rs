@@ -350,7 +350,7 @@ impl<B: Backend> State<B> {
 
     /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
     async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Result<(), Errno>, LogError> {
-        if self.failed.is_some() || (self.changed && mount.backend.locks_are_lost(ino).await) {
+        if self.failed.is_some() || (self.changed && mount.locks.are_lost(ino).await) {
             return Ok(self.commit(mount, ino).await);
         }
         if self.changed && self.mode == WriteMode::Incremental && self.optimistic && self.session.is_some() {

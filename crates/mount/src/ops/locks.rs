@@ -86,7 +86,7 @@ impl<B: Backend> Mount<B> {
     ) -> Result<(), Errno> {
         self.settle(lock.ino).await?;
         // Writes made under the lock are committed before another owner can get it.
-        let held = self.backend.holds_lock(lock.ino, lock.owner);
+        let held = self.locks.holds(lock.ino, lock.owner);
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {
@@ -97,7 +97,7 @@ impl<B: Backend> Mount<B> {
         let shown = self.revalidate(lock.ino).await;
         // A program that gets an error holds no lock, and will not release it.
         if shown.is_err() && !held && !failpoint::is_active("mount.failed_lock_is_held") {
-            self.backend.release_locks(lock.ino, lock.owner).await;
+            self.locks.release(lock.ino, lock.owner).await;
         }
         shown
     }
@@ -105,10 +105,10 @@ impl<B: Backend> Mount<B> {
     async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: &mut dyn FnMut() -> bool) -> Result<(), Errno> {
         // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask
         // for an exclusive lock would deadlock.
-        let converts = lock.family() == LockFamily::Flock && wait && self.backend.holds_lock(lock.ino, lock.owner);
+        let converts = lock.family() == LockFamily::Flock && wait && self.locks.holds(lock.ino, lock.owner);
         let mut outcome = self.request_lock(lock, wait && !converts, interrupted).await?;
         if outcome == LockOutcome::Refused && converts {
-            self.backend.release_locks(lock.ino, lock.owner).await;
+            self.locks.release(lock.ino, lock.owner).await;
             outcome = self.request_lock(lock, true, interrupted).await?;
         }
         if outcome == LockOutcome::Refused && self.closing.wait(&*self.backend, lock.ino).await {
@@ -130,7 +130,7 @@ impl<B: Backend> Mount<B> {
         wait: bool,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<LockOutcome, Errno> {
-        self.backend.set_lock(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
+        self.locks.set(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
     }
 
     /// The first `fcntl` lock that conflicts with `lock`.
@@ -140,16 +140,16 @@ impl<B: Backend> Mount<B> {
     pub async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Errno> {
         // Only `fcntl` asks.
         let lock = FileLock { family: LockFamily::Posix as i32, ..*lock };
-        self.backend.test_lock(&lock).await.map_err(|error| refused(lock.ino, &error))
+        self.locks.test(&lock).await.map_err(|error| refused(lock.ino, &error))
     }
 
     /// A process closes the file: commits the writes and releases its `fcntl` locks.
     pub(super) async fn close_locks(&self, ino: u64, owner: u64) -> Result<(), Errno> {
-        if !self.backend.holds_lock(ino, owner) {
+        if !self.locks.holds(ino, owner) {
             return Ok(());
         }
         let committed = self.commit_open(ino).await;
-        self.backend.release_locks(ino, owner).await;
+        self.locks.release(ino, owner).await;
         committed
     }
 

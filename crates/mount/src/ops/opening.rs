@@ -201,7 +201,7 @@ impl<B: Backend> Mount<B> {
             self.files.release(self, &file, writes).await;
         }
         if let Some(owner) = flock_owner {
-            self.backend.release_locks(ino, owner).await;
+            self.locks.release(ino, owner).await;
         }
         drop(closing);
     }

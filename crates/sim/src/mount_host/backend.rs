@@ -4,8 +4,7 @@
 use super::env::Env;
 use super::executor::Owner as Process;
 use super::kernel::Kernel;
-use super::link::Link;
-use super::locks::Locks;
+use super::link::{DEADLINE_MS, Link, TIMEOUT_MS};
 use super::store::{BlockReader, BlockWriter, Store, Target};
 use bytes::Bytes;
 use std::cell::{Cell, OnceCell};
@@ -22,14 +21,12 @@ use tessera_mount::mount::Mount;
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
-use tessera_wire::{Attr, Code, Error};
+use tessera_wire::{Attr, Code, Error, Request};
 
 /// See the module.
 pub struct SimBackend {
     link: Link,
     store: Store,
-    /// Locks of this client.
-    pub locks: Locks,
     /// The kernel above the mount.
     pub kernel: Rc<Kernel>,
     started_ns: i64,
@@ -41,10 +38,10 @@ pub struct SimBackend {
 
 impl SimBackend {
     /// A backend of the process behind `link`.
-    pub fn new(link: Link, store: Store, locks: Locks) -> SimBackend {
+    pub fn new(link: Link, store: Store) -> SimBackend {
         let started_ns = link.env().now_ns();
         let (kernel, stale_names) = Default::default();
-        SimBackend { link, store, locks, kernel, started_ns, mount: OnceCell::new(), stale_names }
+        SimBackend { link, store, kernel, started_ns, mount: OnceCell::new(), stale_names }
     }
 
     /// Sets the mount, which the kernel's own requests reach.
@@ -250,29 +247,20 @@ impl Backend for SimBackend {
         Ok(WriteDone::default())
     }
 
-    async fn set_lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<LockOutcome, Error> {
-        self.locks.set(lock, wait, interrupted).await
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
+        self.link.ask_once(request, TIMEOUT_MS + wait_ms).await
     }
 
-    async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
-        self.locks.test(lock).await
+    fn tell_manager<R: Request>(&self, request: &R) {
+        self.link.tell(request);
     }
 
-    async fn release_locks(&self, ino: u64, owner: u64) {
-        self.locks.release(ino, owner).await;
+    fn manager_deadline(&self) -> Duration {
+        Duration::from_millis(DEADLINE_MS)
     }
 
-    fn holds_lock(&self, ino: u64, owner: u64) -> bool {
-        self.locks.holds(ino, owner)
-    }
-
-    async fn locks_are_lost(&self, ino: u64) -> bool {
-        self.locks.are_lost(ino).await
+    fn machine(&self) -> String {
+        format!("machine {}", self.link.owner().index)
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {

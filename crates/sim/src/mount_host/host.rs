@@ -15,7 +15,7 @@ use tessera_mount::errno::Errno;
 use tessera_mount::mount::{Mount, Options};
 use tessera_mount::ops::Caller;
 use tessera_mount::spool::SpoolConfig;
-use tessera_mount::{namespace, spool};
+use tessera_mount::{locks, namespace, spool};
 use tessera_wire::Attr;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode};
 
@@ -35,7 +35,7 @@ struct Recalls(Weak<Mount<SimBackend>>);
 impl RecallHook for Recalls {
     fn recalled(&self, inos: Option<Vec<u64>>) {
         if let Some(mount) = self.0.upgrade() {
-            mount.namespace.recalled(inos.as_deref());
+            mount.leases_recalled(inos.as_deref());
         }
     }
 
@@ -50,8 +50,8 @@ impl RecallHook for Recalls {
 impl Host for MountHost {
     #[allow(clippy::arc_with_non_send_sync, reason = "the core takes an `Arc`; everything runs in one thread")]
     async fn start(setup: Setup) -> Rc<MountHost> {
-        let Setup { env, owner, link, store, locks, disk, spool_bytes, cluster_id } = setup;
-        let backend = Arc::new(SimBackend::new(link.clone(), store, locks));
+        let Setup { env, owner, link, store, disk, spool_bytes, cluster_id } = setup;
+        let backend = Arc::new(SimBackend::new(link.clone(), store));
         let spool = SpoolConfig { disk: Arc::new(disk), limit_bytes: spool_bytes, cluster_id };
         let (mount, queues) = Mount::new(backend.clone(), Options { defers_creates: true, spool: Some(spool) });
         let mount = Arc::new(mount);
@@ -59,6 +59,7 @@ impl Host for MountHost {
         link.set_hook(Rc::new(Recalls(Arc::downgrade(&mount))));
         mount.recover().await;
         env.spawn(owner, namespace::driver::work(Arc::downgrade(&mount)));
+        env.spawn(owner, locks::work(Arc::downgrade(&mount)));
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             env.spawn(owner, spool::push::work(Arc::downgrade(&mount), queue));
         }

@@ -65,9 +65,6 @@ struct State {
     rng: Rng,
     slots: BTreeMap<u64, Slot>,
     hook: Option<Rc<dyn RecallHook>>,
-    /// Wakers of tasks that wait for the loss of the connection.
-    lost: Vec<Waker>,
-    losses: u64,
     /// Mutant: a repeated request gets another op id.
     fresh_op_ids: bool,
 }
@@ -85,14 +82,7 @@ pub struct Link {
 impl Link {
     /// A link that is not connected yet.
     pub fn new(env: Env, owner: Owner, seed: u64, fresh_op_ids: bool) -> Link {
-        let state = State {
-            rng: Rng::new(seed),
-            slots: BTreeMap::new(),
-            hook: None,
-            lost: Vec::new(),
-            losses: 0,
-            fresh_op_ids,
-        };
+        let state = State { rng: Rng::new(seed), slots: BTreeMap::new(), hook: None, fresh_op_ids };
         Link { env, owner, state: Rc::new(RefCell::new(state)), outgoing: Arc::default() }
     }
 
@@ -146,7 +136,7 @@ impl Link {
     ///
     /// # Errors
     /// The manager's, or [`Code::Unavailable`], [`Code::Timeout`].
-    pub async fn ask_once<R: Request>(&self, request: R, timeout_ms: u64) -> Result<R::Reply, Error> {
+    pub async fn ask_once<R: Request>(&self, request: &R, timeout_ms: u64) -> Result<R::Reply, Error> {
         decode::<R>(self.call(R::KIND, request.encode_to_vec().into(), timeout_ms).await)
     }
 
@@ -189,21 +179,6 @@ impl Link {
         .await
     }
 
-    /// Waits until the connection is lost more often than `losses` times; returns how often it was.
-    pub async fn wait_for_loss(&self, losses: u64) -> u64 {
-        poll_fn(|context| {
-            let mut state = self.state.borrow_mut();
-            match state.losses > losses {
-                true => Poll::Ready(state.losses),
-                false => {
-                    state.lost.push(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-
     // --- the world's side ---------------------------------------------------------------------------------------
 
     /// Messages to be sent.
@@ -227,15 +202,10 @@ impl Link {
         for ticket in sent {
             self.complete(*ticket, Err(Error::new(Code::Unavailable, "the connection to the manager broke")));
         }
-        let (hook, lost) = {
-            let mut state = self.state.borrow_mut();
-            state.losses += 1;
-            (state.hook.clone(), std::mem::take(&mut state.lost))
-        };
+        let hook = self.state.borrow().hook.clone();
         if let Some(hook) = hook {
             hook.recalled(None);
         }
-        lost.into_iter().for_each(Waker::wake);
     }
 
     /// The manager recalls leases.

@@ -11,5 +11,4 @@ pub mod fs;
 pub mod host;
 pub mod kernel;
 pub mod link;
-pub mod locks;
 pub mod store;

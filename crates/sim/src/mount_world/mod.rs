@@ -19,7 +19,6 @@ use crate::mount_host::env::Env;
 use crate::mount_host::executor::{Executor, Owner};
 use crate::mount_host::fs::FileSystem;
 use crate::mount_host::link::Link;
-use crate::mount_host::locks::Locks;
 use crate::mount_host::store::Store;
 use crate::oracle::Violation;
 use crate::plan::Rng;
@@ -53,8 +52,6 @@ pub struct Setup {
     pub link: Link,
     /// Content of files.
     pub store: Store,
-    /// Locks.
-    pub locks: Locks,
     /// The disk of the spool.
     pub disk: SimDisk,
     /// Limit of the spool, bytes.

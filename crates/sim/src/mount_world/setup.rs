@@ -152,21 +152,11 @@ impl<H: Host> MountWorld<H> {
         let link = Link::new(self.env.clone(), owner, link_seed, self.fresh_op_ids);
         slot.link = Some(link.clone());
         slot.line = Line::Closed(0);
-        let locks = Locks::new(link.clone());
-        let (watched, told) = (link.clone(), locks.clone());
-        self.env.spawn(owner, async move {
-            let mut losses = 0;
-            loop {
-                losses = watched.wait_for_loss(losses).await;
-                told.cut_off();
-            }
-        });
         let setup = Setup {
             env: self.env.clone(),
             owner,
             store: Store::new(link.clone()),
             link,
-            locks,
             disk: slot.disk.clone(),
             spool_bytes: self.plan.spool_bytes,
             cluster_id: b"simulated world!".to_vec(),

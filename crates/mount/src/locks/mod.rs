@@ -1,0 +1,461 @@
+//! File locks that hold across all clients of the cluster: `fcntl` ranges and `flock`.
+//!
+//! The manager keeps the lock table; this is the client's side of docs/wire.md, section 7. The client remembers the
+//! locks it was granted, so that it can assert them to a manager that restarts. While it holds any, a task ([`work`])
+//! sends signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range
+//! again to what the caller was told, before the same owner gets another lock. Locks that the manager gave to other
+//! clients are *lost*: their owner gets an error and must stop.
+
+mod owner;
+
+use crate::backend::Backend;
+use crate::mount::Mount;
+use crate::race::race;
+use owner::{Owned, Pending};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Request};
+use tokio::sync::{Notify, RwLock};
+
+/// How long the manager may hold one lock request before it answers that the client must go on waiting, milliseconds.
+const WAIT_MS: u64 = 2_000;
+/// How often a waiting request checks whether it must stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often a request is repeated that was not answered, or that a manager did not carry out because it has just
+/// started.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the task tries to send what the manager has not received.
+const RETRY: Duration = Duration::from_millis(500);
+/// Signs of life per lease.
+const SIGNS_PER_LEASE: i64 = 4;
+
+/// See the module.
+pub(crate) struct Locks<B> {
+    backend: Arc<B>,
+    state: Mutex<State>,
+    /// There is something to send or to check.
+    wake: Notify,
+    /// A pending message was sent, or could not be sent.
+    sent: Notify,
+    /// Requests hold it shared; asserting the held locks takes it exclusively.
+    gate: RwLock<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// 0: none yet.
+    table: u64,
+    lease_ns: i64,
+    /// When the last answered request was sent.
+    heard_ns: Option<i64>,
+    last_seq: u64,
+    owners: BTreeMap<Key, Owned>,
+    /// Owners whose locks were lost.
+    lost: BTreeSet<Key>,
+    waiting: usize,
+    /// The connection was lost: assert the held locks at once.
+    cut_off: bool,
+}
+
+/// File and owner.
+type Key = (u64, u64);
+
+/// What [`work`] has to do.
+struct Due {
+    /// Send a sign of life for this table.
+    sign: Option<u64>,
+    /// Send these owners' messages.
+    unsent: Vec<Key>,
+    /// Look again after this, unless woken.
+    next: Duration,
+}
+
+impl State {
+    fn next_seq(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    fn are_lost(&self, ino: u64) -> bool {
+        self.lost.iter().any(|(of, _)| *of == ino)
+    }
+
+    /// The manager answered a request that was sent then.
+    fn heard(&mut self, sent_ns: i64) {
+        self.heard_ns = self.heard_ns.max(Some(sent_ns));
+    }
+
+    fn due(&mut self, now_ns: i64) -> Due {
+        let busy = !self.owners.is_empty() || self.waiting > 0;
+        let every_ns = self.lease_ns / SIGNS_PER_LEASE;
+        let wait_ns = self.heard_ns.map_or(0, |heard_ns| every_ns - (now_ns - heard_ns));
+        let cut_off = std::mem::take(&mut self.cut_off);
+        let sign = (busy && self.table != 0 && (cut_off || wait_ns <= 0)).then_some(self.table);
+        let unsent: Vec<Key> = self.owners.iter().filter(|(_, o)| o.has_unsent()).map(|(key, _)| *key).collect();
+        let until_sign = Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(0)).clamp(LOOK, Duration::from_secs(1));
+        let next = if busy && unsent.is_empty() { until_sign } else { RETRY };
+        Due { sign, unsent, next }
+    }
+}
+
+impl<B: Backend> Locks<B> {
+    pub fn new(backend: Arc<B>) -> Locks<B> {
+        let (state, gate) = Default::default();
+        Locks { backend, state, wake: Notify::new(), sent: Notify::new(), gate }
+    }
+
+    /// Sets, changes or releases a lock. `wait`: waits until it is granted, or until `interrupted` returns true (then
+    /// [`LockOutcome::Cancelled`]). Returns [`LockOutcome::Granted`], `Refused`, `Deadlock`, `TooMany` or `Cancelled`.
+    /// A lock of mode `Unlock` is released here even if the manager cannot be reached.
+    ///
+    /// # Errors
+    /// The manager cannot be reached, or refused; [`Code::SessionExpired`]: the owner's locks on this file were lost.
+    pub async fn set(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Error> {
+        let key = (lock.ino, lock.owner);
+        if lock.mode() == LockMode::Unlock {
+            return Ok(self.unlock(lock).await);
+        }
+        self.check_lost(key)?;
+        self.send_pending(key).await?;
+        self.state.lock().waiting += 1;
+        self.wake.notify_one();
+        let done = self.lock(lock, wait, interrupted).await;
+        let mut state = self.state.lock();
+        assert!(state.waiting > 0, "a lock request ends that did not begin");
+        state.waiting -= 1;
+        done
+    }
+
+    async fn lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Error> {
+        let key = (lock.ino, lock.owner);
+        let (mut seq, mut wait_ms, mut until_ns) = (self.state.lock().next_seq(), 0, self.deadline_ns());
+        loop {
+            let answer = self.request(lock, seq, wait, wait_ms, interrupted).await;
+            self.check_lost(key)?;
+            match answer {
+                // The attempt that failed may have been granted.
+                Err(error) => {
+                    let gives_up = interrupted();
+                    if gives_up || !error.is_retryable() || self.backend.now_ns() >= until_ns {
+                        self.state.lock().owners.entry(key).or_default().set_again(lock, seq);
+                        self.wake.notify_one();
+                        return if gives_up { Ok(LockOutcome::Cancelled) } else { Err(error) };
+                    }
+                    self.backend.sleep(PAUSE).await;
+                    continue;
+                }
+                Ok(LockOutcome::Waiting) => wait_ms = WAIT_MS,
+                Ok(LockOutcome::Overtaken) => seq = self.state.lock().next_seq(),
+                Ok(LockOutcome::Grace) if interrupted() => return Ok(LockOutcome::Cancelled),
+                Ok(LockOutcome::Grace) => self.backend.sleep(PAUSE).await,
+                Ok(outcome) => return Ok(outcome),
+            }
+            until_ns = self.deadline_ns();
+        }
+    }
+
+    /// Requests the lock once, and records it if granted. A table that is no longer the manager's is replaced first.
+    /// A request that waits is withdrawn when `interrupted` returns true.
+    async fn request(
+        &self,
+        lock: &FileLock,
+        seq: u64,
+        wait: bool,
+        wait_ms: u64,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<LockOutcome, Error> {
+        let table = self.table().await?;
+        let shared = self.gate.read().await;
+        if self.state.lock().table != table {
+            return Ok(LockOutcome::Overtaken);
+        }
+        let request = SetLock { seq, table, lock: Some(*lock), wait, wait_ms };
+        let sent_ns = self.backend.now_ns();
+        let mut answer = pin!(self.backend.ask_manager(&request, wait_ms));
+        let mut withdrawn = !wait;
+        let answer = loop {
+            match race(answer.as_mut(), self.backend.sleep(LOOK)).await {
+                Ok(answer) => break answer,
+                Err(()) if !withdrawn && interrupted() => {
+                    withdrawn = true;
+                    self.backend.tell_manager(&CancelLock { seq, table });
+                }
+                Err(()) => {}
+            }
+        };
+        if matches!(&answer, Err(error) if error.code() == Code::SessionExpired) {
+            drop(shared);
+            self.assert_held(table).await?;
+            return Ok(LockOutcome::Overtaken);
+        }
+        let outcome = answer?.outcome();
+        let mut state = self.state.lock();
+        state.heard(sent_ns);
+        if outcome == LockOutcome::Granted {
+            let owned = state.owners.entry((lock.ino, lock.owner)).or_default();
+            if seq > owned.unlocked_seq {
+                owned.set(lock);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Releases the locks here at once, and tells the manager, later if it cannot be reached now.
+    async fn unlock(&self, lock: &FileLock) -> LockOutcome {
+        let key = (lock.ino, lock.owner);
+        {
+            let mut state = self.state.lock();
+            let whole = lock.start == 0 && lock.end >= i64::MAX as u64;
+            if whole && state.lost.remove(&key) {
+                return LockOutcome::Granted;
+            }
+            let seq = state.next_seq();
+            let Some(owned) = state.owners.get_mut(&key) else { return LockOutcome::Granted };
+            owned.set(lock);
+            owned.unlocked_seq = seq;
+            owned.pending.push(Pending::Set(*lock));
+        }
+        if let Err(error) = self.send_pending(key).await {
+            tracing::warn!(ino = lock.ino, %error, "the manager will be told later that a lock was given up");
+            self.wake.notify_one();
+        }
+        LockOutcome::Granted
+    }
+
+    /// Releases all locks of an owner on a file.
+    pub async fn release(&self, ino: u64, owner: u64) {
+        if self.holds(ino, owner) {
+            let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
+            self.unlock(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, pid: 0 }).await;
+        }
+    }
+
+    /// Whether an owner holds or lost any lock on a file.
+    pub fn holds(&self, ino: u64, owner: u64) -> bool {
+        let state = self.state.lock();
+        state.owners.contains_key(&(ino, owner)) || state.lost.contains(&(ino, owner))
+    }
+
+    /// The first lock that conflicts with `lock`.
+    ///
+    /// # Errors
+    /// The manager cannot be reached, or refused.
+    pub async fn test(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
+        self.send_pending((lock.ino, lock.owner)).await?;
+        loop {
+            let table = self.table().await?;
+            match self.retry(async || self.ask_once(&TestLock { table, lock: Some(*lock) }).await).await {
+                Err(error) if error.code() == Code::SessionExpired => self.assert_held(table).await?,
+                answer => return Ok(answer?.lock),
+            }
+        }
+    }
+
+    /// Whether locks on a file were lost. Asks the manager if they may have been.
+    pub async fn are_lost(&self, ino: u64) -> bool {
+        let now_ns = self.backend.now_ns();
+        let table = {
+            let state = self.state.lock();
+            let fresh = state.heard_ns.is_some_and(|heard_ns| now_ns - heard_ns < state.lease_ns);
+            if state.are_lost(ino) || fresh || !state.owners.keys().any(|(of, _)| *of == ino) {
+                return state.are_lost(ino);
+            }
+            state.table
+        };
+        // Nothing may be done under a lock that another client may hold by now. Without a manager nothing can be
+        // committed either.
+        let _ = self.retry(async || self.sign_of_life(table, 0).await).await;
+        self.state.lock().are_lost(ino)
+    }
+
+    fn check_lost(&self, key: Key) -> Result<(), Error> {
+        let lost = "the locks on this file were lost: the manager did not hear of this client for too long; close the file and open it again";
+        match self.state.lock().lost.contains(&key) {
+            true => Err(Error::new(Code::SessionExpired, lost)),
+            false => Ok(()),
+        }
+    }
+
+    /// The table; registers one if there is none.
+    async fn table(&self) -> Result<u64, Error> {
+        let table = self.state.lock().table;
+        if table == 0 {
+            self.assert_held(0).await?;
+        }
+        Ok(self.state.lock().table)
+    }
+
+    /// Sends the owner's pending messages to the manager.
+    async fn send_pending(&self, key: Key) -> Result<(), Error> {
+        while let Some(next) = self.next_pending(key).await {
+            let sent = self.retry(async || self.send(next).await).await;
+            if let Some(owned) = self.state.lock().owners.get_mut(&key) {
+                owned.sending = false;
+                if sent.is_ok() && !owned.pending.is_empty() {
+                    owned.pending.remove(0);
+                }
+            }
+            self.sent.notify_waiters();
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// The owner's next pending message, for the caller to send.
+    async fn next_pending(&self, key: Key) -> Option<Pending> {
+        loop {
+            let sent = self.sent.notified();
+            if let Some(next) = self.begin_sending(key) {
+                return next;
+            }
+            sent.await;
+        }
+    }
+
+    /// `None`: another task sends one of them now.
+    fn begin_sending(&self, key: Key) -> Option<Option<Pending>> {
+        let mut state = self.state.lock();
+        let Some(owned) = state.owners.get_mut(&key) else { return Some(None) };
+        if owned.sending {
+            return None;
+        }
+        let next = owned.pending.first().copied();
+        owned.sending = next.is_some();
+        if owned.is_idle() {
+            state.owners.remove(&key);
+        }
+        Some(next)
+    }
+
+    async fn send(&self, message: Pending) -> Result<(), Error> {
+        let table = self.table().await?;
+        let lock = match message {
+            Pending::Withdraw(seq) => return self.sign_of_life(table, seq).await,
+            Pending::Set(lock) => Some(lock),
+        };
+        let shared = self.gate.read().await;
+        let request = SetLock { seq: self.state.lock().next_seq(), table, lock, wait: false, wait_ms: 0 };
+        match self.ask_once(&request).await {
+            Err(error) if error.code() == Code::SessionExpired => {
+                drop(shared);
+                self.assert_held(table).await?;
+                Err(Error::new(Code::Unavailable, error.message))
+            }
+            Ok(reply) if matches!(reply.outcome(), LockOutcome::Overtaken | LockOutcome::Grace) => {
+                Err(Error::new(Code::Unavailable, "the manager is not ready for it"))
+            }
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Asserts all held locks, unless another task did so after `table`.
+    async fn assert_held(&self, table: u64) -> Result<(), Error> {
+        let _alone = self.gate.write().await;
+        let held = {
+            let state = self.state.lock();
+            if state.table != table {
+                return Ok(());
+            }
+            state.owners.values().flat_map(|owned| owned.locks.iter().copied()).collect()
+        };
+        let request = HoldLocks { table, held, machine: self.backend.machine() };
+        let sent_ns = self.backend.now_ns();
+        let reply = self.retry(async || self.backend.ask_manager(&request, 0).await).await?;
+        let mut state = self.state.lock();
+        state.heard_ns = Some(sent_ns);
+        let lease_ms = i64::try_from(reply.lease_ms).unwrap_or(i64::MAX);
+        (state.table, state.lease_ns) = (reply.table, lease_ms.saturating_mul(1_000_000));
+        if reply.lost {
+            let owners = std::mem::take(&mut state.owners);
+            let holders = owners.into_iter().filter(|(_, owned)| !owned.locks.is_empty()).map(|(key, _)| key);
+            let before = state.lost.len();
+            state.lost.extend(holders);
+            tracing::error!(
+                locks = state.lost.len() - before,
+                "the manager did not hear of this client for too long and gave its locks to others: what was done under them fails"
+            );
+        }
+        Ok(())
+    }
+
+    /// Tells the manager that this client lives, and that request `seq` (0: none) waits no more. Asserts the held locks
+    /// to a manager that does not know them.
+    async fn sign_of_life(&self, table: u64, seq: u64) -> Result<(), Error> {
+        match self.ask_once(&CancelLock { seq, table }).await {
+            // The table is another one, so that request waits no more.
+            Err(error) if error.code() == Code::SessionExpired => self.assert_held(table).await,
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Sends a request once; notes that the manager heard of this client.
+    async fn ask_once<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        let sent_ns = self.backend.now_ns();
+        let reply = self.backend.ask_manager(request, 0).await?;
+        self.state.lock().heard(sent_ns);
+        Ok(reply)
+    }
+
+    /// Repeats an attempt until it succeeds, repeating is useless, or the manager's deadline passes.
+    async fn retry<T>(&self, attempt: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
+        let until_ns = self.deadline_ns();
+        loop {
+            match attempt().await {
+                Err(error) if error.is_retryable() && self.backend.now_ns() < until_ns => {}
+                done => return done,
+            }
+            self.backend.sleep(PAUSE).await;
+        }
+    }
+
+    /// A request that begins now is repeated until then.
+    fn deadline_ns(&self) -> i64 {
+        let patience_ns = i64::try_from(self.backend.manager_deadline().as_nanos()).unwrap_or(i64::MAX);
+        self.backend.now_ns().saturating_add(patience_ns)
+    }
+
+    /// The connection to the manager, and perhaps the manager, is gone.
+    pub fn cut_off(&self) {
+        self.state.lock().cut_off = true;
+        self.wake.notify_one();
+    }
+
+    /// Does what is due. Returns after how long to look again, unless woken.
+    async fn tend(&self) -> Duration {
+        let due = self.state.lock().due(self.backend.now_ns());
+        if let Some(table) = due.sign
+            && let Err(error) = self.sign_of_life(table, 0).await
+        {
+            tracing::debug!(%error, "the manager does not hear that locks are held");
+            self.state.lock().cut_off = true;
+            return PAUSE;
+        }
+        for key in due.unsent {
+            let _ = self.send_pending(key).await;
+        }
+        due.next
+    }
+}
+
+/// Keeps the locks alive while the mount exists.
+pub async fn work<B: Backend>(mount: Weak<Mount<B>>) {
+    let Some(locks) = mount.upgrade().map(|mount| mount.locks.clone()) else { return };
+    while mount.strong_count() > 0 {
+        let next = locks.tend().await;
+        let _ = race(locks.wake.notified(), locks.backend.sleep(next)).await;
+    }
+}
