@@ -35,6 +35,6 @@ pub mod rewrite_queue;
 pub mod spool;
 pub mod synthetic;
 #[cfg(test)]
-mod testing;
+mod tests;
 pub mod write_buffer;
 pub mod xattr;

@@ -2,11 +2,12 @@
 //!
 //! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other
 //! mounts see them after a commit: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
-//! [`WriteBuffer`] until there are enough to cut into chunks, then stream into a write session. A read of bytes that
+//! a write buffer until there are enough to cut into chunks, then stream into a write session. A read of bytes that
 //! are in the session but in no version commits first.
 //!
 //! A file whose `write-mode` asks for it has a log in the spool instead of buffer and session ([`spooled`]).
 
+mod pending;
 mod pushing;
 mod session;
 mod spooled;
@@ -18,10 +19,8 @@ use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, failed};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
-use crate::spool::log::Log;
-use crate::write_buffer::WriteBuffer;
 use bytes::Bytes;
-use session::Session;
+use pending::Pending;
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,23 +60,10 @@ struct State<B: Backend> {
     replaced: bool,
     /// The file lost its last name on this mount: only sessions keep it.
     unlinked: bool,
-    buffer: WriteBuffer,
-    session: Option<Session<B::Writer>>,
-    /// Takes the writes instead of `buffer` and `session`.
-    log: Option<Log>,
-    /// A log whose content is in the session; kept until the session is committed.
-    poured: Option<Log>,
     /// How this file is written.
     mode: WriteMode,
     /// `close` may return before everything is durable.
     optimistic: bool,
-    /// The file was closed, and the session's content still needs a commit.
-    owes_commit: bool,
-    /// The file was shortened and no version says so yet. No write behind the end is allowed before a commit, or the
-    /// bytes that were cut off would show through.
-    cut: bool,
-    /// There is something to commit.
-    changed: bool,
     /// Modification time to commit, ns since 1970; 0: the time of the commit.
     mtime_ns: i64,
     /// Attributes from the create; none once there is a version.
@@ -85,8 +71,8 @@ struct State<B: Backend> {
     /// Another mount's version replaced what was written here, and the kernel does not know yet: that version and its
     /// length.
     replacement: Option<(u64, u64)>,
-    /// A write failed: bytes that the kernel was told are written are lost. Every later caller gets this error.
-    failed: Option<Errno>,
+    /// What is in no version yet.
+    pending: Pending<B::Writer>,
 }
 
 impl<B: Backend> State<B> {
@@ -99,19 +85,12 @@ impl<B: Backend> State<B> {
             base: None,
             replaced: size_bytes == 0,
             unlinked: false,
-            buffer: WriteBuffer::default(),
-            session: None,
-            log: None,
-            poured: None,
             mode: WriteMode::SlidingWindow,
             optimistic: false,
-            owes_commit: false,
-            cut: false,
-            changed: false,
             mtime_ns: 0,
             created: None,
             replacement: None,
-            failed: None,
+            pending: Pending::clean(),
         }
     }
 }
@@ -120,7 +99,7 @@ impl<B: Backend> OpenFile<B> {
     /// Length as this mount shows it, and whether something waits to be committed.
     pub async fn size(&self) -> (u64, bool) {
         let state = self.state.lock().await;
-        (state.size_bytes, state.changed)
+        (state.size_bytes, state.pending.is_unsaved())
     }
 
     /// Opens the current version, as an open does, unless uncommitted changes wait. Returns the version below and its
@@ -130,11 +109,11 @@ impl<B: Backend> OpenFile<B> {
     /// As the open of a version.
     pub async fn refresh(&self, mount: &Mount<B>) -> Result<(u64, u64), Errno> {
         let mut state = self.state.lock().await;
-        if !state.changed {
+        if !state.pending.is_unsaved() {
             let base = open_base(mount, self.ino).await?;
             if base.opened().version.version != state.version {
                 // Another client changed the file; the session builds on the old version.
-                state.session = None;
+                state.pending.drop_session();
                 state.version = base.opened().version.version;
             }
             state.number = base.opened().version.number;
@@ -191,16 +170,16 @@ impl<B: Backend> OpenFile<B> {
             return Ok(Vec::new());
         }
         let under_way = |r: &Range<u64>| r.start < end && r.end > offset;
-        if state.session.as_ref().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
+        if state.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
             state.commit(mount, self.ino).await?;
         }
         let mut out = vec![0; (end - offset) as usize];
-        if state.log.is_some() {
+        if state.pending.log().is_some() {
             spooled::read(state, mount, self.ino, offset, &mut out).await?;
             return Ok(out);
         }
         if state.replaced {
-            state.buffer.overlay(offset, &mut out);
+            state.overlay(offset, &mut out);
             return Ok(out);
         }
         let base = match &state.base {
@@ -211,12 +190,12 @@ impl<B: Backend> OpenFile<B> {
                 base
             }
         };
-        if state.buffer.is_empty() {
+        if state.pending.written().is_none_or(|written| written.buffer.is_empty()) {
             drop(state);
             read_base(&*base, offset, &mut out).await?;
         } else {
             read_base(&*base, offset, &mut out).await?;
-            state.buffer.overlay(offset, &mut out);
+            state.overlay(offset, &mut out);
         }
         Ok(out)
     }
@@ -227,7 +206,7 @@ impl<B: Backend> OpenFile<B> {
     /// Those of the session or of the log; an earlier failure is returned again.
     pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut state = self.state.lock().await;
-        if let Some(errno) = state.failed {
+        if let Some(errno) = state.pending.failed() {
             return Err(errno);
         }
         self.meter.lock().wrote(bytes.len());
@@ -238,15 +217,14 @@ impl<B: Backend> OpenFile<B> {
             }
         }
         let end = offset + bytes.len() as u64;
-        if state.cut && end > state.size_bytes {
+        if state.pending.is_cut() && end > state.size_bytes {
             state.commit(mount, self.ino).await?;
         }
         state.size_bytes = state.size_bytes.max(end);
-        state.changed = true;
         let done = match state.continues(offset, end) {
             true => state.stream(mount, self.ino, offset, bytes).await,
             false => {
-                state.buffer.write(offset, bytes);
+                state.pending.write().buffer.write(offset, bytes);
                 state.feed(mount, self.ino, false).await
             }
         };
@@ -272,18 +250,19 @@ impl<B: Backend> OpenFile<B> {
     /// Sets the modification time of the next commit. Returns false if nothing waits to be committed.
     pub async fn set_mtime(&self, mtime_ns: i64) -> bool {
         let mut state = self.state.lock().await;
-        if state.changed {
+        let is_unsaved = state.pending.is_unsaved();
+        if is_unsaved {
             state.mtime_ns = mtime_ns;
             state.time_log();
         }
-        state.changed
+        is_unsaved
     }
 
     /// Commits what is left and drops the write session.
     async fn close_session(&self, mount: &Mount<B>) -> Result<(), Errno> {
         let (mut state, done) = self.acknowledge(mount, self.state.lock().await).await;
-        if !state.owes_commit {
-            state.session = None;
+        if !state.pending.is_draining() {
+            state.pending.drop_session();
         }
         self.meter.lock().ends();
         state.leave_to_spool(mount, self.ino);
@@ -296,7 +275,7 @@ impl<B: Backend> OpenFile<B> {
     /// Those of the commit; an earlier failed write is reported again.
     pub async fn commit(&self, mount: &Mount<B>) -> Result<(), Errno> {
         let mut state = self.state.lock().await;
-        if state.log.is_none() {
+        if state.pending.log().is_none() {
             return state.commit(mount, self.ino).await;
         }
         drop(state);
@@ -305,18 +284,25 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
-    /// On an error, records it in `failed` and drops the session.
+    /// On an error, the file fails.
     fn note<T>(&mut self, result: Result<T, Errno>) -> Result<T, Errno> {
         if let Err(errno) = &result {
-            self.failed = Some(*errno);
-            self.session = None;
+            self.pending.fail(*errno);
         }
         result
     }
 
     /// Whether these bytes come next in the session's stream and none of them overlaps the buffer.
     fn continues(&self, offset: u64, end: u64) -> bool {
-        self.session.as_ref().is_some_and(|s| s.position == offset) && !self.buffer.overlaps(offset, end)
+        let overlaps = self.pending.written().is_some_and(|written| written.buffer.overlaps(offset, end));
+        self.pending.session().is_some_and(|session| session.position == offset) && !overlaps
+    }
+
+    /// Copies the buffered bytes from `offset` on over `out`.
+    fn overlay(&self, offset: u64, out: &mut [u8]) {
+        if let Some(written) = self.pending.written() {
+            written.buffer.overlay(offset, out);
+        }
     }
 
     async fn truncate(&mut self, mount: &Mount<B>, ino: u64, size_bytes: u64) -> Result<(), Errno> {
@@ -324,32 +310,31 @@ impl<B: Backend> State<B> {
             return Ok(());
         }
         let shrinks = size_bytes < self.size_bytes;
-        self.buffer.remove(size_bytes, u64::MAX);
+        let written = self.pending.write();
+        written.buffer.remove(size_bytes, u64::MAX);
         if size_bytes == 0 {
             // Uncommitted bytes in the session are abandoned with it.
-            self.session = None;
+            (written.session, written.cut) = (None, false);
             self.replaced = true;
-            self.cut = false;
-        } else if shrinks && !(self.replaced && self.session.is_none()) {
-            if self.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
+        } else if shrinks && !(self.replaced && written.session.is_none()) {
+            if written.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
                 self.sync_session(mount, ino).await?;
             }
-            self.cut = !failpoint::is_active("mount.cut_is_forgotten");
-        } else if self.cut {
+            self.pending.write().cut = !failpoint::is_active("mount.cut_is_forgotten");
+        } else if written.cut {
             self.commit(mount, ino).await?;
         }
+        self.pending.write();
         self.size_bytes = size_bytes;
-        self.changed = true;
         Ok(())
     }
 
     async fn commit(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
-        if let Some(errno) = self.failed {
+        if let Some(errno) = self.pending.failed() {
             return Err(errno);
         }
-        if self.changed {
+        if self.pending.is_unsaved() {
             if self.unlinked && failpoint::is_active("mount.unlinked_not_committed") {
-                self.changed = false;
                 return Ok(());
             }
             if mount.locks.are_lost(ino).await && !failpoint::is_active("mount.lost_locks_count") {
@@ -360,7 +345,7 @@ impl<B: Backend> State<B> {
                 Ok(()) => self.commit_changes(mount, ino).await,
                 lost => lost,
             };
-            if done.is_err() && self.take_log_back() {
+            if done.is_err() && self.pending.pour_back() {
                 return done;
             }
             return self.note(done);
@@ -387,7 +372,7 @@ impl<B: Backend> State<B> {
             return self.committed(mount, ino, &done, stamp).await;
         }
         let size_bytes = self.size_bytes;
-        if self.cut {
+        if self.pending.is_cut() {
             let session = self.session(mount, ino).await?;
             session.handle.set_len(size_bytes).await.map_err(|e| failed("truncate", ino, e.code(), &e))?;
         }
@@ -397,17 +382,17 @@ impl<B: Backend> State<B> {
             session.handle.skip_to(size_bytes).await.map_err(|e| failed("extend", ino, e.code(), &e))?;
             session.position = size_bytes;
         }
-        self.cut = false;
+        self.pending.write().cut = false;
         self.sync_session(mount, ino).await
     }
 
     /// The whole content, if all of it is in the buffer and no session was opened.
     fn whole(&mut self) -> Option<Vec<u8>> {
-        match (&self.session, self.size_bytes) {
-            (Some(_), _) => None,
-            (None, _) if self.cut => None,
-            (None, 0) => Some(Vec::new()),
-            (None, size) => self.buffer.take_whole(size),
+        let written = self.pending.write();
+        match self.size_bytes {
+            _ if written.session.is_some() || written.cut => None,
+            0 => Some(Vec::new()),
+            size_bytes => written.buffer.take_whole(size_bytes),
         }
     }
 
@@ -419,7 +404,6 @@ impl<B: Backend> State<B> {
         done: &WriteDone,
         stamp: Option<Stamp>,
     ) -> Result<(), Errno> {
-        self.changed = !self.buffer.is_empty() || self.cut;
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
@@ -438,7 +422,7 @@ impl<B: Backend> State<B> {
             true => mount.kernel.lock().holds(ino, done.version, self.size_bytes),
             false => mount.kernel.lock().holds_uncommitted(ino),
         }
-        self.is_committed(mount, ino);
+        self.release(mount, ino);
         // Only sessions keep a file without a name: open the new one before dropping the old.
         self.base = if self.unlinked { Some(open_base(mount, ino).await?) } else { None };
         Ok(())

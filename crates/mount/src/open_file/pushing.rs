@@ -22,30 +22,36 @@ impl<B: Backend> OpenFile<B> {
     /// The state to push, if the file was closed and not written since.
     pub async fn closed_view(&self) -> Option<View> {
         let state = self.state.lock().await;
-        state.log.as_ref().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
+        state.pending.log().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
     }
 
     /// The log's state if something acknowledged is in no version; includes later writes.
     pub async fn owed_view(&self) -> Option<View> {
-        self.state.lock().await.log.as_ref().filter(|log| log.owes()).map(Log::view)
+        self.state.lock().await.pending.log().filter(|log| log.owes()).map(Log::view)
     }
 
     /// Whether every write was acknowledged from the spool, so that the next mount recovers it.
     pub async fn is_safe(&self) -> bool {
-        self.state.lock().await.log.as_ref().is_some_and(|log| log.owes() && log.closed().is_some())
+        self.state.lock().await.pending.log().is_some_and(|log| log.owes() && log.closed().is_some())
     }
 
     /// The view's last close is about to be committed. Returns the name for its content; 0: the log is gone.
     pub async fn is_pushed(&self, mount: &Mount<B>, view: &View) -> u64 {
         let drawn = mount.backend.random();
-        self.state.lock().await.log.as_mut().filter(|log| log.gave(view)).map_or(0, |log| log.is_pushed(view, drawn))
+        self.state
+            .lock()
+            .await
+            .pending
+            .log_mut()
+            .filter(|log| log.gave(view))
+            .map_or(0, |log| log.is_pushed(view, drawn))
     }
 
     /// Whether the store's version `attr` comes from this log and not from another client. Then the log is done, or
     /// moves over to that version.
     pub async fn recognizes(&self, mount: &Mount<B>, attr: &Attr, view: &View) -> bool {
         let mut state = self.state.lock().await;
-        let Some(log) = state.log.as_mut().filter(|log| log.gave(view)) else {
+        let Some(log) = state.pending.log_mut().filter(|log| log.gave(view)) else {
             // The whole log was committed here meanwhile.
             return true;
         };
@@ -69,7 +75,7 @@ impl<B: Backend> OpenFile<B> {
             (state.version, state.content) = (version, content);
         }
         state.created = None;
-        if state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view)) {
+        if state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view)) {
             state.replaced = false;
             state.drop_log(mount, self.ino);
         }
@@ -98,10 +104,10 @@ impl<B: Backend> OpenFile<B> {
         let waits_for = {
             let mut state = self.state.lock().await;
             // The writer that opened the file again will close it again.
-            if !state.owes_commit || mount.files.has_writers(self.ino) {
+            if !state.pending.is_draining() || mount.files.has_writers(self.ino) {
                 return;
             }
-            match state.session.as_mut() {
+            match state.pending.session_mut() {
                 Some(session) => session.handle.drained().await,
                 None => None,
             }
@@ -110,17 +116,16 @@ impl<B: Backend> OpenFile<B> {
             drained.wait().await;
         }
         let mut state = self.state.lock().await;
-        if !state.owes_commit {
+        if !state.pending.is_draining() {
             return;
         }
         let done = state.commit(mount, self.ino).await;
         if done.is_err() {
             tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
-            state.owes_commit = false;
-            state.changed = false;
+            state.pending.give_up_draining();
             mount.files.release_spooled(self.ino);
         }
-        state.session = None;
+        state.pending.drop_session();
         drop(state);
         if done.is_ok() {
             self.count_pushed(mount);
@@ -130,7 +135,7 @@ impl<B: Backend> OpenFile<B> {
     /// The file was removed, so its log is dropped.
     pub async fn spool_is_gone(&self, mount: &Mount<B>, view: &View) {
         let mut state = self.state.lock().await;
-        if state.log.as_ref().is_some_and(|log| log.gave(view)) {
+        if state.pending.log().is_some_and(|log| log.gave(view)) {
             tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
             if let Some(spool) = &mount.spool {
                 spool.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -142,14 +147,13 @@ impl<B: Backend> OpenFile<B> {
     /// The log cannot be read: its content is lost, and every later caller gets `EIO`.
     pub async fn spool_is_lost(&self, mount: &Mount<B>, error: &LogError) {
         let mut state = self.state.lock().await;
-        if let Some(log) = state.log.take() {
+        if let Some(log) = state.pending.drop_log() {
             let aside = log.set_aside();
             tracing::error!(ino = self.ino, %error, aside, "a file that was closed cannot be pushed");
             if let Some(spool) = &mount.spool {
                 spool.counts.set_aside.fetch_add(1, Ordering::Relaxed);
             }
-            state.failed = Some(Errno::EIO);
-            state.changed = false;
+            state.pending.fail(Errno::EIO);
             mount.files.release_spooled(self.ino);
         }
     }
@@ -160,7 +164,7 @@ impl<B: Backend> OpenFile<B> {
         // Bytes that were written after `view` belong to the log's state, not to the other version: the log then stays,
         // and a later push keeps all of it beside the file. The kernel may set a time at any moment; a time alone does
         // not count.
-        if state.log.as_ref().is_some_and(|log| log.has_bytes_of(view)) {
+        if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
             (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
             (state.base, state.replaced) = (None, false);
             state.drop_log(mount, self.ino);

@@ -85,9 +85,7 @@ impl<B: Backend> State<B> {
     /// Hands over bytes that continue the stream without copying them, then the buffered bytes that follow.
     pub(super) async fn stream(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.hand_over(mount, ino, offset, bytes).await?;
-        while let Some((at, piece)) =
-            self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)))
-        {
+        while let Some((at, piece)) = self.next_in_stream() {
             self.hand_over(mount, ino, at, &piece).await?;
         }
         Ok(())
@@ -96,14 +94,15 @@ impl<B: Backend> State<B> {
     /// Hands over buffered bytes while [`STREAM_FROM_BYTES`] or more wait; with `all`, every byte. Bytes that continue
     /// the stream go first.
     pub(super) async fn feed(&mut self, mount: &Mount<B>, ino: u64, all: bool) -> Result<(), Errno> {
-        while all || self.buffer.len_bytes() >= STREAM_FROM_BYTES {
-            let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)));
+        while all || self.pending.write().buffer.len_bytes() >= STREAM_FROM_BYTES {
+            let follows = self.next_in_stream();
+            let written = self.pending.write();
             // The kernel writes the pages of one flush in any order. A session that replaces must begin with byte 0: to
             // go back it would have to commit, and other clients would see the part.
-            let begins = self.session.is_none() && (!self.replaced || self.buffer.first() == Some(0));
-            let jumps = all || begins || self.buffer.len_bytes() > HOLD_BYTES;
+            let begins = written.session.is_none() && (!self.replaced || written.buffer.first() == Some(0));
+            let jumps = all || begins || written.buffer.len_bytes() > HOLD_BYTES;
             let next = match follows {
-                None if jumps => self.buffer.pop_first(),
+                None if jumps => written.buffer.pop_first(),
                 follows => follows,
             };
             let Some((offset, bytes)) = next else { return Ok(()) };
@@ -112,27 +111,34 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
+    /// The buffered bytes that continue the stream.
+    fn next_in_stream(&mut self) -> Option<(u64, Vec<u8>)> {
+        let written = self.pending.write();
+        let at = written.session.as_ref()?.position;
+        Some((at, written.buffer.take_at(at)?))
+    }
+
     async fn hand_over(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let goes_back = self.session.as_ref().is_some_and(|s| !s.patches && offset < s.position);
+        let goes_back = self.pending.session().is_some_and(|s| !s.patches && offset < s.position);
         if goes_back {
             self.sync_session(mount, ino).await?;
         }
+        // After the commit above nothing may be unsaved.
+        self.pending.write();
         let session = self.session(mount, ino).await?;
         session.handle.write_at(offset, bytes).await.map_err(|e| failed("write", ino, e.code(), &e))?;
         session.position = offset + bytes.len() as u64;
         let hull = session.uncommitted.get_or_insert(offset..offset);
         *hull = hull.start.min(offset)..hull.end.max(session.position);
-        // Set here, because the commit above may have cleared it.
-        self.changed = true;
         Ok(())
     }
 
     /// The write session; opens one if there is none.
     pub(super) async fn session(&mut self, mount: &Mount<B>, ino: u64) -> Result<&mut Session<B::Writer>, Errno> {
-        match self.session {
-            Some(ref mut session) => Ok(session),
-            None => self.open_session(mount, ino, None).await,
+        if self.pending.session().is_none() {
+            return self.open_session(mount, ino, None).await;
         }
+        Ok(self.pending.session_mut().expect("it is open"))
     }
 
     /// Opens a session; with `if_version` it commits only over that version.
@@ -150,12 +156,13 @@ impl<B: Backend> State<B> {
         };
         let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
         let handle = self.staged(mount, ino, handle)?;
-        Ok(self.session.insert(Session { handle, position: 0, uncommitted: None, patches }))
+        let session = Session { handle, position: 0, uncommitted: None, patches };
+        Ok(self.pending.write().session.insert(session))
     }
 
     /// Commits the session's content and keeps the session.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
-        let Some(session) = self.session.as_mut() else { return Ok(()) };
+        let Some(session) = self.pending.session_mut() else { return Ok(()) };
         if self.mtime_ns != 0 {
             session.handle.set_mtime(self.mtime_ns);
         }

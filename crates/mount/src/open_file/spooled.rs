@@ -3,6 +3,7 @@
 //! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
 //! is full.
 
+use super::pending::Released;
 use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, failed};
@@ -64,7 +65,7 @@ impl Meter {
     }
 }
 
-/// What to do once the state that was acknowledged earlier is in the mount.
+/// What to do once the state that was acknowledged earlier is in the store.
 #[derive(Clone, Copy)]
 pub(super) enum AfterPush {
     /// Commit everything.
@@ -82,15 +83,14 @@ impl<B: Backend> OpenFile<B> {
     /// A file whose log an earlier mount left.
     pub(super) fn with_log(ino: u64, log: Log) -> OpenFile<B> {
         let mut state = State::new(log.size_bytes());
-        (state.changed, state.replaced, state.log) = (true, false, Some(log));
-        state.mode = WriteMode::CompleteLocal;
+        (state.replaced, state.mode) = (false, WriteMode::CompleteLocal);
+        state.pending.spool(log);
         OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
     }
 
     /// Whether the file waits in the spool.
     pub(super) async fn waits_in_spool(&self) -> bool {
-        let state = self.state.lock().await;
-        state.log.is_some() || state.owes_commit
+        self.state.lock().await.waits_in_spool()
     }
 
     /// Inode number.
@@ -101,8 +101,8 @@ impl<B: Backend> OpenFile<B> {
     /// Modification time of the state that waits in the spool, ns since 1970.
     pub async fn mtime_ns(&self) -> Option<i64> {
         let state = self.state.lock().await;
-        let of_log = state.log.as_ref().and_then(Log::closed);
-        of_log.or_else(|| state.owes_commit.then_some(state.mtime_ns))
+        let of_log = state.pending.log().and_then(Log::closed);
+        of_log.or_else(|| state.pending.is_draining().then_some(state.mtime_ns))
     }
 
     /// A program closes the file: acknowledges the writes from the spool, or commits them.
@@ -113,7 +113,7 @@ impl<B: Backend> OpenFile<B> {
         self.sync_ahead().await;
         let (waits, mode, done) = {
             let (state, done) = self.acknowledge(mount, self.state.lock().await).await;
-            (state.log.is_some() || state.owes_commit, state.mode, done)
+            (state.waits_in_spool(), state.mode, done)
         };
         if done.is_ok()
             && let Some((bytes, observed)) = self.meter.lock().closes(mount.backend.now_ns())
@@ -198,7 +198,7 @@ impl<B: Backend> OpenFile<B> {
                 AfterPush::LeaveSpool => state.fall_back(mount, self.ino).await,
             };
             attempts += 1;
-            if done != Err(Errno::ESTALE) || state.log.is_none() || attempts == ATTEMPTS {
+            if done != Err(Errno::ESTALE) || state.pending.log().is_none() || attempts == ATTEMPTS {
                 return (state, done);
             }
         }
@@ -209,7 +209,7 @@ impl<B: Backend> OpenFile<B> {
         let log = {
             let state = self.state.lock().await;
             let synced = |log: &&Log| !state.optimistic && log.unsynced_bytes() > SYNC_AHEAD_BYTES;
-            state.log.as_ref().filter(synced).map(Log::file)
+            state.pending.log().filter(synced).map(Log::file)
         };
         // The log remembers a failure and returns it at its next close.
         let _ = log.map(|log| log.sync());
@@ -224,7 +224,7 @@ pub(super) async fn read<B: Backend>(
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), Errno> {
-    let Some(log) = &state.log else { return Ok(()) };
+    let Some(log) = state.pending.log() else { return Ok(()) };
     let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let (pieces, file) = log.view_of(offset, out.len() as u64);
     if kept > 0 && state.base.is_none() {
@@ -267,14 +267,24 @@ pub(super) async fn open_version<B: Backend>(
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
 
+/// Removes a log, and the spool's handle with it.
+fn release_log<B: Backend>(mount: &Mount<B>, ino: u64, log: Option<Log>) {
+    if let Some(log) = log {
+        if !failpoint::is_active("mount.pushed_log_stays") {
+            log.remove();
+        }
+        mount.files.release_spooled(ino);
+    }
+}
+
 impl<B: Backend> State<B> {
     /// Whether writes go to a log. Begins one if nothing waits to be committed and the policy asks for it.
     pub(super) async fn begin_log(&mut self, mount: &Mount<B>, ino: u64) -> bool {
-        if self.log.is_some() {
+        if self.pending.log().is_some() {
             return true;
         }
         let Some(spool) = &mount.spool else { return false };
-        if self.changed || self.unlinked || self.failed.is_some() {
+        if !self.pending.is_clean() || self.unlinked {
             return false;
         }
         let Some((policy, attr)) = self.asked(mount, ino).await else { return false };
@@ -301,8 +311,7 @@ impl<B: Backend> State<B> {
         let origin = LogOrigin { cluster_id: Vec::new(), ino, parent, name, base_version, base_bytes, base_content };
         match spool.begin(mount.backend.random(), origin) {
             Ok(log) => {
-                self.session = None;
-                self.log = Some(log);
+                self.pending.spool(log);
                 mount.files.hold_spooled(ino);
                 true
             }
@@ -316,8 +325,7 @@ impl<B: Backend> State<B> {
 
     /// Changes the log, if there is one.
     pub(super) fn change_log(&mut self, change: impl FnOnce(&mut Log) -> Result<(), LogError>) -> Result<(), LogError> {
-        let Some(log) = &mut self.log else { return Ok(()) };
-        self.changed = true;
+        let Some(log) = self.pending.log_mut() else { return Ok(()) };
         change(log)?;
         self.size_bytes = log.size_bytes();
         Ok(())
@@ -326,37 +334,42 @@ impl<B: Backend> State<B> {
     /// See [`OpenFile::go_on_without_log`], which holds the turn.
     async fn fall_back(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
         self.mode = WriteMode::SlidingWindow;
-        let owes = self.log.as_ref().is_some_and(Log::owes);
+        let owes = self.pending.log().is_some_and(Log::owes);
         let done = match self.pour_log(mount, ino).await {
             Ok(()) if owes => self.sync_poured(mount, ino).await,
             poured => poured,
         };
         match done {
-            Ok(()) => self.drop_poured(mount, ino),
-            Err(_) => drop(self.take_log_back()),
+            Ok(()) => {
+                let log = self.pending.leave_spool();
+                release_log(mount, ino, log);
+            }
+            Err(_) => drop(self.pending.pour_back()),
         }
         if owes {
             // This session commits only over the log's base version; the writes that follow need no such condition.
-            self.session = None;
+            self.pending.drop_session();
         }
         done
     }
 
     /// Commits the poured content and its length.
     async fn sync_poured(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
-        self.cut = false;
+        self.pending.write().cut = false;
         self.sync_session(mount, ino).await
     }
 
     /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
     async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Result<(), Errno>, LogError> {
-        if self.failed.is_some() || (self.changed && mount.locks.are_lost(ino).await) {
+        let is_unsaved = self.pending.is_unsaved();
+        if self.pending.failed().is_some() || (is_unsaved && mount.locks.are_lost(ino).await) {
             return Ok(self.commit(mount, ino).await);
         }
-        if self.changed && self.mode == WriteMode::Incremental && self.optimistic && self.session.is_some() {
+        let is_staged = self.mode == WriteMode::Incremental && self.pending.session().is_some();
+        if is_unsaved && is_staged && self.optimistic {
             return Ok(self.close_staged(mount, ino).await);
         }
-        let Some(log) = &mut self.log else { return Ok(self.commit(mount, ino).await) };
+        let Some(log) = self.pending.log_mut() else { return Ok(self.commit(mount, ino).await) };
         let mtime_ns = match (self.mtime_ns, log.closed()) {
             (0, Some(before)) => before,
             (0, None) => mount.backend.wall_ns(),
@@ -375,7 +388,7 @@ impl<B: Backend> State<B> {
         if self.mtime_ns == 0 {
             self.mtime_ns = mount.backend.wall_ns();
         }
-        if !std::mem::replace(&mut self.owes_commit, true) {
+        if self.pending.drain() {
             mount.files.hold_spooled(ino);
         }
         Ok(())
@@ -383,13 +396,13 @@ impl<B: Backend> State<B> {
 
     /// No handle that writes is left: queues the push.
     pub(super) fn leave_to_spool(&mut self, mount: &Mount<B>, ino: u64) {
-        if self.owes_commit
+        if self.pending.is_draining()
             && let Some(spool) = &mount.spool
         {
             return spool.push(ino);
         }
-        let Some(log) = &self.log else { return };
-        match (&mount.spool, self.failed) {
+        let Some(log) = self.pending.log() else { return };
+        match (&mount.spool, self.pending.failed()) {
             (Some(spool), None) => spool.push(ino),
             _ if log.owes() => {
                 tracing::error!(
@@ -397,17 +410,24 @@ impl<B: Backend> State<B> {
                     log = log.path(),
                     "a file that failed later stays in the spool as it was closed before"
                 );
-                self.log = None;
+                drop(self.pending.drop_log());
+                // What was written after that close is in no version.
+                self.pending.write();
                 mount.files.release_spooled(ino);
             }
             _ => self.drop_log(mount, ino),
         }
     }
 
+    fn waits_in_spool(&self) -> bool {
+        self.pending.log().is_some() || self.pending.is_draining()
+    }
+
     /// Records a modification time that was set after the close.
     pub(super) fn time_log(&mut self) {
-        let Some(log) = self.log.as_mut().filter(|log| log.closed().is_some()) else { return };
-        match log.close(self.mtime_ns, false) {
+        let mtime_ns = self.mtime_ns;
+        let Some(log) = self.pending.log_mut().filter(|log| log.closed().is_some()) else { return };
+        match log.close(mtime_ns, false) {
             Ok(()) => self.mtime_ns = 0,
             Err(error) => tracing::warn!(%error, "a modification time is set when the file is pushed or closed"),
         }
@@ -415,11 +435,9 @@ impl<B: Backend> State<B> {
 
     /// Pours the log into a session.
     pub(super) async fn pour_log(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
-        let Some(mut log) = self.log.take() else { return Ok(()) };
+        let Some(log) = self.pending.pour() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());
-        self.poured = Some(log);
-        (self.session, self.cut) = (None, false);
         self.replaced = view.overlay.kept_bytes() == 0;
         if self.mtime_ns == 0 {
             self.mtime_ns = std::mem::take(&mut view.mtime_ns);
@@ -436,45 +454,25 @@ impl<B: Backend> State<B> {
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
         // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
-        self.cut = size_bytes < below;
+        self.pending.write().cut = size_bytes < below;
         Ok(())
     }
 
-    /// The commit failed: the log becomes the file's state again. Returns false if no log was poured.
-    pub(super) fn take_log_back(&mut self) -> bool {
-        let Some(log) = self.poured.take() else { return false };
-        self.session = None;
-        self.log = Some(log);
-        true
-    }
-
-    /// A version has what was written: drops the poured log, and the spool's handle if a commit was owed.
-    pub(super) fn is_committed(&mut self, mount: &Mount<B>, ino: u64) {
-        self.drop_poured(mount, ino);
-        if std::mem::replace(&mut self.owes_commit, false) {
-            mount.files.release_spooled(ino);
-        }
-    }
-
-    /// Removes the poured log.
-    fn drop_poured(&mut self, mount: &Mount<B>, ino: u64) {
-        if let Some(log) = self.poured.take() {
-            log.remove();
+    /// A version has what was written: drops the log, and the spool's handle.
+    pub(super) fn release(&mut self, mount: &Mount<B>, ino: u64) {
+        let Released { log, drained } = self.pending.committed();
+        release_log(mount, ino, log);
+        if drained {
             mount.files.release_spooled(ino);
         }
     }
 
     pub(super) fn drop_log(&mut self, mount: &Mount<B>, ino: u64) {
-        if let Some(log) = self.log.take() {
-            if !failpoint::is_active("mount.pushed_log_stays") {
-                log.remove();
-            }
-            self.changed = false;
-            mount.files.release_spooled(ino);
-        }
+        let log = self.pending.drop_log();
+        release_log(mount, ino, log);
     }
 
-    /// The file's policy, and its attributes in the mount.
+    /// The file's policy, and its attributes in the store.
     async fn asked(&self, mount: &Mount<B>, ino: u64) -> Option<(Policy, Attr)> {
         let known = match mount.namespace.attr(ino).or_else(|| self.created.clone()) {
             Some(known) => known,

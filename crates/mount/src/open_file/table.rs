@@ -89,7 +89,7 @@ impl<B: Backend> Files<B> {
         // Flush already reported failures to the program that closed. A program that opens the file meanwhile shares
         // and keeps this `OpenFile`.
         let _ = file.close_session(mount).await;
-        let failed = file.state.lock().await.failed.is_some();
+        let failed = file.state.lock().await.pending.failed().is_some();
         if !self.remove_unused(file.ino) {
             return;
         }

@@ -29,7 +29,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 const REPORT_EVERY_NS: i64 = 5_000_000_000;
 const ROOT: u64 = 1;
 
-/// Why a log is not in the mount.
+/// Why a log is not in the store.
 #[derive(Debug, Error)]
 pub enum PushError {
     /// The log cannot be read.

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     use crate::spool::SpoolConfig;
-    use crate::testing::Tasks;
+    use crate::tests::tasks::Tasks;
     use tessera_disk::SimDisk;
     use tokio::sync::Semaphore;
 

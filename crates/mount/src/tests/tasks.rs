@@ -30,3 +30,13 @@ impl Tasks {
         panic!("the test waits for what never happens");
     }
 }
+
+/// Lets the other tasks run once.
+pub async fn pause() {
+    let mut paused = false;
+    std::future::poll_fn(|_| match std::mem::replace(&mut paused, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

@@ -1,0 +1,230 @@
+//! The whole mount over a store in memory: answers that are lost, recalls and crashes at chosen moments. The simulator
+//! chooses the moments by a seed.
+
+mod store;
+pub mod tasks;
+
+use crate::errno::Errno;
+use crate::mount::{Mount, Options, Queues};
+use crate::namespace::driver;
+use crate::ops::Caller;
+use crate::spool::{SpoolConfig, push};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::{Client, Store};
+use tasks::{Tasks, pause};
+use tessera_disk::{CrashKind, SimDisk};
+
+const ROOT: u64 = 1;
+const OWNER: u64 = 9;
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+fn store(write_mode: &str) -> Rc<Store> {
+    let store = Rc::new(Store::default());
+    store.set_hint("write-mode", write_mode);
+    store
+}
+
+#[allow(clippy::arc_with_non_send_sync, reason = "a test runs its tasks in one thread")]
+fn mount(store: &Rc<Store>, disk: &SimDisk, seed: u64) -> (Arc<Mount<Client>>, Queues) {
+    let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
+    let options = Options { defers_creates: true, spool: Some(spool) };
+    let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
+    (Arc::new(mount), queues)
+}
+
+/// Writes a whole file as a program does, and closes it.
+async fn write(mount: &Mount<Client>, ino: u64, bytes: &[u8]) {
+    let handle = mount.open(ino, true).await.unwrap().handle;
+    mount.write(handle, 0, bytes).await.unwrap();
+    mount.flush(ino, handle, OWNER).await.unwrap();
+    mount.release(ino, handle, None).await;
+}
+
+async fn until_pushed(mount: &Mount<Client>) {
+    while mount.figures().await.spool.unwrap().waiting_files > 0 {
+        pause().await;
+    }
+}
+
+/// Runs drains one after another, without end.
+async fn run_drains(store: Rc<Store>) {
+    loop {
+        let next = store.drains.borrow_mut().pop();
+        match next {
+            Some(drain) => drain.run().await,
+            None => pause().await,
+        }
+    }
+}
+
+fn start_pushes(tasks: &mut Tasks, mount: &Arc<Mount<Client>>, queues: Queues) {
+    tasks.spawn(push::work(Arc::downgrade(mount), queues.pushes.unwrap()));
+}
+
+/// The retry recognizes the version as this mount's own by its content number.
+#[test]
+fn a_push_whose_answer_is_lost_makes_one_version() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    store.lost_answers.set(1);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(async {
+        write(&mount, ino, b"after!!").await;
+        until_pushed(&mount).await;
+    });
+    assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"after!!"[..], 2));
+    assert_eq!((store.list(ROOT).len(), disk.paths().len()), (1, 0), "no copy beside it, no log");
+}
+
+#[test]
+fn another_clients_version_stands_and_the_spooled_bytes_are_kept_beside_it() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    tasks.run(async {
+        // So that the mount knows the file's name.
+        mount.lookup(ROOT, b"file").await.unwrap();
+        write(&mount, ino, b"here!!").await;
+    });
+    store.commit(ino, b"elsewhere", 0);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!(store.current(ino).bytes, b"elsewhere");
+    let names = store.list(ROOT);
+    assert_eq!(names[1].0, "file.tessera-conflict-1");
+    assert_eq!(store.current(names[1].1).bytes, b"here!!");
+}
+
+/// What `close` acknowledged from the spool survives a crash of the machine (P9).
+#[test]
+fn a_closed_file_is_pushed_by_the_next_mount() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let (first, _) = mount(&store, &disk, 1);
+    tasks.run(write(&first, ino, b"closed"));
+    drop(first);
+    let disk = disk.crash(CrashKind::KeepNone);
+    let (second, queues) = mount(&store, &disk, 2);
+    start_pushes(&mut tasks, &second, queues);
+    tasks.run(async {
+        second.recover().await;
+        until_pushed(&second).await;
+    });
+    assert_eq!((store.current(ino).bytes.as_slice(), disk.paths().len()), (&b"closed"[..], 0));
+}
+
+#[test]
+fn a_recalled_delegation_is_answered_once_the_manager_knows_the_new_files() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let directory = tasks.run(mount.make_directory(CALLER, ROOT, b"d", 0o755)).unwrap().attr.ino;
+    tasks.run(mount.create(CALLER, directory, b"new", 0o644, true, true)).unwrap();
+    assert!(store.list(directory).is_empty(), "the manager does not know the file yet");
+    tasks.spawn(driver::work(Arc::downgrade(&mount)));
+    store.holds_creates.set(true);
+    let answered = Arc::<AtomicBool>::default();
+    let answer = answered.clone();
+    mount.namespace.delegation_recalled(vec![directory], Box::new(move || answer.store(true, Ordering::Release)));
+    let wait = async || {
+        for _ in 0..100 {
+            pause().await;
+        }
+    };
+    tasks.run(wait());
+    assert!(!answered.load(Ordering::Acquire));
+    store.holds_creates.set(false);
+    tasks.run(wait());
+    assert!(answered.load(Ordering::Acquire));
+    assert_eq!(store.list(directory)[0].0, "new");
+}
+
+/// What was written may be lost, so nothing that a program does with the file later may succeed.
+#[test]
+fn a_write_that_fails_fails_the_file() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        store.is_full.set(true);
+        let long = vec![7; 5 << 20];
+        assert_eq!(mount.write(handle, 0, &long).await, Err(Errno::ENOSPC));
+        store.is_full.set(false);
+        assert_eq!(mount.write(handle, 0, b"more").await, Err(Errno::ENOSPC));
+        assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
+        assert_eq!(mount.flush(ino, handle, OWNER).await, Err(Errno::ENOSPC));
+        mount.release(ino, handle, None).await;
+        write(&mount, ino, b"opened again").await;
+    });
+    assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"opened again"[..], 2));
+}
+
+#[test]
+fn a_spooled_file_whose_commit_fails_still_has_its_bytes() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"spooled").await.unwrap();
+        store.is_full.set(true);
+        assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
+        store.is_full.set(false);
+        assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"spooled");
+        mount.write(handle, 7, b" on").await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"spooled on"[..], 2));
+    assert!(disk.paths().is_empty(), "no log");
+}
+
+#[test]
+fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let pieces = (1..=6).map(|piece| vec![piece; 300 << 10]).collect::<Vec<_>>();
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        for (at, piece) in pieces.iter().enumerate() {
+            mount.write(handle, (at * piece.len()) as u64, piece).await.unwrap();
+        }
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    assert!(store.current(ino).bytes == pieces.concat() && store.versions(ino) == 1);
+    assert!(disk.paths().is_empty(), "no log");
+}
+
+/// Writes a file that is closed before its session is drained. Returns a handle that reads it.
+async fn write_and_close_early(mount: &Mount<Client>, ino: u64, bytes: &[u8]) -> u64 {
+    let reads = mount.open(ino, false).await.unwrap().handle;
+    write(mount, ino, bytes).await;
+    reads
+}
+
+#[test]
+fn an_incremental_file_is_committed_by_a_push_after_its_close() {
+    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+    store.set_hint("durability", "optimistic");
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let bytes = vec![7; 5 << 20];
+    tasks.spawn(run_drains(store.clone()));
+    let reads = tasks.run(write_and_close_early(&mount, ino, &bytes));
+    assert_eq!((store.versions(ino), tasks.run(mount.figures()).spool.unwrap().waiting_files), (0, 1));
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert!(store.current(ino).bytes == bytes && store.versions(ino) == 1);
+    tasks.run(mount.release(ino, reads, None));
+}

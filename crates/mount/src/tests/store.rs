@@ -1,0 +1,351 @@
+//! A store in memory for one test: files with versions, whose commits can lose their answer, and requests that wait.
+
+use crate::backend::{Backend, Drain, Reader, Writer};
+use crate::namespace::Name;
+use bytes::Bytes;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::locate::Located;
+use tessera_client::{Cancel, Cause, FileError, Opened, Owner, ProgressFn, WriteDone};
+use tessera_policy::Policy;
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, Code, Error, Hint, InodeKind, Request};
+
+/// The lifetime of a delegation, ms.
+const DELEGATION_MS: u64 = 10_000;
+
+/// A version of a file.
+#[derive(Debug, Clone, Default)]
+pub struct Version {
+    pub id: u64,
+    pub content: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// What clients of the store see and tests arrange.
+#[derive(Default)]
+pub struct Store {
+    files: RefCell<BTreeMap<u64, Vec<Version>>>,
+    names: RefCell<BTreeMap<Name, u64>>,
+    hints: RefCell<Vec<Hint>>,
+    last: Cell<u64>,
+    /// Commits that happen although their answers are lost.
+    pub lost_answers: Cell<u32>,
+    /// While set, no create is answered.
+    pub holds_creates: Cell<bool>,
+    /// While set, the store has no room: it takes no bytes and no commit.
+    pub is_full: Cell<bool>,
+    /// While set, no version can be opened.
+    pub refuses_opens: Cell<bool>,
+    /// Drains that were started and do not run yet.
+    pub drains: RefCell<Vec<Drain<Client>>>,
+}
+
+impl Store {
+    fn number(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    /// Sets a hint of every file.
+    pub fn set_hint(&self, name: &str, value: &str) {
+        self.hints.borrow_mut().push(Hint { name: name.into(), value: value.into() });
+    }
+
+    /// Creates a file.
+    pub fn create(&self, parent: u64, name: &[u8], ino: u64) -> Result<u64, Error> {
+        if self.names.borrow().contains_key(&(parent, name.to_vec())) {
+            return Err(Error::new(Code::Exists, "the name is taken"));
+        }
+        let ino = if ino == 0 { 1000 + self.number() } else { ino };
+        self.names.borrow_mut().insert((parent, name.to_vec()), ino);
+        self.files.borrow_mut().insert(ino, Vec::new());
+        Ok(ino)
+    }
+
+    /// Commits a version as some client.
+    pub fn commit(&self, ino: u64, bytes: &[u8], content: u64) -> u64 {
+        let id = self.number();
+        let content = if content == 0 { id } else { content };
+        let version = Version { id, content, bytes: bytes.to_vec() };
+        self.files.borrow_mut().get_mut(&ino).unwrap().push(version);
+        id
+    }
+
+    /// The current version.
+    pub fn current(&self, ino: u64) -> Version {
+        self.files.borrow()[&ino].last().cloned().unwrap_or_default()
+    }
+
+    /// Number of versions.
+    pub fn versions(&self, ino: u64) -> usize {
+        self.files.borrow()[&ino].len()
+    }
+
+    /// Names in a directory, with inodes.
+    pub fn list(&self, parent: u64) -> Vec<(String, u64)> {
+        let names = self.names.borrow();
+        let here = names.iter().filter(|((directory, _), _)| *directory == parent);
+        here.map(|((_, name), ino)| (String::from_utf8(name.clone()).unwrap(), *ino)).collect()
+    }
+
+    fn entry(&self, ino: u64) -> Result<Entry, Error> {
+        let files = self.files.borrow();
+        let attr = match files.get(&ino) {
+            Some(versions) => {
+                let Version { id, content, bytes } = versions.last().cloned().unwrap_or_default();
+                let (kind, size_bytes) = (InodeKind::File as i32, bytes.len() as u64);
+                Attr { ino, kind, nlink: 1, version: id, content, size_bytes, ..Attr::default() }
+            }
+            None if ino == 1 => Attr { ino, kind: InodeKind::Directory as i32, nlink: 2, ..Attr::default() },
+            None => return Err(Error::new(Code::NotFound, "no such inode")),
+        };
+        Ok(Entry { attr: Some(attr), hints: self.hints.borrow().clone(), ..Entry::default() })
+    }
+}
+
+/// One client of a store.
+pub struct Client {
+    pub store: Rc<Store>,
+    numbers: Cell<u64>,
+}
+
+impl Client {
+    pub fn new(store: &Rc<Store>, seed: u64) -> Client {
+        Client { store: store.clone(), numbers: Cell::new(seed) }
+    }
+}
+
+/// A write session of a [`Client`].
+pub struct Session {
+    store: Rc<Store>,
+    ino: u64,
+    bytes: Vec<u8>,
+    if_version: Option<u64>,
+    content: u64,
+}
+
+impl Session {
+    fn check_room(&self) -> Result<(), FileError> {
+        match self.store.is_full.get() {
+            true => Err(failed(Cause::Refused(Error::new(Code::NoSpace, "no room")))),
+            false => Ok(()),
+        }
+    }
+}
+
+fn failed(cause: Cause) -> FileError {
+    cause.of("a file of the test")
+}
+
+impl Writer for Session {
+    async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.check_room()?;
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        self.bytes.resize(self.bytes.len().max(end), 0);
+        self.bytes[start..end].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
+        self.bytes.resize(offset as usize, 0);
+        Ok(())
+    }
+
+    async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
+        self.bytes.resize(size_bytes as usize, 0);
+        Ok(())
+    }
+
+    fn set_mtime(&mut self, _: i64) {}
+
+    fn set_content(&mut self, content: u64) {
+        self.content = content;
+    }
+
+    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+        self.check_room()?;
+        let current = self.store.current(self.ino).id;
+        if let Some(expected) = self.if_version.filter(|expected| *expected != current) {
+            return Err(failed(Cause::VersionConflict { expected, current }));
+        }
+        let version = self.store.commit(self.ino, &self.bytes, std::mem::take(&mut self.content));
+        self.if_version = self.if_version.map(|_| version);
+        if let Some(left) = self.store.lost_answers.get().checked_sub(1) {
+            self.store.lost_answers.set(left);
+            return Err(failed(Cause::ManagerSilent { request: "Commit", waited_ms: 1, last: "lost".into() }));
+        }
+        let entry = self.store.entry(self.ino).ok().map(Box::new);
+        let number = self.store.versions(self.ino) as u64;
+        Ok(WriteDone { ino: self.ino, version, number, entry, ..WriteDone::default() })
+    }
+
+    async fn finish(mut self) -> Result<WriteDone, FileError> {
+        self.sync().await
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+/// A version that a [`Client`] has open.
+pub struct OpenVersion {
+    opened: Opened,
+    bytes: Vec<u8>,
+}
+
+impl Reader for OpenVersion {
+    async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
+        let there = &self.bytes[(offset as usize).min(self.bytes.len())..];
+        let len = there.len().min(out.len());
+        out[..len].copy_from_slice(&there[..len]);
+        Ok(len)
+    }
+
+    fn opened(&self) -> &Opened {
+        &self.opened
+    }
+}
+
+/// Methods that no test needs.
+macro_rules! unused {
+    ($($name:ident($($kind:ty),*) -> $answer:ty;)*) => {
+        $(async fn $name(&self, $(_: $kind),*) -> $answer {
+            unimplemented!("no test needs it")
+        })*
+    };
+}
+
+impl Backend for Client {
+    type Writer = Session;
+    type Reader = OpenVersion;
+
+    unused! {
+        list(u64, &[u8]) -> Result<(Vec<Dirent>, bool), Error>;
+        symlink(u64, &[u8], &[u8], u32, u32) -> Result<Attr, Error>;
+        link(u64, u64, &[u8]) -> Result<Attr, Error>;
+        rename((u64, &[u8]), (u64, &[u8]), RenameMode) -> Result<(), Error>;
+        set_attr(u64, NewAttr) -> Result<Entry, Error>;
+        xattrs(u64) -> Result<Vec<Xattr>, Error>;
+        set_xattr(u64, &str, &[u8], bool, bool) -> Result<(), Error>;
+        remove_xattr(u64, &str) -> Result<(), Error>;
+        locate(u64) -> Result<Located, Error>;
+        versions(u64) -> Result<Vec<VersionInfo>, Error>;
+        status() -> Result<ClusterStatus, Error>;
+        rewrite(u64, ProgressFn<'_>, &Cancel) -> Result<WriteDone, tessera_client::Error>;
+        names_invalidated() -> ();
+        write_back_pages(u64) -> io::Result<()>;
+    }
+
+    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
+        let ino = self.store.names.borrow().get(&(parent, name.to_vec())).copied();
+        self.store.entry(ino.ok_or_else(|| Error::new(Code::NotFound, "no such name"))?)
+    }
+
+    async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.store.entry(ino)
+    }
+
+    async fn make_directory(&self, _: u64, _: &[u8], _: Owner, inos: u32) -> Result<Entry, Error> {
+        let (ino, kind) = (1000 + self.store.number(), InodeKind::Directory as i32);
+        let attr = Some(Attr { ino, kind, nlink: 2, ..Attr::default() });
+        let inos = Some(InoRange { first: 5000, count: inos });
+        let hints = self.store.hints.borrow().clone();
+        Ok(Entry { attr, hints, lease_ms: DELEGATION_MS, delegation_ms: DELEGATION_MS, inos, ..Entry::default() })
+    }
+
+    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+        let waits = || if self.store.holds_creates.get() { Poll::Pending } else { Poll::Ready(()) };
+        poll_fn(|_| waits()).await;
+        self.store.entry(self.store.create(parent, name, new.ino)?)
+    }
+
+    async fn unlink(&self, parent: u64, name: &[u8], _: bool) -> Result<Attr, Error> {
+        let ino = self.store.names.borrow_mut().remove(&(parent, name.to_vec()));
+        Ok(Attr { ino: ino.unwrap_or_default(), ..Attr::default() })
+    }
+
+    async fn open_read(&self, ino: u64, version: u64, _: Range<u64>) -> Result<OpenVersion, FileError> {
+        if self.store.refuses_opens.get() {
+            return Err(failed(Cause::Refused(Error::new(Code::Io, "no version can be opened"))));
+        }
+        let attr = self.store.entry(ino).map_err(|error| failed(Cause::Refused(error)))?.attr.unwrap();
+        let files = self.store.files.borrow();
+        let wanted = |v: &&Version| version == 0 || v.id == version;
+        let number = files[&ino].iter().rposition(|v| wanted(&v)).map_or(0, |at| at as u64 + 1);
+        let Version { id, bytes, .. } = files[&ino].iter().rev().find(wanted).cloned().unwrap_or_default();
+        let version = VersionInfo { version: id, number, size_bytes: bytes.len() as u64, ..VersionInfo::default() };
+        Ok(OpenVersion { opened: Opened { attr, version, policy: Vec::new() }, bytes })
+    }
+
+    async fn open_write(&self, ino: u64, patch: bool) -> Result<Session, FileError> {
+        let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
+        Ok(Session { store: self.store.clone(), ino, bytes, if_version: None, content: 0 })
+    }
+
+    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<Session, FileError> {
+        Ok(Session { if_version: Some(version), ..self.open_write(ino, patch).await? })
+    }
+
+    async fn write_whole(&self, ino: u64, bytes: Bytes, _: Option<Policy>, _: i64) -> Result<WriteDone, FileError> {
+        let mut session = self.open_write(ino, false).await?;
+        session.write_at(0, &bytes).await?;
+        session.finish().await
+    }
+
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+        let made = self.store.create(new.parent, new.name, new.ino);
+        made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
+        self.write_whole(new.ino, bytes, None, mtime_ns).await
+    }
+
+    async fn ask_manager<R: Request>(&self, _: &R, _: u64) -> Result<R::Reply, Error> {
+        unimplemented!("no test needs it")
+    }
+
+    fn tell_manager<R: Request>(&self, _: &R) {}
+
+    fn manager_deadline(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn machine(&self) -> String {
+        "machine".into()
+    }
+
+    fn invalidate_names(&self, _: Vec<Name>) {}
+
+    async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn now_ns(&self) -> i64 {
+        0
+    }
+
+    fn wall_ns(&self) -> i64 {
+        1
+    }
+
+    async fn sleep(&self, _: Duration) {
+        super::tasks::pause().await;
+    }
+
+    fn random(&self) -> u64 {
+        self.numbers.set(self.numbers.get() + 1);
+        self.numbers.get()
+    }
+
+    fn start_drain(&self, drain: Drain<Client>) -> io::Result<()> {
+        self.store.drains.borrow_mut().push(drain);
+        Ok(())
+    }
+}
