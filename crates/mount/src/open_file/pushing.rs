@@ -122,8 +122,9 @@ impl<B: Backend> OpenFile<B> {
         let done = state.commit(mount, self.ino).await;
         if done.is_err() {
             tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
-            state.pending.give_up_draining();
-            mount.files.release_spooled(self.ino);
+            if state.pending.give_up_draining() {
+                mount.files.release_spooled(self.ino);
+            }
         }
         state.pending.drop_session();
         drop(state);

@@ -228,3 +228,21 @@ fn an_incremental_file_is_committed_by_a_push_after_its_close() {
     assert!(store.current(ino).bytes == bytes && store.versions(ino) == 1);
     tasks.run(mount.release(ino, reads, None));
 }
+
+/// The commit returns the spool's handle of the file, and so must not be followed by another return of it.
+#[test]
+fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
+    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+    store.set_hint("durability", "optimistic");
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    tasks.spawn(run_drains(store.clone()));
+    let reads = tasks.run(write_and_close_early(&mount, ino, &[7; 5 << 20]));
+    tasks.run(mount.remove(ROOT, b"file", false)).unwrap();
+    store.refuses_opens.set(true);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!((store.versions(ino), tasks.run(mount.figures()).open_files), (1, 1));
+    tasks.run(mount.release(ino, reads, None));
+    assert_eq!(tasks.run(mount.figures()).open_files, 0);
+}
