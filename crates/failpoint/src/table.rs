@@ -13,6 +13,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("logstore.keep_torn_tail", "opening leaves a torn tail in place and appends behind it"),
     ("manager.answers_before_replicas", "replies leave before the log replicas hold the commands behind them (P7)"),
     ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),
+    (
+        "manager.names_not_rechecked",
+        "a command that waited changes a name without recalling the leases on the inode that has it by now (P7)",
+    ),
     ("manager.no_grace", "garbage is collected without waiting for older sessions (P4)"),
     ("manager.no_recall", "data that clients cache under a lease changes without a recall (P7)"),
     ("manager.one_replica_too_few", "one log replica less than configured is enough"),

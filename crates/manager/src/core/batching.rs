@@ -87,6 +87,7 @@ impl ManagerCore {
                 None => break,
                 Some(QueueItem::Composed { origin, body }) => composed.push((origin, body)),
                 Some(QueueItem::Command { queued, origin, changes }) => {
+                    let Some((queued, origin, changes)) = self.recheck(queued, origin, changes) else { continue };
                     bytes += queued.body.len();
                     due.push(PendingReply { origin, changes, grants: queued.command.grants(&self.db) });
                     commands.push(queued);

@@ -114,6 +114,33 @@ impl ManagerCore {
         }
     }
 
+    /// Returns a queued command with all that it changes, or parks it again. A name that it changes may have come to stand for
+    /// another inode since it was admitted, and its client may have lost a delegation: clients may hold leases on these.
+    pub(super) fn recheck(
+        &mut self,
+        queued: QueuedCommand,
+        origin: Option<Origin>,
+        mut changes: Vec<LeaseTarget>,
+    ) -> Option<(QueuedCommand, Option<Origin>, Vec<LeaseTarget>)> {
+        // A command that cannot be read now fails when it is applied.
+        let mut added = self.changes(&queued.command).unwrap_or_default();
+        let (requester, leases) = (origin.as_ref().map_or(0, |origin| origin.connection), &self.soft.leases);
+        let delegated = |of: u64| leases.has_names(of, requester, self.now_ns);
+        added.retain(|what| !changes.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of)));
+        if failpoint::is_active("manager.names_not_rechecked") {
+            added.clear();
+        }
+        if leases.holders(&added, requester, self.now_ns).is_empty() {
+            self.soft.leases.begin_change(&added);
+            changes.extend(added);
+            return Some((queued, origin, changes));
+        }
+        self.soft.leases.end_change(&changes);
+        changes.extend(added);
+        self.queue_when_free(queued, origin, changes);
+        None
+    }
+
     pub(super) fn answer_now(&mut self, origin: Origin, client_id: u64, body: Bytes) {
         let kind = origin.kind;
         if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {

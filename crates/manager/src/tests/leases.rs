@@ -6,7 +6,10 @@ use bytes::Bytes;
 use prost::Message;
 use tessera_wire::meta::*;
 use tessera_wire::rpc::Peer;
-use tessera_wire::{Ack, Code, Error, Kind, Role};
+use tessera_wire::{Ack, Code, Error, InodeKind, Kind, Role};
+
+/// A third client.
+const CAROL: u64 = 0xca401;
 
 fn lookup(rig: &mut Rig, client: u64) -> Entry {
     let request = Lookup { parent: 1, name: b"f".to_vec(), want_lease: true };
@@ -43,6 +46,39 @@ pub(super) fn a_change_waits_for_the_holders_answer() {
     rig.settle();
     assert!(rig.replies[&id].is_ok());
     assert_eq!(lookup(&mut rig, ALICE).lease_ms, 3_000);
+}
+
+/// While a rename waits for a lease on the inode it moves, its target becomes the name of a new file that CAROL caches.
+#[test]
+pub(super) fn a_command_that_waited_recalls_what_its_names_stand_for_by_then() {
+    let mut rig = rig();
+    let (from_name, to_name) = (b"f".to_vec(), b"g".to_vec());
+    let op_id = rig.op();
+    let rename =
+        Rename { op_id, from_parent: 1, from_name, to_parent: 1, to_name: to_name.clone(), ..Default::default() };
+    let id = rig.send(Role::Client, BOB, &rename);
+    rig.settle();
+    let first = rig.calls.pop_front().expect("ALICE's lease is recalled");
+    let node = MakeNode {
+        op_id: rig.op(),
+        parent: 1,
+        name: to_name,
+        kind: InodeKind::File as i32,
+        mode: 0o644,
+        want_lease: true,
+        ..Default::default()
+    };
+    let made = rig.ask_as(Role::Client, CAROL, &node).unwrap();
+    assert_eq!(made.lease_ms, 3_000);
+    rig.answer(first.token, Ok(Bytes::new()));
+    rig.settle();
+    assert!(!rig.replies.contains_key(&id), "CAROL's cache would be wrong");
+    let second = rig.calls.pop_front().expect("CAROL's lease is recalled");
+    assert_eq!(second.peer, Peer::Connection(CAROL));
+    assert_eq!(RecallLease::decode(second.body).unwrap().inos, [made.attr.unwrap().ino]);
+    rig.answer(second.token, Ok(Bytes::new()));
+    rig.settle();
+    assert!(rig.replies[&id].is_ok());
 }
 
 #[test]
