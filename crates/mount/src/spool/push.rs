@@ -262,7 +262,11 @@ async fn keep_beside<B: Backend>(
     attr: &Attr,
 ) -> Result<(), PushError> {
     let ino = file.ino();
-    let current = Arc::new(mount.backend.open_read(ino, attr.version, 0..u64::MAX).await?);
+    let current = match mount.backend.open_read(ino, attr.version, 0..u64::MAX).await {
+        // Yet another version replaced it; the caller looks again, and finds out if the file itself is gone.
+        Err(error) if error.code() == Code::NotFound => return Ok(()),
+        current => Arc::new(current?),
+    };
     let below = match view.origin.base_version {
         _ if view.overlay.kept_bytes() == 0 => None,
         0 => None,
