@@ -35,16 +35,17 @@ struct Inode {
 }
 
 impl KernelCache {
-    /// Counts a lookup that is about to be answered, and returns the inode's generation. `open`: a program here has the
-    /// file open.
-    pub fn looked_up(&mut self, attr: &Attr, open: bool) -> u64 {
+    /// Counts a lookup that is about to be answered, and returns the inode's generation. `open`: a program here or the
+    /// spool has the file open; `uncommitted`: the answer has the length of changes that are in no version.
+    pub fn looked_up(&mut self, attr: &Attr, open: bool, uncommitted: bool) -> u64 {
         let current = (attr.version, attr.size_bytes);
+        let (version, size_bytes) = if uncommitted { (NONE, NONE) } else { current };
         let inode = self.inodes.entry(attr.ino).or_insert(Inode {
             lookups: 0,
             generation: 0,
-            version: attr.version,
-            size_bytes: attr.size_bytes,
-            shown_bytes: attr.size_bytes,
+            version,
+            size_bytes,
+            shown_bytes: size_bytes,
             sent_back: false,
             unlinked: None,
         });
@@ -139,13 +140,13 @@ mod tests {
     #[test]
     fn a_file_changed_elsewhere_becomes_another_inode_unless_it_is_open() {
         let mut kernel = KernelCache::default();
-        let first = kernel.looked_up(&attr(1, 10), false);
-        assert_eq!(kernel.looked_up(&attr(1, 10), false), first);
-        assert_eq!(kernel.looked_up(&attr(2, 20), true), first, "open here");
-        let second = kernel.looked_up(&attr(2, 20), false);
+        let first = kernel.looked_up(&attr(1, 10), false, false);
+        assert_eq!(kernel.looked_up(&attr(1, 10), false, false), first);
+        assert_eq!(kernel.looked_up(&attr(2, 20), true, false), first, "open here");
+        let second = kernel.looked_up(&attr(2, 20), false, false);
         assert_ne!(second, first);
         kernel.holds(5, 3, 30);
-        assert_eq!(kernel.looked_up(&attr(3, 30), false), second, "written here");
+        assert_eq!(kernel.looked_up(&attr(3, 30), false, false), second, "written here");
         assert!(kernel.opens(5, 3, 30));
         assert!(!kernel.opens(5, 4, 31));
         assert!(!kernel.shows(5, 4, 31), "its length is the old one");
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn a_file_without_a_name_keeps_its_last_attributes() {
         let mut kernel = KernelCache::default();
-        kernel.looked_up(&attr(3, 30), false);
+        kernel.looked_up(&attr(3, 30), false, false);
         kernel.name_removed(Attr { nlink: 1, ..attr(3, 30) });
         assert!(kernel.unlinked(5).is_none(), "it has another name");
         kernel.name_removed(attr(3, 30));
@@ -171,20 +172,30 @@ mod tests {
     #[test]
     fn a_length_that_is_not_shown_is_shown_after_the_last_close() {
         let mut kernel = KernelCache::default();
-        let first = kernel.looked_up(&attr(1, 10), false);
+        let first = kernel.looked_up(&attr(1, 10), false, false);
         assert!(!kernel.opens(5, 2, 20));
-        assert_eq!(kernel.looked_up(&attr(2, 20), true), first, "open here");
-        assert_ne!(kernel.looked_up(&attr(2, 20), false), first);
+        assert_eq!(kernel.looked_up(&attr(2, 20), true, false), first, "open here");
+        assert_ne!(kernel.looked_up(&attr(2, 20), false, false), first);
         assert!(kernel.shows(5, 2, 20));
+    }
+
+    /// The kernel forgot a file that waits in the spool and looked it up again; then another mount's version replaced it.
+    #[test]
+    fn what_waits_in_the_spool_does_not_count_as_the_current_version() {
+        let mut kernel = KernelCache::default();
+        let first = kernel.looked_up(&attr(1, 10), true, true);
+        assert!(!kernel.shows(5, 1, 10), "the kernel has the length and the data of the spool");
+        assert_ne!(kernel.looked_up(&attr(1, 10), false, false), first);
+        assert!(kernel.shows(5, 1, 10));
     }
 
     #[test]
     fn what_was_never_committed_is_not_shown() {
         let mut kernel = KernelCache::default();
-        let first = kernel.looked_up(&attr(4, 31), false);
+        let first = kernel.looked_up(&attr(4, 31), false, false);
         kernel.holds_uncommitted(5);
         assert!(kernel.must_look_up_again(5, 31) && !kernel.opens(5, 4, 31));
         kernel.holds_uncommitted(5);
-        assert_ne!(kernel.looked_up(&attr(3, 30), false), first, "it becomes another inode");
+        assert_ne!(kernel.looked_up(&attr(3, 30), false, false), first, "it becomes another inode");
     }
 }

@@ -41,7 +41,16 @@ impl<B: Backend> Mount<B> {
 
     /// The entry to tell the kernel of in the reply to a lookup, which counts as one.
     pub(crate) async fn show(&self, attr: Attr) -> ShownEntry {
-        let generation = self.kernel.lock().looked_up(&attr, self.files.is_open(attr.ino));
+        self.show_file(attr, false).await
+    }
+
+    async fn show_file(&self, attr: Attr, held_open: bool) -> ShownEntry {
+        let uncommitted = match self.files.get(attr.ino) {
+            Some(file) => file.size().await.1,
+            None => false,
+        };
+        let open = held_open || self.files.is_open(attr.ino);
+        let generation = self.kernel.lock().looked_up(&attr, open, uncommitted);
         ShownEntry { attr: self.seen(attr).await, generation }
     }
 
@@ -62,9 +71,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's.
     pub async fn lookup_inode(&self, ino: u64) -> Result<ShownEntry, Errno> {
-        let attr = self.known(ino).await?.attr;
-        let generation = self.kernel.lock().looked_up(&attr, true);
-        Ok(ShownEntry { attr: self.seen(attr).await, generation })
+        Ok(self.show_file(self.known(ino).await?.attr, true).await)
     }
 
     /// The kernel forgot `lookups` lookups of an inode.
