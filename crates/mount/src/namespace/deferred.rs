@@ -175,6 +175,13 @@ impl DeferredCreates {
         next
     }
 
+    /// Forgets the files that no request is about. Only a mistake made on request does so.
+    pub fn forget_idle(&mut self) {
+        let idle = self.files.iter().filter(|(_, file)| matches!(file.state, State::Idle));
+        let inos: Vec<u64> = idle.map(|(ino, _)| *ino).collect();
+        inos.into_iter().for_each(|ino| self.remove(ino));
+    }
+
     /// The last handle is closed, and the attempt to create the file is over.
     pub fn closed(&mut self, ino: u64) {
         self.lost.remove(&ino);

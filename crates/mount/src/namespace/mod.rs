@@ -401,10 +401,7 @@ impl Namespace {
                 let next = self.deferred.claim(ino, Claimant::Commit(waiter));
                 self.go_on(next);
             }
-            Event::Closed(waiter, ino) => {
-                let files = if failpoint::is_active("mount.close_loses_create") { [].into() } else { [ino].into() };
-                self.settle(files, Then::Close(waiter, ino));
-            }
+            Event::Closed(waiter, ino) => self.settle([ino].into(), Then::Close(waiter, ino)),
             Event::Created { group, ino, result } => self.answered(ino, Claimant::Settle(group), result),
             Event::Committed { waiter, ino, stamp, result } => self.committed(waiter, ino, stamp, result),
             Event::Recalled(inos) => self.recalled(inos),
@@ -450,6 +447,9 @@ impl Namespace {
 
     fn recalled(&mut self, inos: Option<Vec<u64>>) {
         if inos.is_none() {
+            if failpoint::is_active("mount.reconnect_loses_creates") {
+                self.deferred.forget_idle();
+            }
             self.delegations.recall(None);
         }
         if failpoint::is_active("mount.recall_keeps_entries") && inos.is_some() {
