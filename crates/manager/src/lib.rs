@@ -31,7 +31,6 @@ mod repair;
 pub mod shell;
 mod soft;
 
-pub use crate::chunks::audit::recount;
 pub use crate::db::pages::{FileExtent, decode as page_extents, for_each_chunk};
 pub use crate::log::restore;
 

@@ -135,7 +135,7 @@ impl Rig {
     }
 
     pub fn dump(&self, without: &[&str]) -> String {
-        let dump = self.core.db().dump().unwrap();
+        let dump = tessera_testkit::dump(self.core.db().conn()).unwrap();
         let keep = |line: &&str| !without.contains(&line.split(' ').next().unwrap_or(""));
         dump.lines().filter(keep).map(|line| format!("{line}\n")).collect()
     }
@@ -195,7 +195,7 @@ impl Rig {
     }
 
     pub fn audit(&self) {
-        assert_eq!(crate::chunks::audit::recount(self.core.db()).unwrap(), Vec::<String>::new());
+        assert_eq!(tessera_testkit::recount(self.core.db().conn()).unwrap(), Vec::<String>::new());
     }
 }
 

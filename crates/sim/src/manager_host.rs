@@ -370,7 +370,7 @@ impl ManagerHost {
     /// The differences from the stored counts.
     pub fn recount(&self) -> Result<(), String> {
         let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref()).ok_or("no database")?;
-        match tessera_manager::recount(db) {
+        match tessera_testkit::recount(db.conn()) {
             Ok(differences) if differences.is_empty() => Ok(()),
             Ok(differences) => Err(differences.join("; ")),
             Err(failure) => Err(failure.to_string()),

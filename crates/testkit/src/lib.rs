@@ -8,11 +8,13 @@
 //! What does not live here: client cores (their tests bring them), the node's core and the network (`crates/sim` runs those).
 //! Other crates use this one in their tests only.
 
+mod audit;
 mod files;
 mod manager;
 mod nodes;
 mod rows;
 
+pub use audit::{dump, recount};
 pub use files::{chunk_name, fragment, registration, uuid};
 pub use nodes::{Disk, Node, Stored};
 pub use rows::Chunk;

@@ -1,6 +1,6 @@
 //! What the manager's database says, and whether it agrees with the disks.
 
-use crate::{CLUSTER_ID, Cluster, Stored};
+use crate::{CLUSTER_ID, Cluster, Stored, dump};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,7 +193,7 @@ impl Cluster {
             query.query_map([], entry).and_then(Iterator::collect).expect("the schema is ours");
         let restored = Restored { cluster_id: CLUSTER_ID, image: None, entries, highest_term: 0, from: String::new() };
         let db = restored.into_db(None, self.config(), &mut |_, _| ()).expect("the log can be replayed");
-        let (ours, theirs) = (self.db().dump().expect("a dump"), db.dump().expect("a dump"));
+        let (ours, theirs) = (dump(self.db().conn()).expect("a dump"), dump(db.conn()).expect("a dump"));
         for (a, b) in ours.lines().zip(theirs.lines()) {
             assert_eq!(a, b, "replaying the log gave another row");
         }

@@ -1,6 +1,5 @@
 //! Chunks: the dedup query, reference counts, missing fragments, deletion of garbage.
 
-pub mod audit;
 pub mod dedup;
 pub mod garbage;
 pub mod missing;

@@ -331,33 +331,6 @@ impl Db {
     pub fn meta(&self) -> rusqlite::Result<Meta> {
         Meta::load(&self.conn)
     }
-
-    /// Every row of every table as text, in key order. Databases with equal dumps are equal (P7).
-    pub fn dump(&self) -> rusqlite::Result<String> {
-        use std::fmt::Write;
-        let mut tables = self.conn.prepare(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name",
-        )?;
-        let names = tables.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-        let mut out = String::new();
-        for name in names {
-            let mut rows = self
-                .conn
-                .prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2, 3 LIMIT 1000000"))
-                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2")))
-                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1")))?;
-            let columns = rows.column_count();
-            let mut rows = rows.query([])?;
-            while let Some(row) = rows.next()? {
-                let _ = write!(out, "{name}");
-                for i in 0..columns {
-                    let _ = write!(out, " {:?}", row.get_ref(i)?);
-                }
-                out.push('\n');
-            }
-        }
-        Ok(out)
-    }
 }
 
 fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
 use tessera_manager::db::rows;
-use tessera_manager::recount;
+use tessera_testkit::recount;
 use tessera_testkit::{CAPACITY, Cluster, Config, MS, chunk_name, config, fragment, registration, uuid};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Health};

@@ -26,7 +26,7 @@ fn two_lost_nodes_are_rebuilt_on_the_rest() {
     for node in [1, 5] {
         assert_eq!(disk_members(&cluster, cluster.nodes[node].disks[0]), 0, "a lost disk holds no member any more");
     }
-    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new());
+    assert_eq!(recount(cluster.db().conn()).unwrap(), Vec::<String>::new());
     cluster.check_replay();
 }
 

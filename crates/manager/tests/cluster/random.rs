@@ -142,7 +142,7 @@ fn random_scenario(seed: u64, steps: usize) {
     cluster.run(2_000);
     let status = cluster.status();
     assert_eq!((status.chunks_full, status.chunks_lost), (status.chunks, 0), "seed {seed}");
-    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(recount(cluster.db().conn()).unwrap(), Vec::<String>::new(), "seed {seed}");
     for name in files {
         cluster.unlink(&name);
     }
@@ -155,7 +155,7 @@ fn random_scenario(seed: u64, steps: usize) {
     });
     let status = cluster.status();
     assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0), "seed {seed}");
-    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(recount(cluster.db().conn()).unwrap(), Vec::<String>::new(), "seed {seed}");
     cluster.check_replay();
 }
 

@@ -18,7 +18,7 @@ fn deleted_files_leave_no_fragment() {
     cluster.until(60, "all gone", |f| f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0);
     let status = cluster.status();
     assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0));
-    assert_eq!(recount(cluster.db()).unwrap(), Vec::<String>::new());
+    assert_eq!(recount(cluster.db().conn()).unwrap(), Vec::<String>::new());
     cluster.check_replay();
 }
 
