@@ -2,7 +2,6 @@
 
 use crate::{CAPACITY, Cluster};
 use bytes::Bytes;
-use tessera_manager::db::rows;
 use tessera_wire::meta::{
     ChunkAck, ChunkAnswer, ChunkName, ChunkState, Commit, CommitMode, FragmentRef, List, OpenWrite, OpenWriteReply,
     RegisterNode, Unlink,
@@ -36,8 +35,7 @@ impl Cluster {
                 disk.held.entry((answer.chunk_id, m.position)).or_default();
             }
         }
-        let pg = rows::pg_info(self.db(), answer.pg_id).expect("the schema is ours");
-        pg.expect("a known group").epoch
+        self.epoch(answer.pg_id)
     }
 
     /// Puts the fragments of all chunks that are not stored; returns their acknowledgements.

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
 use tessera_accel::checksum::crc32c;
-use tessera_manager::db::rows;
 use tessera_stripe::ClassLayout;
 use tessera_wire::data::{
     GetFragments, GetFragmentsReply, GetItem, GetResult, PutFragments, PutFragmentsReply, PutItem, PutResult,
@@ -150,11 +149,10 @@ impl Cluster {
             return Err(error.clone());
         }
         // A node learns epochs from its heartbeats; this one knows them at once.
-        let pg = rows::pg_info(self.db(), item.pg_id).expect("the schema is ours").expect("a known group");
-        if item.epoch < pg.epoch {
-            let mut error = Error::new(Code::StaleEpoch, format!("epoch {} is {} now", item.epoch, pg.epoch));
-            error.current = pg.epoch;
-            return Err(error);
+        let current = self.epoch(item.pg_id);
+        if item.epoch < current {
+            let text = format!("epoch {} is {current} now", item.epoch);
+            return Err(Error { current, ..Error::new(Code::StaleEpoch, text) });
         }
         assert!(node.disks.contains(&item.disk_id), "a put for disk {} of another node", item.disk_id);
         assert_eq!(crc32c(&bytes), item.crc32c);

@@ -85,6 +85,13 @@ impl Cluster {
         rows::members(self.db(), pg_id).expect("the schema is ours")
     }
 
+    /// The epoch of a group.
+    pub fn epoch(&self, pg_id: u64) -> u64 {
+        let sql = "SELECT epoch FROM pgs WHERE pg_id = ?1";
+        let epoch = self.db().conn().query_row(sql, [pg_id as i64], |row| row.get::<_, i64>(0));
+        epoch.expect("a known group") as u64
+    }
+
     fn groups(&self) -> BTreeMap<u64, Vec<Member>> {
         rows::groups(self.db(), 0).expect("the schema is ours")
     }

@@ -176,12 +176,12 @@ impl<'a> DedupQuery<'a> {
                     continue;
                 }
                 let missing = self.missing(ctx, &candidate)?;
-                if missing.is_empty() && pg.is_in_place() {
+                if missing.is_empty() && pg.in_place {
                     touch(ctx, &candidate)?;
                     return Ok(Some(reply(ChunkState::Durable, candidate.chunk_id, &pg, Vec::new())));
                 }
-                let can_be_supplied = !missing.is_empty() && pg.is_puttable() && !self.avoid.contains(&candidate.pg_id);
-                let rest_in_place = candidate.state == PENDING || pg.is_in_place();
+                let can_be_supplied = !missing.is_empty() && pg.puttable && !self.avoid.contains(&candidate.pg_id);
+                let rest_in_place = candidate.state == PENDING || pg.in_place;
                 if incomplete.is_none() && can_be_supplied && rest_in_place {
                     incomplete = Some((candidate, pg, missing));
                 }
@@ -201,7 +201,7 @@ impl<'a> DedupQuery<'a> {
     fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Result<bool> {
         let node_map = ctx.caches.node_map(ctx.db)?;
         let plain = pg.members.iter().take(self.class.hinted_fragments() as usize);
-        let mut hosts = plain.filter_map(|m| node_map.disks.get(&m.wire.put_disk_id()));
+        let mut hosts = plain.filter_map(|m| node_map.disks.get(&m.put_disk()));
         Ok(hosts.any(|disk| disk.host == host))
     }
 

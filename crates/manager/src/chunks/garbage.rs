@@ -68,7 +68,7 @@ pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
 fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, kept: &BTreeSet<u64>) -> Result<()> {
     assert!(!kept.contains(&0), "0 is no disk");
     for (position, member) in (0..).zip(&pg.members) {
-        for disk in [member.wire.disk_id, member.wire.incoming_disk_id] {
+        for disk in [member.disk_id, member.incoming] {
             if kept.contains(&disk) {
                 insert_order(ctx, disk, chunk.chunk_id, position)?;
             }

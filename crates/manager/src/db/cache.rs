@@ -1,31 +1,20 @@
-//! Read-through caches of the rows that nearly every command reads: placement groups and classes (and, in
-//! [`crate::db::node_map`], nodes and disks).
+//! Read-through caches of the rows that nearly every command, heartbeat and tick reads: placement groups, classes, nodes,
+//! disks, and members being backfilled.
 //!
-//! A command that changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`]. After a refused or rolled-back
-//! command, the core discards the rows that the command may have cached.
+//! They hold rows, not soft state ([`crate::soft::stats`]). [`crate::map::tables`] writes these rows and calls
+//! [`Caches::forget_pg`], [`Caches::forget_node_map`] or [`Caches::forget_all`] in the same command. After a refused or
+//! rolled-back command, the core discards the rows that the command may have cached.
 
 use crate::db::Db;
-use crate::db::node_map::NodeMapCache;
+use crate::db::node_map::NodeMap;
+use crate::db::rows::{self, Member};
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row, refuse};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tessera_stripe::XOR;
-use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
-
-/// A member of a group, with the manager's own state of it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Member {
-    /// The member as sent in maps.
-    pub wire: PgMember,
-    /// The backfill of the incoming disk has passed chunk ids up to this one.
-    pub fill_cursor: u64,
-    /// Fragments on `wire.disk_id` count: neither that disk nor its node is out.
-    pub in_place: bool,
-    /// The disk that takes puts is up, and so is its node.
-    pub puttable: bool,
-}
+use tessera_wire::{ClassInfo, Code, Health, PgInfo};
 
 /// A placement group.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,107 +23,121 @@ pub struct Pg {
     pub pg_id: u64,
     /// Grows with each change of a member.
     pub epoch: u64,
-    /// Takes new chunks.
-    pub open: bool,
     /// Members in fragment order.
     pub members: Vec<Member>,
+    /// No member is lost: committed chunks without missing rows are durable.
+    pub in_place: bool,
+    /// Every fragment can be put now.
+    pub puttable: bool,
 }
 
 impl Pg {
     /// The group as sent in maps.
     pub fn info(&self) -> PgInfo {
-        PgInfo { pg_id: self.pg_id, epoch: self.epoch, members: self.members.iter().map(|m| m.wire).collect() }
-    }
-
-    /// Whether no member is lost: committed chunks without missing rows are durable.
-    pub fn is_in_place(&self) -> bool {
-        self.members.iter().all(|m| m.in_place && !m.wire.put_to_incoming)
-    }
-
-    /// Whether every fragment can be put now.
-    pub fn is_puttable(&self) -> bool {
-        self.members.iter().all(|m| m.puttable)
+        PgInfo { pg_id: self.pg_id, epoch: self.epoch, members: self.members.iter().map(Member::to_wire).collect() }
     }
 }
+
+/// Rows that are read together; `None` until they are needed.
+type Slot<T> = RefCell<Option<Arc<T>>>;
 
 /// The caches.
 #[derive(Default)]
 pub struct Caches {
     pgs: RefCell<HashMap<u64, Arc<Pg>>>,
-    classes: RefCell<HashMap<u32, Arc<ClassInfo>>>,
-    specs: RefCell<HashMap<String, u32>>,
-    pub(crate) node_map: NodeMapCache,
+    classes: Slot<BTreeMap<u32, Arc<ClassInfo>>>,
+    node_map: Slot<NodeMap>,
+    backfilling: Slot<Vec<Member>>,
     dirty: Cell<bool>,
+}
+
+fn remembered<T>(slot: &Slot<T>, load: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<Arc<T>> {
+    if let Some(known) = &*slot.borrow() {
+        return Ok(known.clone());
+    }
+    let fresh = Arc::new(load()?);
+    *slot.borrow_mut() = Some(fresh.clone());
+    Ok(fresh)
 }
 
 impl Caches {
     /// The group `pg_id`.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist.
+    /// `NotFound` if it does not exist; its rows are damaged, or the database fails.
     pub fn pg(&self, db: &Db, pg_id: u64) -> Result<Arc<Pg>> {
         if let Some(pg) = self.pgs.borrow().get(&pg_id) {
             return Ok(pg.clone());
         }
-        match load_pg(db, pg_id)? {
-            Some(pg) => {
-                let pg = Arc::new(pg);
-                self.pgs.borrow_mut().insert(pg_id, pg.clone());
-                Ok(pg)
-            }
-            None => refuse(Code::NotFound, format!("there is no placement group {pg_id}")),
-        }
+        let Some(pg) = load_pg(db, &*self.node_map(db)?, pg_id)? else {
+            return refuse(Code::NotFound, format!("there is no placement group {pg_id}"));
+        };
+        Ok(self.pgs.borrow_mut().entry(pg_id).or_insert(Arc::new(pg)).clone())
+    }
+
+    /// All classes, by id.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn classes(&self, db: &Db) -> rusqlite::Result<Arc<BTreeMap<u32, Arc<ClassInfo>>>> {
+        let load = || Ok(all_classes(db)?.into_iter().map(|(id, class)| (id, Arc::new(class))).collect());
+        remembered(&self.classes, load)
     }
 
     /// The class `class_id`.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist.
+    /// `NotFound` if it does not exist, or the database fails.
     pub fn class(&self, db: &Db, class_id: u32) -> Result<Arc<ClassInfo>> {
-        if let Some(class) = self.classes.borrow().get(&class_id) {
-            return Ok(class.clone());
-        }
-        match classes(db, "WHERE class_id = ?1", args![class_id])?.pop() {
-            Some(class) => {
-                let class = Arc::new(class);
-                self.specs.borrow_mut().insert(class.spec.clone(), class_id);
-                self.classes.borrow_mut().insert(class_id, class.clone());
-                Ok(class)
-            }
+        match self.classes(db)?.get(&class_id) {
+            Some(class) => Ok(class.clone()),
             None => refuse(Code::NotFound, format!("there is no redundancy class {class_id}")),
         }
     }
 
     /// The class with this canonical text, if it has a row.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn class_of_spec(&self, db: &Db, spec: &str) -> Result<Option<Arc<ClassInfo>>> {
-        if let Some(&id) = self.specs.borrow().get(spec) {
-            return self.class(db, id).map(Some);
-        }
-        let id: Option<u32> = db.first("SELECT class_id FROM classes WHERE spec = ?1", args![spec])?;
-        id.map(|id| self.class(db, id)).transpose()
+        Ok(self.classes(db)?.values().find(|class| class.spec == spec).cloned())
+    }
+
+    /// All nodes and disks.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn node_map(&self, db: &Db) -> rusqlite::Result<Arc<NodeMap>> {
+        remembered(&self.node_map, || NodeMap::load(db))
+    }
+
+    /// Members that are being backfilled, by group and position.
+    ///
+    /// # Errors
+    /// The database fails, or a row is damaged.
+    pub fn backfilling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
+        remembered(&self.backfilling, || rows::members_backfilling(db))
     }
 
     /// Forgets a group whose rows the running command changed.
     pub fn forget_pg(&self, pg_id: u64) {
         self.dirty.set(true);
         self.pgs.borrow_mut().remove(&pg_id);
-        self.node_map.forget_backfilling();
+        self.backfilling.take();
     }
 
     /// Forgets nodes and disks: the running command changed columns of their rows that groups do not depend on.
     pub fn forget_node_map(&self) {
         self.dirty.set(true);
-        self.node_map.forget();
+        self.node_map.take();
     }
 
     /// Forgets everything: the running command changed rows of nodes, disks or classes, or of many groups.
     pub fn forget_all(&self) {
-        self.dirty.set(true);
+        self.forget_node_map();
         self.pgs.borrow_mut().clear();
-        self.classes.borrow_mut().clear();
-        self.specs.borrow_mut().clear();
-        self.node_map.forget();
-        self.node_map.forget_backfilling();
+        self.classes.take();
+        self.backfilling.take();
     }
 
     /// Ends a command; `undone` if its changes were rolled back.
@@ -147,6 +150,9 @@ impl Caches {
 }
 
 /// All classes, for callers without a cache.
+///
+/// # Errors
+/// The database fails.
 pub fn all_classes(db: &Db) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
     Ok(classes(db, "", [])?.into_iter().map(|class| (class.class_id, class)).collect())
 }
@@ -178,50 +184,23 @@ row! {
     }
 }
 
-fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
-    let head: Option<(u64, bool, u32)> =
-        db.first("SELECT epoch, open, width FROM pgs WHERE pg_id = ?1", args![pg_id])?;
-    let Some((epoch, open, width)) = head else { return Ok(None) };
-    let rows: Vec<MemberRow> = db.all(
-        &MemberRow::select(
-            "FROM pg_members m
-             LEFT JOIN disks d ON d.disk_id = m.disk_id LEFT JOIN nodes dn ON dn.node_id = d.node_id
-             LEFT JOIN disks i ON i.disk_id = m.incoming_disk_id LEFT JOIN nodes inn ON inn.node_id = i.node_id
-             WHERE m.pg_id = ?1 ORDER BY m.position",
-        ),
-        args![pg_id],
-    )?;
-    let member = |row: MemberRow| {
-        let MemberRow { disk_id, incoming_disk_id, put_to_incoming, since_epoch, fill_cursor, .. } = row;
-        let takes_puts = if put_to_incoming { [row.incoming, row.incoming_node] } else { [row.disk, row.disk_node] };
-        Member {
-            wire: PgMember { disk_id, incoming_disk_id, put_to_incoming, since_epoch },
-            fill_cursor,
-            in_place: [row.disk, row.disk_node].iter().all(|h| !matches!(h, Health::Out | Health::Unknown)),
-            puttable: takes_puts.iter().all(|h| matches!(h, Health::Up | Health::Draining)),
-        }
+fn load_pg(db: &Db, node_map: &NodeMap, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
+    let Some((epoch, width)) = db.first("SELECT epoch, width FROM pgs WHERE pg_id = ?1", args![pg_id])? else {
+        return Ok(None);
     };
-    let members: Vec<Member> = rows.into_iter().map(member).collect();
-    let damaged = |why: String| corrupt_row(format!("pgs, row {pg_id}"), why);
-    if members.len() != width as usize {
-        return Err(damaged(format!("{} members, its width is {width}", members.len())));
+    let members = rows::members(db, pg_id)?;
+    let damaged = |why: String| Err(corrupt_row(format!("pgs, row {pg_id}"), why));
+    if members.len() as u64 != width {
+        return damaged(format!("{} members, its width is {width}", members.len()));
     }
-    if let Some(member) = members.iter().find(|m| m.wire.since_epoch > epoch || m.wire.since_epoch == 0) {
-        return Err(damaged(format!("at epoch {epoch}, a member counts since {}", member.wire.since_epoch)));
+    if let Some(member) = members.iter().find(|m| m.since_epoch > epoch) {
+        return damaged(format!("at epoch {epoch}, a member counts since {}", member.since_epoch));
     }
-    Ok(Some(Pg { pg_id, epoch, open, members }))
-}
-
-row! {
-    struct MemberRow {
-        disk_id: u64 = "m.disk_id",
-        incoming_disk_id: u64,
-        put_to_incoming: bool,
-        since_epoch: u64,
-        fill_cursor: u64,
-        disk: Health = "ifnull(d.health, 0)",
-        disk_node: Health = "ifnull(dn.health, 0)",
-        incoming: Health = "ifnull(i.health, 0)",
-        incoming_node: Health = "ifnull(inn.health, 0)",
-    }
+    // Health of a disk and of its node.
+    let health = |id: u64| node_map.disks.get(&id).map_or([Health::Unknown; 2], |d| [d.own_health, d.node_health]);
+    let counts = |id: u64| health(id).iter().all(|h| !matches!(h, Health::Out | Health::Unknown));
+    let takes_puts = |id: u64| health(id).iter().all(|h| matches!(h, Health::Up | Health::Draining));
+    let in_place = members.iter().all(|m| !m.put_to_incoming && counts(m.disk_id));
+    let puttable = members.iter().all(|m| takes_puts(m.put_disk()));
+    Ok(Some(Pg { pg_id, epoch, members, in_place, puttable }))
 }

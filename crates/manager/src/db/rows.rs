@@ -4,7 +4,7 @@ use crate::db::Db;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row};
 use std::collections::BTreeMap;
-use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo, PgMember};
+use tessera_wire::{DiskInfo, Health, NodeInfo, PgMember};
 
 row! {
     /// A row of `nodes`.
@@ -183,11 +183,6 @@ pub fn disks(db: &Db) -> rusqlite::Result<Vec<DiskRow>> {
     db.all(&DiskRow::select(&format!("{DISKS} ORDER BY d.disk_id")), [])
 }
 
-/// All disks, by id.
-pub fn disk_map(db: &Db) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
-    Ok(disks(db)?.into_iter().map(|d| (d.disk_id, d)).collect())
-}
-
 /// Disks of a node, by id.
 pub fn disks_of(db: &Db, node_id: u64) -> rusqlite::Result<Vec<DiskRow>> {
     db.all(&DiskRow::select(&format!("{DISKS} WHERE d.node_id = ?1 ORDER BY d.disk_id")), args![node_id])
@@ -242,18 +237,6 @@ pub fn groups(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, Vec<Member>
     let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
     members?.into_iter().for_each(|m| groups.entry(m.pg_id).or_default().push(m));
     Ok(groups)
-}
-
-/// Epoch of a group; `None` if the id is unknown.
-pub fn epoch(db: &Db, pg_id: u64) -> rusqlite::Result<Option<u64>> {
-    db.first("SELECT epoch FROM pgs WHERE pg_id = ?1", args![pg_id])
-}
-
-/// A group as sent on the wire; `None` if the id is unknown.
-pub fn pg_info(db: &Db, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
-    let Some(epoch) = epoch(db, pg_id)? else { return Ok(None) };
-    let members = members(db, pg_id)?.iter().map(Member::to_wire).collect();
-    Ok(Some(PgInfo { pg_id, epoch, members }))
 }
 
 /// A node as sent on the wire. If all its disks drain (or are drained), so does the node.

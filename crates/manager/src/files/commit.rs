@@ -341,7 +341,7 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
     let (missing, stored): (Vec<u32>, Vec<u32>) = asked.iter().partition(|fragment| ack.missing.contains(fragment));
     let (good, stale) = stored
         .into_iter()
-        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.wire.accepts(ack.epoch)));
+        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.to_wire().accepts(ack.epoch)));
     let verdict = Verdict { good, stale, missing };
     let judged = verdict.good.len() + verdict.stale.len() + verdict.missing.len();
     assert_eq!(judged, asked.len(), "chunk {id}: each fragment has one verdict");
@@ -385,7 +385,7 @@ fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<(
     }
     // The put went to the old disk of a moving member, and the backfill has already passed this chunk.
     for (fragment, member) in (0..).zip(&pg.members) {
-        let moving = member.wire.incoming_disk_id != 0 && !member.wire.put_to_incoming;
+        let moving = member.incoming != 0 && !member.put_to_incoming;
         if moving && chunk_id <= member.fill_cursor {
             missing::insert(ctx, Missing { chunk_id, fragment, incoming: 1, pg_id }, Cause::Passed)?;
         }
@@ -498,7 +498,7 @@ pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<
         let row = ctx.db.first(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])?;
         let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
-        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.wire.accepts(fragment.epoch));
+        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.to_wire().accepts(fragment.epoch));
         if fresh && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
         }

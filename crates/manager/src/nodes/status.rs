@@ -14,7 +14,7 @@ use tessera_wire::meta::{ClusterStatus, Counter};
 pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let (db, meta) = (view.db, view.meta);
     let disks = rows::disks(db)?;
-    let redundancy = redundancy::redundancy(db, meta.chunks)?;
+    let redundancy = redundancy::redundancy(view)?;
     let (garbage_chunks, garbage_bytes) = garbage::count(db)?;
     let repaired = view.soft.cluster.repaired;
     Ok(ClusterStatus {

@@ -20,7 +20,7 @@ use tessera_wire::{ClassInfo, Code, Error, Health};
 pub fn pg_has_space(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
     let stats = &ctx.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
-        let disk = stats.disks.get(&m.wire.put_disk_id());
+        let disk = stats.disks.get(&m.put_disk());
         disk.is_none_or(|d| d.available_bytes() >= class.room_bytes(len_bytes, i))
     })
 }

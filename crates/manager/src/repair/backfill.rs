@@ -16,7 +16,6 @@ use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
-use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member};
 use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
@@ -26,7 +25,7 @@ use crate::placement::layout::{Layout, LayoutDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
-use tessera_wire::{ClassInfo, Health};
+use tessera_wire::Health;
 
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
@@ -274,7 +273,7 @@ impl<'a> Plan<'a> {
             |d: &DiskRow| stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64);
         let free_bytes = disks.values().map(|d| (d.disk_id, free(d))).collect();
         let layout = Layout::new(&specs, width as usize, &planned);
-        Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view.db, width)? })
+        Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view, width)? })
     }
 
     /// Estimated bytes that a member holds.
@@ -326,13 +325,13 @@ fn planned_disks(group: &[Member]) -> Vec<u64> {
 
 /// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
 /// assigned, times the largest share that a class of this width puts there.
-fn member_bytes(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
-    let classes = all_classes(db)?;
-    let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
+fn member_bytes(view: &View<'_>, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let classes = view.caches.classes(view.db)?;
+    let of_width: Vec<_> = classes.values().filter(|class| class.fragments() == width).collect();
     let most = |bytes: u64, position: u32| {
         of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
     };
-    let groups: Vec<(u64, u64)> = db.all("SELECT pg_id, bytes FROM pgs WHERE width = ?1", args![width])?;
+    let groups: Vec<(u64, u64)> = view.db.all("SELECT pg_id, bytes FROM pgs WHERE width = ?1", args![width])?;
     Ok(groups.into_iter().map(|(pg_id, bytes)| (pg_id, (most(bytes, 0), most(bytes, 1)))).collect())
 }
 
@@ -342,7 +341,8 @@ fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {
 
 /// Moves that losses and drains require: lost members first, in the groups that lost most before the others.
 pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
-    let disks = rows::disk_map(view.db)?;
+    let node_map = view.caches.node_map(view.db)?;
+    let disks = &node_map.disks;
     let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
     let mut moves = Vec::new();
     if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
@@ -350,7 +350,7 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     }
     for width in widths(view.db)? {
         let mut due: Vec<(bool, usize, Member)> = Vec::new();
-        let mut plan = Plan::new(view, &disks, width)?;
+        let mut plan = Plan::new(view, disks, width)?;
         for group in plan.groups.values() {
             let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
             for m in group {
@@ -379,7 +379,8 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
 /// Moves from the fullest disks to the emptiest, while a move improves the balance and fewer than `limit` moves run.
 /// Empty while a member is lost or a disk drains: repair comes first.
 pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
-    let disks = rows::disk_map(view.db)?;
+    let node_map = view.caches.node_map(view.db)?;
+    let disks = &node_map.disks;
     let busy = view.caches.backfilling(view.db)?;
     let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
     if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
@@ -387,8 +388,8 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     }
     let mut moves = Vec::new();
     let widths = widths(view.db)?;
-    let mut plans = widths.iter().map(|w| Plan::new(view, &disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
-    let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
+    let mut plans = widths.iter().map(|w| Plan::new(view, disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
+    let mut load: BTreeMap<u64, u64> = node_map.readable().map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {
             for (m, disk) in group.iter().zip(planned_disks(group)) {
@@ -397,7 +398,7 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
         }
     }
     while busy.len() + moves.len() < limit {
-        let Some(found) = best_move(&mut plans, &disks, &mut load) else { break };
+        let Some(found) = best_move(&mut plans, disks, &mut load) else { break };
         moves.push(found);
     }
     Ok(moves)

@@ -133,9 +133,9 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
             Some(pg_id) => {
                 let pg = view.caches.pg(view.db, pg_id)?;
                 epoch = pg.epoch;
-                match pg.members.get(held.fragment as usize).map(|m| &m.wire) {
+                match pg.members.get(held.fragment as usize) {
                     None => false,
-                    Some(m) if m.disk_id == page.disk_id || m.incoming_disk_id == page.disk_id => true,
+                    Some(m) if m.disk_id == page.disk_id || m.incoming == page.disk_id => true,
                     Some(_) => view.db.any(
                         "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2",
                         args![held.chunk_id, held.fragment],

@@ -57,8 +57,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let jobs = &view.soft.cluster.jobs;
     let (gc, repair) = (jobs.gc, jobs.repair);
     let gc_ready = gc.running && !gc.compacting && is_clean(view)?;
-    let repair_over =
-        repair.running && !jobs.hurry && redundancy::redundancy(view.db, view.meta.chunks)?.to_repair == 0;
+    let repair_over = repair.running && !jobs.hurry && redundancy::redundancy(view)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
         true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
@@ -118,7 +117,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
         }
         _ => {
             let pass = cluster.jobs.repair;
-            let redundancy = redundancy::redundancy(view.db, view.meta.chunks)?;
+            let redundancy = redundancy::redundancy(view)?;
             let done = cluster.repaired.fragments - pass.repaired_before.min(cluster.repaired.fragments);
             let counters = vec![
                 counter("fragments_repaired", done),

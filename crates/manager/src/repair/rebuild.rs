@@ -9,20 +9,19 @@ use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
+use crate::db::cache::Pg;
 use crate::db::node_map::NodeMap;
-use crate::db::rows::{self, DiskRow, Member};
+use crate::db::rows::{self, Member};
 use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory};
 use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
 use bytes::Bytes;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
-use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
+use tessera_wire::{ChunkInfo, ClassInfo};
 
 /// Most missing rows in the queues.
 const MAX_QUEUED: usize = 8_192;
@@ -48,36 +47,10 @@ impl ChunkToRebuild {
     }
 }
 
-/// Groups and disks at the start of one planning round.
-struct PlanningRound {
-    node_map: Arc<NodeMap>,
-    pgs: HashMap<u64, (PgInfo, Vec<Member>)>,
-}
-
-impl PlanningRound {
-    fn new(view: &View<'_>) -> Result<PlanningRound> {
-        Ok(PlanningRound { node_map: view.caches.node_map(view.db)?, pgs: HashMap::new() })
-    }
-
-    fn pg(&mut self, db: &Db, pg_id: u64) -> Result<Option<&(PgInfo, Vec<Member>)>> {
-        Ok(Some(match self.pgs.entry(pg_id) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => {
-                let Some(info) = rows::pg_info(db, pg_id)? else { return Ok(None) };
-                new.insert((info, rows::members(db, pg_id)?))
-            }
-        }))
-    }
-
-    fn readable(&self, disk_id: u64) -> bool {
-        self.node_map.disks.get(&disk_id).is_some_and(DiskRow::readable)
-    }
-
-    /// Whether a chunk of this class can be read from the members of its group that are readable now.
-    fn suffices(&self, class: &ClassInfo, members: &[Member], chunk_id: u64) -> bool {
-        let readable = members.iter().filter(|m| self.readable(m.serving_disk(chunk_id)));
-        class.suffices(readable.map(|m| m.position))
-    }
+/// Whether a chunk of this class can be read from the members of its group that are readable now.
+fn suffices(node_map: &NodeMap, class: &ClassInfo, pg: &Pg, chunk_id: u64) -> bool {
+    let readable = pg.members.iter().filter(|m| node_map.is_readable(m.serving_disk(chunk_id)));
+    class.suffices(readable.map(|m| m.position))
 }
 
 /// Loads missing rows into the queues of the disks that lack the fragments: newest optimistic writes first, then by group.
@@ -103,14 +76,14 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     // The next round starts after the last group of a full page, so that irreparable rows do not starve the rest.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
-    let mut round = PlanningRound::new(view)?;
+    let node_map = view.caches.node_map(view.db)?;
     for row in newest.into_iter().chain(others) {
-        let Some((_, members)) = round.pg(view.db, row.pg_id)? else { continue };
-        let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
+        let pg = view.caches.pg(view.db, row.pg_id)?;
+        let Some(m) = pg.members.get(row.fragment as usize) else { continue };
         let target = row.target(m);
         let tasks = &mut view.soft.cluster.tasks;
         let waits = tasks.missing_backoff.get(&row.key()).is_some_and(|(at, _)| *at > view.now_ns);
-        if round.readable(target) && !waits && tasks.queued.insert(row.key()) {
+        if node_map.is_readable(target) && !waits && tasks.queued.insert(row.key()) {
             tasks.missing.entry(target).or_default().push_back(row);
         }
     }
@@ -124,11 +97,11 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
         return Ok(given);
     }
-    let mut round = PlanningRound::new(view)?;
-    let own: Vec<u64> = round.node_map.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    let node_map = view.caches.node_map(view.db)?;
+    let own: Vec<u64> = node_map.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
     for &disk_id in &own {
         while view.soft.cluster.tasks.rebuilding(node_id) < limit {
-            let Some(task) = next_missing(view, &mut round, node_id, disk_id)? else { break };
+            let Some(task) = next_missing(view, &node_map, node_id, disk_id)? else { break };
             given.push(task);
         }
     }
@@ -136,7 +109,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
             break;
         }
-        given.extend(next_batch(view, &mut round, node_id, &m)?);
+        given.extend(next_batch(view, &node_map, node_id, &m)?);
     }
     Ok(given)
 }
@@ -154,7 +127,7 @@ fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
 }
 
 /// A task for missing fragments of a disk that share group, position, class and domain.
-fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, disk_id: u64) -> Result<Option<Task>> {
+fn next_missing(view: &mut View<'_>, node_map: &NodeMap, node_id: u64, disk_id: u64) -> Result<Option<Task>> {
     loop {
         let limit = view.config.task_chunks;
         let tasks = &mut view.soft.cluster.tasks;
@@ -169,9 +142,8 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
         *queue = rest;
         let release =
             |tasks: &mut Tasks, rows: &[MissingRow]| rows.iter().for_each(|row| _ = tasks.queued.remove(&row.key()));
-        let members = round.pg(view.db, first.pg_id)?.map_or(Vec::new(), |(_, members)| members.clone());
-        let member = members.iter().find(|m| m.position == first.fragment);
-        if member.is_none_or(|m| first.target(m) != disk_id) {
+        let pg = view.caches.pg(view.db, first.pg_id)?;
+        if pg.members.get(first.fragment as usize).is_none_or(|m| first.target(m) != disk_id) {
             release(&mut view.soft.cluster.tasks, &rows_of_task);
             continue;
         }
@@ -184,7 +156,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
         }
         let Some(class_id) = wanted.first().map(|w| w.info.class_id) else { continue };
         let class = view.caches.class(view.db, class_id)?;
-        if !round.suffices(&class, &members, first.chunk_id) {
+        if !suffices(node_map, &class, &pg, first.chunk_id) {
             let tasks = &mut view.soft.cluster.tasks;
             release(tasks, &rows_of_task);
             let later = (retry_at(view.now_ns, 2), 0);
@@ -193,7 +165,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
         }
         let left = wanted.iter().map(|w| w.info.chunk_id).collect();
         let work = Work::Missing { left, incoming: first.incoming };
-        return rebuild(view, round, node_id, disk_id, (first.pg_id, first.fragment), wanted, work).map(Some);
+        return rebuild(view, node_id, disk_id, (first.pg_id, first.fragment), wanted, work).map(Some);
     }
 }
 
@@ -223,7 +195,7 @@ fn load_chunks(db: &Db, which: &str, args: impl rusqlite::Params) -> Result<Vec<
 }
 
 /// The next batch of a backfill, one task per class and domain; empty while a batch is running or the backfill must wait.
-fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &Member) -> Result<Vec<Task>> {
+fn next_batch(view: &mut View<'_>, node_map: &NodeMap, node_id: u64, m: &Member) -> Result<Vec<Task>> {
     let key = (m.pg_id, m.position);
     let tasks = &mut view.soft.cluster.tasks;
     if let Some(run) = tasks.backfills.get(&key) {
@@ -239,12 +211,11 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
     }
     let batch = load_batch(view.db, m, view.config.task_chunks)?;
     let Some(last) = batch.last().map(|w| w.info.chunk_id) else { return Ok(Vec::new()) };
-    let Some((_, members)) = round.pg(view.db, m.pg_id)? else { return Ok(Vec::new()) };
-    let members = members.clone();
+    let pg = view.caches.pg(view.db, m.pg_id)?;
     let mut parts: BTreeMap<(u32, u32), Vec<ChunkToRebuild>> = BTreeMap::new();
     batch.into_iter().for_each(|chunk| parts.entry(chunk.kind()).or_default().push(chunk));
     for (class_id, _) in parts.keys() {
-        if !round.suffices(&*view.caches.class(view.db, *class_id)?, &members, last) {
+        if !suffices(node_map, &*view.caches.class(view.db, *class_id)?, &pg, last) {
             let tasks = &mut view.soft.cluster.tasks;
             tasks.backfill_backoff.insert(key, (retry_at(view.now_ns, 0), 0));
             return Ok(Vec::new());
@@ -258,7 +229,7 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
     let mut given = Vec::new();
     for wanted in parts.into_values() {
         let left = wanted.iter().map(|w| w.info.chunk_id).collect();
-        let task = rebuild(view, round, node_id, m.incoming, key, wanted, Work::Backfill { left })?;
+        let task = rebuild(view, node_id, m.incoming, key, wanted, Work::Backfill { left })?;
         if let Some(run) = view.soft.cluster.tasks.backfills.get_mut(&key) {
             run.open.insert(task.task_id);
         }
@@ -287,7 +258,6 @@ fn load_batch(db: &Db, m: &Member, limit: usize) -> Result<Vec<ChunkToRebuild>> 
 /// Creates and registers a rebuild task.
 fn rebuild(
     view: &mut View<'_>,
-    round: &mut PlanningRound,
     node_id: u64,
     disk_id: u64,
     member: (u64, u32),
@@ -298,8 +268,8 @@ fn rebuild(
     let (class_id, domain) = wanted[0].kind();
     assert!(wanted.iter().all(|w| w.info.class_id == class_id), "a rebuild task is of one class");
     let class = view.caches.class(view.db, class_id)?;
-    let pg = round.pg(view.db, member.0)?.map(|(info, _)| info.clone());
-    let epoch = pg.as_ref().map_or(0, |p| p.epoch);
+    let pg = view.caches.pg(view.db, member.0)?;
+    let (epoch, pg) = (pg.epoch, Some(pg.info()));
     let chunks = wanted.into_iter().map(|w| w.info).collect();
     let class = Some((*class).clone());
     let rebuild = Some(RebuildTask { pg, fragment: member.1, disk_id, class, chunks, domain });

@@ -59,9 +59,7 @@ fn a_node_that_is_down_for_a_moment_moves_nothing() {
     cluster.kill(2);
     cluster.until(10, "down", |f| f.status().nodes[2].health() == Health::Down);
     assert!(cluster.status().chunks_reduced > 0);
-    let epochs = |f: &Cluster| -> Vec<u64> {
-        (1..f.meta().next_pg).map(|p| rows::pg_info(f.db(), p).unwrap().unwrap().epoch).collect()
-    };
+    let epochs = |f: &Cluster| -> Vec<u64> { (1..f.meta().next_pg).map(|p| f.epoch(p)).collect() };
     let before = epochs(&cluster);
     cluster.restart(2);
     cluster.run(1_000);
