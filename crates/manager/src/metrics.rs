@@ -29,26 +29,4 @@ impl Metrics {
         self.batches += 1;
         self.commands += commands as u64;
     }
-
-    /// The text format of Prometheus (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
-    pub fn render(&self) -> String {
-        use std::fmt::Write;
-        let mut out = String::new();
-        for (name, value) in &self.requests {
-            let _ = writeln!(out, "tessera_manager_requests_total{{kind=\"{name}\"}} {value}");
-        }
-        let counters = [
-            ("refused", self.refused),
-            ("batches", self.batches),
-            ("commands", self.commands),
-            ("failed_batches", self.failed_batches),
-        ];
-        for (name, value) in counters {
-            let _ = writeln!(out, "tessera_manager_{name}_total {value}");
-        }
-        for (name, value) in &self.gauges {
-            let _ = writeln!(out, "tessera_manager_{name} {value}");
-        }
-        out
-    }
 }

@@ -25,7 +25,7 @@ use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION
 use thiserror::Error as ThisError;
 
 /// Release named in greetings.
-pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Interval of ticks.
@@ -61,10 +61,8 @@ enum In {
     Stop,
 }
 
-enum Job {
-    Core(Action),
-    Ask { endpoint: Endpoint, call: Call },
-}
+/// Work for a sender: it writes to a socket or dials.
+type Job = Box<dyn FnOnce(&Arc<Shared>, &Dialer) + Send>;
 
 /// State that connection threads and senders share.
 struct Shared {
@@ -87,7 +85,6 @@ pub struct ManagerServer {
     core: Option<JoinHandle<Option<Error>>>,
     senders: Vec<JoinHandle<()>>,
     metrics: Arc<Mutex<Metrics>>,
-    endpoints: Vec<Endpoint>,
 }
 
 impl ManagerServer {
@@ -162,33 +159,30 @@ impl ManagerServer {
         for i in 0..SENDERS {
             let (outbox, jobs) = channel();
             let (shared, dialer) = (shared.clone(), dialer.clone());
-            let thread = std::thread::Builder::new().name(format!("sender-{i}"));
-            senders.push(thread.spawn(move || send_all(&shared, &dialer, &jobs)).map_err(ServeError::Thread)?);
+            let send = move || jobs.iter().for_each(|job: Job| job(&shared, &dialer));
+            senders.push(spawn(format!("sender-{i}"), send).map_err(ServeError::Thread)?);
             outboxes.push(outbox);
         }
-        let served = metrics.clone();
-        let thread = std::thread::Builder::new().name("core".into());
-        let core = thread
-            .spawn(move || CoreLoop::new(core, events, inbox, outboxes, served).run())
-            .map_err(ServeError::Thread)?;
-        // From here on, dropping the server cleans up after a failure.
-        let mut manager = ManagerServer {
-            shared: shared.clone(),
-            server: None,
-            core: Some(core),
-            senders,
-            metrics,
-            endpoints: Vec::new(),
+        let core = CoreLoop {
+            core,
+            events,
+            inbox,
+            snapshot: None,
+            outboxes,
+            metrics: metrics.clone(),
+            addresses: (u64::MAX, HashMap::new()),
+            next_tick: Instant::now(),
         };
-        let server = Server::start(listen, shared, BufferPool::new(16 << 20))?;
-        manager.endpoints = server.endpoints().to_vec();
-        manager.server = Some(server);
+        let core = Some(spawn("core".into(), move || core.run()).map_err(ServeError::Thread)?);
+        // From here on, dropping the server cleans up after a failure.
+        let mut manager = ManagerServer { shared: shared.clone(), server: None, core, senders, metrics };
+        manager.server = Some(Server::start(listen, shared, BufferPool::new(16 << 20))?);
         Ok(manager)
     }
 
     /// The addresses it listens on, with the ports chosen.
     pub fn endpoints(&self) -> &[Endpoint] {
-        &self.endpoints
+        self.server.as_ref().map_or(&[], Server::endpoints)
     }
 
     /// Cluster id.
@@ -230,6 +224,10 @@ impl Drop for ManagerServer {
 }
 
 impl Shared {
+    fn connection(&self, id: u64) -> Option<Arc<Connection>> {
+        self.greeted.lock().get(&id).map(|greeted| greeted.connection.clone())
+    }
+
     fn push(&self, event: Event) {
         // The core ends only with the whole server.
         let _ = self.inbox.lock().send(In::Event(event));
@@ -330,22 +328,11 @@ struct CoreLoop {
 }
 
 impl CoreLoop {
-    fn new(
-        mut core: ManagerCore,
-        events: Receiver<In>,
-        inbox: Sender<In>,
-        outboxes: Vec<Sender<Job>>,
-        metrics: Arc<Mutex<Metrics>>,
-    ) -> Self {
-        let addresses = (u64::MAX, HashMap::new());
-        if core.db().file().is_some() {
-            core.take_snapshots_elsewhere();
-        }
-        CoreLoop { core, events, inbox, snapshot: None, outboxes, metrics, addresses, next_tick: Instant::now() }
-    }
-
     /// Runs until it is told to stop, or the core stops by itself; then returns the core's reason.
     fn run(mut self) -> Option<Error> {
+        if self.core.db().file().is_some() {
+            self.core.take_snapshots_elsewhere();
+        }
         let why = self.serve();
         // The snapshot thread reads the database, which must be closed when this returns.
         self.snapshot.take().into_iter().for_each(|snapshot| _ = snapshot.join());
@@ -359,7 +346,7 @@ impl CoreLoop {
             return;
         }
         let inbox = self.inbox.clone();
-        let thread = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+        let thread = spawn("snapshot".into(), move || {
             let taken = Db::image_of(&file).map(|(meta, image)| Snapshot::new(meta.log_seq, meta.term, image));
             let _ = inbox.send(In::Snapshot(taken.map_err(|e| e.to_string())));
         });
@@ -422,26 +409,43 @@ impl CoreLoop {
 
     fn carry_out(&mut self) {
         while let Some(action) = self.core.poll() {
-            let call = match action {
-                Action::Reply { connection, .. } => {
-                    self.post(connection, Job::Core(action));
-                    continue;
-                }
-                Action::Call(call) => call,
-            };
-            match call.peer {
-                Peer::Connection(connection) => self.post(connection, Job::Core(Action::Call(call))),
-                Peer::Node(node) => match self.address(node) {
-                    Some(endpoint) => self.post(node, Job::Ask { endpoint, call }),
-                    None => self.core.handle(now_ns(), unavailable(&call, format!("node {node} has no address"))),
-                },
-                _ => self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into())),
+            match action {
+                // If the connection is gone, the reply is dropped: its client asks again on another one.
+                Action::Reply { connection, request_id, kind, result } => self.post(connection, move |shared, _| {
+                    if let Some(to) = shared.connection(connection) {
+                        to.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
+                    }
+                }),
+                Action::Call(call) => self.call(call),
             }
         }
     }
 
-    fn post(&self, key: u64, job: Job) {
-        let _ = self.outboxes[key as usize % self.outboxes.len()].send(job);
+    fn call(&mut self, call: Call) {
+        let (token, timeout) = (call.token, Duration::from_millis(call.timeout_ms));
+        let failed = match call.peer {
+            Peer::Connection(id) => {
+                return self.post(id, move |shared, _| match shared.connection(id) {
+                    Some(to) => to.call(call.kind, &call.body, call.payload, timeout, answer_to(shared, token)),
+                    None => shared.push(unavailable(token, "the connection is gone".into())),
+                });
+            }
+            Peer::Node(node) => match self.address(node) {
+                Some(endpoint) => {
+                    return self.post(node, move |shared, dialer| {
+                        let callback = answer_to(shared, token);
+                        dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, callback);
+                    });
+                }
+                None => format!("node {node} has no address"),
+            },
+            _ => "a manager calls nodes and clients only".into(),
+        };
+        self.core.handle(now_ns(), unavailable(token, failed));
+    }
+
+    fn post(&self, key: u64, job: impl FnOnce(&Arc<Shared>, &Dialer) + Send + 'static) {
+        let _ = self.outboxes[key as usize % self.outboxes.len()].send(Box::new(job));
     }
 
     fn address(&mut self, node: u64) -> Option<Endpoint> {
@@ -459,35 +463,12 @@ impl CoreLoop {
     }
 }
 
-fn unavailable(call: &Call, why: String) -> Event {
-    Event::Answer(Answer { token: call.token, result: Err(Error::new(Code::Unavailable, why)) })
+fn unavailable(token: u64, why: String) -> Event {
+    Event::Answer(Answer { token, result: Err(Error::new(Code::Unavailable, why)) })
 }
 
-fn send_all(shared: &Arc<Shared>, dialer: &Dialer, jobs: &Receiver<Job>) {
-    let connection = |id: u64| shared.greeted.lock().get(&id).map(|greeted| greeted.connection.clone());
-    for job in jobs {
-        match job {
-            Job::Core(Action::Reply { connection: id, request_id, kind, result }) => {
-                // If the connection is gone, drop the reply: its client asks again on another one.
-                if let Some(connection) = connection(id) {
-                    connection.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
-                }
-            }
-            Job::Ask { endpoint, call } => {
-                let timeout = Duration::from_millis(call.timeout_ms);
-                let callback = answer_to(shared, call.token);
-                dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, callback);
-            }
-            Job::Core(Action::Call(call)) => {
-                let Peer::Connection(id) = call.peer else { continue };
-                let timeout = Duration::from_millis(call.timeout_ms);
-                match connection(id) {
-                    Some(to) => to.call(call.kind, &call.body, call.payload, timeout, answer_to(shared, call.token)),
-                    None => shared.push(unavailable(&call, "the connection is gone".into())),
-                }
-            }
-        }
-    }
+fn spawn<T: Send + 'static>(name: String, run: impl FnOnce() -> T + Send + 'static) -> std::io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name).spawn(run)
 }
 
 fn answer_to(shared: &Arc<Shared>, token: u64) -> tessera_net::Callback {
@@ -507,7 +488,7 @@ fn dialer(cluster_id: &[u8]) -> Dialer {
 ///
 /// # Errors
 /// No address was given, no replica answers, or the log cannot be restored from those that do.
-pub fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Result<Restored, RestoreError> {
+fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Result<Restored, RestoreError> {
     if addresses.is_empty() {
         return Err(RestoreError::NoReplica { asked: 0, why: "no address was given".to_string() });
     }

@@ -64,7 +64,7 @@ fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
 
 fn refused(error: ServeError) -> Failure {
     let exit = match &error {
-        ServeError::Db(error) | ServeError::Start(StartError::Open(error)) => of_database(error),
+        ServeError::Db(error) => of_database(error),
         ServeError::Restore(RestoreError::Db(error)) => of_database(error),
         ServeError::Start(StartError::Refused(error)) => Exit::of_code(error.code()),
         ServeError::Restore(RestoreError::NoReplica { .. } | RestoreError::Silent { .. }) => Exit::Unavailable,

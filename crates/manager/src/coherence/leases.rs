@@ -159,6 +159,7 @@ impl Leases {
     }
 
     /// Whether no lease is held.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -33,9 +33,9 @@ use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
 use crate::config::{Config, ns};
 use crate::ctx::View;
+use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
-use crate::db::{Db, DbError};
 use crate::error::{Failure, Result};
 use crate::files::expiry;
 use crate::internal::*;
@@ -118,9 +118,6 @@ pub enum Action {
 /// Why a manager did not start.
 #[derive(Debug, ThisError)]
 pub enum StartError {
-    /// The database could not be opened.
-    #[error(transparent)]
-    Open(#[from] DbError),
     /// The database could not be read or written.
     #[error("the manager's database: {0}")]
     Database(#[from] rusqlite::Error),
@@ -200,7 +197,7 @@ pub struct ManagerCore {
     db: Db,
     meta: Meta,
     caches: Caches,
-    soft: SoftState,
+    pub(crate) soft: SoftState,
     reply_cache: ReplyCache,
     log: CommandLog,
     queue: VecDeque<QueueItem>,
@@ -358,11 +355,6 @@ impl ManagerCore {
     /// Counters and totals.
     pub fn meta(&self) -> &Meta {
         &self.meta
-    }
-
-    /// Soft state, for inspection.
-    pub fn soft(&self) -> &SoftState {
-        &self.soft
     }
 
     /// Cluster id, for greetings.

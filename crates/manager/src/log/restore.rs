@@ -77,7 +77,7 @@ pub enum RestoreError {
 }
 
 /// One replica's answer.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct ReplicaState {
     state: AppendLogReply,
     cluster_id: [u8; 16],
@@ -100,16 +100,16 @@ pub struct Restore {
     without_missing: bool,
     copies: u32,
     states: BTreeMap<usize, Result<ReplicaState, String>>,
+    /// The replica that is read.
     best: usize,
-    /// Highest term of any replica, damaged ones included: the new manager must exceed it.
-    highest_term: u64,
+    best_state: AppendLogReply,
     phase: Phase,
-    image: Option<Bytes>,
-    entries: Vec<LogEntry>,
+    restored: Restored,
     calls: VecDeque<Call>,
 }
 
 /// The result of a restore.
+#[derive(Default)]
 pub struct Restored {
     /// Cluster id.
     pub cluster_id: [u8; 16],
@@ -117,7 +117,7 @@ pub struct Restored {
     pub image: Option<Bytes>,
     /// The entries after the snapshot.
     pub entries: Vec<LogEntry>,
-    /// Highest term that any replica has seen: the new manager must exceed it.
+    /// Highest term of any replica, damaged ones included: the new manager must exceed it.
     pub highest_term: u64,
     /// Address of the replica that was read.
     pub from: String,
@@ -137,25 +137,15 @@ impl Restore {
             copies: config.log_copies,
             states: BTreeMap::new(),
             best: 0,
-            highest_term: 0,
+            best_state: AppendLogReply::default(),
             phase: Phase::States,
-            image: None,
-            entries: Vec::new(),
+            restored: Restored::default(),
         }
     }
 
     /// The next call to make.
     pub fn poll(&mut self) -> Option<Call> {
         self.calls.pop_front()
-    }
-
-    /// Progress: entries and bytes read.
-    pub fn progress(&self) -> (u64, u64) {
-        let image = match &self.phase {
-            Phase::Snapshot(image) => image.len(),
-            _ => self.image.as_ref().map_or(0, Bytes::len),
-        };
-        (self.entries.len() as u64, image as u64)
     }
 
     /// Processes an answer; returns the result once everything is read.
@@ -173,13 +163,7 @@ impl Restore {
             Err(RestoreError::Replica { address, why, term, seq }) => self.try_another(address, why, term, seq)?,
             taken => taken?,
         }
-        Ok(matches!(self.phase, Phase::Done).then(|| Restored {
-            cluster_id: self.best_state().cluster_id,
-            image: self.image.take(),
-            entries: std::mem::take(&mut self.entries),
-            highest_term: self.highest_term,
-            from: self.addresses[self.best].clone(),
-        }))
+        Ok(matches!(self.phase, Phase::Done).then(|| std::mem::take(&mut self.restored)))
     }
 
     fn state(&mut self, answer: Answer) -> Result<(), RestoreError> {
@@ -190,7 +174,7 @@ impl Restore {
             Ok(ReplicaState { state: reply.state.unwrap_or_default(), cluster_id })
         });
         if let Ok(ReplicaState { state, .. }) = &state {
-            self.highest_term = self.highest_term.max(state.term).max(state.last_term);
+            self.restored.highest_term = self.restored.highest_term.max(state.term).max(state.last_term);
         }
         self.states.insert(from, state);
         self.phase = Phase::States;
@@ -220,8 +204,8 @@ impl Restore {
             return Err(RestoreError::Replica { address, why, term, seq });
         }
         tracing::warn!(%address, %why, "a damaged log replica is passed over");
-        self.image = None;
-        self.entries.clear();
+        self.restored.image = None;
+        self.restored.entries.clear();
         self.choose_best(why)
     }
 
@@ -236,19 +220,13 @@ impl Restore {
         if let Some((other, _)) = good.iter().find(|(_, s)| s.cluster_id != state.cluster_id) {
             return Err(RestoreError::TwoClusters { a: name(*other), b: name(best) });
         }
-        let snapshot = state.state.snapshot_seq;
-        self.best = best;
-        if snapshot > 0 {
-            self.phase = Phase::Snapshot(Vec::new());
-            self.ask(&GetSnapshot { seq: snapshot, offset: 0, max_bytes: PIECE_BYTES });
-        } else {
-            self.ask_entries();
+        (self.best, self.best_state) = (best, state.state);
+        (self.restored.from, self.restored.cluster_id) = (name(best), state.cluster_id);
+        match state.state.snapshot_seq {
+            0 => self.ask_entries(),
+            _ => self.ask_piece(Vec::new()),
         }
         Ok(())
-    }
-
-    fn best_state(&self) -> ReplicaState {
-        self.states.get(&self.best).and_then(|state| state.clone().ok()).unwrap_or_default()
     }
 
     fn ask<R: tessera_wire::Request>(&mut self, request: &R) {
@@ -257,20 +235,29 @@ impl Restore {
     }
 
     fn ask_entries(&mut self) {
-        let state = self.best_state().state;
-        let next = state.snapshot_seq + 1 + self.entries.len() as u64;
-        if next > state.last_seq {
+        let from_seq = self.next_entry();
+        if from_seq > self.best_state.last_seq {
             self.phase = Phase::Done;
             return;
         }
         self.phase = Phase::Entries;
-        self.ask(&ReadLog { from_seq: next, max_bytes: PIECE_BYTES });
+        self.ask(&ReadLog { from_seq, max_bytes: PIECE_BYTES });
+    }
+
+    fn next_entry(&self) -> u64 {
+        self.best_state.snapshot_seq + 1 + self.restored.entries.len() as u64
+    }
+
+    /// Asks for the part of the snapshot that follows `image`.
+    fn ask_piece(&mut self, image: Vec<u8>) {
+        let (seq, offset) = (self.best_state.snapshot_seq, image.len() as u64);
+        self.ask(&GetSnapshot { seq, offset, max_bytes: PIECE_BYTES });
+        self.phase = Phase::Snapshot(image);
     }
 
     fn broken(&self, why: impl Into<String>) -> RestoreError {
-        let state = self.best_state().state;
-        let address = self.addresses[self.best].clone();
-        RestoreError::Replica { address, why: why.into(), term: state.last_term, seq: state.last_seq }
+        let AppendLogReply { last_term: term, last_seq: seq, .. } = self.best_state;
+        RestoreError::Replica { address: self.addresses[self.best].clone(), why: why.into(), term, seq }
     }
 
     fn piece(&mut self, mut image: Vec<u8>, answer: Answer) -> Result<(), RestoreError> {
@@ -280,22 +267,20 @@ impl Restore {
         }
         image.extend_from_slice(&piece);
         if (image.len() as u64) < reply.total_bytes {
-            let seq = self.best_state().state.snapshot_seq;
-            self.ask(&GetSnapshot { seq, offset: image.len() as u64, max_bytes: PIECE_BYTES });
-            self.phase = Phase::Snapshot(image);
+            self.ask_piece(image);
             return Ok(());
         }
         if blake3::hash(&image).as_bytes()[..] != reply.hash[..] {
             return Err(self.broken("its snapshot does not have the hash it was stored under"));
         }
-        self.image = Some(image.into());
+        self.restored.image = Some(image.into());
         self.ask_entries();
         Ok(())
     }
 
     fn more(&mut self, answer: Answer) -> Result<(), RestoreError> {
         let (reply, payload) = answer.decode::<ReadLog>().map_err(|e| self.broken(e.message))?;
-        let expected = self.best_state().state.snapshot_seq + 1 + self.entries.len() as u64;
+        let expected = self.next_entry();
         let total: u64 = reply.lengths.iter().map(|&len| u64::from(len)).sum();
         if reply.first_seq != expected || reply.lengths.is_empty() || total != payload.len() as u64 {
             return Err(self.broken(format!("asked for entries from {expected} on, it answered otherwise")));
@@ -306,7 +291,7 @@ impl Restore {
             at += len as usize;
             let entry =
                 LogEntry::decode(bytes).map_err(|why| self.broken(format!("an entry cannot be decoded: {why}")))?;
-            self.entries.push(entry);
+            self.restored.entries.push(entry);
         }
         self.ask_entries();
         Ok(())

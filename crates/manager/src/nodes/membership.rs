@@ -206,8 +206,6 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
         heard_ns: view.now_ns,
         incarnation: beat.incarnation,
         number: beat.number,
-        known_map_version: beat.known_map_version,
-        running: beat.running_tasks.clone(),
         device_work: stats::sensible_work(beat.node_id, &beat.device_work),
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {

@@ -64,7 +64,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
 
 /// Turns a moving member whose disk was lost into a lost member. The fragments on the incoming disk count, and the
 /// backfill continues from its cursor.
-fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
+fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> rusqlite::Result<()> {
     assert!(m.incoming != 0 && !m.put_to_incoming, "{m:?}: does not move");
     m.put_to_incoming = true;
     m.fill_until = ctx.meta.next_chunk;

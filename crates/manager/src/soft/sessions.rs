@@ -243,11 +243,6 @@ impl SoftSessions {
         self.writers.len() + self.readers.len()
     }
 
-    /// Whether no session lives.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Logical bytes reserved by writers.
     pub fn reserved_bytes(&self) -> u64 {
         self.writers.values().map(|w| w.reserved_bytes).fold(0, u64::saturating_add)

@@ -17,10 +17,6 @@ pub struct NodeStats {
     pub incarnation: u64,
     /// Number of the heartbeat in this incarnation.
     pub number: u64,
-    /// Map version the node has.
-    pub known_map_version: u64,
-    /// Tasks it runs.
-    pub running: Vec<u64>,
     /// What its devices computed since it started.
     pub device_work: Vec<DeviceWork>,
 }

@@ -88,8 +88,6 @@ pub struct BackfillBatch {
     pub from: u64,
     /// Cursor once the whole batch is done.
     pub to: u64,
-    /// Chunks in it.
-    pub chunks: usize,
     pub done: Vec<u64>,
     /// Tasks not yet finished.
     pub open: BTreeSet<u64>,

@@ -108,7 +108,7 @@ fn only_an_orderly_end_of_the_connection_gives_its_leases_back() {
         assert_eq!(rig.replies.contains_key(&waits), by_peer, "a change that waited");
         let next = chmod(&mut rig, BOB, ino);
         assert_eq!(rig.replies.contains_key(&next), by_peer, "a later one");
-        assert_eq!(rig.core.soft().leases.is_empty(), by_peer);
+        assert_eq!(rig.core.soft.leases.is_empty(), by_peer);
     }
 }
 

@@ -38,7 +38,7 @@ fn an_unknown_chunk_is_refused_and_nothing_changes() {
 }
 
 fn reserved(rig: &Rig) -> u64 {
-    rig.core.soft().sessions.reserved_bytes()
+    rig.core.soft.sessions.reserved_bytes()
 }
 
 /// A client that is gone holds no reservation; a client that was only cut off reserves again when it returns.
@@ -67,7 +67,7 @@ fn what_a_client_reserved_is_free_when_its_last_connection_ends() {
     rig.settle();
     rig.tick(100);
     assert_eq!(reserved(&rig), WANTED);
-    assert_eq!(rig.core.soft().sessions.len(), 3, "they may come back");
+    assert_eq!(rig.core.soft.sessions.len(), 3, "they may come back");
     rig.ask(&RenewSession { session_id, reserve_bytes: WANTED }).unwrap();
     rig.tick(100);
     assert_eq!(reserved(&rig), 2 * WANTED);

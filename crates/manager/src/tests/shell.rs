@@ -55,7 +55,7 @@ fn it_serves_stops_and_finds_everything_again() {
         client.call_wait(&manager.endpoints()[0], &List { ino: 1, ..Default::default() }, vec![], WAIT).unwrap();
     assert_eq!(listed.entries.len(), 401);
     // The core's thread publishes stats periodically, not with each reply.
-    let published = || manager.metrics().render().contains("tessera_manager_requests_total");
+    let published = || !manager.metrics().requests.is_empty();
     let deadline = std::time::Instant::now() + WAIT;
     while !published() && std::time::Instant::now() < deadline {
         std::thread::yield_now();
@@ -72,9 +72,8 @@ fn snapshots_are_taken_beside_the_core() {
     let manager = ManagerServer::start(dir.path(), Some([5; 16]), &listen, config()).unwrap();
     let client = dialer(1, |_| {});
     let snapshots = || {
-        let text = manager.metrics().render();
-        let line = text.lines().find(|l| l.starts_with("tessera_manager_log_snapshot_seq "))?;
-        line.rsplit(' ').next()?.parse::<f64>().ok()
+        let gauges = manager.metrics().gauges;
+        gauges.into_iter().find(|(name, _)| *name == "log_snapshot_seq").map(|(_, seq)| seq)
     };
     let (mut made, mut seen) = (0u64, std::collections::BTreeSet::new());
     let deadline = std::time::Instant::now() + WAIT;
