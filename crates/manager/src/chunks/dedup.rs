@@ -273,7 +273,7 @@ fn not_met(ctx: &mut Ctx) {
 }
 
 /// See [`table::touch`].
-fn touch(ctx: &Ctx, candidate: &Candidate) -> Result<()> {
+fn touch(ctx: &Ctx, candidate: &Candidate) -> rusqlite::Result<()> {
     match candidate.refs {
         0 => table::touch(ctx, candidate.chunk_id),
         _ => Ok(()),

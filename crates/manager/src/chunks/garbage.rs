@@ -83,23 +83,22 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, kept: &BTreeSet<u64>
 }
 
 /// Disks that get delete orders. A disk that is out needs none, because an inventory lists it when it returns.
-fn disks_with_orders(ctx: &Ctx<'_>) -> Result<BTreeSet<u64>> {
+fn disks_with_orders(ctx: &Ctx<'_>) -> rusqlite::Result<BTreeSet<u64>> {
     let node_map = ctx.caches.node_map(ctx.db)?;
     let gone = |h: Health| matches!(h, Health::Out | Health::Drained);
     Ok(node_map.disks.values().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
 }
 
-fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
+fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> rusqlite::Result<()> {
     let sql = "INSERT OR IGNORE INTO deletes (disk_id, chunk_id, fragment, log_seq) VALUES (?1, ?2, ?3, ?4)";
-    ctx.db.run(sql, args![disk, chunk, fragment, ctx.log_seq])?;
-    Ok(())
+    ctx.db.exec(sql, args![disk, chunk, fragment, ctx.log_seq])
 }
 
 /// Orders the delete of one fragment of a removed chunk from a disk.
 ///
 /// # Errors
 /// The database fails.
-pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
+pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> rusqlite::Result<()> {
     match disks_with_orders(ctx)?.contains(&disk) {
         true => insert_order(ctx, disk, chunk, fragment),
         false => Ok(()),
@@ -110,9 +109,8 @@ pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Resu
 ///
 /// # Errors
 /// The database fails.
-pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> Result<()> {
-    ctx.db.run("DELETE FROM deletes WHERE disk_id = ?1", args![disk_id])?;
-    Ok(())
+pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
+    ctx.db.exec("DELETE FROM deletes WHERE disk_id = ?1", args![disk_id])
 }
 
 /// Removes the orders whose deletes nodes have synced.

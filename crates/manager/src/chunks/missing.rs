@@ -6,7 +6,6 @@
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::sql::args;
-use crate::error::Result;
 
 /// `missing_fragments.cause`: why a fragment is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,58 +34,53 @@ pub struct Missing {
 ///
 /// # Errors
 /// The database fails.
-pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
+pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> rusqlite::Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     assert!(chunk_id < ctx.meta.next_chunk, "chunk {chunk_id} was never drawn");
-    ctx.db.run(
+    ctx.db.exec(
         "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         args![chunk_id, fragment, incoming, pg_id, cause as i64, ctx.now_ns],
-    )?;
-    Ok(())
+    )
 }
 
 /// Deletes the row of a fragment that is in place.
 ///
 /// # Errors
 /// The database fails.
-pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Result<()> {
+pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> rusqlite::Result<()> {
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     let sql = "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3";
-    ctx.db.run(sql, args![chunk_id, fragment, incoming])?;
-    Ok(())
+    ctx.db.exec(sql, args![chunk_id, fragment, incoming])
 }
 
 /// As [`delete`], if the row belongs to that group.
 ///
 /// # Errors
 /// The database fails.
-pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
+pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> rusqlite::Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
     let sql = "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4";
-    ctx.db.run(sql, args![chunk_id, fragment, incoming, pg_id])?;
-    Ok(())
+    ctx.db.exec(sql, args![chunk_id, fragment, incoming, pg_id])
 }
 
 /// Deletes all rows of a removed chunk.
 ///
 /// # Errors
 /// The database fails.
-pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
-    ctx.db.run("DELETE FROM missing_fragments WHERE chunk_id = ?1", args![chunk_id])?;
-    Ok(())
+pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> rusqlite::Result<()> {
+    ctx.db.exec("DELETE FROM missing_fragments WHERE chunk_id = ?1", args![chunk_id])
 }
 
 /// Deletes all rows of a member's disk (`incoming` 0) or incoming disk (1).
 ///
 /// # Errors
 /// The database fails.
-pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> Result<()> {
+pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> rusqlite::Result<()> {
     assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
     let sql = "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3";
-    ctx.db.run(sql, args![pg_id, position, incoming])?;
-    Ok(())
+    ctx.db.exec(sql, args![pg_id, position, incoming])
 }
 
 /// Updates the rows when a moving member's disk is lost and its incoming disk takes over, with a backfill that has passed
@@ -95,7 +89,7 @@ pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32)
 ///
 /// # Errors
 /// The database fails.
-pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64) -> Result<()> {
+pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64) -> rusqlite::Result<()> {
     ctx.db.run(
         "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
          AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id

@@ -96,7 +96,7 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> 
 /// The database fails.
 pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
     let sql = "INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born";
-    db.run(sql, args![ino]).map(|_| ())
+    db.exec(sql, args![ino])
 }
 
 /// Queues a session's staged pages for sweeps, which subtract their references.
@@ -106,7 +106,7 @@ pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
 pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start";
-    db.run(sql, args![session_id]).map(|_| ())
+    db.exec(sql, args![session_id])
 }
 
 /// Applies [`SweepPages`]: subtracts the references of queued pages.

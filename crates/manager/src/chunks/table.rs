@@ -80,9 +80,8 @@ fn check_name(name: &ChunkName) {
 ///
 /// # Errors
 /// The database fails.
-pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
-    ctx.db.run("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1", args![chunk_id, ctx.now_ns])?;
-    Ok(())
+pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> rusqlite::Result<()> {
+    ctx.db.exec("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1", args![chunk_id, ctx.now_ns])
 }
 
 /// Adds `change` to the references of a chunk. `commits`: a commit names the chunk for the first time.

@@ -240,6 +240,11 @@ impl Db {
         self.stmt(sql)?.execute(params)
     }
 
+    /// Runs a statement whose number of changed rows nobody needs.
+    pub(crate) fn exec(&self, sql: &str, params: impl Params) -> rusqlite::Result<()> {
+        self.run(sql, params).map(|_| ())
+    }
+
     /// All rows of a query.
     pub(crate) fn all<T: FromRow, C: FromIterator<T>>(&self, sql: &str, params: impl Params) -> rusqlite::Result<C> {
         self.stmt(sql)?.query_map(params, T::of)?.collect()
@@ -267,13 +272,13 @@ impl Db {
 
     /// Starts a write transaction.
     pub fn begin(&self) -> rusqlite::Result<()> {
-        self.run("BEGIN IMMEDIATE", []).map(|_| ())
+        self.exec("BEGIN IMMEDIATE", [])
     }
 
     /// Commits: returns once the transaction is synced.
     pub fn commit(&self) -> rusqlite::Result<()> {
         match self.fail.take() {
-            None => self.run("COMMIT", []).map(|_| ()),
+            None => self.exec("COMMIT", []),
             Some(FailPoint::CommitUnknown) => {
                 self.run("COMMIT", [])?;
                 Err(injected(ffi::SQLITE_IOERR_FSYNC))

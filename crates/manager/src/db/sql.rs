@@ -40,7 +40,7 @@ macro_rules! by_content {
         }
     })* };
 }
-by_content! { String => str, Vec<u8> => [u8], Bytes => [u8] }
+by_content! { String => str, Vec<u8> => [u8], [u8; 16] => [u8], Bytes => [u8] }
 
 impl Param for Option<Vec<u8>> {
     fn param(&self) -> ToSqlOutput<'_> {
@@ -111,6 +111,12 @@ pub trait TableRow: FromRow {
         format!("SELECT {} {rest}", Self::COLUMNS.join(", "))
     }
 
+    /// A statement that writes the row back: `update` is `UPDATE table`, the first `keys` columns are the key.
+    fn update(update: &str, keys: usize) -> String {
+        let all: Vec<String> = (1..).zip(Self::COLUMNS).map(|(i, column)| format!("{column} = ?{i}")).collect();
+        format!("{update} SET {} WHERE {}", all[keys..].join(", "), all[..keys].join(" AND "))
+    }
+
     /// Adds the row: `INSERT INTO table`, the columns and the values.
     ///
     /// # Errors
@@ -118,7 +124,7 @@ pub trait TableRow: FromRow {
     fn add(&self, db: &Db, insert_into: &str) -> rusqlite::Result<()> {
         let marks = vec!["?"; Self::COLUMNS.len()].join(", ");
         let sql = format!("{insert_into} ({}) VALUES ({marks})", Self::COLUMNS.join(", "));
-        db.run(&sql, rusqlite::params_from_iter(self.values())).map(|_| ())
+        db.exec(&sql, rusqlite::params_from_iter(self.values()))
     }
 }
 
@@ -129,7 +135,7 @@ macro_rules! columns {
         }
     })* };
 }
-columns! { i64 i32 u32 u8 bool String Vec<u8> Option<i64> Option<Vec<u8>> }
+columns! { i64 i32 u32 u8 bool String Vec<u8> [u8; 16] Option<i64> Option<Vec<u8>> }
 
 /// Ids and sizes stay far below 2^63 (schema.sql).
 impl FromRow for u64 {

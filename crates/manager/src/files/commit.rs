@@ -373,7 +373,7 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
     }
 }
 
-fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<()> {
+fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> rusqlite::Result<()> {
     let (chunk_id, pg_id) = (chunk.chunk_id, pg.pg_id);
     assert!(verdict.stale.is_empty(), "chunk {chunk_id}: a stale acknowledgement commits nothing");
     assert_eq!(chunk.pg_id, pg_id, "chunk {chunk_id}: judged by the members of its own group");

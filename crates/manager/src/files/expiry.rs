@@ -51,7 +51,7 @@ pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
-    db.run("DELETE FROM purges WHERE ino = ?1", args![ino]).map(|_| ())
+    db.exec("DELETE FROM purges WHERE ino = ?1", args![ino])
 }
 
 /// When the current version was committed.

@@ -12,13 +12,12 @@ use tessera_failpoint as failpoint;
 ///
 /// # Errors
 /// The database fails.
-pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
+pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> rusqlite::Result<()> {
     pages::assert_page(page);
     assert!(session_id != 0, "only a session with a row stages extents");
     let (start, end) = (page[0].start, page[page.len() - 1].end());
     let sql = "INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)";
-    db.run(sql, args![session_id, start, end, pages::encode(page)])?;
-    Ok(())
+    db.exec(sql, args![session_id, start, end, pages::encode(page)])
 }
 
 /// Start and encoded extents of each of a session's pages, in order.
@@ -34,7 +33,7 @@ pub fn load(db: &Db, session_id: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
 /// # Errors
 /// The database fails.
 pub fn delete(db: &Db, session_id: u64) -> rusqlite::Result<()> {
-    db.run("DELETE FROM staged_pages WHERE session_id = ?1", args![session_id]).map(|_| ())
+    db.exec("DELETE FROM staged_pages WHERE session_id = ?1", args![session_id])
 }
 
 /// Deletes a session's pages without a commit; sweeps subtract their references.

@@ -152,7 +152,7 @@ fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite:
     let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
     assert!(end <= MAX_FILE_BYTES, "inode {ino}: a page ends at {end}");
     let sql = "INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)";
-    db.run(sql, args![ino, start, born, end, pages::encode(pieces)]).map(|_| ())
+    db.exec(sql, args![ino, start, born, end, pages::encode(pieces)])
 }
 
 /// Ends every page of the version before `number`, because a replacing commit starts from an empty file.
@@ -358,8 +358,7 @@ fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
         rows.iter().try_for_each(|extents| changes.release(ctx, extents))?;
         changes.apply(ctx)?;
     }
-    ctx.db.run("DELETE FROM pages WHERE ino = ?1", args![ino])?;
-    Ok(())
+    Ok(ctx.db.exec("DELETE FROM pages WHERE ino = ?1", args![ino])?)
 }
 
 /// Versions of a file that the clause `which` selects (`?1` is the file, `?2` is `key`).

@@ -259,7 +259,7 @@ impl Batch {
             reply_cache::insert(tables.db, seq, self.now_ns, &answers)?;
             self.kept = answers.answers;
         }
-        tables.meta.store(tables.db.conn())?;
+        tables.meta.store(tables.db)?;
         Ok((Some(entry), encoded))
     }
 }

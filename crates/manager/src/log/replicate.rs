@@ -82,7 +82,7 @@ pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()>
     assert!(entry.seq > 0, "entries count from 1");
     assert!(!encoded.is_empty() && !entry.commands.is_empty(), "entry {}: without commands", entry.seq);
     let sql = "INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)";
-    db.run(sql, args![entry.seq, entry.term, encoded]).map(|_| ())
+    db.exec(sql, args![entry.seq, entry.term, encoded])
 }
 
 /// Deletes the entries up to `seq`, which a snapshot on enough replicas contains.
@@ -90,7 +90,7 @@ pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()>
 /// # Errors
 /// The database fails.
 pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
-    db.run("DELETE FROM command_log WHERE seq <= ?1", args![seq]).map(|_| ())
+    db.exec("DELETE FROM command_log WHERE seq <= ?1", args![seq])
 }
 
 /// The command log and its replicas.

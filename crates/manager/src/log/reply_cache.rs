@@ -27,7 +27,7 @@ pub struct ReplyCache {
 /// The database fails.
 pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> rusqlite::Result<()> {
     let sql = "INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)";
-    db.run(sql, args![log_seq, now_ns, replies.encode_to_vec()]).map(|_| ())
+    db.exec(sql, args![log_seq, now_ns, replies.encode_to_vec()])
 }
 
 /// Deletes the replies of group commits up to `log_seq`.
@@ -35,7 +35,7 @@ pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> ru
 /// # Errors
 /// The database fails.
 pub fn delete_to(db: &Db, log_seq: u64) -> rusqlite::Result<()> {
-    db.run("DELETE FROM ops WHERE log_seq <= ?1", args![log_seq]).map(|_| ())
+    db.exec("DELETE FROM ops WHERE log_seq <= ?1", args![log_seq])
 }
 
 /// Keys of the replies of one group commit.

@@ -27,11 +27,10 @@ pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusql
     assert!(health != Health::Unknown, "disk {disk_id}: every state of a disk is known");
     ctx.caches.forget_all();
     let version = ctx.next_map_version();
-    ctx.db.run(
+    ctx.db.exec(
         "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
         args![disk_id, health, ctx.now_ns, version],
-    )?;
-    Ok(())
+    )
 }
 
 /// Changes a node's health. The map version of its disks rises with it: their effective health changed.
@@ -48,8 +47,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
         "UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1",
         args![node_id, health, ctx.now_ns, version],
     )?;
-    ctx.db.run("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])?;
-    Ok(())
+    ctx.db.exec("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])
 }
 
 /// Requests a new inventory of the disk; one already under way does not satisfy the request.
@@ -59,8 +57,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
     assert!(disk_id != 0, "disks count from 1");
     ctx.caches.forget_node_map();
-    ctx.db.run("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1", args![disk_id])?;
-    Ok(())
+    ctx.db.exec("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1", args![disk_id])
 }
 
 /// Raises a group's epoch and returns the new one. The caller then changes a member.
@@ -88,11 +85,7 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     assert!(m.fill_cursor < ctx.meta.next_chunk, "{m:?}: the cursor has passed chunks that were never drawn");
     assert!(m.fill_until <= ctx.meta.next_chunk, "{m:?}: the backfill ends behind the last chunk");
     ctx.caches.forget_pg(m.pg_id);
-    let saved = ctx.db.run(
-        "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6,
-                fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",
-        params_from_iter(m.values()),
-    )?;
+    let saved = ctx.db.run(&Member::update("UPDATE pg_members", 2), params_from_iter(m.values()))?;
     assert!(saved <= 1, "{m:?}: group and position are the key");
     Ok(())
 }
@@ -192,7 +185,7 @@ pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bo
 ///
 /// # Errors
 /// The database fails.
-pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
+pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> rusqlite::Result<()> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version();
     let NodeInfo { name, host, address, unix_socket, metrics_address, machine, .. } = said;
@@ -204,8 +197,7 @@ pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation:
             health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
         args![node_id, name, host, address, unix_socket, metrics_address, up, now_ns, incarnation, version, machine],
     )?;
-    ctx.db.run("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])?;
-    Ok(())
+    ctx.db.exec("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])
 }
 
 /// Inserts a new disk; returns its id.
@@ -229,11 +221,10 @@ pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u
 ///
 /// # Errors
 /// The database fails.
-pub fn update_disk(ctx: &mut Ctx<'_>, disk: &DiskRow, said: &DiskInfo) -> Result<()> {
+pub fn update_disk(ctx: &mut Ctx<'_>, disk: &DiskRow, said: &DiskInfo) -> rusqlite::Result<()> {
     assert_eq!(disk.uuid, said.uuid, "disk {} was found by its uuid", disk.disk_id);
     ctx.caches.forget_all();
     let version = ctx.next_map_version();
     let sql = "UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1";
-    ctx.db.run(sql, args![disk.disk_id, said.path, said.capacity_bytes, version])?;
-    Ok(())
+    ctx.db.exec(sql, args![disk.disk_id, said.path, said.capacity_bytes, version])
 }

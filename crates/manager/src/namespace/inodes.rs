@@ -4,6 +4,7 @@ use crate::db::Db;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row, refuse};
 use crate::namespace::hints::HintSet;
+use rusqlite::params_from_iter;
 use std::sync::LazyLock;
 use tessera_wire::meta::Entry;
 use tessera_wire::{Attr, Code, InodeKind};
@@ -106,34 +107,15 @@ impl Inode {
         self.add(db, "INSERT INTO inodes")
     }
 
-    /// Writes the mutable columns of the row.
+    /// Writes the row back.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
+        static UPDATE: LazyLock<String> = LazyLock::new(|| <Inode as TableRow>::update("UPDATE inodes", 1));
         assert!(self.ino >= ROOT, "inodes count from 1");
         self.assert_consistent();
-        let Inode { ino, mode, uid, gid, nlink, parent, size_bytes, mtime_ns, ctime_ns, atime_ns, .. } = self;
-        let Inode { version_id, version_number, content, hints, .. } = self;
-        db.run(
-            "UPDATE inodes SET mode = ?2, uid = ?3, gid = ?4, nlink = ?5, parent = ?6, size_bytes = ?7, mtime_ns = ?8,
-                    ctime_ns = ?9, atime_ns = ?10, version_id = ?11, version_number = ?12, content = ?13, hints = ?14
-             WHERE ino = ?1",
-            args![
-                ino,
-                mode,
-                uid,
-                gid,
-                nlink,
-                parent,
-                size_bytes,
-                mtime_ns,
-                ctime_ns,
-                atime_ns,
-                version_id,
-                version_number,
-                content,
-                hints
-            ],
-        )?;
-        Ok(())
+        db.exec(&UPDATE, params_from_iter(self.values()))
     }
 }
 
@@ -180,8 +162,7 @@ pub fn lookup(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>
 pub fn add_name(db: &Db, parent: u64, name: &[u8], ino: u64) -> rusqlite::Result<()> {
     assert!((1..=MAX_NAME_BYTES).contains(&name.len()), "a name of {} bytes; it was checked", name.len());
     assert!(ino > ROOT && parent >= ROOT, "name of inode {ino} in {parent}");
-    db.run("INSERT INTO dentries (parent, name, ino) VALUES (?1, ?2, ?3)", args![parent, name, ino])?;
-    Ok(())
+    db.exec("INSERT INTO dentries (parent, name, ino) VALUES (?1, ?2, ?3)", args![parent, name, ino])
 }
 
 /// Removes a name.
@@ -193,8 +174,7 @@ pub fn remove_name(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<()> {
 
 /// Records that a directory's entries changed.
 pub fn touch(db: &Db, directory: u64, now_ns: i64) -> rusqlite::Result<()> {
-    db.run("UPDATE inodes SET mtime_ns = ?2, ctime_ns = ?2 WHERE ino = ?1", args![directory, now_ns])?;
-    Ok(())
+    db.exec("UPDATE inodes SET mtime_ns = ?2, ctime_ns = ?2 WHERE ino = ?1", args![directory, now_ns])
 }
 
 /// Links of a directory without subdirectories: its name and its `.`; each subdirectory's `..` is one more.
@@ -214,14 +194,12 @@ pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Resul
 pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
     assert!(ino > ROOT, "the root stays");
     db.run("DELETE FROM xattrs WHERE ino = ?1", args![ino])?;
-    db.run("DELETE FROM inodes WHERE ino = ?1", args![ino])?;
-    Ok(())
+    db.exec("DELETE FROM inodes WHERE ino = ?1", args![ino])
 }
 
 /// Sets an extended attribute.
 pub fn set_xattr(db: &Db, ino: u64, name: &str, value: &[u8]) -> rusqlite::Result<()> {
-    db.run("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)", args![ino, name, value])?;
-    Ok(())
+    db.exec("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)", args![ino, name, value])
 }
 
 /// Removes an extended attribute; returns false if it was not set.
@@ -231,8 +209,7 @@ pub fn remove_xattr(db: &Db, ino: u64, name: &str) -> rusqlite::Result<bool> {
 
 /// Sets the root's times from the first log entry.
 pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
-    db.run("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0", args![now_ns, ROOT])?;
-    Ok(())
+    db.exec("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0", args![now_ns, ROOT])
 }
 
 /// Rejects a name that no directory entry can have (P14).

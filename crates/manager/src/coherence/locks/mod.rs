@@ -37,7 +37,7 @@ pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
 /// SQLite fails.
 pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
     db.run("DELETE FROM lock_clients", [])?;
-    let insert = |id| db.run("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)", args![id]).map(|_| ());
+    let insert = |id| db.exec("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)", args![id]);
     client_ids.iter().try_for_each(insert)
 }
 

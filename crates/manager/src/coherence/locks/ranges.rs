@@ -1,7 +1,7 @@
 //! The locks of one owner on one file: byte ranges that do not overlap. Adjacent ranges with the same lock are joined (POSIX,
 //! `fcntl`).
 
-use std::collections::BTreeMap;
+use rangemap::RangeInclusiveMap;
 
 /// Shared or exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,60 +59,29 @@ impl Bytes {
 
 /// Disjoint locked ranges. See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(BTreeMap<u64, (u64, Held)>);
+pub struct Ranges(RangeInclusiveMap<u64, Held>);
 
 impl Ranges {
     /// Locks `bytes`, or unlocks them if `held` is `None`; replaces all earlier locks on them.
     pub fn set(&mut self, bytes: Bytes, held: Option<Held>) {
         let Bytes { start, end } = bytes;
         assert!(start <= end, "bytes {start} to {end} are no range");
-        // Parts of older ranges to the left and right of `bytes` stay.
-        let over: Vec<(u64, u64, Held)> = self.over(bytes).map(|(b, h)| (b.start, b.end, *h)).collect();
-        for (from, to, was) in over {
-            self.0.remove(&from);
-            if from < start {
-                self.0.insert(from, (start - 1, was));
-            }
-            if to > end {
-                self.0.insert(end + 1, (to, was));
-            }
+        match held {
+            Some(held) => self.0.insert(start..=end, held),
+            None => self.0.remove(start..=end),
         }
-        if let Some(held) = held {
-            self.insert_joined(start, end, held);
-        }
-    }
-
-    fn insert_joined(&mut self, mut start: u64, mut end: u64, held: Held) {
-        let left = self.0.range(..start).next_back().map(|(&from, &(to, was))| (from, to, was));
-        if let Some((from, to, was)) = left
-            && to.checked_add(1) == Some(start)
-            && was == held
-        {
-            self.0.remove(&from);
-            start = from;
-        }
-        if let Some(next) = end.checked_add(1)
-            && let Some(&(to, was)) = self.0.get(&next)
-            && was == held
-        {
-            self.0.remove(&next);
-            end = to;
-        }
-        assert!(start <= end, "joined to {start} to {end}");
-        self.0.insert(start, (end, held));
     }
 
     /// Locks on any of `bytes`, in order.
     pub fn over(&self, bytes: Bytes) -> impl Iterator<Item = (Bytes, &Held)> {
-        let reaches_in = self.0.range(..bytes.start).next_back().filter(move |(_, (to, _))| *to >= bytes.start);
-        let within = self.0.range(bytes.start..=bytes.end);
-        reaches_in.into_iter().chain(within).map(|(&start, (end, held))| (Bytes { start, end: *end }, held))
+        let over = self.0.overlapping(bytes.start..=bytes.end);
+        over.map(|(range, held)| (Bytes { start: *range.start(), end: *range.end() }, held))
     }
 
     /// All locks, in order.
     #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (Bytes, &Held)> {
-        self.0.iter().map(|(&start, (end, held))| (Bytes { start, end: *end }, held))
+        self.over(Bytes { start: 0, end: u64::MAX })
     }
 
     /// Whether all of `bytes` is locked exactly as `held`.
