@@ -83,7 +83,7 @@ fn snapshots_are_taken_beside_the_core() {
         let name = format!("{made}").into_bytes();
         let request = MakeDir { op_id: made, parent: 1, name, ..Default::default() };
         client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
-        seen.extend(snapshots().map(|seq| seq as u64));
+        seen.extend(snapshots());
     }
     assert!(manager.stop().is_none());
     let manager = ManagerServer::start(dir.path(), None, &listen, config()).unwrap();
