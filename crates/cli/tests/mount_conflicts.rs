@@ -303,7 +303,9 @@ fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
     let m = Mounted::spooled(&c, "at last");
     m.pushed();
     assert!(c.ok(&["cat", "tess:/d/kept"]).stdout == data(3, 400_000));
+    // The unmount may have reached what was not closed before it was killed: one content or the other, no mixture.
     let late = c.ok(&["cat", "tess:/d/late"]).stdout;
-    assert!(late == data(2, 400_000), "{} bytes, which begin with {:?}", late.len(), &late[..late.len().min(20)]);
+    let whole = late == data(2, 400_000) || late == b"not closed";
+    assert!(whole, "{} bytes, which begin with {:?}", late.len(), &late[..late.len().min(20)]);
     assert_eq!(m.count("conflicts"), 0);
 }
