@@ -26,6 +26,7 @@ pub const ALL: &[(&str, &str)] = &[
         "chunks committed while a batch of a move was under way are not listed as missing (P6)",
     ),
     ("manager.references_leak", "references of dropped pages are not removed (P5)"),
+    ("manager.repeat_grants_lease", "the answer to a repeated request grants a lease on outdated attributes (P7)"),
     ("manager.repeats_apply", "a repeated request is applied again (P8)"),
     ("manager.returns_unlisted", "a returning disk serves before it was listed (P3)"),
     ("manager.shared_host", "a member may be replaced by a disk on another member's host (P6)"),

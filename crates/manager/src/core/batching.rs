@@ -119,10 +119,15 @@ impl ManagerCore {
         applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
         // The commit may have freed the locks of expired clients for waiting requests.
         self.answer_granted();
-        for (PendingReply { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
+        for (at, (reply, answer)) in due.into_iter().zip(applied.answers).enumerate() {
+            let PendingReply { origin, changes, grants } = reply;
             self.soft.leases.end_change(&changes);
             let Some(origin) = origin else { continue };
-            let answer = answer.map(|answer| self.with_leases(&origin, grants, answer));
+            // A repeated answer may show attributes that have changed since, so no lease comes with it.
+            let answer = match applied.repeats.contains(&at) && !failpoint::is_active("manager.repeat_grants_lease") {
+                true => answer,
+                false => answer.map(|answer| self.with_leases(&origin, grants, answer)),
+            };
             self.reply(origin, answer);
         }
         composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));

@@ -18,7 +18,7 @@ use crate::map::tables;
 use crate::soft::{Effect, SoftState};
 use bytes::Bytes;
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tessera_failpoint as failpoint;
 use tessera_wire::Error;
 use tessera_wire::log::{LogEntry, LoggedCommand};
@@ -82,6 +82,8 @@ pub struct AppliedBatch {
     pub encoded: Bytes,
     /// One answer per command.
     pub answers: Vec<Answer>,
+    /// Positions of the commands that had been applied before: their answers are of that time.
+    pub repeats: BTreeSet<usize>,
     /// Answers to add to the reply cache.
     pub kept: CachedReplies,
     /// Changes to make to soft state after the commit.
@@ -133,6 +135,7 @@ fn attempt(
         entry,
         encoded,
         answers: batch.answers,
+        repeats: batch.repeats,
         kept: CachedReplies { answers: batch.kept },
         effects: batch.effects,
         before,
@@ -146,6 +149,7 @@ struct Batch {
     savepoints: bool,
     logged: Vec<LoggedCommand>,
     answers: Vec<Answer>,
+    repeats: BTreeSet<usize>,
     kept: Vec<CachedReply>,
     by_op: HashMap<(u64, u64), usize>,
     effects: Vec<Effect>,
@@ -158,6 +162,7 @@ impl Batch {
         let op = queued.op();
         let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
         if let Some(answer) = given {
+            self.repeats.insert(self.answers.len());
             self.answers.push(answer);
             return Ok(true);
         }

@@ -208,3 +208,26 @@ fn answers_to_changes_carry_leases() {
     let unasked = rig.replacing(session_id, b"d").unwrap();
     assert_eq!(rig.ask(&unasked).unwrap().entry, None);
 }
+
+/// P7: the answer to a repeated request shows attributes of when it was first applied.
+#[test]
+pub(super) fn a_repeated_answer_grants_no_lease() {
+    let mut rig = rig();
+    let session = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let commit = Commit { want_lease: true, ..rig.replacing(session, b"b").unwrap() };
+    let ino = lookup(&mut rig, BOB).attr.unwrap().ino;
+    let first = rig.send(Role::Client, ALICE, &commit);
+    let between = chmod(&mut rig, ALICE, ino);
+    let again = rig.send(Role::Client, ALICE, &commit);
+    rig.settle();
+    assert!([first, between, again].iter().all(|id| !rig.replies.contains_key(id)), "all wait for the holders");
+    for recall in std::mem::take(&mut rig.calls) {
+        rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    }
+    rig.settle();
+    assert!(rig.replies[&between].is_ok());
+    for id in [first, again] {
+        let reply = CommitReply::decode(rig.replies[&id].clone().unwrap()).unwrap();
+        assert_eq!(reply.entry.map_or(0, |entry| entry.lease_ms), 0, "the file changed once more in the same batch");
+    }
+}

@@ -10,7 +10,7 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(scenario).is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(&str, fn()); 9] = [
+    let table: [(&str, fn()); 10] = [
         ("manager.answers_before_replicas", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
         ("manager.one_replica_too_few", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
         ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
@@ -19,6 +19,7 @@ fn mistakes_are_caught() {
         ("manager.staged_counted_twice", model),
         ("manager.no_recall", leases::a_change_waits_for_the_holders_answer),
         ("manager.names_not_rechecked", leases::a_command_that_waited_recalls_what_its_names_stand_for_by_then),
+        ("manager.repeat_grants_lease", leases::a_repeated_answer_grants_no_lease),
         ("manager.no_recall", names::others_wait_before_they_make_names),
     ];
     for (name, scenario) in table {
