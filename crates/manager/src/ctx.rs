@@ -74,9 +74,9 @@ impl Ctx<'_> {
         Ok(value)
     }
 
-    /// Changes the soft state once this command is committed.
-    pub fn after_commit(&mut self, effect: impl FnOnce(&mut SoftState) + Send + 'static) {
-        self.effects.push(Box::new(effect));
+    /// Applies `effect` to the soft state once this command is committed.
+    pub fn after_commit(&mut self, effect: Effect) {
+        self.effects.push(effect);
     }
 
     /// Draws a new map version, which the caller writes into the rows that it changes.

@@ -15,6 +15,7 @@ use crate::map::delta;
 use crate::placement::affinity::{Affinity, HostChoice};
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec, HostWish};
+use crate::soft::Effect;
 use std::cell::Cell;
 use std::collections::HashMap;
 use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy};
@@ -269,7 +270,7 @@ impl<'a> DedupQuery<'a> {
 
 /// Counts a placement hint that the manager could not follow.
 fn not_met(ctx: &mut Ctx) {
-    ctx.after_commit(|soft| soft.cluster.placements_not_met += 1);
+    ctx.after_commit(Effect::PlacementNotMet);
 }
 
 /// See [`table::touch`].

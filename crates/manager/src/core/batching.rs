@@ -116,7 +116,7 @@ impl ManagerCore {
         assert_eq!(due.len(), applied.answers.len(), "each command has one answer");
         assert!(self.visible_seq <= seq, "clients have seen entry {}, the last is {seq}", self.visible_seq);
         self.reply_cache.remember(seq, now_ns, applied.kept);
-        applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
+        applied.effects.into_iter().for_each(|effect| effect.apply(&mut self.soft));
         // The commit may have freed the locks of expired clients for waiting requests.
         self.answer_granted();
         for (at, (reply, answer)) in due.into_iter().zip(applied.answers).enumerate() {

@@ -18,6 +18,7 @@ use crate::map::delta;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names;
+use crate::soft::Effect;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
@@ -463,7 +464,7 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
     // The opened file may have lost its name, and this commit may end its last session.
     let left = if session.created && session.ino != inode.ino { session.ino } else { inode.ino };
     if left != inode.ino || inode.nlink == 0 {
-        ctx.after_commit(move |soft| soft.sessions.release_later(left));
+        ctx.after_commit(Effect::CheckOrphan { ino: left });
     }
     if request.keep_session {
         let next = Session {
@@ -482,7 +483,7 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
     }
     if id != 0 {
         session_rows::delete(ctx.db, id)?;
-        ctx.after_commit(move |soft| soft.sessions.forget(id));
+        ctx.after_commit(Effect::SessionEnded { session_id: id });
     }
     Ok(())
 }

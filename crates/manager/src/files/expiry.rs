@@ -13,6 +13,7 @@ use crate::internal::ExpireFiles;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names::drop_name;
+use crate::soft::Effect;
 use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 
 /// Most files in one command.
@@ -30,7 +31,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
             ctx.db.run("INSERT OR REPLACE INTO purges (ino, due_ns) VALUES (?1, ?2)", args![ino, due_ns])?;
         }
         Lifetime::Replace { .. } if HintSet::read(&inode.hints).get("lifetime").is_some() => {
-            ctx.after_commit(move |soft| soft.step_files.push(ino));
+            ctx.after_commit(Effect::StepFileCommitted { ino });
         }
         _ => {}
     }
@@ -129,7 +130,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
                 inodes::remove_name(ctx.db, parent, &name)?;
                 inodes::touch(ctx.db, parent, ctx.now_ns)?;
                 drop_name(ctx, inodes::get(ctx.db, ino)?)?;
-                ctx.after_commit(|soft| soft.files_expired += 1);
+                ctx.after_commit(Effect::FileExpired);
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::map::delta;
 use crate::namespace::names;
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec};
+use crate::soft::Effect;
 use std::collections::HashMap;
 use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
@@ -77,7 +78,12 @@ pub(crate) fn preallocate(
         domain: session.domain,
         map: Some(map),
     };
-    sessions::opened(ctx, &session, 0);
+    ctx.after_commit(Effect::SessionOpened {
+        session_id: session.session_id,
+        client_id: session.client_id,
+        now_ns: ctx.now_ns,
+        reserved_bytes: 0,
+    });
     Ok(Some(preallocated))
 }
 

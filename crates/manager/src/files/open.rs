@@ -10,6 +10,7 @@ use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, check_name};
 use crate::namespace::names;
 use crate::placement::groups;
+use crate::soft::Effect;
 use tessera_policy::{Dedup, Policy, Redundancy, SCHEMES};
 use tessera_wire::Code;
 use tessera_wire::meta::*;
@@ -56,7 +57,12 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
         allocated,
         preallocated,
     };
-    sessions::opened(ctx, &session, granted_bytes.saturating_sub(len_of(&request.chunks)));
+    ctx.after_commit(Effect::SessionOpened {
+        session_id: session.session_id,
+        client_id: session.client_id,
+        now_ns: ctx.now_ns,
+        reserved_bytes: granted_bytes.saturating_sub(len_of(&request.chunks)),
+    });
     Ok(reply)
 }
 
@@ -190,6 +196,6 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<Alloca
     let reply = dedup::answer(ctx, &session, &policy, &asked)?;
     // These chunks no longer need a reservation, whether they were stored before or not.
     let (id, bytes) = (session.session_id, len_of(&request.chunks));
-    ctx.after_commit(move |soft| soft.sessions.took(id, bytes));
+    ctx.after_commit(Effect::ReservationUsed { session_id: id, bytes });
     Ok(reply)
 }

@@ -6,6 +6,7 @@ use crate::db::sessions::{self, READER, Session, WRITER};
 use crate::error::{Result, refuse};
 use crate::files::staged;
 use crate::internal::{EndSessions, PersistReaders};
+use crate::soft::Effect;
 use tessera_wire::meta::CloseSession;
 use tessera_wire::{Ack, Code};
 
@@ -21,20 +22,14 @@ pub fn writer(db: &Db, id: u64) -> Result<Session> {
     }
 }
 
-/// Adds a new writer to soft state once its row is committed.
-pub fn opened(ctx: &mut Ctx, session: &Session, reserved_bytes: u64) {
-    let (id, client_id, now_ns) = (session.session_id, session.client_id, ctx.now_ns);
-    ctx.after_commit(move |soft| soft.sessions.insert_writer(id, client_id, now_ns, now_ns, reserved_bytes));
-}
-
 /// Ends a session: deletes its row and its staged pages.
 fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
     let row = sessions::delete(ctx.db, id)?;
-    ctx.after_commit(move |soft| soft.sessions.forget(id));
+    ctx.after_commit(Effect::SessionEnded { session_id: id });
     let Some((staged_mode, ino)) = row else { return Ok(()) };
     // The session of preallocated chunks has no file.
     if ino != 0 {
-        ctx.after_commit(move |soft| soft.sessions.release_later(ino));
+        ctx.after_commit(Effect::CheckOrphan { ino });
     }
     if staged_mode != 0 {
         staged::discard(ctx.db, id)?;

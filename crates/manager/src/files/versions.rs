@@ -16,6 +16,7 @@ use crate::files::{expiry, staged};
 use crate::internal::{ReleaseOrphans, TrimVersions};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
+use crate::soft::Effect;
 use tessera_failpoint as failpoint;
 use tessera_policy::Lifetime;
 use tessera_wire::meta::VersionInfo;
@@ -266,7 +267,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
             drop_version(ctx, ino, number, refs)?;
         } else {
             ctx.db.run("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)", args![ino])?;
-            ctx.after_commit(move |soft| soft.sessions.trim_later(ino));
+            ctx.after_commit(Effect::TrimLater { ino });
         }
     }
     Ok(())
@@ -330,7 +331,7 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held = ctx.db.any("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1", args![ino])?;
     if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
-        ctx.after_commit(move |soft| soft.sessions.release_later(ino));
+        ctx.after_commit(Effect::CheckOrphan { ino });
         return Ok(());
     }
     ctx.db.run("DELETE FROM overdue WHERE ino = ?1", args![ino])?;

@@ -8,6 +8,7 @@ use crate::internal::{NewTerm, NoteLeases, NoteLockers, PruneReplies, RecordRefu
 use crate::log::reply_cache;
 use crate::map::tables;
 use crate::namespace::inodes;
+use crate::soft::Effect;
 
 /// Added to the term when the database was restored. It exceeds the number of starts of the lost manager that no replica can
 /// have heard of.
@@ -47,7 +48,6 @@ pub fn note_leases(ctx: &mut Ctx, _: &NoteLeases) -> Result<()> {
 /// Applies [`NoteLockers`].
 pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Result<()> {
     locks::record(ctx.db, &command.client_ids)?;
-    let clients = command.client_ids.iter().copied().collect();
-    ctx.after_commit(|soft| soft.locks.noted(clients));
+    ctx.after_commit(Effect::LockClientsRecorded(command.client_ids.iter().copied().collect()));
     Ok(())
 }

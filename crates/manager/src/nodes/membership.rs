@@ -15,6 +15,7 @@ use crate::error::{Result, invalid, refuse};
 use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth};
 use crate::map::tables;
 use crate::repair::backfill;
+use crate::soft::Effect;
 use crate::soft::stats;
 use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
@@ -47,9 +48,8 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     let disk_ids: Vec<u64> =
         disks.map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref())).collect::<Result<_>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
-    let disks: Vec<(u64, DiskInfo)> = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
-    let now_ns = ctx.now_ns;
-    ctx.after_commit(move |soft| soft.cluster.node_registered(node_id, incarnation, now_ns, &disks));
+    let disks = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
+    ctx.after_commit(Effect::NodeRegistered { node_id, incarnation, now_ns: ctx.now_ns, disks });
     Ok(RegisterNodeReply {
         node_id,
         incarnation,
@@ -268,8 +268,7 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
 pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()> {
     let wanted = command.health();
     if wanted != Health::Up {
-        let node_id = command.node_id;
-        ctx.after_commit(move |soft| soft.cluster.tasks.forget_node(node_id));
+        ctx.after_commit(Effect::NodeGone { node_id: command.node_id });
     }
     let Some(node) = rows::node(ctx.db, command.node_id)? else { return Ok(()) };
     // Only a registration ends `Out`.
@@ -302,7 +301,7 @@ fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<
         tables::set_disk_health(ctx, disk_id, Health::Out)?;
         garbage::forget_orders(ctx, disk_id)?;
         backfill::disk_lost(ctx, disk_id)?;
-        ctx.after_commit(move |soft| soft.cluster.tasks.forget_disk(disk_id));
+        ctx.after_commit(Effect::DiskLost { disk_id });
     }
     Ok(())
 }

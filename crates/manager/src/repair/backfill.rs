@@ -22,6 +22,7 @@ use crate::error::{Result, corrupt_row};
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
+use crate::soft::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
@@ -72,8 +73,7 @@ fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> rusqlite::Result<()> {
 }
 
 fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
-    let member = (m.pg_id, m.position);
-    ctx.after_commit(move |soft| soft.cluster.tasks.forget_member(member));
+    ctx.after_commit(Effect::MemberChanged((m.pg_id, m.position)));
 }
 
 /// Applies moves. Skips a move that no longer fits the rows.

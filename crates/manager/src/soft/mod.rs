@@ -18,8 +18,8 @@ use rejected::RejectedNodes;
 use selector::GroupSelector;
 use sessions::SoftSessions;
 use stats::{ClusterStats, NodeStats};
-use std::collections::BTreeMap;
-use tasks::Tasks;
+use std::collections::{BTreeMap, BTreeSet};
+use tasks::{MemberKey, Tasks};
 use tessera_wire::DiskInfo;
 
 /// State that is neither logged nor in the database; it is lost with the process.
@@ -110,14 +110,77 @@ pub struct DeleteCursor {
 }
 
 /// A change of soft state that follows from a committed command.
-pub type Effect = Box<dyn FnOnce(&mut SoftState) + Send>;
+#[derive(Debug)]
+pub enum Effect {
+    /// A write session was opened.
+    SessionOpened {
+        session_id: u64,
+        /// Client that opened it.
+        client_id: u64,
+        now_ns: i64,
+        /// Bytes reserved for it.
+        reserved_bytes: u64,
+    },
+    /// A writer got places for this many bytes of its reservation.
+    ReservationUsed { session_id: u64, bytes: u64 },
+    /// A session has ended.
+    SessionEnded { session_id: u64 },
+    /// This file may have lost its last name and its last session: the next tick checks it.
+    CheckOrphan { ino: u64 },
+    /// Only a reader keeps a version of this file: the next tick checks it.
+    TrimLater { ino: u64 },
+    /// A file was committed that may be a checkpoint image.
+    StepFileCommitted { ino: u64 },
+    /// A name was removed because its file's lifetime ended.
+    FileExpired,
+    /// A new chunk could not be placed where its hint asked.
+    PlacementNotMet,
+    /// A member of a group changed: its tasks under way are void.
+    MemberChanged(MemberKey),
+    /// A disk was lost.
+    DiskLost { disk_id: u64 },
+    /// A node is down or out: other nodes take over its tasks.
+    NodeGone { node_id: u64 },
+    /// A node has registered.
+    NodeRegistered {
+        node_id: u64,
+        /// Its new incarnation.
+        incarnation: u64,
+        now_ns: i64,
+        /// Its disks, as it described them.
+        disks: Vec<(u64, DiskInfo)>,
+    },
+    /// The clients that may hold locks are on record.
+    LockClientsRecorded(BTreeSet<u64>),
+}
 
-impl ClusterState {
-    /// A node has registered, with these disks as it described them.
-    pub fn node_registered(&mut self, node_id: u64, incarnation: u64, now_ns: i64, disks: &[(u64, DiskInfo)]) {
-        self.tasks.forget_node(node_id);
-        let stats = NodeStats { heard_ns: now_ns, incarnation, ..NodeStats::default() };
-        self.stats.nodes.insert(node_id, stats);
-        disks.iter().for_each(|(disk_id, said)| self.stats.hear_disk(now_ns, *disk_id, said, 0));
+impl Effect {
+    /// Changes the soft state.
+    pub fn apply(self, soft: &mut SoftState) {
+        let cluster = &mut soft.cluster;
+        match self {
+            Effect::SessionOpened { session_id, client_id, now_ns, reserved_bytes } => {
+                soft.sessions.insert_writer(session_id, client_id, now_ns, now_ns, reserved_bytes);
+            }
+            Effect::ReservationUsed { session_id, bytes } => soft.sessions.took(session_id, bytes),
+            Effect::SessionEnded { session_id } => soft.sessions.forget(session_id),
+            Effect::CheckOrphan { ino } => soft.sessions.release_later(ino),
+            Effect::TrimLater { ino } => soft.sessions.trim_later(ino),
+            Effect::StepFileCommitted { ino } => soft.step_files.push(ino),
+            Effect::FileExpired => soft.files_expired += 1,
+            Effect::PlacementNotMet => cluster.placements_not_met += 1,
+            Effect::MemberChanged(member) => cluster.tasks.forget_member(member),
+            Effect::DiskLost { disk_id } => cluster.tasks.forget_disk(disk_id),
+            Effect::NodeGone { node_id } => cluster.tasks.forget_node(node_id),
+            Effect::NodeRegistered { node_id, incarnation, now_ns, disks } => {
+                cluster.tasks.forget_node(node_id);
+                let stats = NodeStats { heard_ns: now_ns, incarnation, ..NodeStats::default() };
+                cluster.stats.nodes.insert(node_id, stats);
+                for (disk_id, said) in &disks {
+                    cluster.stats.hear_disk(now_ns, *disk_id, said, 0);
+                }
+            }
+            Effect::LockClientsRecorded(clients) => soft.locks.noted(clients),
+        }
     }
 }
