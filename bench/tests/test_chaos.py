@@ -48,7 +48,7 @@ class Chaos(unittest.TestCase):
             code, said = run(bug, kills=40, seed=seed)
             if code == 1 and words in said:
                 return
-        self.fail(f"planted bug {bug!r} was not found: {said}")
+        self.fail(f"bug {bug!r} was not found: {said}")
 
 
 if __name__ == "__main__":

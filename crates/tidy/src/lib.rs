@@ -73,7 +73,7 @@ impl Source {
 ///
 /// ```
 /// # use tessera_tidy::words;
-/// assert_eq!(words("let plantedBug = Self::MADE_UP;"), ["let", "planted", "bug", "self", "made", "up"]);
+/// assert_eq!(words("let openFile = Self::MADE_UP;"), ["let", "open", "file", "self", "made", "up"]);
 /// ```
 pub fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();

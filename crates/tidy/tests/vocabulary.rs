@@ -19,9 +19,11 @@ const fn retired(word: &'static str, instead: &'static str, ordinary: &'static [
 /// Sorted by word, one a line.
 #[rustfmt::skip]
 const RETIRED: &[Retired] = &[
+    retired("anchors", "affinity, or hinted fragments", &[]),
     retired("blanks", "preallocated chunk ids, or spaces", &[]),
     retired("dawn", "EPOCH", &[]),
     retired("dice", "rng", &["dice s coefficient"]),
+    retired("disowns", "rejects", &[]),
     retired("door", "interface", &[]),
     retired("doors", "front ends", &[]),
     retired("farewell", "pending close", &[]),
@@ -29,15 +31,21 @@ const RETIRED: &[Retired] = &[
     retired("graves", "tombstones", &[]),
     retired("happening", "event", &[]),
     retired("happenings", "events", &[]),
+    retired("has news", "has unsent messages", &[]),
     retired("house rules", "rules", &[]),
     retired("made up inode", "synthetic inode", &[]),
     retired("misspoken", "usage error", &[]),
+    retired("names ms", "delegation ms", &[]),
+    retired("planted", "mistake, failpoint or mutant", &[]),
     retired("recut", "rechunk", &[]),
+    retired("rooms", "capacity", &[]),
     retired("roster", "cluster map", &[]),
+    retired("spoiled", "failed", &[]),
     retired("stairs", "layers", &[]),
     retired("strangers", "rejected nodes", &[]),
     retired("tape", "recorded choices", &[]),
     retired("unopened", "one-shot commit", &[]),
+    retired("unsaid", "unsent", &[]),
 ];
 
 /// Files that may say them: this table, and the history.

@@ -38,7 +38,7 @@ pub(crate) struct DedupQuery<'a> {
     dedup: bool,
     avoid: &'a [u64],
     degraded: bool,
-    anchors: Affinity,
+    affinity: Affinity,
     /// Whether any fragment of any chunk is missing. Usually none is, which saves lookups.
     any_missing: bool,
     /// Bytes of new chunks that this query may still place; `None` until computed.
@@ -125,7 +125,7 @@ impl<'a> DedupQuery<'a> {
             dedup: policy.dedup != Dedup::Off,
             avoid,
             degraded: policy.degraded_writes,
-            anchors: Affinity::of(policy, session, &*ctx.caches.node_map(ctx.db)?),
+            affinity: Affinity::of(policy, session, &*ctx.caches.node_map(ctx.db)?),
             any_missing: missing::any(ctx.db)?,
             space_bytes: Cell::new(None),
         })
@@ -134,7 +134,7 @@ impl<'a> DedupQuery<'a> {
     /// Answers for one chunk. A chunk without a placement hint uses any stored copy. A chunk with one prefers a copy on the
     /// asked host, then a new chunk there, because sharing moves no data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
-        let near = match self.anchors.wish(chunk.region) {
+        let near = match self.affinity.wish(chunk.region) {
             HostChoice::Anywhere => None,
             HostChoice::Host(host) => Some(host),
             HostChoice::Impossible => {

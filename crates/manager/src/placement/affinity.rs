@@ -1,7 +1,7 @@
 //! Placement hints: the host that a chunk should be on.
 //!
 //! A hint selects among groups: those in which the host holds plain bytes of the chunk (a copy, or a slice if there is no
-//! copy; `ClassInfo::anchors` gives the positions). Repair and balancing ignore hints. The host depends on rows only (the
+//! copy; `ClassInfo::hinted_fragments` gives their number). Repair and balancing ignore hints. The host depends on rows only (the
 //! session's hints and host, the nodes that are up), so a replay of the log finds the same host. Whether a group there
 //! has space depends on soft state; that answer is recorded with the command.
 
@@ -99,16 +99,16 @@ mod tests {
         node_map
     }
 
-    fn anchors(placement: &str, session: &Session, node_map: &NodeMap) -> Affinity {
+    fn affinity(placement: &str, session: &Session, node_map: &NodeMap) -> Affinity {
         Affinity::of(&Policy::from_hints([("placement", placement)]).unwrap(), session, node_map)
     }
 
     #[test]
     fn local_is_the_writer_and_no_other() {
         let session = Session { host: "h3".into(), ..Default::default() };
-        assert_eq!(anchors("local", &session, &node_map(1..9)).wish(7), HostChoice::Host("h3"));
-        assert_eq!(anchors("local", &session, &node_map(4..9)).wish(0), HostChoice::Impossible);
-        assert_eq!(anchors("spread", &session, &node_map(1..9)).wish(0), HostChoice::Anywhere);
+        assert_eq!(affinity("local", &session, &node_map(1..9)).wish(7), HostChoice::Host("h3"));
+        assert_eq!(affinity("local", &session, &node_map(4..9)).wish(0), HostChoice::Impossible);
+        assert_eq!(affinity("spread", &session, &node_map(1..9)).wish(0), HostChoice::Anywhere);
     }
 
     #[test]
@@ -117,8 +117,8 @@ mod tests {
         let mut counts = BTreeMap::<String, u32>::new();
         for group in 0..400 {
             let group = format!("collocate:g{group}");
-            let before = anchors(&group, &session, &node_map(1..9));
-            let after = anchors(&group, &session, &node_map(2..9));
+            let before = affinity(&group, &session, &node_map(1..9));
+            let after = affinity(&group, &session, &node_map(2..9));
             *counts.entry(before.hosts[0].clone()).or_default() += 1;
             assert!(before == after || before.hosts == ["h1"], "{group}: {before:?} {after:?}");
         }
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn regions_go_round_all_hosts() {
         let session = Session { ino: 77, ..Default::default() };
-        let anchors = anchors("scatter:1M", &session, &node_map(1..9));
-        let first: BTreeSet<_> = (0..8).map(|region| format!("{:?}", anchors.wish(region))).collect();
+        let affinity = affinity("scatter:1M", &session, &node_map(1..9));
+        let first: BTreeSet<_> = (0..8).map(|region| format!("{:?}", affinity.wish(region))).collect();
         assert_eq!(first.len(), 8);
-        assert_eq!(anchors.wish(3), anchors.wish(11));
+        assert_eq!(affinity.wish(3), affinity.wish(11));
     }
 }

@@ -106,8 +106,8 @@ impl GroupSelector {
             groups_of_width.generation = stats.generation;
         }
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
-        let anchors = class.hinted_fragments() as usize;
-        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
+        let hinted = class.hinted_fragments() as usize;
+        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(hinted).any(|h| **h == *n.host));
         let has_space = |g: &OpenGroup| g.has_space(stats, |i| class.room_bytes(len_bytes, i));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_space(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);

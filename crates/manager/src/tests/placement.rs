@@ -20,7 +20,7 @@ fn ask(rig: &mut Rig, session_id: u64, redundancy: &str, chunks: &[ChunkName]) -
 }
 
 /// Host of the first member of each answer's group: in the rig, node n has disk n on host h{n}.
-fn anchors(reply: &AllocateChunksReply, plain: usize) -> Vec<Vec<String>> {
+fn hinted_hosts(reply: &AllocateChunksReply, plain: usize) -> Vec<Vec<String>> {
     let map = reply.map.as_ref().unwrap();
     let group = |pg_id| map.pgs.iter().find(|pg| pg.pg_id == pg_id).unwrap();
     let hosts = |pg_id| group(pg_id).members.iter().take(plain).map(|m| format!("h{}", m.disk_id)).collect();
@@ -45,7 +45,7 @@ fn local_chunks_are_where_they_are_written() {
             let session = open(&mut rig, &format!("{redundancy} {host}"), &host_name, "local");
             let chunks: Vec<ChunkName> = (0..20).map(|i| named(host * 20 + i, 0)).collect();
             let reply = ask(&mut rig, session, redundancy, &chunks);
-            for hosts in anchors(&reply, plain) {
+            for hosts in hinted_hosts(&reply, plain) {
                 assert!(hosts.contains(&host_name), "{redundancy} from {host_name}: {hosts:?}");
             }
         }
@@ -62,7 +62,7 @@ fn the_first_copy_is_at_its_anchor() {
             let class = if hosts == 6 { "copy+ec:4+2" } else { "copy+ec:2+1" };
             let session = open(&mut rig, "f", &format!("h{host}"), "local");
             let reply = ask(&mut rig, session, class, &[named(host, 0), named(host + 10, 0)]);
-            assert_eq!(anchors(&reply, 1), vec![[format!("h{host}")]; 2], "{hosts} hosts");
+            assert_eq!(hinted_hosts(&reply, 1), vec![[format!("h{host}")]; 2], "{hosts} hosts");
             assert_eq!(not_met(&mut rig), 0);
         }
     }
@@ -77,7 +77,7 @@ fn a_group_of_files_is_on_one_host_and_groups_are_on_many() {
         for file in 0..4u8 {
             let session = open(&mut rig, &format!("{group} {file}"), "", &format!("collocate:{group}"));
             let reply = ask(&mut rig, session, "none", &[named(group * 8 + file, 0), named(group * 8 + file + 4, 0)]);
-            hosts.extend(anchors(&reply, 1));
+            hosts.extend(hinted_hosts(&reply, 1));
         }
         assert_eq!(hosts.len(), 1, "{hosts:?}");
         all.extend(hosts);
@@ -97,7 +97,7 @@ fn a_further_copy_of_what_goes_elsewhere_stays_with_the_writer() {
             let session = open(&mut rig, &format!("{redundancy} {placement} {host}"), &host_name, placement);
             let chunks: Vec<ChunkName> = (0..16).map(|i| named(host * 16 + i, u64::from(i))).collect();
             let reply = ask(&mut rig, session, redundancy, &chunks);
-            let with_writer = anchors(&reply, plain).iter().filter(|hosts| hosts.contains(&host_name)).count();
+            let with_writer = hinted_hosts(&reply, plain).iter().filter(|hosts| hosts.contains(&host_name)).count();
             assert_eq!(with_writer, 16, "{redundancy} {placement} from {host_name}");
         }
     }
@@ -109,7 +109,7 @@ fn regions_go_from_host_to_host() {
     let mut rig = Rig::new(8);
     let session = open(&mut rig, "f", "", "scatter:1M");
     let chunks: Vec<ChunkName> = (0..32).map(|i| named(i, u64::from(i) / 2)).collect();
-    let hosts = anchors(&ask(&mut rig, session, "none", &chunks), 1);
+    let hosts = hinted_hosts(&ask(&mut rig, session, "none", &chunks), 1);
     for pair in hosts.chunks(2) {
         assert_eq!(pair[0], pair[1], "a region is on one host");
     }
@@ -168,7 +168,7 @@ fn what_cannot_be_followed_is_done_without_and_counted() {
     let big = |c| ChunkName { len_bytes: 2 << 20, ..chunk(c) };
     let before = not_met(&mut rig);
     let first = ask(&mut rig, session, "none", &[big(200)]);
-    assert_ne!(anchors(&first, 1)[0], ["h7"]);
+    assert_ne!(hinted_hosts(&first, 1)[0], ["h7"]);
     assert_eq!(not_met(&mut rig), before + 1);
     // A repeated request does not store it again.
     let second = ask(&mut rig, session, "none", &[big(200)]);
@@ -184,7 +184,7 @@ fn full_groups_of_an_anchor_are_followed_by_others() {
         for round in 0..20u8 {
             let session = open(&mut rig, &format!("f{round}"), "h4", "local");
             let chunks: Vec<ChunkName> = (0..10).map(|i| named(round * 10 + i, 0)).collect();
-            for hosts in anchors(&ask(&mut rig, session, redundancy, &chunks), plain) {
+            for hosts in hinted_hosts(&ask(&mut rig, session, redundancy, &chunks), plain) {
                 assert!(hosts.contains(&"h4".to_string()), "{redundancy}: {hosts:?}");
             }
             rig.tick(2_500);
