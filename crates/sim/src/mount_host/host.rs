@@ -93,6 +93,15 @@ impl MountHost {
         Found { size_bytes: known.unwrap_or(attr.size_bytes), ..found(attr) }
     }
 
+    /// The kernel looks a name up before it makes it.
+    async fn must_be_absent(&self, at: At<'_>) -> Result<(), Errno> {
+        match self.lookup(at).await {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
     fn opened(&self, ino: u64, handle: u64, keeps_pages: bool) -> Handle {
         self.backend().kernel.opened(ino, keeps_pages);
         self.handles.borrow_mut().insert(handle, ino);
@@ -134,6 +143,7 @@ impl FileSystem for MountHost {
     }
 
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno> {
+        self.must_be_absent(at).await?;
         let (entry, opened) = self.mount.create(CALLER, at.0, at.1, mode, true, true).await?;
         let ino = entry.attr.ino;
         self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
@@ -141,6 +151,10 @@ impl FileSystem for MountHost {
     }
 
     async fn open(&self, ino: u64, writes: bool) -> Result<Handle, Errno> {
+        if self.backend().kernel.size_bytes(ino).is_none() {
+            // The kernel has forgotten it, and looks the name up first.
+            return Err(Errno::ESTALE);
+        }
         let opened = self.mount.open(ino, writes).await?;
         Ok(self.opened(ino, opened.handle, opened.keep_cache))
     }
@@ -197,6 +211,7 @@ impl FileSystem for MountHost {
     }
 
     async fn make_directory(&self, at: At<'_>, mode: u32) -> Result<Found, Errno> {
+        self.must_be_absent(at).await?;
         Ok(found(&self.mount.make_directory(CALLER, at.0, at.1, mode).await?.attr))
     }
 
@@ -210,12 +225,14 @@ impl FileSystem for MountHost {
     }
 
     async fn link(&self, ino: u64, at: At<'_>) -> Result<Found, Errno> {
+        self.must_be_absent(at).await?;
         let entry = self.mount.link(ino, at.0, at.1).await?;
         self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
         Ok(found(&entry.attr))
     }
 
     async fn symlink(&self, at: At<'_>, target: &[u8]) -> Result<Found, Errno> {
+        self.must_be_absent(at).await?;
         Ok(found(&self.mount.make_symlink(CALLER, at.0, at.1, target).await?.attr))
     }
 

@@ -6,7 +6,11 @@ use tessera_disk::{CrashKind, FaultRates};
 impl<H: Host> MountWorld<H> {
     pub(super) fn inject(&mut self, fault: Fault) {
         // A loss of power may damage a log whose close was not synced.
-        if let Fault::FailSpool(mount) | Fault::FillSpool(mount) | Fault::Kill { mount, power_loss: true, .. } = fault {
+        if let Fault::FailSpool(mount)
+        | Fault::FillSpool(mount)
+        | Fault::Kill { mount, power_loss: true, .. }
+        | Fault::KillAtCommit { mount, power_loss: true, .. } = fault
+        {
             self.shared.bad_spool.borrow_mut()[mount] = true;
         }
         match fault {
@@ -15,6 +19,9 @@ impl<H: Host> MountWorld<H> {
             }
             Fault::CutOff(mount, ms) => self.cut_off(mount, ms),
             Fault::Kill { mount, power_loss, back_ms } => self.kill_mount(mount, power_loss, back_ms),
+            Fault::KillAtCommit { mount, done, power_loss, back_ms } => {
+                self.mounts[mount].dies_at_commit = Some((done, power_loss, back_ms));
+            }
             Fault::KillManager => {
                 self.manager.kill();
                 self.manager_gone();
@@ -57,7 +64,7 @@ impl<H: Host> MountWorld<H> {
     }
 
     /// Kills a mount's process. Its spool keeps what a kill, or the loss of power, leaves.
-    fn kill_mount(&mut self, mount: usize, power_loss: bool, back_ms: u64) {
+    pub(super) fn kill_mount(&mut self, mount: usize, power_loss: bool, back_ms: u64) {
         let owner = self.owner(mount);
         if self.mounts[mount].link.is_none() {
             return;
@@ -83,6 +90,7 @@ impl<H: Host> MountWorld<H> {
         self.queue = events.into_iter().filter(|Reverse(s)| !matches!(s.what, Event::Fault(_))).collect();
         for mount in 0..self.mounts.len() {
             self.mend(mount);
+            self.mounts[mount].dies_at_commit = None;
             self.mounts[mount].cut_until_ns = self.mounts[mount].cut_until_ns.min(self.now_ns + 5_000 * MS);
         }
         self.start_manager();

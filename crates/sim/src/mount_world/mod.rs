@@ -24,7 +24,7 @@ use crate::oracle::Violation;
 use crate::plan::Rng;
 use history::{History, Version};
 use model::{Model, WriteRule};
-use plan::{Fault, Plan};
+use plan::{Fault, Plan, Theme};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -112,6 +112,8 @@ impl Ord for Scheduled {
 pub struct Shared {
     /// Directories with a write rule.
     pub directories: RefCell<Vec<u64>>,
+    /// What programs do more often than else.
+    pub theme: Cell<Theme>,
     /// Names in a directory.
     pub names: Cell<u64>,
     /// No fault was injected so far.
@@ -149,6 +151,9 @@ struct Slot<H> {
     line: Line,
     cut_until_ns: i64,
     losses: u64,
+    /// It dies when its next commit reaches the manager: whether the commit is carried out, whether its machine dies,
+    /// and for how long, ms.
+    dies_at_commit: Option<(bool, bool, u64)>,
     /// The number of files that could not be stored at the unmount.
     unmounted: Rc<Cell<Option<usize>>>,
 }
@@ -237,9 +242,11 @@ impl<H: Host> MountWorld<H> {
             line: Line::Closed(0),
             cut_until_ns: 0,
             losses: 0,
+            dies_at_commit: None,
             unmounted: Rc::default(),
         });
         let shared = Shared::default();
+        shared.theme.set(plan.theme);
         shared.names.set(plan.names);
         shared.calm.set(plan.is_calm());
         shared.pause_ms.set(plan.pause_ms);

@@ -21,6 +21,17 @@ pub enum Fault {
         /// Time until the next process.
         back_ms: u64,
     },
+    /// As `Kill`, when the mount's next commit reaches the manager.
+    KillAtCommit {
+        /// The mount.
+        mount: usize,
+        /// The manager carries the commit out.
+        done: bool,
+        /// The machine loses power.
+        power_loss: bool,
+        /// Time until the next process.
+        back_ms: u64,
+    },
     /// The manager's process is killed.
     KillManager,
     /// It starts again.
@@ -33,11 +44,27 @@ pub enum Fault {
     MendSpool(usize),
 }
 
+/// What programs do more often than else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Theme {
+    /// Nothing.
+    #[default]
+    Mixed,
+    /// They lock files, and mounts are cut off for longer than locks last.
+    Locks,
+    /// They write files of the spool, and mounts die with logs that are not pushed.
+    Spool,
+    /// They make files and directories.
+    Creates,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// What programs do.
+    pub theme: Theme,
     /// Number of mounts.
     pub mounts: usize,
     /// Operations of each program.
@@ -62,9 +89,16 @@ const FAULTS_WITHIN_MS: u64 = 2_500;
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x0074_6865_6d65);
+        Plan::themed(seed, *rng.pick(&[Theme::Mixed, Theme::Mixed, Theme::Locks, Theme::Spool, Theme::Creates]))
+    }
+
+    /// The plan of a seed, with programs that do this more often.
+    pub fn themed(seed: u64, theme: Theme) -> Plan {
         let mut rng = Rng::new(seed ^ 0x6d6f_756e_7473);
         let mut plan = Plan {
             seed,
+            theme,
             mounts: rng.between(2, 4) as usize,
             operations: rng.between(25, 60) as usize,
             names: rng.between(2, 5),
@@ -77,6 +111,12 @@ impl Plan {
         if rng.percent(50) {
             plan.draw_faults(&mut rng);
         }
+        match plan.theme {
+            Theme::Locks if rng.percent(70) => plan.draw_lost_locks(&mut rng),
+            Theme::Spool if rng.percent(70) => plan.draw_lost_mounts(&mut rng),
+            _ => {}
+        }
+        plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
 
@@ -104,7 +144,31 @@ impl Plan {
                 }
             }
         }
-        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    fn mount(&self, rng: &mut Rng) -> usize {
+        rng.between(0, self.mounts as u64 - 1) as usize
+    }
+
+    /// A mount is cut off for longer than its locks last, while the other programs go on.
+    fn draw_lost_locks(&mut self, rng: &mut Rng) {
+        (self.names, self.pause_ms, self.operations) = (1, rng.between(60, 150), rng.between(60, 90) as usize);
+        let mount = self.mount(rng);
+        self.faults.push((rng.between(100, 2_000), Fault::CutOff(mount, rng.between(3_200, 4_500))));
+    }
+
+    /// A mount dies while files wait in its spool: because it was cut off, or before it hears of its commit.
+    fn draw_lost_mounts(&mut self, rng: &mut Rng) {
+        self.names = rng.between(1, 2);
+        let (mount, at) = (self.mount(rng), rng.between(50, 1_000));
+        let (power_loss, back_ms) = (rng.percent(60), rng.between(1, 800));
+        if rng.percent(75) {
+            self.pause_ms = 2;
+            self.faults.push((at, Fault::KillAtCommit { mount, done: rng.percent(50), power_loss, back_ms }));
+        } else {
+            self.faults.push((at, Fault::CutOff(mount, rng.between(500, 2_000))));
+            self.faults.push((at + rng.between(50, 500), Fault::Kill { mount, power_loss, back_ms }));
+        }
     }
 
     /// Whether nothing fails in it.

@@ -52,7 +52,14 @@ impl<H: Host> MountWorld<H> {
                 self.ask_world(&SetXattr { op_id: op_id + step, ino, name, value, ..SetXattr::default() });
             }
             self.model.borrow_mut().rule(ino, rule);
-            self.shared.directories.borrow_mut().push(ino);
+            let is_wanted = match self.plan.theme {
+                Theme::Spool => rule.mode == "complete-local",
+                Theme::Creates => rule.mode == "sliding-window",
+                Theme::Mixed | Theme::Locks => true,
+            };
+            if is_wanted {
+                self.shared.directories.borrow_mut().push(ino);
+            }
         }
         let gone = ManagerEvent::ConnectionClosed { connection: WORLD, by_peer: true, client_gone: WORLD };
         self.manager.event(self.now_ns, gone);

@@ -164,7 +164,7 @@ impl<H: Host> MountWorld<H> {
         if connection.broken || !serves {
             return;
         }
-        let owner = connection.owner;
+        let (owner, mut dies) = (connection.owner, None);
         match message {
             ToManager::Recalled { token } => {
                 self.record(|| format!("{owner:?} recalled {token}"));
@@ -172,6 +172,13 @@ impl<H: Host> MountWorld<H> {
                 self.manager.answer(self.now_ns, answer);
             }
             ToManager::Request { ticket, kind, body } => {
+                if kind == Kind::Commit {
+                    dies = self.mounts[owner.index].dies_at_commit.take();
+                }
+                if let Some((false, power_loss, back_ms)) = dies {
+                    self.record(|| format!("mount {} dies before its commit", owner.index));
+                    return self.kill_mount(owner.index, power_loss, back_ms);
+                }
                 self.record(|| format!("mount {} -> {} {ticket}", owner.index, describe(kind, &body)));
                 self.tickets.insert(ticket, (number, kind));
                 if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {
@@ -190,6 +197,10 @@ impl<H: Host> MountWorld<H> {
             }
         }
         self.pump_manager();
+        if let Some((_, power_loss, back_ms)) = dies {
+            self.record(|| format!("mount {} dies at its commit", owner.index));
+            self.kill_mount(owner.index, power_loss, back_ms);
+        }
     }
 
     /// Commits what the manager has to commit, records each state, and sends the manager's messages.

@@ -30,6 +30,7 @@ impl Model {
         if let Some(local) = self.locals.get_mut(&(mount, ino)) {
             local.handles = local.handles.saturating_sub(1);
             if local.handles == 0 {
+                local.shown.clear();
                 // Bytes of a failed operation are dropped with the last handle, unless they are on their way.
                 local.writes.retain(|write| write.fate != Fate::Pending);
             }
@@ -40,9 +41,18 @@ impl Model {
     pub fn writes(&mut self, mount: usize, ino: u64, now_ns: i64, change: Change) -> u64 {
         self.last_write += 1;
         let number = self.last_write;
-        let write = Write { number, change, fate: Fate::Pending, lock_lost: false };
+        let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false };
         self.local(mount, ino, now_ns).writes.push(write);
+        let lengths = self.lengths(mount, ino, now_ns, now_ns);
+        self.local(mount, ino, now_ns).shown.extend(lengths);
         number
+    }
+
+    /// A program heard that its last write is done.
+    pub fn wrote(&mut self, mount: usize, ino: u64, now_ns: i64) {
+        if let Some(local) = self.locals.get_mut(&(mount, ino)) {
+            local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
+        }
     }
 
     /// The number that the next write will have.
@@ -71,9 +81,14 @@ impl Model {
         // What a file that was removed meanwhile becomes is not promised.
         let gone = self.history.borrow().any(from_ns, now_ns, |tree| is_gone(tree, ino));
         let bases = self.history.borrow().contents(ino, from_ns, now_ns);
+        let is_spooled = self.is_spooled(ino);
         let Some(local) = self.locals.get_mut(&(mount, ino)) else { return };
         if bases.iter().any(|base| changes_nothing(&local.writes, base)) {
-            local.writes.clear();
+            if is_spooled {
+                // Its log may still become a conflict copy.
+                local.writes.iter_mut().for_each(|write| write.fate = Fate::Doubtful);
+            }
+            local.writes.retain(|write| write.fate == Fate::Doubtful);
         }
         match survives {
             _ if gone => local.writes.iter_mut().for_each(|write| write.fate = Fate::Doubtful),
@@ -98,6 +113,9 @@ impl Model {
     /// The mount's process was killed, or its machine lost power.
     pub fn killed(&mut self, mount: usize, power_loss: bool) {
         let needs = if power_loss { Survives::PowerLoss } else { Survives::Kill };
+        if power_loss {
+            self.lost_power.insert(mount);
+        }
         for (_, local) in self.locals.iter_mut().filter(|((of, _), _)| *of == mount) {
             local.handles = 0;
             for write in &mut local.writes {
@@ -119,20 +137,26 @@ impl Model {
             Some(before) => before.blocks.clone(),
             None => Rc::new(Vec::new()),
         };
-        if is_conflict_copy(tree, version.ino) && self.set_aside(version) {
+        // A loss of power may bring back a log that was removed after its content was stored.
+        let may_return = version.by.is_some_and(|by| self.lost_power.contains(&by.index));
+        if is_conflict_copy(tree, version.ino) && (self.set_aside(version) || may_return) {
             return;
         }
         if *before == *version.blocks {
             // The same content again: a push that was repeated, or nothing but a time.
-            if let Some((key, count)) = self.stored_prefix(version, &before) {
-                self.stored(key, count);
+            if let Some((key, numbers)) = self.stored_prefix(version, &before) {
+                self.stored(key, &numbers);
             }
             return;
         }
-        if let Some((key, count)) = self.stored_prefix(version, &before) {
-            return self.stored(key, count);
+        if let Some((key, numbers)) = self.stored_prefix(version, &before) {
+            self.check_push(version, key, &numbers);
+            return self.stored(key, &numbers);
         }
         if self.is_part(version, &before) {
+            return;
+        }
+        if self.is_whole(version) {
             return;
         }
         let fact = format!(
@@ -154,8 +178,8 @@ impl Model {
         mounts
     }
 
-    /// The longest prefix of a mount's writes that explains a version.
-    pub(super) fn stored_prefix(&self, version: &Version, before: &[Block]) -> Option<((usize, u64), usize)> {
+    /// The longest prefix of a mount's writes that explains a version: the numbers of these writes.
+    pub(super) fn stored_prefix(&self, version: &Version, before: &[Block]) -> Option<(Key, BTreeSet<u64>)> {
         for mount in self.writers(version.by) {
             let Some(local) = self.locals.get(&(mount, version.ino)) else { continue };
             let bases = self.history.borrow().contents(version.ino, local.since_ns, version.at_ns);
@@ -168,7 +192,7 @@ impl Model {
                     // A file that was empty when the mount opened it is replaced as a whole.
                     let replaces = bases.iter().any(|base| base.is_empty()) && apply(&writes, &[]) == *version.blocks;
                     if count > 0 && (lengths && over == *version.blocks || replaces) {
-                        return Some(((mount, version.ino), count));
+                        return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                 }
             }
@@ -176,21 +200,58 @@ impl Model {
         None
     }
 
-    /// Whether a version has some of its writer's writes and nothing else. A mount commits what is in its write session
-    /// before it writes a block again; writes that wait in its buffer follow with the next version.
-    pub(super) fn is_part(&self, version: &Version, before: &[Block]) -> bool {
-        if self.is_spooled(version.ino) {
+    /// What was acknowledged from the spool may not replace a version that another mount committed since it was written.
+    fn check_push(&mut self, version: &Version, key: Key, numbers: &BTreeSet<u64>) {
+        let Some(local) = self.locals.get(&key).filter(|_| self.is_spooled(version.ino)) else { return };
+        let mut writes = local.writes.iter().filter(|write| numbers.contains(&write.number)).peekable();
+        let since_ns = writes.peek().and_then(|write| write.done_ns);
+        let is_push = writes.all(|write| matches!(write.fate, Fate::Acknowledged(_)));
+        let newer = self.history.borrow().version(version.before).is_some_and(|before| {
+            before.by.is_some_and(|by| by.index != key.0) && since_ns.is_some_and(|since_ns| before.at_ns > since_ns)
+        });
+        if is_push && newer {
+            let fact = format!("a push of mount {} replaced a newer version: {}", key.0, describe_version(version));
+            self.broken("P1", version.ino, fact);
+        }
+    }
+
+    /// Whether a version is what its mount showed of a spooled file that was not closed: a commit of such a file replaces
+    /// what another mount committed since the file was opened.
+    pub(super) fn is_whole(&mut self, version: &Version) -> bool {
+        if !self.is_spooled(version.ino) {
             return false;
         }
+        let found = self.writers(version.by).into_iter().find_map(|mount| {
+            let local = self.locals.get(&(mount, version.ino))?;
+            let bases = self.history.borrow().contents(version.ino, local.since_ns, version.at_ns);
+            let is_open = local.writes.last().is_some_and(|write| !matches!(write.fate, Fate::Acknowledged(_)));
+            let chosen = variants(&local.writes);
+            let explains = |writes: &&Vec<&Write>| bases.iter().any(|base| apply(writes, base) == *version.blocks);
+            let numbers = chosen.iter().find(explains)?.iter().map(|write| write.number).collect();
+            is_open.then_some(((mount, version.ino), numbers))
+        });
+        let Some((key, numbers)) = found else { return false };
+        self.stored(key, &numbers);
+        true
+    }
+
+    /// Whether a version has some of its writer's writes and nothing else. A mount commits what is in its write session
+    /// before it writes a block again; writes that wait in its buffer follow with the next version. What the spool
+    /// acknowledged is committed as a whole; a file that the spool does not take is written like any other.
+    pub(super) fn is_part(&self, version: &Version, before: &[Block]) -> bool {
+        let is_spooled = self.is_spooled(version.ino);
         self.writers(version.by).iter().any(|mount| {
             let Some(local) = self.locals.get(&(*mount, version.ino)) else { return false };
-            let is_cut = local.writes.iter().any(|write| matches!(write.change, Change::Cut(_)));
+            if is_spooled && local.writes.iter().any(|write| matches!(write.fate, Fate::Acknowledged(_))) {
+                return false;
+            }
+            let is_cut = local.writes.iter().any(|write| !matches!(write.change, Change::Write(..)));
             let written = |at: usize, block: &Block| {
                 local.writes.iter().any(|write| match &write.change {
                     Change::Write(start, blocks) => {
                         at.checked_sub(*start as usize).and_then(|at| blocks.get(at)) == Some(block)
                     }
-                    Change::Cut(_) => false,
+                    Change::Cut(_) | Change::Grow(_) => false,
                 })
             };
             let known = |(at, block): (usize, &Block)| match before.get(at) {
@@ -201,40 +262,54 @@ impl Model {
         })
     }
 
-    pub(super) fn stored(&mut self, key: (usize, u64), count: usize) {
+    pub(super) fn stored(&mut self, key: Key, numbers: &BTreeSet<u64>) {
         let Some(local) = self.locals.get_mut(&key) else { return };
-        let stored: Vec<Write> = local.writes.drain(..count).collect();
-        if let Some(write) = stored.iter().find(|write| write.lock_lost) {
-            let fact =
-                format!("mount {}: write {} was made under a lock that was lost, and is stored", key.0, write.number);
+        let lost = local.writes.iter().find(|write| write.lock_lost && numbers.contains(&write.number));
+        let lost = lost.map(|write| write.number);
+        local.writes.retain(|write| !numbers.contains(&write.number));
+        if let Some(number) = lost {
+            let fact = format!("mount {}: write {number} was made under a lock that was lost, and is stored", key.0);
             self.broken("P7", key.1, fact);
         }
     }
 
-    /// Whether a conflict copy holds what some mount wrote over some version of another file.
+    /// Whether a conflict copy holds what its mount wrote over some version of another file.
     pub(super) fn set_aside(&mut self, copy: &Version) -> bool {
-        let mut found = None;
-        for (key, local) in self.locals.iter().filter(|(key, _)| copy.by.is_none_or(|by| by.index == key.0)) {
-            let mut bases: Vec<Rc<Vec<Block>>> = vec![Rc::default()];
-            bases.extend(self.history.borrow().versions_of(key.1).map(|version| version.blocks.clone()));
-            for count in (0..=local.writes.len()).rev() {
-                let all: Vec<Write> = local.set_aside.iter().chain(&local.writes[..count]).cloned().collect();
-                let explains = |writes: &Vec<&Change>| bases.iter().any(|base| apply(writes, base) == *copy.blocks);
-                if !all.is_empty() && variants(&all).iter().any(explains) {
-                    found = Some((*key, count));
-                    break;
-                }
-            }
-            if found.is_some_and(|(_, count)| count > 0) {
-                break;
-            }
+        let spooled = self.locals.keys().filter(|key| self.is_spooled(key.1));
+        let of_writer = spooled.filter(|key| copy.by.is_none_or(|by| by.index == key.0));
+        let keys: Vec<Key> = of_writer.copied().collect();
+        let counts = keys.into_iter().filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
+        let is_replaced = |(mount, ino): Key| {
+            self.history.borrow().versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
+        };
+        let counts = counts.map(|(key, count)| (is_replaced(key), count, key));
+        let Some((is_replaced, count, key)) = counts.max() else { return false };
+        if !is_replaced {
+            let fact = format!("mount {} kept a conflict copy, and no other mount changed the file", key.0);
+            self.broken("P1", key.1, fact);
         }
-        let Some((key, count)) = found else { return false };
         if let Some(local) = self.locals.get_mut(&key) {
             let moved: Vec<Write> = local.writes.drain(..count).collect();
             local.set_aside.extend(moved);
         }
         true
+    }
+
+    /// How many writes of a file in no version a conflict copy has, after those that an earlier copy has.
+    fn kept_prefix(&self, key: Key, copy: &Version) -> Option<usize> {
+        let local = self.locals.get(&key)?;
+        let history = self.history.borrow();
+        let versions = history.versions_of(key.1).map(|version| &version.blocks[..]);
+        let bases: Vec<&[Block]> = versions.chain([&[][..]]).collect();
+        // If the version below the log is gone, the copy takes as much of the current one as the log keeps.
+        let explains = |writes: &Vec<&Write>| {
+            let parts = bases.iter().flat_map(|base| (0..=base.len()).map(|len| &base[..len]));
+            parts.into_iter().any(|base| apply(writes, base) == *copy.blocks)
+        };
+        (0..=local.writes.len()).rev().find(|count| {
+            let all: Vec<Write> = local.set_aside.iter().chain(&local.writes[..*count]).cloned().collect();
+            !all.is_empty() && variants(&all).iter().any(explains)
+        })
     }
 
     /// Checks what a read of the whole file through a handle returned.
@@ -287,9 +362,10 @@ impl Model {
     pub fn lengths(&self, mount: usize, ino: u64, from_ns: i64, now_ns: i64) -> BTreeSet<u64> {
         let none = Local { since_ns: from_ns, ..Local::default() };
         let local = self.locals.get(&(mount, ino)).unwrap_or(&none);
-        let open = local.handles > 0 || !local.writes.is_empty();
+        let open = local.handles > 0 || !local.writes.is_empty() || !local.set_aside.is_empty();
         let from_ns = if open { local.since_ns.min(from_ns) } else { from_ns };
-        let mut lengths = BTreeSet::new();
+        // While a file is open, a mount shows its own length of it.
+        let mut lengths = if local.handles > 0 { local.shown.clone() } else { BTreeSet::new() };
         for base in self.history.borrow().contents(ino, from_ns, now_ns) {
             lengths.extend(variants(&local.writes).iter().map(|writes| apply(writes, &base).len() as u64));
             let all: Vec<Write> = local.set_aside.iter().chain(&local.writes).cloned().collect();
@@ -309,35 +385,33 @@ pub(super) fn is_conflict_copy(tree: &Tree, ino: u64) -> bool {
     tree.names.iter().any(|((_, name), named)| *named == ino && of(name))
 }
 
-/// The changes with all doubtful writes, and without them.
-pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Change>> {
-    let all: Vec<&Change> = writes.iter().map(|write| &write.change).collect();
-    let sure: Vec<&Change> =
-        writes.iter().filter(|write| write.fate != Fate::Doubtful).map(|write| &write.change).collect();
-    let mut variants = vec![all];
-    if sure.len() < writes.len() {
-        // A failed operation may have stored the writes before it.
-        let first = writes.iter().position(|write| write.fate == Fate::Doubtful).unwrap_or(0);
-        for end in first + 1..writes.len() {
-            let kept = writes.iter().enumerate().filter(|(at, w)| *at < end || w.fate != Fate::Doubtful);
-            variants.push(kept.map(|(_, write)| &write.change).collect());
-        }
-        variants.push(sure);
+/// The writes with all doubtful ones, with the first of them, and without them.
+pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Write>> {
+    let mut variants = vec![writes.iter().collect()];
+    let is_sure = |write: &Write| write.fate != Fate::Doubtful;
+    let Some(first) = writes.iter().position(|write| !is_sure(write)) else { return variants };
+    // A failed operation may have stored the writes before it.
+    for end in first..writes.len() {
+        let kept = writes.iter().enumerate().filter(|(at, write)| *at < end || is_sure(write));
+        variants.push(kept.map(|(_, write)| write).collect());
     }
     variants
 }
 
 /// Whether all writes together leave a content as it is, as a truncate to the same length does.
 pub(super) fn changes_nothing(writes: &[Write], content: &[Block]) -> bool {
-    variants(writes).iter().any(|changes| apply(changes, content) == content)
+    let sure: Vec<&Write> = writes.iter().filter(|write| write.fate != Fate::Doubtful).collect();
+    let all: Vec<&Write> = writes.iter().collect();
+    apply(&all, content) == content || !sure.is_empty() && apply(&sure, content) == content
 }
 
-/// A file's content after some changes.
-pub(super) fn apply(changes: &[&Change], base: &[Block]) -> Vec<Block> {
+/// A file's content after some writes.
+pub(super) fn apply(writes: &[&Write], base: &[Block]) -> Vec<Block> {
     let mut blocks = base.to_vec();
-    for change in changes {
-        match change {
+    for write in writes {
+        match &write.change {
             Change::Cut(len) => blocks.resize(*len as usize, HOLE),
+            Change::Grow(len) => blocks.resize(blocks.len().max(*len as usize), HOLE),
             Change::Write(at, new) => {
                 let end = *at as usize + new.len();
                 blocks.resize(blocks.len().max(end), HOLE);
@@ -383,6 +457,7 @@ impl std::fmt::Display for Change {
         match self {
             Change::Write(at, blocks) => write!(f, "write {} at {at}", describe_blocks(blocks)),
             Change::Cut(len) => write!(f, "truncate to {len}"),
+            Change::Grow(len) => write!(f, "grow to {len}"),
         }
     }
 }

@@ -49,8 +49,10 @@ enum Fate {
 pub enum Change {
     /// These blocks from this one on.
     Write(u64, Vec<Block>),
-    /// So many blocks.
+    /// So many blocks; there were more.
     Cut(u64),
+    /// So many blocks; there were fewer.
+    Grow(u64),
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +60,8 @@ struct Write {
     number: u64,
     change: Change,
     fate: Fate,
+    /// When the program heard that it is done.
+    done_ns: Option<i64>,
     /// Written under a lock that was lost since.
     lock_lost: bool,
 }
@@ -70,6 +74,8 @@ struct Local {
     /// Kept in a conflict copy.
     set_aside: Vec<Write>,
     handles: usize,
+    /// Lengths that the mount's own writes gave the file since it was opened, blocks.
+    shown: BTreeSet<u64>,
     /// An operation failed since the first handle was opened.
     failed: bool,
     /// Since when the mount has the file open, or writes of it waiting.
@@ -108,14 +114,19 @@ struct Entry {
     inos: Vec<u64>,
 }
 
+/// A mount and a file.
+type Key = (usize, u64);
+
 /// See the module.
 pub struct Model {
     history: Rc<RefCell<History>>,
-    locals: BTreeMap<(usize, u64), Local>,
+    locals: BTreeMap<Key, Local>,
+    /// Mounts whose machine lost power.
+    lost_power: BTreeSet<usize>,
     /// Write rules by inode: those of the directory in which the file was first seen.
     rules: BTreeMap<u64, WriteRule>,
     /// Deferred creates: the mount showed them, and the manager may not know them.
-    deferred: BTreeMap<(usize, u64), (u64, Vec<u8>)>,
+    deferred: BTreeMap<Key, (u64, Vec<u8>)>,
     /// Lock holders by file: mount, and since when.
     locks: BTreeMap<u64, (usize, i64)>,
     entries: Vec<Entry>,
@@ -135,6 +146,7 @@ impl Model {
         Model {
             history,
             locals: BTreeMap::new(),
+            lost_power: BTreeSet::new(),
             rules: BTreeMap::new(),
             deferred: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -271,7 +283,13 @@ impl Model {
             let fact = format!("mount {mount} got the lock of inode {ino}, which mount {holder} holds since {since}");
             return self.broken("P7", ino, fact);
         }
-        let busy = self.entries.iter().any(|entry| entry.mount == holder && entry.to_ns.is_none());
+        // A commit that is under way may have been sent before.
+        let of_file = format!("inode {ino}");
+        let may_commit = |entry: &Entry| {
+            let idle = entry.text.contains(": write") || entry.text.starts_with("read");
+            entry.to_ns.is_none() && entry.text.contains(&of_file) && !idle
+        };
+        let busy = self.entries.iter().any(|entry| entry.mount == holder && may_commit(entry));
         if let Some(local) = self.locals.get_mut(&(holder, ino)).filter(|_| !busy) {
             local.writes.iter_mut().for_each(|write| write.lock_lost = true);
         }
@@ -313,7 +331,7 @@ impl Model {
             return true;
         }
         let bases = || versions.iter().map(|version| &version.blocks).chain([&empty]);
-        let explained = |writes: &Vec<&Change>| {
+        let explained = |writes: &Vec<&Write>| {
             bases().any(|base| {
                 let content = apply(writes, base);
                 versions.iter().any(|version| *version.blocks == content)

@@ -26,9 +26,7 @@ impl<F: FileSystem> Program<F> {
                 }
             }
             Err(Errno::EEXIST) => {
-                let there = self.any(from_ns, |tree| tree.lookup(name.0, &name.1).is_some());
-                let here = self.model.borrow().deferred_in(self.mount, name.0).iter().any(|(of, _)| *of == name.1);
-                if !there && !here {
+                if !self.exists(from_ns, &name) {
                     self.broken("P7", 0, format!("{} is said to exist, which it never did", Self::show(&name)));
                 }
             }
@@ -49,10 +47,18 @@ impl<F: FileSystem> Program<F> {
         if self.open.len() >= MAX_HANDLES {
             return self.close_one().await;
         }
-        let name = self.name();
-        // As the kernel does, looks the name up again if the mount says that the inode is stale.
+        let mut cached = self.rng.percent(50).then(|| self.recent.clone()).flatten();
+        let name = cached.as_ref().map_or_else(|| self.name(), |(name, _)| name.clone());
+        // As the kernel does, opens what it has cached for the name, and looks the name up again if the mount says that
+        // the inode is stale.
         for _ in 0..3 {
-            let Some(found) = self.resolve(&name).await.filter(|found| found.kind == InodeKind::File) else { return };
+            let found = match cached.take() {
+                Some((_, found)) => Some(found),
+                None => self.resolve(&name).await,
+            };
+            self.recent = None;
+            let Some(found) = found.filter(|found| found.kind == InodeKind::File) else { return };
+            self.recent = Some((name.clone(), found.clone()));
             let writes = self.rng.percent(60);
             let (from_ns, ino) = (self.now_ns(), found.ino);
             let number =
@@ -94,7 +100,11 @@ impl<F: FileSystem> Program<F> {
         let from_ns = self.now_ns();
         let lengths = self.model.borrow().lengths(self.mount, ino, from_ns, from_ns);
         let end = lengths.last().copied().unwrap_or(0).min(MAX_BLOCKS - 1);
-        let start = if self.rng.percent(50) { end } else { self.rng.between(0, MAX_BLOCKS - 1) };
+        let start = match self.rng.between(0, 9) {
+            0..=3 => end,
+            4..=7 => self.rng.between(0, end),
+            _ => self.rng.between(0, MAX_BLOCKS - 1),
+        };
         let count = self.rng.between(1, 3);
         self.put(handle, ino, start, count).await;
     }
@@ -107,6 +117,7 @@ impl<F: FileSystem> Program<F> {
         self.model.borrow_mut().writes(self.mount, ino, self.now_ns(), change);
         let written = self.fs.write(handle, start * BLOCK_BYTES, &blocks.concat()).await;
         self.end(entry, &[ino], &written);
+        self.model.borrow_mut().wrote(self.mount, ino, self.now_ns());
         self.note_failure("write", ino, written);
     }
 
@@ -131,7 +142,8 @@ impl<F: FileSystem> Program<F> {
             return self.history.borrow().now().inodes.get(&ino).is_none_or(|inode| inode.nlink == 0);
         }
         let Some(name) = self.model.borrow().deferred_name(self.mount, ino) else { return false };
-        self.any(i64::MIN / 2, |tree| tree.lookup(name.0, &name.1).is_some())
+        // Another mount may take the name of a file that this mount could not make known in time.
+        !self.shared.calm.get() && self.any(i64::MIN / 2, |tree| tree.lookup(name.0, &name.1).is_some())
             || !self.history.borrow().now().inodes.contains_key(&name.0)
     }
 
@@ -162,11 +174,17 @@ impl<F: FileSystem> Program<F> {
         if self.fs.shown_length(ino) == Some(blocks * BLOCK_BYTES) {
             return;
         }
-        let change = Change::Cut(blocks);
+        let shown = self.fs.shown_length(ino).unwrap_or(0) / BLOCK_BYTES;
+        if blocks > shown && blocks < longest {
+            // The kernel's length is behind: what is longer for the program may be shorter for the mount.
+            return;
+        }
+        let change = if blocks > shown { Change::Grow(blocks) } else { Change::Cut(blocks) };
         let number = self.begin(format!("inode {ino}: {change}"));
         self.model.borrow_mut().writes(self.mount, ino, self.now_ns(), change);
         let done = self.fs.truncate(ino, blocks * BLOCK_BYTES).await;
         self.end(number, &[ino], &done);
+        self.model.borrow_mut().wrote(self.mount, ino, self.now_ns());
         self.note_failure("truncate", ino, done);
     }
 
@@ -193,11 +211,12 @@ impl<F: FileSystem> Program<F> {
     pub(super) async fn close(&mut self, open: Open) {
         let Open { handle, ino, writes, .. } = open;
         let (from_ns, number) = (self.now_ns(), self.begin(format!("close inode {ino}")));
-        let done = self.fs.close(handle, handle.0).await;
-        self.end(number, &[ino], &done);
         if open.locked {
+            // From here on another mount may get it.
             self.model.borrow_mut().unlocked(self.mount, ino);
         }
+        let done = self.fs.close(handle, handle.0).await;
+        self.end(number, &[ino], &done);
         if done.is_ok() && writes {
             self.model.borrow_mut().acknowledged(self.mount, ino, true, from_ns, self.now_ns());
             if !self.open.iter().any(|other| other.ino == ino) {

@@ -9,6 +9,7 @@ mod names;
 use super::Shared;
 use super::history::{History, ROOT, Tree};
 use super::model::{Change, Model, block};
+use super::plan::Theme;
 use crate::mount_host::env::Env;
 use crate::mount_host::fs::{FileSystem, Found, Handle};
 use crate::mount_host::store::BLOCK_BYTES;
@@ -44,6 +45,8 @@ pub struct Program<F> {
     shared: Rc<Shared>,
     rng: Rng,
     open: Vec<Open>,
+    /// The file that was opened last, by its name.
+    recent: Option<(Name, Found)>,
 }
 
 /// A directory and a name.
@@ -60,7 +63,7 @@ impl<F: FileSystem> Program<F> {
         shared: Rc<Shared>,
         rng: Rng,
     ) -> Program<F> {
-        Program { mount, fs, env, model, history, shared, rng, open: Vec::new() }
+        Program { mount, fs, env, model, history, shared, rng, open: Vec::new(), recent: None }
     }
 
     /// Does the operations that are left, then closes what is open.
@@ -80,6 +83,18 @@ impl<F: FileSystem> Program<F> {
     }
 
     async fn step(&mut self) {
+        match self.shared.theme.get() {
+            Theme::Locks if self.rng.percent(30) => match self.open.iter().any(|open| open.locked) {
+                true => return self.unlock().await,
+                false => return self.lock().await,
+            },
+            Theme::Creates if self.rng.percent(40) => match self.rng.between(0, 9) {
+                0 => return self.make_directory().await,
+                1 => return self.unlink().await,
+                _ => return self.create().await,
+            },
+            _ => {}
+        }
         match self.rng.between(0, 99) {
             0..=17 => self.create().await,
             18..=27 => self.open_existing().await,
@@ -159,6 +174,12 @@ impl<F: FileSystem> Program<F> {
 
     fn show(name: &Name) -> String {
         format!("{}/{}", name.0, String::from_utf8_lossy(&name.1))
+    }
+
+    /// Whether a name existed at some time since `from_ns`, here or at the manager.
+    fn exists(&self, from_ns: i64, name: &Name) -> bool {
+        self.any(from_ns, |tree| tree.lookup(name.0, &name.1).is_some())
+            || self.model.borrow().deferred_in(self.mount, name.0).iter().any(|(of, _)| *of == name.1)
     }
 
     /// Looks a name up, and checks the answer.

@@ -111,7 +111,7 @@ impl<F: FileSystem> Program<F> {
                 let fact = format!("{what} of {} gave {}, which it never was", Self::show(name), found.ino);
                 self.broken("P7", found.ino, fact);
             }
-            Err(Errno::EEXIST) if self.any(from_ns, |tree| of(tree).is_some()) => {}
+            Err(Errno::EEXIST) if self.exists(from_ns, name) => {}
             Err(errno) => self.check_parent(from_ns, what, name.0, errno),
         }
     }
