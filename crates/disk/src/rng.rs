@@ -1,7 +1,7 @@
 //! The random generator for simulated faults: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16).
 
 /// A small deterministic generator: equal seeds give equal faults.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {

@@ -227,14 +227,12 @@ fn list(store: &SegmentStore, after: Option<FragmentKey>, limit: usize) -> DiskR
 }
 
 fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> DiskResult {
-    let from = cursor.unwrap_or(ScrubCursor { segment: 0, offset: 0 });
-    let from = tessera_segment::ScrubCursor { segment: from.segment, offset: from.offset };
-    let report = store.scrub_step(from, max_bytes).map_err(|e| fault(store, &e))?;
+    let report = store.scrub_step(cursor.unwrap_or_default(), max_bytes).map_err(|e| fault(store, &e))?;
     for finding in &report.findings {
         tracing::warn!(disk = %store.disk().describe(), %finding, "scrub");
     }
     Ok(DiskReply::Scrubbed {
-        next: report.next.map(|c| ScrubCursor { segment: c.segment, offset: c.offset }),
+        next: report.next,
         bytes: report.bytes,
         bad: report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect(),
     })

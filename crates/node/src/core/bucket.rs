@@ -1,7 +1,7 @@
 //! A token bucket that allows debt: work starts while there are tokens, and then pays its whole cost.
 
 /// One token is one byte. The bucket holds at most a quarter of a second's worth.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TokenBucket {
     bytes_per_s: u64,
     tokens: i64,

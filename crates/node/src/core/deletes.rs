@@ -1,8 +1,9 @@
 //! Deletes: ordered by the manager, made durable by the disks, reported until a heartbeat is answered (P3, P5).
 
-use super::ops::{DeleteItem, DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::ops::{DeleteItem, DiskOp, DiskReply, FragmentKey};
 use super::{NodeCore, OpPurpose};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use tessera_wire::Error;
 use tessera_wire::meta::FragmentRef;
 
 /// Maximum number of deletes in one disk operation.
@@ -54,10 +55,10 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn on_deleted(&mut self, disk: usize, keys: Vec<FragmentKey>, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_deleted(&mut self, disk: usize, keys: Vec<FragmentKey>, result: Result<DiskReply, Error>) {
         let disk_id = self.disks[disk].disk_id;
-        if let Err(fault) = result {
-            tracing::warn!(disk = disk_id, error = %fault.error, "deletes failed; the manager will send them again");
+        if let Err(error) = result {
+            tracing::warn!(disk = disk_id, %error, "deletes failed; the manager will send them again");
             for key in keys {
                 self.deletes.unreported.remove(&(disk_id, key));
             }

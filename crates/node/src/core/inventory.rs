@@ -2,14 +2,14 @@
 //! (P3, P5).
 
 use super::event::ManagerMark;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, WRONG_REPLY};
+use super::ops::{DiskOp, DiskReply, FragmentKey, reply};
 use super::tasks::{TaskState, Work};
 use super::{CallPurpose, NodeCore, OpPurpose};
 use crate::config::ms;
-use tessera_wire::Code;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Inventory;
 use tessera_wire::rpc::{Answer, Peer};
+use tessera_wire::{Code, Error};
 
 /// Delay after an unanswered page.
 const RETRY_MS: u64 = 1_000;
@@ -80,21 +80,16 @@ impl NodeCore {
         false
     }
 
-    pub(super) fn on_listed(&mut self, number: u64, result: Result<DiskReply, DiskFault>) {
-        let now_ns = self.now_ns;
+    pub(super) fn on_listed(&mut self, number: u64, result: Result<DiskReply, Error>) {
+        let at_ns = self.now_ns;
         // The task may be gone.
-        if self.inventory_of(number).is_none() {
-            return;
-        }
-        match result {
-            Ok(DiskReply::Listed { held, last }) => {
+        let Some(work) = self.inventory_of(number) else { return };
+        match reply!(result, DiskReply::Listed { held, last } => (held, last)) {
+            Ok((held, last)) => {
                 assert!(held.is_sorted(), "a disk lists its fragments in order");
-                if let Some(work) = self.inventory_of(number) {
-                    work.page = Page::Listed { held, last, at_ns: now_ns };
-                }
+                work.page = Page::Listed { held, last, at_ns };
             }
-            Ok(_) => self.finish_task(number, WRONG_REPLY),
-            Err(fault) => self.finish_task(number, &fault.error.message),
+            Err(error) => self.finish_task(number, &error.message),
         }
     }
 

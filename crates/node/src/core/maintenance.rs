@@ -1,8 +1,9 @@
 //! Background maintenance of disks: scrubbing (P13) and compaction (P5). The manager's tasks only start it sooner.
 
-use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor, WRONG_REPLY};
+use super::ops::{DiskOp, DiskReply, ScrubCursor, reply};
 use super::{NodeCore, OpPurpose};
 use crate::config::ms;
+use tessera_wire::Error;
 
 /// Delay after a cycle that ended with a disk error.
 const RETRY_MS: u64 = 60_000;
@@ -125,16 +126,15 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn on_scrubbed(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_scrubbed(&mut self, disk: usize, result: Result<DiskReply, Error>) {
         let now_ns = self.now_ns;
         let disk_id = self.disks[disk].disk_id;
         let scrub = &mut self.disks[disk].scrub;
         assert!(scrub.in_flight, "disk {disk} ended a scrub step that was not started");
         scrub.in_flight = false;
-        let (next, bytes, bad) = match result {
-            Ok(DiskReply::Scrubbed { next, bytes, bad }) => (next, bytes, bad),
-            Ok(_) => return self.end_scrub(disk, RETRY_MS, WRONG_REPLY),
-            Err(fault) => return self.end_scrub(disk, RETRY_MS, &fault.error.message),
+        let (next, bytes, bad) = match reply!(result, DiskReply::Scrubbed { next, bytes, bad } => (next, bytes, bad)) {
+            Ok(step) => step,
+            Err(error) => return self.end_scrub(disk, RETRY_MS, &error.message),
         };
         scrub.rot_found += bad.len() as u64;
         self.counters.scrubbed_bytes += bytes;
@@ -147,20 +147,15 @@ impl NodeCore {
             scrub.bytes += bytes;
         }
         let tasks = scrub.tasks.clone();
-        for key in bad {
-            let it = key.on_disk(disk_id);
-            for task in &tasks {
-                if let Some(task) = self.tasks.get(*task) {
-                    task.failed.push(it);
-                }
-            }
-            self.report_bad(it);
-            self.heartbeat_soon();
-        }
         for task in tasks {
             if let Some(task) = self.tasks.get(task) {
+                task.failed.extend(bad.iter().map(|key| key.on_disk(disk_id)));
                 task.bytes += bytes;
             }
+        }
+        for key in bad {
+            self.report_bad(key.on_disk(disk_id));
+            self.heartbeat_soon();
         }
         if whole_cycle && next.is_none() {
             // Corrupt fragments were reported and count as missing; all others were verified.
@@ -201,16 +196,13 @@ impl NodeCore {
         self.disk_op(disk, op, OpPurpose::Compact);
     }
 
-    pub(super) fn on_compacted(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_compacted(&mut self, disk: usize, result: Result<DiskReply, Error>) {
         let now_ns = self.now_ns;
         let compact = &mut self.disks[disk].compact;
         assert!(compact.in_flight, "disk {disk} ended a compaction step that was not started");
         compact.in_flight = false;
-        let (freed_bytes, more, reason) = match result {
-            Ok(DiskReply::Compacted { freed_bytes, more }) => (freed_bytes, more, String::new()),
-            Ok(_) => (0, false, WRONG_REPLY.into()),
-            Err(fault) => (0, false, fault.error.message),
-        };
+        let step = reply!(result, DiskReply::Compacted { freed_bytes, more } => (freed_bytes, more, String::new()));
+        let (freed_bytes, more, reason) = step.unwrap_or_else(|error| (0, false, error.message));
         compact.freed_bytes += freed_bytes;
         self.counters.compacted_bytes += freed_bytes;
         if more || compact.seal_next {

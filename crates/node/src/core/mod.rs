@@ -33,7 +33,7 @@ use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{ClassInfo, NodeInfo, PgInfo, Request};
 
 /// A disk before the manager knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DiskDescription {
     /// From its `tessera-disk` file.
     pub uuid: [u8; 16],
@@ -44,7 +44,7 @@ pub struct DiskDescription {
 }
 
 /// Identity of a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeDescription {
     /// Cluster id, 16 bytes; empty while unknown.
     pub cluster_id: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct NodeDescription {
 }
 
 /// The core of a node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NodeCore {
     config: NodeConfig,
     me: NodeDescription,
@@ -98,7 +98,7 @@ struct ClusterView {
 }
 
 /// A disk of this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DiskState {
     about: DiskDescription,
     /// 0 until registered.
@@ -164,7 +164,7 @@ impl ProcessClock {
 impl NodeCore {
     /// Creates a node that has just opened its disks. The first [`Event::Tick`] makes it register.
     pub fn new(config: NodeConfig, me: NodeDescription, disks: Vec<DiskDescription>) -> Self {
-        let disks = disks.into_iter().map(DiskState::new).collect();
+        let disks = disks.into_iter().map(|about| DiskState { about, ..DiskState::default() }).collect();
         NodeCore {
             random: SplitMix64::new(me.seed),
             membership: membership::Membership::new(&config),
@@ -175,20 +175,8 @@ impl NodeCore {
             me,
             disks,
             now_ns: i64::MIN,
-            clock: ProcessClock::default(),
-            out: VecDeque::new(),
             next_id: 1,
-            calls: HashMap::new(),
-            ops: HashMap::new(),
-            puts: HashMap::new(),
-            waiting_put_bytes: 0,
-            cluster: ClusterView::default(),
-            deletes: deletes::Deletes::default(),
-            bad: VecDeque::new(),
-            tasks: tasks::Tasks::default(),
-            rebuilds: rebuilds::Rebuilds::default(),
-            counters: Counters::default(),
-            device_work: Vec::new(),
+            ..NodeCore::default()
         }
     }
 
@@ -308,6 +296,7 @@ impl NodeCore {
         let wrote =
             matches!(purpose, OpPurpose::Put { .. } | OpPurpose::Delete { .. } | OpPurpose::RebuildAppend { .. });
         self.judge_disk(disk, wrote, result.as_ref().err());
+        let result = result.map_err(|fault| fault.error);
         match purpose {
             OpPurpose::Put { put_id, slots, bytes } => self.on_put_stored(put_id, &slots, bytes, result),
             OpPurpose::Delete { keys } => self.on_deleted(disk, keys, result),
@@ -429,20 +418,5 @@ impl NodeCore {
         assert!(self.mark >= asked_at, "the known manager {:?} went behind {asked_at:?}", self.mark);
         assert_eq!(self.mark.term, mark.term, "a manager of another term was admitted");
         true
-    }
-}
-
-impl DiskState {
-    fn new(about: DiskDescription) -> Self {
-        DiskState {
-            about,
-            disk_id: 0,
-            failed: None,
-            queue_len: 0,
-            write_faults: 0,
-            stats_asked: false,
-            scrub: maintenance::Scrub::default(),
-            compact: maintenance::Compaction::default(),
-        }
     }
 }

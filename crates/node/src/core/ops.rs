@@ -1,6 +1,7 @@
 //! Disk operations that the core requests, and their results. Plain data: threads or the simulator run them.
 
 use bytes::Bytes;
+pub use tessera_segment::ScrubCursor;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
@@ -121,15 +122,6 @@ impl DiskOp {
     }
 }
 
-/// Position of a scrub, which visits segments by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScrubCursor {
-    /// Segment number.
-    pub segment: u64,
-    /// Offset in the segment.
-    pub offset: u64,
-}
-
 /// The result of verifying one fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -221,10 +213,19 @@ pub struct DiskFault {
     pub poisoned: bool,
 }
 
-/// Error text for a result that does not match its operation.
-pub(super) const WRONG_REPLY: &str = "the disk answered something else";
-
-/// [`WRONG_REPLY`] as an error.
+/// The error for a reply that does not match its operation.
 pub(super) fn wrong_reply() -> Error {
-    Error::new(Code::Internal, WRONG_REPLY)
+    Error::new(Code::Internal, "the disk answered something else")
 }
+
+/// The content of the reply that the operation must have.
+macro_rules! reply {
+    ($result:expr, $reply:pat => $content:expr) => {
+        match $result {
+            Ok($reply) => Ok($content),
+            Ok(_) => Err($crate::core::ops::wrong_reply()),
+            Err(error) => Err(error),
+        }
+    };
+}
+pub(super) use reply;

@@ -1,6 +1,6 @@
 //! Puts: fenced on arrival, stored by the disks, fenced again before they are acknowledged (P11).
 
-use super::ops::{DiskFault, DiskOp, DiskReply, wrong_reply};
+use super::ops::{DiskOp, DiskReply, reply};
 use super::{NodeCore, OpPurpose};
 use crate::check::CheckedPut;
 use std::collections::BTreeMap;
@@ -126,23 +126,14 @@ impl NodeCore {
         })
     }
 
-    pub(super) fn on_put_stored(
-        &mut self,
-        put_id: u64,
-        slots: &[usize],
-        bytes: u64,
-        result: Result<DiskReply, DiskFault>,
-    ) {
+    pub(super) fn on_put_stored(&mut self, put_id: u64, slots: &[usize], bytes: u64, result: Result<DiskReply, Error>) {
         assert!(self.waiting_put_bytes >= bytes, "{bytes} bytes stored of {} that wait", self.waiting_put_bytes);
         self.waiting_put_bytes -= bytes;
         let Some(put) = self.puts.get_mut(&put_id) else { return };
-        let mut fates = match result {
-            Ok(DiskReply::Appended(fates)) if fates.len() == slots.len() => fates,
-            Ok(_) => vec![Err(wrong_reply()); slots.len()],
-            Err(fault) => vec![Err(fault.error); slots.len()],
-        };
+        let fates = reply!(result, DiskReply::Appended(fates) => fates);
+        let fates = fates.unwrap_or_else(|error| vec![Err(error); slots.len()]);
         assert_eq!(fates.len(), slots.len(), "each fragment of an append has its result");
-        for (&slot, fate) in slots.iter().zip(fates.drain(..)) {
+        for (&slot, fate) in slots.iter().zip(fates) {
             let before = put.slots[slot].fate.replace(fate);
             assert!(before.is_none(), "two disks answered for slot {slot} of a put");
         }

@@ -2,10 +2,10 @@
 //! returns the results.
 
 use super::event::Action;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, wrong_reply};
+use super::ops::{DiskOp, DiskReply, FragmentKey, Verdict, reply, wrong_reply};
 use super::tasks::{TaskState, Work};
-use super::{CallPurpose, ClusterView, NodeCore, OpPurpose};
-use crate::rebuild::{ChunkRebuild, RebuildAction, RebuildReport, SourceAt, Sources};
+use super::{CallPurpose, NodeCore, OpPurpose};
+use crate::rebuild::{ChunkRebuild, RebuildAction, RebuildReport, Source, SourceAt};
 use bytes::Bytes;
 use std::collections::HashMap;
 use tessera_stripe::Rebuilt;
@@ -40,39 +40,6 @@ pub(super) struct SourceFetch {
     rebuild_id: u64,
     at: SourceAt,
     node_id: u64,
-}
-
-/// The cluster as the rebuild machines see it.
-struct SourceView<'a> {
-    cluster: &'a ClusterView,
-    loads: &'a HashMap<u64, usize>,
-    /// This node's disks, including those that are not in the map yet.
-    own: &'a [(u64, bool)],
-    own_node: u64,
-}
-
-impl Sources for SourceView<'_> {
-    fn node_of(&self, disk_id: u64) -> Option<u64> {
-        if self.own.iter().any(|(id, _)| *id == disk_id) {
-            return Some(self.own_node);
-        }
-        let node_id = self.cluster.disks.get(&disk_id)?.node_id;
-        self.cluster.nodes.contains_key(&node_id).then_some(node_id)
-    }
-
-    fn is_up(&self, disk_id: u64) -> bool {
-        if let Some((_, healthy)) = self.own.iter().find(|(id, _)| *id == disk_id) {
-            return *healthy;
-        }
-        let serves = |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining));
-        self.cluster.disks.get(&disk_id).is_some_and(|disk| {
-            serves(disk.health) && self.cluster.nodes.get(&disk.node_id).is_some_and(|node| serves(node.health))
-        })
-    }
-
-    fn load(&self, disk_id: u64) -> usize {
-        self.node_of(disk_id).and_then(|node| self.loads.get(&node)).copied().unwrap_or(0)
-    }
 }
 
 impl Rebuilds {
@@ -124,15 +91,37 @@ impl NodeCore {
         true
     }
 
+    /// A disk as a source of fragments; `None` if no known node serves it.
+    fn source(&self, disk_id: u64) -> Option<Source> {
+        // This node's disks may not be in the map yet.
+        let (node_id, up) = match self.disk_index(disk_id) {
+            Some(disk) => (self.membership.node_id, self.disks[disk].failed.is_none()),
+            None => {
+                let disk = self.cluster.disks.get(&disk_id)?;
+                let node = self.cluster.nodes.get(&disk.node_id)?;
+                let serves = |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining));
+                (disk.node_id, serves(disk.health) && serves(node.health))
+            }
+        };
+        Some(Source { up, load: self.rebuilds.loads.get(&node_id).copied().unwrap_or(0) })
+    }
+
+    /// Gives a machine the result of its last action, and carries on.
+    fn advance(&mut self, rebuild_id: u64, step: impl FnOnce(&mut ChunkRebuild) -> Vec<RebuildAction>) {
+        if let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) {
+            let actions = step(&mut active.machine);
+            self.drive(rebuild_id, actions);
+        }
+    }
+
     /// Carries out a machine's actions; if there are none, asks it for the next.
     fn drive(&mut self, rebuild_id: u64, mut actions: Vec<RebuildAction>) {
-        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
         if actions.is_empty() {
-            let own: Vec<(u64, bool)> = self.disks.iter().map(|d| (d.disk_id, d.failed.is_none())).collect();
-            let (cluster, loads) = (&self.cluster, &self.rebuilds.loads);
-            let view = SourceView { cluster, loads, own: &own, own_node: self.membership.node_id };
-            actions = active.machine.next(&view);
+            let Some(mut active) = self.rebuilds.active.remove(&rebuild_id) else { return };
+            actions = active.machine.next(|disk_id| self.source(disk_id));
+            self.rebuilds.active.insert(rebuild_id, active);
         }
+        let Some(active) = self.rebuilds.active.get(&rebuild_id) else { return };
         let (disk, key) = (active.disk, active.machine.key());
         for action in actions {
             match action {
@@ -194,54 +183,36 @@ impl NodeCore {
         self.fetched(what, result);
     }
 
-    pub(super) fn on_read_here(&mut self, what: SourceFetch, result: Result<DiskReply, DiskFault>) {
-        let result = match result {
-            Ok(DiskReply::Read { data, crc32c }) => Ok((data, crc32c)),
-            Ok(_) => Err(wrong_reply()),
-            Err(fault) => Err(fault.error),
-        };
-        self.fetched(what, result);
+    pub(super) fn on_read_here(&mut self, what: SourceFetch, result: Result<DiskReply, Error>) {
+        self.fetched(what, reply!(result, DiskReply::Read { data, crc32c } => (data, crc32c)));
     }
 
     fn fetched(&mut self, what: SourceFetch, result: Result<(Bytes, u32), Error>) {
         let load = self.rebuilds.loads.entry(what.node_id).or_default();
         assert!(*load > 0, "node {} answered a fetch that was not counted", what.node_id);
         *load -= 1;
-        if let Some(active) = self.rebuilds.active.get_mut(&what.rebuild_id) {
-            active.machine.on_fetched(what.at, result);
-            self.drive(what.rebuild_id, Vec::new());
-        }
+        self.advance(what.rebuild_id, |machine| {
+            machine.on_fetched(what.at, result);
+            Vec::new()
+        });
     }
 
-    pub(super) fn on_local_check(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
-        let verdict = match result {
-            Ok(DiskReply::Verified(mut verdicts)) => verdicts.pop().unwrap_or(Verdict::Missing),
-            Ok(_) => Verdict::Missing,
-            Err(fault) => Verdict::Bad(fault.error.message),
-        };
-        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let actions = active.machine.on_local_check(&verdict);
-        self.drive(rebuild_id, actions);
+    pub(super) fn on_local_check(&mut self, rebuild_id: u64, result: Result<DiskReply, Error>) {
+        let verdicts = reply!(result, DiskReply::Verified(verdicts) => verdicts);
+        let verdict = verdicts.map_or_else(|e| Verdict::Bad(e.message), |mut v| v.pop().unwrap_or(Verdict::Missing));
+        self.advance(rebuild_id, |machine| machine.on_local_check(&verdict));
     }
 
     pub(super) fn on_computed(&mut self, op_id: u64, result: Rebuilt) {
-        let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) else { return };
-        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let actions = active.machine.on_computed(result);
-        self.drive(rebuild_id, actions);
+        if let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) {
+            self.advance(rebuild_id, |machine| machine.on_computed(result));
+        }
     }
 
-    pub(super) fn on_rebuild_stored(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
-        let result = match result {
-            Ok(DiskReply::Appended(mut fates)) => {
-                fates.pop().unwrap_or_else(|| Err(Error::new(Code::Internal, "the disk answered for nothing")))
-            }
-            Ok(_) => Err(wrong_reply()),
-            Err(fault) => Err(fault.error),
-        };
-        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let actions = active.machine.on_appended(result);
-        self.drive(rebuild_id, actions);
+    pub(super) fn on_rebuild_stored(&mut self, rebuild_id: u64, result: Result<DiskReply, Error>) {
+        let fates = reply!(result, DiskReply::Appended(fates) => fates);
+        let fate = fates.and_then(|mut fates| fates.pop().unwrap_or_else(|| Err(wrong_reply())));
+        self.advance(rebuild_id, |machine| machine.on_appended(fate));
     }
 
     fn rebuild_finished(&mut self, rebuild_id: u64, outcome: RebuildReport) {
@@ -257,19 +228,17 @@ impl NodeCore {
         let epoch = work.task.pg.as_ref().map_or(0, |pg| pg.epoch);
         let (pg_id, disk_id) = (work.task.pg.as_ref().map_or(0, |pg| pg.pg_id), work.task.disk_id);
         let result = outcome.result.and_then(|()| self.still_wanted(pg_id, key, disk_id));
-        match &result {
-            Ok(()) => {
-                self.counters.fragments_rebuilt += 1;
-                self.counters.rebuilt_bytes += outcome.written_bytes;
-            }
-            Err(_) => self.counters.rebuilds_failed += 1,
-        }
         let Some(task) = self.tasks.get(active.task) else { return };
         task.bytes += outcome.written_bytes;
         let it = FragmentRef { epoch, ..key.on_disk(disk_id) };
         match result {
-            Ok(()) => task.done.push(it),
+            Ok(()) => {
+                self.counters.fragments_rebuilt += 1;
+                self.counters.rebuilt_bytes += outcome.written_bytes;
+                task.done.push(it);
+            }
             Err(why) => {
+                self.counters.rebuilds_failed += 1;
                 task.failed.push(it);
                 task.reason = why;
             }

@@ -1,7 +1,8 @@
 //! Status and counters of a node.
 
-use super::ops::{DiskFault, DiskOp, DiskReply};
+use super::ops::{DiskOp, DiskReply};
 use super::{NodeCore, OpPurpose};
+use tessera_wire::Error;
 use tessera_wire::data::{DiskStatus, NodeStatus};
 
 /// Counters since the start, as shown in metrics.
@@ -75,7 +76,7 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn on_stats(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_stats(&mut self, disk: usize, result: Result<DiskReply, Error>) {
         let state = &mut self.disks[disk];
         assert!(state.stats_asked, "disk {disk} told its state without being asked");
         state.stats_asked = false;

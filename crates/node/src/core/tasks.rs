@@ -4,9 +4,10 @@
 //! have given them to other nodes (P11).
 
 use super::inventory::InventoryWork;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, WRONG_REPLY};
+use super::ops::{DiskOp, DiskReply, FragmentKey, Verdict, reply};
 use super::{NodeCore, OpPurpose};
 use std::collections::HashSet;
+use tessera_wire::Error;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(super) struct Tasks {
 }
 
 /// A task and those of its results that no answered heartbeat has reported.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TaskState {
     /// Identifies the task on this node. Unlike `task_id` it is never used again, so what a dropped task has in progress
     /// cannot count for another.
@@ -32,7 +33,7 @@ pub(super) struct TaskState {
     pub(super) finished: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Work {
     Rebuild(RebuildWork),
     Verify {
@@ -44,6 +45,7 @@ pub(super) enum Work {
     /// The disk's scrub or compaction does the work and finishes the task.
     Maintenance,
     /// The task was refused; only its result remains.
+    #[default]
     Nothing,
 }
 
@@ -85,19 +87,11 @@ impl NodeCore {
             true => Err(format!("this node has {} tasks already; hand it out later", self.config.max_tasks)),
             false => self.work_of(number, task),
         };
-        let refused = work.as_ref().err().cloned();
-        let state = TaskState {
-            number,
-            task_id,
-            term,
-            finished: refused.is_some(),
-            reason: refused.unwrap_or_default(),
-            work: work.unwrap_or(Work::Nothing),
-            done: Vec::new(),
-            failed: Vec::new(),
-            bytes: 0,
-        };
-        self.tasks.list.push(state);
+        let state = TaskState { number, task_id, term, ..TaskState::default() };
+        self.tasks.list.push(match work {
+            Ok(work) => TaskState { work, ..state },
+            Err(reason) => TaskState { reason, finished: true, ..state },
+        });
     }
 
     /// Returns the work of a task, or what is wrong with the task (P14).
@@ -236,12 +230,9 @@ impl NodeCore {
         false
     }
 
-    pub(super) fn on_verified(&mut self, number: u64, items: Vec<FragmentRef>, result: Result<DiskReply, DiskFault>) {
-        let verdicts = match result {
-            Ok(DiskReply::Verified(verdicts)) if verdicts.len() == items.len() => verdicts,
-            Ok(_) => vec![Verdict::Bad(WRONG_REPLY.into()); items.len()],
-            Err(fault) => vec![Verdict::Bad(fault.error.message); items.len()],
-        };
+    pub(super) fn on_verified(&mut self, number: u64, items: Vec<FragmentRef>, result: Result<DiskReply, Error>) {
+        let verdicts = reply!(result, DiskReply::Verified(verdicts) => verdicts);
+        let verdicts = verdicts.unwrap_or_else(|error| vec![Verdict::Bad(error.message); items.len()]);
         assert_eq!(verdicts.len(), items.len(), "each fragment has its verdict");
         let Some(task) = self.tasks.get(number) else { return };
         let mut bytes = 0;

@@ -12,14 +12,13 @@ use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
 
-/// Where fragments can be fetched; implemented by the core.
-pub trait Sources {
-    /// The node that serves a disk; `None` if unknown.
-    fn node_of(&self, disk_id: u64) -> Option<u64>;
-    /// True if the map says that the disk and its node are up.
-    fn is_up(&self, disk_id: u64) -> bool;
-    /// Number of fetches in progress to the node of this disk.
-    fn load(&self, disk_id: u64) -> usize;
+/// A disk that fragments can be fetched from, as the core sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// The map says that the disk and its node are up.
+    pub up: bool,
+    /// Number of fetches in progress to its node.
+    pub load: usize,
 }
 
 /// The next action of the machine.
@@ -179,23 +178,24 @@ impl ChunkRebuild {
         }
     }
 
-    /// Returns the actions to take now; none while it waits for earlier ones.
-    pub fn next(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
+    /// Returns the actions to take now; none while it waits for earlier ones. `source` describes a disk; `None`: no known
+    /// node serves it.
+    pub fn next(&mut self, source: impl Fn(u64) -> Option<Source>) -> Vec<RebuildAction> {
         match self.step {
             Step::LocalCheck if self.asked_local => Vec::new(),
             Step::LocalCheck => {
                 self.asked_local = true;
                 vec![RebuildAction::CheckLocal]
             }
-            Step::Fetching => self.fetch_or_compute(sources),
+            Step::Fetching => self.fetch_or_compute(source),
             Step::Computing(_) | Step::Appending { .. } | Step::Over => Vec::new(),
         }
     }
 
-    fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
+    fn fetch_or_compute(&mut self, source: impl Fn(u64) -> Option<Source>) -> Vec<RebuildAction> {
         let mut actions = Vec::new();
         while !self.counts_on_enough() {
-            let Some(i) = self.best_candidate(sources) else { break };
+            let Some(i) = self.best_candidate(&source) else { break };
             self.candidates[i].state = State::InFlight;
             actions.push(RebuildAction::Fetch(self.candidates[i].at));
         }
@@ -259,22 +259,20 @@ impl ChunkRebuild {
     }
 
     /// The next source to ask: up, lightly loaded, and a different one for each chunk.
-    fn best_candidate(&self, sources: &impl Sources) -> Option<usize> {
+    fn best_candidate(&self, source: impl Fn(u64) -> Option<Source>) -> Option<usize> {
         let busy = |fragment: u32| {
             self.got.contains_key(&fragment)
                 || self.candidates.iter().any(|c| c.at.fragment == fragment && c.state == State::InFlight)
         };
-        let rank = |i: &usize| {
-            let Candidate { at, role, .. } = self.candidates[*i];
+        let rank = |i: usize| {
+            let Candidate { at, role, state } = self.candidates[i];
+            let source = source(at.disk_id).filter(|_| state == State::Untried && !busy(at.fragment))?;
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
             // A copy takes one request and no decoding.
             let copy = self.class.is_copy(at.fragment);
-            (!sources.is_up(at.disk_id), role, !copy, sources.load(at.disk_id), turn)
+            Some(((!source.up, role, !copy, source.load, turn), i))
         };
-        let can_ask = |c: &Candidate| {
-            c.state == State::Untried && !busy(c.at.fragment) && sources.node_of(c.at.disk_id).is_some()
-        };
-        (0..self.candidates.len()).filter(|&i| can_ask(&self.candidates[i])).min_by_key(rank)
+        (0..self.candidates.len()).filter_map(rank).min().map(|(_, i)| i)
     }
 
     /// Takes the result of the local check. If the fragment is there and right, the rebuild is done.

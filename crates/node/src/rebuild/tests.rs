@@ -17,19 +17,11 @@ struct Cluster {
     appended: Option<AppendItem>,
 }
 
-impl Sources for Cluster {
-    fn node_of(&self, disk_id: u64) -> Option<u64> {
-        (disk_id != 77).then_some(disk_id)
-    }
-    fn is_up(&self, disk_id: u64) -> bool {
-        !self.down.contains(&disk_id)
-    }
-    fn load(&self, _: u64) -> usize {
-        0
-    }
-}
-
 impl Cluster {
+    fn source(&self, disk_id: u64) -> Option<Source> {
+        (disk_id != 77).then(|| Source { up: !self.down.contains(&disk_id), load: 0 })
+    }
+
     fn new(k: u32, m: u32, len: usize) -> Self {
         Cluster::of(class(k, m), len)
     }
@@ -84,7 +76,7 @@ impl Cluster {
 
     fn run(&mut self, task: &RebuildTask) -> RebuildReport {
         let mut machine = ChunkRebuild::new(task, 0).unwrap();
-        let mut wishes = machine.next(self);
+        let mut wishes = machine.next(|disk_id| self.source(disk_id));
         for _ in 0..1_000 {
             let mut after = Vec::new();
             for wish in std::mem::take(&mut wishes) {
@@ -103,7 +95,7 @@ impl Cluster {
                     RebuildAction::Finished(outcome) => return outcome,
                 }
             }
-            wishes = if after.is_empty() { machine.next(self) } else { after };
+            wishes = if after.is_empty() { machine.next(|disk_id| self.source(disk_id)) } else { after };
         }
         panic!("the machine neither finishes nor wants anything: {machine:?}");
     }
@@ -318,7 +310,7 @@ fn what_is_at_home_already_is_left_alone() {
     let cluster = Cluster::new(4, 2, 5_000);
     let task = cluster.task(0, vec![0]);
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
-    assert_eq!(machine.next(&cluster), vec![RebuildAction::CheckLocal]);
+    assert_eq!(machine.next(|disk_id| cluster.source(disk_id)), vec![RebuildAction::CheckLocal]);
     let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
     let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32 };
     let wishes = machine.on_local_check(&good);
@@ -326,9 +318,9 @@ fn what_is_at_home_already_is_left_alone() {
 
     // A fragment of another chunk or of another length: rebuilt.
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
-    machine.next(&cluster);
+    machine.next(|disk_id| cluster.source(disk_id));
     assert_eq!(machine.on_local_check(&Verdict::Good { hash: [0; 32], len_bytes: 1 }), vec![]);
-    assert_eq!(machine.next(&cluster).len(), 4);
+    assert_eq!(machine.next(|disk_id| cluster.source(disk_id)).len(), 4);
 }
 
 #[test]
@@ -336,12 +328,14 @@ fn an_append_that_fails_is_a_failure() {
     let cluster = Cluster::new(1, 1, 100);
     let task = cluster.task(1, vec![1]);
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
-    machine.next(&cluster);
+    machine.next(|disk_id| cluster.source(disk_id));
     machine.on_local_check(&Verdict::Bad("rot".into()));
-    let RebuildAction::Fetch(at) = machine.next(&cluster)[0] else { panic!("a fetch") };
+    let RebuildAction::Fetch(at) = machine.next(|disk_id| cluster.source(disk_id))[0] else { panic!("a fetch") };
     let crc = tessera_accel::checksum::crc32c(&cluster.chunk);
     machine.on_fetched(at, Ok((cluster.chunk.clone(), crc)));
-    let RebuildAction::Compute(job) = machine.next(&cluster).remove(0) else { panic!("a computation") };
+    let RebuildAction::Compute(job) = machine.next(|disk_id| cluster.source(disk_id)).remove(0) else {
+        panic!("a computation")
+    };
     machine.on_computed(job.run(&BufferPool::new(0)));
     let wishes = machine.on_appended(Err(Error::new(Code::NoSpace, "full")));
     assert!(matches!(&wishes[..], [RebuildAction::Finished(RebuildReport { result: Err(why), .. })] if why == "full"));

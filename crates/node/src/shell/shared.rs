@@ -5,7 +5,6 @@ use super::clock::Clock;
 use super::metrics::{NodeMetrics, Traffic, device_work};
 use super::threads::{DiskQueue, Queue};
 use crate::core::{Action, Event, NodeCore};
-use bytes::Bytes;
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -56,13 +55,6 @@ pub(super) struct PendingRequest {
     request_id: u64,
 }
 
-/// An action that runs after the core's lock is released.
-pub(super) enum DeferredAction {
-    Reply(u64, Result<Bytes, Error>),
-    Call(Call, Option<Endpoint>),
-    Fatal(Error),
-}
-
 impl Shared {
     /// Passes events to the core, one after the other, and runs its actions.
     ///
@@ -82,10 +74,10 @@ impl Shared {
             self.deadline_ns.store(core.next_deadline_ns(), SeqCst);
         }
         self.wake_timer_if_due_sooner();
-        deferred.into_iter().for_each(|action| self.run(action));
+        deferred.into_iter().for_each(|(action, endpoint)| self.run(action, endpoint));
     }
 
-    fn start_action(&self, core: &NodeCore, action: Action, deferred: &mut Vec<DeferredAction>) {
+    fn start_action(&self, core: &NodeCore, action: Action, deferred: &mut Vec<(Action, Option<Endpoint>)>) {
         match action {
             Action::Disk { disk, op_id, op } => self.queues[disk].send(op_id, op),
             Action::Compute { op_id, job } => self.computing.send((op_id, job)),
@@ -94,17 +86,16 @@ impl Shared {
                 *self.disk_ids.write() = disk_ids;
             }
             Action::KeepTerm(term) => self.keep_term(term),
-            Action::Reply { request, result } => deferred.push(DeferredAction::Reply(request, result)),
-            Action::Call(call) => {
+            Action::Call(ref call) => {
                 let endpoint = match &call.peer {
                     Peer::Manager => Some(self.options.manager.clone()),
                     Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),
                     Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
                     Peer::Connection(_) => None,
                 };
-                deferred.push(DeferredAction::Call(call, endpoint));
+                deferred.push((action, endpoint));
             }
-            Action::Fatal(error) => deferred.push(DeferredAction::Fatal(error)),
+            Action::Reply { .. } | Action::Fatal(_) => deferred.push((action, None)),
         }
     }
 
@@ -118,17 +109,19 @@ impl Shared {
         }
     }
 
-    fn run(self: &Arc<Self>, action: DeferredAction) {
+    /// Runs an action after the core's lock is released.
+    fn run(self: &Arc<Self>, action: Action, endpoint: Option<Endpoint>) {
         match action {
-            DeferredAction::Reply(request, result) => {
+            Action::Reply { request, result } => {
                 let Some(pending) = self.requests.lock().remove(&request) else { return };
                 pending.connection.reply(pending.kind, pending.request_id, result.map(|body| (body, Vec::new())));
             }
-            DeferredAction::Call(call, endpoint) => self.call(call, endpoint),
-            DeferredAction::Fatal(error) => {
+            Action::Call(call) => self.call(call, endpoint),
+            Action::Fatal(error) => {
                 tracing::error!(%error, "this node cannot serve here");
                 let _ = self.fatal.send(error);
             }
+            _ => {}
         }
     }
 
