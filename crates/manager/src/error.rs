@@ -60,11 +60,17 @@ impl Failure {
 }
 
 /// Shorthand: a refusal because the request itself is wrong (P14).
+///
+/// # Errors
+/// Always.
 pub fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Failure::refused(Code::Invalid, message))
 }
 
 /// Shorthand: a refusal with any code.
+///
+/// # Errors
+/// Always.
 pub fn refuse<T>(code: Code, message: impl Into<String>) -> Result<T> {
     Err(Failure::refused(code, message))
 }

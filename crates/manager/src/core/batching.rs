@@ -27,7 +27,11 @@ impl ManagerCore {
         if self.needs_term && !self.queue.is_empty() {
             let term = NewTerm { term: self.log.term().max(self.meta.term) + 1, restored: false };
             if let Ok(queued) = queued(&term.propose()) {
-                self.queue.push_front(QueueItem::Command { queued, origin: None, changes: Vec::new() });
+                self.queue.push_front(QueueItem::Command(AdmittedCommand {
+                    queued,
+                    origin: None,
+                    changes: Vec::new(),
+                }));
             }
         }
         let (commands, due, composed) = self.take_waiting();
@@ -46,7 +50,7 @@ impl ManagerCore {
         match batch::apply(&mut tables, self.now_ns, &commands).and_then(|applied| self.drop_log().map(|()| applied)) {
             Ok(applied) => {
                 self.metrics.batch(commands.len());
-                if let Some(entry) = &applied.entry {
+                if let Some((entry, encoded)) = &applied.entry {
                     if entry.term != applied.before.term {
                         self.log.set_term(entry.term);
                     }
@@ -57,7 +61,7 @@ impl ManagerCore {
                     if entry.commands.iter().any(seen) {
                         self.visible_seq = entry.seq;
                     }
-                    self.log.push(entry.seq, entry.term, applied.encoded.clone());
+                    self.log.push(entry.seq, entry.term, encoded.clone());
                     self.pump();
                 }
                 self.open = Some(Open { applied, due, composed });
@@ -86,8 +90,9 @@ impl ManagerCore {
             match self.queue.pop_front() {
                 None => break,
                 Some(QueueItem::Composed { origin, body }) => composed.push((origin, body)),
-                Some(QueueItem::Command { queued, origin, changes }) => {
-                    let Some((queued, origin, changes)) = self.recheck(queued, origin, changes) else { continue };
+                Some(QueueItem::Command(command)) => {
+                    let Some(command) = self.recheck(command) else { continue };
+                    let AdmittedCommand { queued, origin, changes } = command;
                     bytes += queued.body.len();
                     due.push(PendingReply { origin, changes, grants: queued.command.grants(&self.db) });
                     commands.push(queued);
@@ -105,7 +110,7 @@ impl ManagerCore {
             _ = self.db.rollback();
             self.meta = applied.before;
             self.caches.forget_all();
-            if let Some(entry) = &applied.entry {
+            if let Some((entry, _)) = &applied.entry {
                 self.log.pop(entry.seq);
             }
             return self.fail(error, due, composed);
@@ -139,15 +144,11 @@ impl ManagerCore {
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
         let (code, text) = match full {
-            true => {
-                (Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory".into())
-            }
-            false => (
-                Code::Io,
-                format!("the manager's database failed ({error}); restart the manager to see what is on disk"),
-            ),
+            true => (Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory"),
+            false => (Code::Io, "restart the manager to see what is on disk"),
         };
-        let answer = Error::new(code, text);
+        let failed = if full { String::new() } else { format!("the manager's database failed ({error}); ") };
+        let answer = Error::new(code, failed + text);
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
         // A replica may hold the entry that was rolled back, so its position is rewritten under a new term only.
@@ -164,10 +165,10 @@ impl ManagerCore {
     /// Refuses all waiting and all later requests with `error`.
     pub(super) fn stop(&mut self, error: Error) {
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
-            QueueItem::Command { origin, .. } => origin,
+            QueueItem::Command(command) => command.origin,
             QueueItem::Composed { origin, .. } => Some(origin),
         });
-        let parked = std::mem::take(&mut self.parked).into_iter().filter_map(|parked| parked.origin);
+        let parked = std::mem::take(&mut self.parked).into_iter().filter_map(|(command, _)| command.origin);
         let locks = std::mem::take(&mut self.lock_waits).into_values().map(|(origin, _)| origin);
         let replies = queued.chain(parked).chain(locks).map(|origin| origin.reply(Err(error.clone())));
         self.actions.extend(replies);

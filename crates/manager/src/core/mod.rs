@@ -145,25 +145,23 @@ struct Origin {
     role: Role,
 }
 
-#[allow(clippy::large_enum_variant, reason = "nearly all that waits are commands")]
-enum QueueItem {
-    Command {
-        queued: QueuedCommand,
-        origin: Option<Origin>,
-        /// Meanwhile no lease on these targets is granted.
-        changes: Vec<LeaseTarget>,
-    },
-    /// The reply waits for the proposals queued ahead of it.
-    Composed { origin: Origin, body: Bytes },
-}
-
-/// A command that waits for leases to be recalled.
-struct BlockedCommand {
+/// A command that waits for a group commit, or for leases to be recalled.
+struct AdmittedCommand {
     queued: QueuedCommand,
     /// `None`: the manager itself.
     origin: Option<Origin>,
+    /// Meanwhile no lease on these targets is granted.
     changes: Vec<LeaseTarget>,
-    not_before_ns: i64,
+}
+
+#[allow(clippy::large_enum_variant, reason = "nearly all that waits are commands")]
+enum QueueItem {
+    Command(AdmittedCommand),
+    /// The reply waits for the proposals queued ahead of it.
+    Composed {
+        origin: Origin,
+        body: Bytes,
+    },
 }
 
 /// Snapshots of the database for the log's replicas.
@@ -201,7 +199,8 @@ pub struct ManagerCore {
     reply_cache: ReplyCache,
     log: CommandLog,
     queue: VecDeque<QueueItem>,
-    parked: Vec<BlockedCommand>,
+    /// Commands that wait for leases to be recalled, not before these times.
+    parked: Vec<(AdmittedCommand, i64)>,
     /// Clients without a connection; some of their commands may still wait.
     clients_gone: BTreeSet<u64>,
     open: Option<Open>,
@@ -295,7 +294,8 @@ impl ManagerCore {
         core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);
-        plan::after_start(&mut view!(core));
+        // Task numbers contain the manager's own term.
+        core.soft.cluster.tasks.term = core.meta.term;
         match core.stopped.clone() {
             Some(error) => Err(StartError::Refused(error)),
             None => Ok(core),
@@ -394,6 +394,13 @@ impl ManagerCore {
             ("stored_bytes", self.meta.stored_bytes),
         ];
         metrics
+    }
+}
+
+impl AdmittedCommand {
+    /// The connection it came on; 0: the manager itself.
+    fn requester(&self) -> u64 {
+        self.origin.as_ref().map_or(0, |origin| origin.connection)
     }
 }
 

@@ -45,7 +45,7 @@ impl ManagerCore {
             _ => {}
         }
         match self.changes(&queued.command) {
-            Ok(changes) => self.queue_when_free(queued, Some(origin), changes),
+            Ok(changes) => self.queue_when_free(AdmittedCommand { queued, origin: Some(origin), changes }),
             Err(failure) => self.reply(origin, Err(failure.into_wire())),
         }
     }
@@ -59,16 +59,16 @@ impl ManagerCore {
     }
 
     /// Queues a command if no other client holds leases on what it changes; else recalls those leases and parks the command.
-    fn queue_when_free(&mut self, queued: QueuedCommand, origin: Option<Origin>, mut changes: Vec<LeaseTarget>) {
-        let requester = origin.as_ref().map_or(0, |origin| origin.connection);
+    fn queue_when_free(&mut self, mut command: AdmittedCommand) {
+        let (requester, changes) = (command.requester(), &mut command.changes);
         // The requester may itself hold the delegation.
         let (leases, now_ns) = (&self.soft.leases, self.now_ns);
         changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
-        self.soft.leases.begin_change(&changes);
-        let holders = self.soft.leases.holders(&changes, requester, self.now_ns);
+        self.soft.leases.begin_change(changes);
+        let holders = self.soft.leases.holders(changes, requester, self.now_ns);
         let holders = if failpoint::is_active("manager.no_recall") { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
-            return self.queue.push_back(QueueItem::Command { queued, origin, changes });
+            return self.queue.push_back(QueueItem::Command(command));
         }
         for (connection, held) in holders {
             let token = draw(&mut self.next_token);
@@ -77,8 +77,8 @@ impl ManagerCore {
             let call = Call::new(Peer::Connection(connection), token, &recall, Vec::new(), self.config.lease_entry_ms);
             self.actions.push_back(Action::Call(call));
         }
-        let not_before_ns = if changes.is_empty() { 0 } else { self.leases_end_ns };
-        self.parked.push(BlockedCommand { queued, origin, changes, not_before_ns });
+        let not_before_ns = if command.changes.is_empty() { 0 } else { self.leases_end_ns };
+        self.parked.push((command, not_before_ns));
     }
 
     /// A client drops its cached answers before it ends a connection, and a process that ended uses nothing. So the end of the
@@ -103,41 +103,35 @@ impl ManagerCore {
     /// Queues the parked commands whose leases were given back or have ended, in the order they came.
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);
-        let free = |p: &BlockedCommand| {
-            let requester = p.origin.as_ref().map_or(0, |origin| origin.connection);
-            now_ns >= p.not_before_ns && leases.holders(&p.changes, requester, now_ns).is_empty()
+        let free = |(p, not_before_ns): &(AdmittedCommand, i64)| {
+            now_ns >= *not_before_ns && leases.holders(&p.changes, p.requester(), now_ns).is_empty()
         };
-        let (ready, parked) = std::mem::take(&mut self.parked).into_iter().partition(free);
+        let (ready, parked): (Vec<_>, _) = std::mem::take(&mut self.parked).into_iter().partition(free);
         self.parked = parked;
-        for BlockedCommand { queued, origin, changes, .. } in ready {
-            self.queue.push_back(QueueItem::Command { queued, origin, changes });
-        }
+        self.queue.extend(ready.into_iter().map(|(command, _)| QueueItem::Command(command)));
     }
 
     /// Returns a queued command with all that it changes, or parks it again. A name that it changes may have come to stand for
     /// another inode since it was admitted, and its client may have lost a delegation: clients may hold leases on these.
-    pub(super) fn recheck(
-        &mut self,
-        queued: QueuedCommand,
-        origin: Option<Origin>,
-        mut changes: Vec<LeaseTarget>,
-    ) -> Option<(QueuedCommand, Option<Origin>, Vec<LeaseTarget>)> {
+    pub(super) fn recheck(&mut self, mut command: AdmittedCommand) -> Option<AdmittedCommand> {
         // A command that cannot be read now fails when it is applied.
-        let mut added = self.changes(&queued.command).unwrap_or_default();
-        let (requester, leases) = (origin.as_ref().map_or(0, |origin| origin.connection), &self.soft.leases);
+        let mut added = self.changes(&command.queued.command).unwrap_or_default();
+        let (requester, leases) = (command.requester(), &self.soft.leases);
         let delegated = |of: u64| leases.has_names(of, requester, self.now_ns);
-        added.retain(|what| !changes.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of)));
+        added.retain(|what| {
+            !command.changes.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of))
+        });
         if failpoint::is_active("manager.names_not_rechecked") {
             added.clear();
         }
         if leases.holders(&added, requester, self.now_ns).is_empty() {
             self.soft.leases.begin_change(&added);
-            changes.extend(added);
-            return Some((queued, origin, changes));
+            command.changes.extend(added);
+            return Some(command);
         }
-        self.soft.leases.end_change(&changes);
-        changes.extend(added);
-        self.queue_when_free(queued, origin, changes);
+        self.soft.leases.end_change(&command.changes);
+        command.changes.extend(added);
+        self.queue_when_free(command);
         None
     }
 
@@ -259,7 +253,7 @@ impl ManagerCore {
 
     pub(crate) fn propose(&mut self, proposal: Proposal) {
         match queued(&proposal).and_then(|queued| Ok((self.changes(&queued.command)?, queued))) {
-            Ok((changes, queued)) => self.queue_when_free(queued, None, changes),
+            Ok((changes, queued)) => self.queue_when_free(AdmittedCommand { queued, origin: None, changes }),
             Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
         }
     }

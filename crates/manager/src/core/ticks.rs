@@ -37,18 +37,8 @@ impl ManagerCore {
         let (rows, soft) = self.soft.sessions.expired(self.unused_before_ns(self.config.session_ms));
         soft.into_iter().for_each(|id| self.soft.sessions.forget(id));
         rows.chunks(1024).for_each(|ids| self.propose(EndSessions { session_ids: ids.to_vec() }.propose()));
-        let old = self.soft.sessions.take_unpersisted(self.now_ns.saturating_sub(ns(self.config.reader_persist_ms)));
-        let readers: Vec<ReaderRow> = old
-            .into_iter()
-            .map(|(session_id, r)| ReaderRow {
-                session_id,
-                client_id: r.client_id,
-                started_ns: r.started_ns,
-                ino: r.ino,
-                version: r.version,
-                number: r.number,
-            })
-            .collect();
+        let old_ns = self.now_ns.saturating_sub(ns(self.config.reader_persist_ms));
+        let readers = self.soft.sessions.take_unpersisted(old_ns);
         readers.chunks(1024).for_each(|readers| self.propose(PersistReaders { readers: readers.to_vec() }.propose()));
         let (trim, release) = self.soft.sessions.take_overdue();
         trim.chunks(256).for_each(|inos| self.propose(TrimVersions { inos: inos.to_vec() }.propose()));
@@ -58,7 +48,7 @@ impl ManagerCore {
 
     /// Proposes to expire files, once a second, unless an earlier proposal still waits for leases.
     pub(super) fn tend_expiry(&mut self) {
-        let going = self.parked.iter().any(|p| matches!(p.queued.command, Command::ExpireFiles(_)));
+        let going = self.parked.iter().any(|(p, _)| matches!(p.queued.command, Command::ExpireFiles(_)));
         if going || self.now_ns - self.last_expiry_ns < 1_000_000_000 {
             return;
         }
@@ -70,7 +60,7 @@ impl ManagerCore {
         }
     }
 
-    pub(super) fn is_orphan(&self, ino: u64) -> bool {
+    fn is_orphan(&self, ino: u64) -> bool {
         matches!(crate::namespace::inodes::find(&self.db, ino), Ok(Some(inode)) if inode.nlink == 0)
     }
 

@@ -1,4 +1,4 @@
-//! The database: opening, creating, migrating, transactions, images, and failures that a simulator injects.
+//! The database: opening, creating, migrating, transactions, images.
 //!
 //! SQLite in WAL mode with full synchronisation (a commit is an fsync), or in memory for the simulator. Both run the same
 //! statements. One thread owns a [`Db`].
@@ -13,9 +13,8 @@ pub(crate) mod sql;
 
 use crate::db::meta::Meta;
 use rusqlite::config::DbConfig;
-use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params, ffi};
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params};
 use sql::FromRow;
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -85,7 +84,8 @@ pub enum DbError {
     },
 }
 
-/// A failure that a simulation injects into the next [`Db::commit`].
+/// A failure that a test injects into the next [`Db::commit`].
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailPoint {
     /// Nothing is written: the transaction is lost.
@@ -99,7 +99,8 @@ pub enum FailPoint {
 /// The manager's database.
 pub struct Db {
     conn: Connection,
-    fail: Cell<Option<FailPoint>>,
+    #[cfg(test)]
+    fail: std::cell::Cell<Option<FailPoint>>,
     /// `None`: in memory.
     file: Option<PathBuf>,
     /// Held while the directory is served; released when the database is dropped.
@@ -108,6 +109,9 @@ pub struct Db {
 
 impl Db {
     /// A new database in memory.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn in_memory(cluster_id: [u8; 16]) -> Result<Db, DbError> {
         let db = Db::wrap(Connection::open_in_memory().map_err(sqlite(":memory:"))?, None, ":memory:")?;
         db.create_schema(cluster_id).map_err(sqlite(":memory:"))?;
@@ -115,6 +119,9 @@ impl Db {
     }
 
     /// A database in memory from an image ([`Db::image`]).
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn from_image(image: &[u8]) -> Result<Db, DbError> {
         let path = "database image";
         let mut conn = Connection::open_in_memory().map_err(sqlite(path))?;
@@ -125,6 +132,9 @@ impl Db {
     }
 
     /// Creates `dir` and `dir`/manager.db for a new cluster.
+    ///
+    /// # Errors
+    /// As [`Db::build`].
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
         Db::build(dir, cluster_id, None, |_| Ok(()))
     }
@@ -170,6 +180,9 @@ impl Db {
     }
 
     /// Opens `dir`/manager.db. Migrates an older schema and rejects a newer one (P14).
+    ///
+    /// # Errors
+    /// There is no database, another process serves it, it is of a later release or of another program, or SQLite fails.
     pub fn open(dir: &Path) -> Result<Db, DbError> {
         let path = dir.join(FILE_NAME);
         if !path.exists() {
@@ -199,7 +212,13 @@ impl Db {
         .map_err(sqlite(path))?;
         // Plans must not depend on bound values: without this, SQLite prepares some statements again at every use.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
-        Ok(Db { conn, fail: Cell::new(None), file: None, _lock: lock })
+        Ok(Db {
+            conn,
+            #[cfg(test)]
+            fail: std::cell::Cell::default(),
+            file: None,
+            _lock: lock,
+        })
     }
 
     fn create_schema(&self, cluster_id: [u8; 16]) -> rusqlite::Result<()> {
@@ -231,6 +250,9 @@ impl Db {
     }
 
     /// A prepared statement from the cache.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn stmt(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
         self.conn.prepare_cached(sql)
     }
@@ -271,24 +293,42 @@ impl Db {
     }
 
     /// Starts a write transaction.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn begin(&self) -> rusqlite::Result<()> {
         self.exec("BEGIN IMMEDIATE", [])
     }
 
     /// Commits: returns once the transaction is synced.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn commit(&self) -> rusqlite::Result<()> {
-        match self.fail.take() {
-            None => self.exec("COMMIT", []),
-            Some(FailPoint::CommitUnknown) => {
-                self.run("COMMIT", [])?;
-                Err(injected(ffi::SQLITE_IOERR_FSYNC))
-            }
-            Some(FailPoint::CommitFull) => Err(injected(ffi::SQLITE_FULL)),
-            Some(FailPoint::CommitLost) => Err(injected(ffi::SQLITE_IOERR_WRITE)),
+        #[cfg(test)]
+        if let Some(point) = self.fail.take() {
+            return self.fail_commit(point);
         }
+        self.exec("COMMIT", [])
+    }
+
+    #[cfg(test)]
+    fn fail_commit(&self, point: FailPoint) -> rusqlite::Result<()> {
+        let code = match point {
+            FailPoint::CommitUnknown => {
+                self.exec("COMMIT", [])?;
+                rusqlite::ffi::SQLITE_IOERR_FSYNC
+            }
+            FailPoint::CommitFull => rusqlite::ffi::SQLITE_FULL,
+            FailPoint::CommitLost => rusqlite::ffi::SQLITE_IOERR_WRITE,
+        };
+        Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some("injected failure".into())))
     }
 
     /// Undoes the open transaction, if there is one.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn rollback(&self) -> rusqlite::Result<()> {
         match self.conn.is_autocommit() {
             true => Ok(()),
@@ -296,12 +336,16 @@ impl Db {
         }
     }
 
-    /// Makes the next commit fail (simulation and tests).
+    /// Makes the next commit fail.
+    #[cfg(test)]
     pub fn fail_next_commit(&self, point: FailPoint) {
         self.fail.set(Some(point));
     }
 
     /// The whole database as bytes: a snapshot for the log replicas. Must not run inside a transaction.
+    ///
+    /// # Errors
+    /// SQLite fails.
     pub fn image(&mut self) -> rusqlite::Result<Vec<u8>> {
         image(&mut self.conn)
     }
@@ -333,6 +377,9 @@ impl Db {
     }
 
     /// Reads the row of counters.
+    ///
+    /// # Errors
+    /// The row is damaged, or SQLite fails.
     pub fn meta(&self) -> rusqlite::Result<Meta> {
         Meta::load(&self.conn)
     }
@@ -369,10 +416,6 @@ fn check_schema(conn: &Connection, path: &str) -> Result<i64, DbError> {
         true => Err(DbError::LaterSchema { path: path.to_string(), got }),
         false => Ok(got),
     }
-}
-
-fn injected(code: std::ffi::c_int) -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("injected failure".into()))
 }
 
 fn make_directory(dir: &Path) -> Result<(), DbError> {

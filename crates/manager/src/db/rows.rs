@@ -74,7 +74,7 @@ impl DiskRow {
         matches!(self.health(), Health::Up | Health::Draining)
     }
 
-    /// Whether it may take fragments of new chunks.
+    /// Whether the disk and its node are up.
     pub fn writable(&self) -> bool {
         self.health() == Health::Up
     }
@@ -169,74 +169,125 @@ fn list_members(db: &Db, which: &str, args: impl rusqlite::Params) -> rusqlite::
 }
 
 /// All nodes, by id.
+///
+/// # Errors
+/// SQLite fails.
 pub fn nodes(db: &Db) -> rusqlite::Result<Vec<NodeRow>> {
     db.all(&NodeRow::select("FROM nodes ORDER BY node_id"), [])
 }
 
 /// A node.
+///
+/// # Errors
+/// SQLite fails.
 pub fn node(db: &Db, node_id: u64) -> rusqlite::Result<Option<NodeRow>> {
     db.first(&NodeRow::select("FROM nodes WHERE node_id = ?1"), args![node_id])
 }
 
 /// All disks, by id.
+///
+/// # Errors
+/// SQLite fails.
 pub fn disks(db: &Db) -> rusqlite::Result<Vec<DiskRow>> {
     db.all(&DiskRow::select(&format!("{DISKS} ORDER BY d.disk_id")), [])
 }
 
 /// Disks of a node, by id.
+///
+/// # Errors
+/// SQLite fails.
 pub fn disks_of(db: &Db, node_id: u64) -> rusqlite::Result<Vec<DiskRow>> {
     db.all(&DiskRow::select(&format!("{DISKS} WHERE d.node_id = ?1 ORDER BY d.disk_id")), args![node_id])
 }
 
 /// A disk.
+///
+/// # Errors
+/// SQLite fails.
 pub fn disk(db: &Db, disk_id: u64) -> rusqlite::Result<Option<DiskRow>> {
     db.first(&DiskRow::select(&format!("{DISKS} WHERE d.disk_id = ?1")), args![disk_id])
 }
 
 /// A disk by the uuid in its `tessera-disk` file.
+///
+/// # Errors
+/// SQLite fails.
 pub fn disk_by_uuid(db: &Db, uuid: &[u8]) -> rusqlite::Result<Option<DiskRow>> {
     db.first(&DiskRow::select(&format!("{DISKS} WHERE d.uuid = ?1")), args![uuid])
 }
 
 /// Members of a group, in order of position.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn members(db: &Db, pg_id: u64) -> rusqlite::Result<Vec<Member>> {
     list_members(db, "WHERE pg_id = ?1", args![pg_id])
 }
 
 /// One member.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn member(db: &Db, pg_id: u64, position: u32) -> rusqlite::Result<Option<Member>> {
     Ok(list_members(db, "WHERE pg_id = ?1 AND position = ?2", args![pg_id, position])?.pop())
 }
 
 /// Members that a disk holds, by group.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn members_on(db: &Db, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
     list_members(db, "WHERE disk_id = ?1", args![disk_id])
 }
 
 /// Members whose incoming disk is this one, by group.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn members_incoming(db: &Db, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
     list_members(db, "WHERE incoming_disk_id = ?1 AND incoming_disk_id != 0", args![disk_id])
 }
 
 /// Whether no member is on the disk or moves to it.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn is_unused(db: &Db, disk_id: u64) -> rusqlite::Result<bool> {
     Ok(members_on(db, disk_id)?.is_empty() && members_incoming(db, disk_id)?.is_empty())
 }
 
 /// All members that are being backfilled, by group.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn members_backfilling(db: &Db) -> rusqlite::Result<Vec<Member>> {
     list_members(db, "WHERE incoming_disk_id != 0", [])
 }
 
 /// The groups of a width (0: of any), with their members by position.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
 pub fn groups(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, Vec<Member>>> {
-    let members = match width {
-        0 => list_members(db, "", []),
-        _ => list_members(db, "WHERE pg_id IN (SELECT pg_id FROM pgs WHERE width = ?1)", args![width]),
-    };
+    Ok(match width {
+        0 => by_group(list_members(db, "", [])?),
+        _ => by_group(list_members(db, "WHERE pg_id IN (SELECT pg_id FROM pgs WHERE width = ?1)", args![width])?),
+    })
+}
+
+/// As [`groups`], but only those that take new chunks.
+///
+/// # Errors
+/// SQLite fails, or a row is damaged.
+pub fn open_groups(db: &Db, width: u32) -> rusqlite::Result<BTreeMap<u64, Vec<Member>>> {
+    let which = "WHERE pg_id IN (SELECT pg_id FROM pgs WHERE open = 1 AND width = ?1)";
+    Ok(by_group(list_members(db, which, args![width])?))
+}
+
+fn by_group(members: Vec<Member>) -> BTreeMap<u64, Vec<Member>> {
     let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
-    members?.into_iter().for_each(|m| groups.entry(m.pg_id).or_default().push(m));
-    Ok(groups)
+    members.into_iter().for_each(|m| groups.entry(m.pg_id).or_default().push(m));
+    groups
 }
 
 /// A node as sent on the wire. If all its disks drain (or are drained), so does the node.

@@ -9,6 +9,7 @@ use crate::db::sql::{FromRow, args};
 use crate::error::{Failure, Result, refuse};
 use crate::files::sessions;
 use crate::files::versions;
+use crate::internal::ReaderRow;
 use crate::map::delta;
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, Inode, check_name};
@@ -51,16 +52,9 @@ pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<
     };
     let inode = file(inode)?;
     let version = which(view.db, &inode, request)?;
-    let reader = Reader {
-        client_id,
-        ino: inode.ino,
-        version: version.version,
-        number: version.number,
-        size_bytes: version.size_bytes,
-        started_ns: view.now_ns,
-        used_ns: view.now_ns,
-        persisted: false,
-    };
+    let (now_ns, VersionInfo { version: id, number, size_bytes, .. }) = (view.now_ns, version);
+    let row = ReaderRow { session_id: 0, client_id, started_ns: now_ns, ino: inode.ino, version: id, number };
+    let reader = Reader { row, size_bytes, used_ns: now_ns, persisted: false };
     let extents = extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)?;
     let session_id = view.soft.sessions.open_reader(view.meta.term, reader);
     Ok(OpenReadReply {
@@ -101,7 +95,7 @@ pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtent
 
 fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_version: u64) -> Result<ListExtentsReply> {
     let (size, most) = (reader.size_bytes, view.config.max_list_extents);
-    let pieces = versions::read(view.db, reader.ino, reader.number, size, offset, len, most)?;
+    let pieces = versions::read(view.db, reader.row.ino, reader.row.number, size, offset, len, most)?;
     let next_offset = pieces.last().map_or(offset.min(size), FileExtent::end);
     let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk).filter(|&chunk| chunk != 0).collect();
     let chunks = chunk_infos(view.db, &ids)?;

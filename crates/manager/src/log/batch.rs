@@ -76,10 +76,8 @@ pub struct Tables<'a> {
 
 /// A batch that is applied and not yet committed.
 pub struct AppliedBatch {
-    /// The log entry; `None` if the batch logs nothing.
-    pub entry: Option<LogEntry>,
-    /// Encoded [`LogEntry`].
-    pub encoded: Bytes,
+    /// The log entry, also encoded; `None` if the batch logs nothing.
+    pub entry: Option<(LogEntry, Bytes)>,
     /// One answer per command.
     pub answers: Vec<Answer>,
     /// Positions of the commands that had been applied before: their answers are of that time.
@@ -128,18 +126,11 @@ fn attempt(
         }
     }
     tables::add_bytes(tables.db, &batch.pg_bytes)?;
-    let (entry, encoded) = batch.log(tables)?;
+    let entry = batch.log(tables)?;
     tables.meta.assert_follows(&before);
     assert_eq!(batch.answers.len(), commands.len(), "each command has one answer");
-    Ok(Some(AppliedBatch {
-        entry,
-        encoded,
-        answers: batch.answers,
-        repeats: batch.repeats,
-        kept: CachedReplies { answers: batch.kept },
-        effects: batch.effects,
-        before,
-    }))
+    let Batch { answers, repeats, kept, effects, .. } = batch;
+    Ok(Some(AppliedBatch { entry, answers, repeats, kept, effects, before }))
 }
 
 #[derive(Default)]
@@ -150,7 +141,7 @@ struct Batch {
     logged: Vec<LoggedCommand>,
     answers: Vec<Answer>,
     repeats: BTreeSet<usize>,
-    kept: Vec<CachedReply>,
+    kept: CachedReplies,
     by_op: HashMap<(u64, u64), usize>,
     effects: Vec<Effect>,
     pg_bytes: BTreeMap<u64, u64>,
@@ -198,7 +189,7 @@ impl Batch {
 
     fn given(&self, tables: &Tables, op: (u64, u64)) -> Option<Answer> {
         match self.by_op.get(&op) {
-            Some(&at) => Some(answer(&self.kept[at])),
+            Some(&at) => Some(answer(&self.kept.answers[at])),
             None => tables.answers.get(op.0, op.1).cloned(),
         }
     }
@@ -243,14 +234,14 @@ impl Batch {
             Ok(reply) => (reply, None),
             Err(error) => (Bytes::new(), Some(error)),
         };
-        self.by_op.insert(op, self.kept.len());
-        self.kept.push(CachedReply { client_id: op.0, op_id: op.1, reply, error });
+        self.by_op.insert(op, self.kept.answers.len());
+        self.kept.answers.push(CachedReply { client_id: op.0, op_id: op.1, reply, error });
     }
 
     /// Writes the entry, the answers and the counters.
-    fn log(&mut self, tables: &mut Tables) -> rusqlite::Result<(Option<LogEntry>, Bytes)> {
+    fn log(&mut self, tables: &mut Tables) -> rusqlite::Result<Option<(LogEntry, Bytes)>> {
         if self.logged.is_empty() {
-            return Ok((None, Bytes::new()));
+            return Ok(None);
         }
         let seq = self.log_seq;
         assert_eq!(seq, tables.meta.log_seq + 1, "entries of the log follow each other without gaps");
@@ -259,13 +250,11 @@ impl Batch {
             LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };
         let encoded: Bytes = entry.encode_to_vec().into();
         replicate::append(tables.db, &entry, &encoded)?;
-        if !self.kept.is_empty() {
-            let answers = CachedReplies { answers: std::mem::take(&mut self.kept) };
-            reply_cache::insert(tables.db, seq, self.now_ns, &answers)?;
-            self.kept = answers.answers;
+        if !self.kept.answers.is_empty() {
+            reply_cache::insert(tables.db, seq, self.now_ns, &self.kept)?;
         }
         tables.meta.store(tables.db)?;
-        Ok((Some(entry), encoded))
+        Ok(Some((entry, encoded)))
     }
 }
 

@@ -20,21 +20,11 @@ const PGS_PER_ANSWER: i64 = 4_096;
 
 /// Refuses a message of an older incarnation of the node (P11).
 fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
-    match membership::is_current(view, node_id, incarnation)? {
-        true => Ok(()),
-        false => {
-            let node = format!("node {node_id}, incarnation {incarnation}");
-            let text = format!("{node}: was declared out or has registered again since; register again");
-            refuse(Code::NotRegistered, text)
-        }
+    if membership::is_current(view, node_id, incarnation)? {
+        return Ok(());
     }
-}
-
-fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
-    match view.caches.node_map(view.db)?.owns(node_id, disk_id) {
-        true => Ok(()),
-        false => invalid(format!("disk {disk_id} is not one of node {node_id}")),
-    }
+    let node = format!("node {node_id}, incarnation {incarnation}");
+    refuse(Code::NotRegistered, format!("{node}: was declared out or has registered again since; register again"))
 }
 
 /// Processes a page of an inventory.
@@ -43,7 +33,9 @@ fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
 /// The incarnation is old (P11), the disk is not the node's, or the database fails.
 pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<Vec<Proposal>> {
     check_current(view, page.node_id, page.incarnation)?;
-    check_own(view, page.node_id, page.disk_id)?;
+    if !view.caches.node_map(view.db)?.owns(page.node_id, page.disk_id) {
+        return invalid(format!("disk {} is not one of node {}", page.disk_id, page.node_id));
+    }
     Ok(vec![inventory::take_page(view, page)?.propose()])
 }
 

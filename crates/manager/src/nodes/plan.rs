@@ -28,7 +28,6 @@ pub fn gap_ns(config: &Config) -> i64 {
 
 fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let now = view.now_ns;
-    view.soft.cluster.stats.tick(now, gap_ns(view.config));
     let hurry = view.soft.cluster.jobs.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {
@@ -123,9 +122,4 @@ fn elapsed(last: &mut i64, now_ns: i64, every_ms: u64) -> bool {
         *last = now_ns;
     }
     due
-}
-
-/// Runs after a start: task numbers contain the manager's own term.
-pub fn after_start(view: &mut View) {
-    view.soft.cluster.tasks.term = view.meta.term;
 }

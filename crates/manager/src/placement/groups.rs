@@ -123,7 +123,7 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
     let fit = fit_for_chunks(&rows::disks(view.db)?, stats);
     let mut create = Vec::new();
     for width in widths {
-        let usable: Vec<Vec<u64>> = load_open(view.db, width)?
+        let usable: Vec<Vec<u64>> = load_open(view.db, view.caches, width)?
             .into_iter()
             .filter(|g| g.unable == 0 && g.has_space(stats, |_| 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())

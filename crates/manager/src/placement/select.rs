@@ -3,8 +3,8 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
-use crate::db::rows::{self, DiskRow};
-use crate::db::sql::{TableRow, args, row};
+use crate::db::cache::{Caches, Pg};
+use crate::db::rows::{self, DiskRow, Member};
 use crate::error::Result;
 use crate::placement::groups::{has_space, too_few_hosts};
 use crate::placement::layout::mix;
@@ -13,11 +13,11 @@ use crate::soft::stats::ClusterStats;
 use std::collections::BTreeSet;
 use tessera_policy::human_size;
 use tessera_stripe::ClassLayout;
-use tessera_wire::{ClassInfo, Code, Error, Health};
+use tessera_wire::{ClassInfo, Code, Error};
 
 /// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
 /// [`Ctx::record`].
-pub fn pg_has_space(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
+pub fn pg_has_space(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &Pg) -> bool {
     let stats = &ctx.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
         let disk = stats.disks.get(&m.put_disk());
@@ -95,7 +95,7 @@ impl GroupSelector {
         let mut widths = self.widths.borrow_mut();
         let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
         if stale {
-            let groups = load_open(ctx.db, width)?;
+            let groups = load_open(ctx.db, ctx.caches, width)?;
             let groups_of_width =
                 WeightedGroups { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
             widths.insert(width, groups_of_width);
@@ -184,35 +184,17 @@ impl WeightedGroups {
 
 /// Open groups of a width, with the disks that take their puts. A member that is moving away counts as unable, because
 /// the group's new chunks would have to move too.
-pub(crate) fn load_open(db: &Db, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
-    let members: Vec<OpenMember> = db.all(
-        &OpenMember::select(
-            "FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
-             JOIN disks d ON d.disk_id = CASE WHEN m.put_to_incoming THEN m.incoming_disk_id ELSE m.disk_id END
-             JOIN nodes n ON n.node_id = d.node_id
-             WHERE p.open = 1 AND p.width = ?1 ORDER BY p.pg_id, m.position",
-        ),
-        args![width],
-    )?;
-    let group = |members: &[OpenMember]| OpenGroup {
-        pg_id: members[0].pg_id,
-        disks: members.iter().map(|m| (m.disk_id, m.capacity_bytes)).collect(),
-        hosts: members.iter().map(|m| m.host.as_str().into()).collect(),
-        unable: members.iter().filter(|m| m.moves || (m.disk, m.node) != (Health::Up, Health::Up)).count() as u32,
+pub(crate) fn load_open(db: &Db, caches: &Caches, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
+    let node_map = caches.node_map(db)?;
+    let takes_puts = |m: &Member| node_map.disks.get(&m.put_disk());
+    let unable = |m: &&Member| (m.incoming != 0 && !m.put_to_incoming) || !takes_puts(m).is_some_and(DiskRow::writable);
+    let group = |(pg_id, members): (u64, Vec<Member>)| OpenGroup {
+        pg_id,
+        disks: members.iter().filter_map(takes_puts).map(|d| (d.disk_id, d.capacity_bytes)).collect(),
+        hosts: members.iter().filter_map(takes_puts).map(|d| d.host.as_str().into()).collect(),
+        unable: members.iter().filter(unable).count() as u32,
     };
-    Ok(members.chunk_by(|a, b| a.pg_id == b.pg_id).map(group).collect())
-}
-
-row! {
-    struct OpenMember {
-        pg_id: u64 = "p.pg_id",
-        disk_id: u64 = "d.disk_id",
-        capacity_bytes: u64,
-        disk: Health = "d.health",
-        node: Health = "n.health",
-        moves: bool = "m.incoming_disk_id != 0 AND NOT m.put_to_incoming",
-        host: String,
-    }
+    Ok(rows::open_groups(db, width)?.into_iter().map(group).collect())
 }
 
 /// The error that says why no group fits.
@@ -222,7 +204,7 @@ fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Erro
     if (hosts.len() as u32) < class.fragments() {
         return Ok(too_few_hosts(ctx.db, &class.spec, class.fragments())?);
     }
-    let groups = load_open(ctx.db, class.fragments())?;
+    let groups = load_open(ctx.db, ctx.caches, class.fragments())?;
     let able = groups.iter().filter(|g| g.unable == 0).count();
     if able == 0 {
         return Ok(Error::new(

@@ -126,22 +126,14 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
             tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
             continue;
         }
+        let pg = table::group_of(view.db, held.chunk_id)?.map(|pg_id| view.caches.pg(view.db, pg_id)).transpose()?;
         // Epoch 0: the chunk is gone. Otherwise the fragment does not belong here in this epoch, and may return later (P11).
-        let mut epoch = 0;
-        let wanted = match table::group_of(view.db, held.chunk_id)? {
+        let epoch = pg.as_ref().map_or(0, |pg| pg.epoch);
+        let sql = "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2";
+        let wanted = match pg.as_ref().and_then(|pg| pg.members.get(held.fragment as usize)) {
             None => false,
-            Some(pg_id) => {
-                let pg = view.caches.pg(view.db, pg_id)?;
-                epoch = pg.epoch;
-                match pg.members.get(held.fragment as usize) {
-                    None => false,
-                    Some(m) if m.disk_id == page.disk_id || m.incoming == page.disk_id => true,
-                    Some(_) => view.db.any(
-                        "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2",
-                        args![held.chunk_id, held.fragment],
-                    )?,
-                }
-            }
+            Some(m) if m.disk_id == page.disk_id || m.incoming == page.disk_id => true,
+            Some(_) => view.db.any(sql, args![held.chunk_id, held.fragment])?,
         };
         if !wanted {
             remove.push(FragmentRef { chunk_id: held.chunk_id, fragment: held.fragment, epoch, disk_id: page.disk_id });

@@ -9,6 +9,7 @@ use crate::db::Db;
 use crate::db::sessions::{self, Session, WRITER};
 use crate::db::sql::args;
 use std::collections::{BTreeSet, HashMap};
+use tessera_wire::manager::ReaderRow;
 
 /// Ids of readers that began in memory: this bit, the term, a count. The persistent counter never draws such an id.
 const SOFT_ID: u64 = 1 << 62;
@@ -16,17 +17,10 @@ const SOFT_ID: u64 = 1 << 62;
 /// A reader, whether or not it has a row yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reader {
-    /// Client that opened it.
-    pub client_id: u64,
-    pub ino: u64,
-    /// Version id; 0: a file that was never written.
-    pub version: u64,
-    /// Number of that version.
-    pub number: u64,
+    /// As its row says, or will say.
+    pub row: ReaderRow,
     /// Length of that version.
     pub size_bytes: u64,
-    /// When it was opened.
-    pub started_ns: i64,
     /// When it was last used.
     pub used_ns: i64,
     /// Its row exists, or a command that writes it is under way.
@@ -74,17 +68,10 @@ impl SoftSessions {
                 soft.insert_writer(session.session_id, session.client_id, session.started_ns, now_ns, 0);
                 continue;
             }
-            let reader = Reader {
-                client_id: session.client_id,
-                ino: session.ino,
-                version: session.base_version,
-                number: session.base_number,
-                size_bytes: size_of(&session)?,
-                started_ns: session.started_ns,
-                used_ns: now_ns,
-                persisted: true,
-            };
-            soft.insert_reader(session.session_id, reader);
+            let size_bytes = size_of(&session)?;
+            let Session { session_id, client_id, started_ns, ino, base_version, base_number, .. } = session;
+            let row = ReaderRow { session_id, client_id, started_ns, ino, version: base_version, number: base_number };
+            soft.insert_reader(Reader { row, size_bytes, used_ns: now_ns, persisted: true });
         }
         soft.to_release = db.all("SELECT ino FROM inodes WHERE nlink = 0", [])?;
         soft.to_trim = db.all("SELECT ino FROM overdue", [])?;
@@ -129,17 +116,19 @@ impl SoftSessions {
     }
 
     /// Opens a reader in memory and returns its id.
-    pub fn open_reader(&mut self, term: u64, reader: Reader) -> u64 {
+    pub fn open_reader(&mut self, term: u64, mut reader: Reader) -> u64 {
         self.count += 1;
         assert!(self.count <= 0xff_ffff_ffff, "readers of one term are numbered within 40 bits");
         let id = SOFT_ID | (term & 0x3f_ffff) << 40 | self.count & 0xff_ffff_ffff;
-        self.insert_reader(id, reader);
+        reader.row.session_id = id;
+        self.insert_reader(reader);
         id
     }
 
-    fn insert_reader(&mut self, id: u64, reader: Reader) {
-        *self.by_version.entry(reader.version).or_default() += 1;
-        *self.by_ino.entry(reader.ino).or_default() += 1;
+    fn insert_reader(&mut self, reader: Reader) {
+        let id = reader.row.session_id;
+        *self.by_version.entry(reader.row.version).or_default() += 1;
+        *self.by_ino.entry(reader.row.ino).or_default() += 1;
         let before = self.readers.insert(id, reader);
         assert!(before.is_none(), "session {id}: ids are unique");
     }
@@ -166,8 +155,8 @@ impl SoftSessions {
     pub fn forget(&mut self, id: u64) {
         self.writers.remove(&id);
         if let Some(reader) = self.readers.remove(&id) {
-            uncount(&mut self.by_version, reader.version);
-            uncount(&mut self.by_ino, reader.ino);
+            uncount(&mut self.by_version, reader.row.version);
+            uncount(&mut self.by_ino, reader.row.ino);
         }
     }
 
@@ -210,7 +199,7 @@ impl SoftSessions {
     /// before then (P4).
     pub fn oldest_start(&self, now_ns: i64) -> i64 {
         let writers = self.writers.values().map(|w| w.started_ns);
-        let readers = self.readers.values().map(|r| r.started_ns);
+        let readers = self.readers.values().map(|r| r.row.started_ns);
         let unknown = (now_ns < self.unknown_until_ns).then_some(self.unknown_since_ns);
         writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
     }
@@ -228,13 +217,13 @@ impl SoftSessions {
     }
 
     /// Readers without a row that opened before `before_ns`; they count as persisted from now on.
-    pub fn take_unpersisted(&mut self, before_ns: i64) -> Vec<(u64, Reader)> {
+    pub fn take_unpersisted(&mut self, before_ns: i64) -> Vec<ReaderRow> {
         let mut found = Vec::new();
-        for (&id, reader) in self.readers.iter_mut().filter(|(_, r)| !r.persisted && r.started_ns < before_ns) {
+        for reader in self.readers.values_mut().filter(|r| !r.persisted && r.row.started_ns < before_ns) {
             reader.persisted = true;
-            found.push((id, reader.clone()));
+            found.push(reader.row);
         }
-        found.sort_unstable_by_key(|(id, _)| *id);
+        found.sort_unstable_by_key(|row| row.session_id);
         found
     }
 

@@ -69,11 +69,9 @@ pub struct LockTable {
     /// Files at which an owner waits, one entry per request.
     waits: HashMap<Owner, Vec<u64>>,
     /// The file at which a request waits.
-    tickets: HashMap<Ticket, u64>,
+    tickets: BTreeMap<Ticket, u64>,
     /// Number of locks of each client.
     counts: HashMap<u64, usize>,
-    /// Number of waiting requests of each client.
-    waiting: HashMap<u64, usize>,
     /// Requests granted after a wait and not yet reported.
     granted: Vec<Ticket>,
 }
@@ -129,7 +127,6 @@ impl LockTable {
         self.files.entry(want.ino).or_default().queue.push(Waiter { ticket, want });
         self.waits.entry(want.owner).or_default().push(want.ino);
         self.tickets.insert(ticket, want.ino);
-        *self.waiting.entry(ticket.client_id).or_default() += 1;
         // A request that only queues behind another may now wait for itself.
         let circle = self.reach(want.owner, true);
         if circle.contains(&want.owner) {
@@ -198,12 +195,6 @@ impl LockTable {
 
     fn leave(&mut self, ticket: Ticket, owner: Owner, ino: u64) {
         self.tickets.remove(&ticket);
-        if let Some(count) = self.waiting.get_mut(&ticket.client_id) {
-            *count -= 1;
-            if *count == 0 {
-                self.waiting.remove(&ticket.client_id);
-            }
-        }
         if let Some(inos) = self.waits.get_mut(&owner) {
             if let Some(at) = inos.iter().position(|&i| i == ino) {
                 inos.swap_remove(at);
@@ -265,7 +256,6 @@ impl LockTable {
         self.waits.retain(|owner, _| owner.client_id != client_id);
         self.tickets.retain(|ticket, _| ticket.client_id != client_id);
         self.counts.remove(&client_id);
-        self.waiting.remove(&client_id);
         touched.into_iter().for_each(|ino| self.settle(ino));
     }
 
@@ -314,7 +304,7 @@ impl LockTable {
 
     /// Number of waiting requests of a client.
     pub fn waiting_of(&self, client_id: u64) -> usize {
-        self.waiting.get(&client_id).copied().unwrap_or(0)
+        self.tickets.range(Ticket { client_id, seq: 0 }..=Ticket { client_id, seq: u64::MAX }).count()
     }
 
     /// Number of waiting requests.
