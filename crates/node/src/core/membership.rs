@@ -227,6 +227,7 @@ impl NodeCore {
         let deleted: Vec<_> = self.deletes.to_report().take(most).cloned().collect();
         let bad: Vec<_> = self.bad.iter().take(most).cloned().collect();
         let named: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].disk_id != 0).collect();
+        let failed = named.iter().filter(|&&i| self.disks[i].failed.is_some());
         assert!(deleted.len() <= most && bad.len() <= most, "a heartbeat reports at most {most} of each");
         assert!(self.membership.incarnation > 0, "a heartbeat before the first registration");
         self.membership.heartbeat_number += 1;
@@ -235,12 +236,7 @@ impl NodeCore {
             incarnation: self.membership.incarnation,
             disks: named.iter().map(|&i| self.disk_info(i)).collect(),
             results,
-            failed_disks: named
-                .iter()
-                .map(|&i| &self.disks[i])
-                .filter(|d| d.failed.is_some())
-                .map(|d| d.disk_id)
-                .collect(),
+            failed_disks: failed.map(|&i| self.disks[i].disk_id).collect(),
             number: self.membership.heartbeat_number,
             known_map_version: self.cluster.map_version,
             running_tasks: self.tasks.running(),

@@ -146,22 +146,18 @@ impl NodeCore {
     }
 
     fn fetch(&mut self, rebuild_id: u64, key: FragmentKey, at: SourceAt) {
-        let wanted = FragmentKey { fragment: at.fragment, ..key };
-        if let Some(disk) = self.disk_index(at.disk_id) {
-            let what = SourceFetch { rebuild_id, at, node_id: self.membership.node_id };
-            *self.rebuilds.loads.entry(what.node_id).or_default() += 1;
-            return self.disk_op(disk, DiskOp::Read(wanted), OpPurpose::RebuildFetch(what));
-        }
-        let node_id = self.cluster.disks.get(&at.disk_id).map_or(0, |disk| disk.node_id);
+        let SourceAt { fragment, disk_id } = at;
+        let own_disk = self.disk_index(disk_id);
+        let node_id = match own_disk {
+            Some(_) => self.membership.node_id,
+            None => self.cluster.disks.get(&disk_id).map_or(0, |disk| disk.node_id),
+        };
         let what = SourceFetch { rebuild_id, at, node_id };
         *self.rebuilds.loads.entry(node_id).or_default() += 1;
-        let item = GetItem {
-            chunk_id: wanted.chunk_id,
-            fragment: wanted.fragment,
-            disk_id: at.disk_id,
-            whole: true,
-            ..GetItem::default()
-        };
+        if let Some(disk) = own_disk {
+            return self.disk_op(disk, DiskOp::Read(FragmentKey { fragment, ..key }), OpPurpose::RebuildFetch(what));
+        }
+        let item = GetItem { chunk_id: key.chunk_id, fragment, disk_id, whole: true, ..GetItem::default() };
         let message = GetFragments { items: vec![item], hints: Vec::new() };
         self.call(Peer::Node(node_id), &message, self.config.rebuild_fetch_timeout_ms, CallPurpose::Fetch(what));
     }
@@ -271,16 +267,10 @@ impl NodeCore {
 
     /// Stops the rebuild of a deleted fragment in any state (P3).
     pub(super) fn forget_rebuild(&mut self, disk: usize, key: FragmentKey) {
-        let hit: Vec<u64> = self
-            .rebuilds
-            .active
-            .iter()
-            .filter(|(_, a)| a.disk == disk && a.machine.key() == key)
-            .map(|(id, _)| *id)
-            .collect();
-        for rebuild_id in hit {
-            let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { continue };
-            self.rebuilds.release(active.cost_bytes);
+        let of_it = |a: &mut ActiveRebuild| a.disk == disk && a.machine.key() == key;
+        let hit: Vec<(u64, ActiveRebuild)> = self.rebuilds.active.extract_if(|_, a| of_it(a)).collect();
+        self.rebuilds.release(hit.iter().map(|(_, active)| active.cost_bytes).sum());
+        for (_, active) in hit {
             if let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task) {
                 work.active -= 1;
             }
