@@ -15,6 +15,11 @@ pub struct Proposal {
     pub body: Bytes,
 }
 
+/// The command for a list, unless the list is empty.
+pub fn propose_all<T, C: Internal>(list: Vec<T>, command: impl FnOnce(Vec<T>) -> C) -> Option<Proposal> {
+    (!list.is_empty()).then(|| command(list).propose())
+}
+
 /// An internal command.
 pub trait Internal: prost::Message + Default + Sized {
     /// Its number, from 0x8000 on; never reused.

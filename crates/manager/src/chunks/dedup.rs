@@ -12,7 +12,7 @@ use crate::db::sessions::Session;
 use crate::db::sql::{args, row};
 use crate::error::{Result, invalid};
 use crate::map::delta;
-use crate::placement::affinity::{Affinity, HostChoice};
+use crate::placement::affinity::Affinity;
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec, HostWish};
 use crate::soft::Effect;
@@ -134,14 +134,10 @@ impl<'a> DedupQuery<'a> {
     /// Answers for one chunk. A chunk without a placement hint uses any stored copy. A chunk with one prefers a copy on the
     /// asked host, then a new chunk there, because sharing moves no data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
-        let near = match self.affinity.wish(chunk.region) {
-            HostChoice::Anywhere => None,
-            HostChoice::Host(host) => Some(host),
-            HostChoice::Impossible => {
-                not_met(ctx);
-                None
-            }
-        };
+        let near = self.affinity.host(chunk.region);
+        if near.is_none() && self.affinity.asked {
+            not_met(ctx);
+        }
         if let Some(known) = self.reuse(ctx, chunk, near)? {
             return Ok(known);
         }
@@ -263,7 +259,7 @@ impl<'a> DedupQuery<'a> {
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
         assert_eq!(pg.members.len(), self.class.fragments() as usize, "group {pg_id}: one member for each fragment");
         let new = NewChunk { domain: self.session.domain, class_id: self.class.class_id, pg_id };
-        let chunk_id = table::insert(ctx, new, chunk, self.scope)?;
+        let chunk_id = table::insert(ctx, new, Some(chunk), self.scope)?;
         Ok(reply(ChunkState::New, chunk_id, &pg, Vec::new()))
     }
 }

@@ -167,12 +167,8 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
             None if cursor.at != (0, 0) => DeleteCursor { at: (0, 0), again_ns: view.now_ns + REPEAT_AFTER_NS },
             None => *cursor,
         };
-        orders.extend(found.into_iter().map(|(chunk_id, fragment)| FragmentRef {
-            chunk_id,
-            fragment,
-            epoch: 0,
-            disk_id,
-        }));
+        let order = |(chunk_id, fragment)| FragmentRef { chunk_id, fragment, epoch: 0, disk_id };
+        orders.extend(found.into_iter().map(order));
     }
     Ok(orders)
 }

@@ -26,25 +26,14 @@ pub struct NewChunk {
     pub pg_id: u64,
 }
 
-/// Draws an id for a chunk and inserts it as pending.
+/// Draws an id for a chunk and inserts it as pending. `None`: its content is unknown; [`name_preallocated`] names it later.
 ///
 /// # Errors
 /// The database fails.
-pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: &ChunkName, scope: i64) -> Result<u64> {
-    check_name(name);
-    insert_row(ctx, new, &name.hash, name.len_bytes, scope)
-}
-
-/// Draws an id for a chunk of unknown content and inserts it as pending. [`name_preallocated`] names it later.
-///
-/// # Errors
-/// The database fails.
-pub fn insert_preallocated(ctx: &mut Ctx<'_>, new: NewChunk) -> Result<u64> {
-    insert_row(ctx, new, &[], 0, SCOPE_NONE)
-}
-
-fn insert_row(ctx: &mut Ctx<'_>, new: NewChunk, hash: &[u8], len_bytes: u64, scope: i64) -> Result<u64> {
+pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: Option<&ChunkName>, scope: i64) -> Result<u64> {
     assert!(new.pg_id != 0 && new.class_id != 0, "a chunk needs a group and a class: {new:?}");
+    name.into_iter().for_each(check_name);
+    let (hash, len_bytes) = name.map_or((&[][..], 0), |name| (&name.hash[..], name.len_bytes));
     let chunk_id = draw(&mut ctx.meta.next_chunk);
     ctx.db.run(
         "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)

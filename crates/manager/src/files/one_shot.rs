@@ -7,7 +7,7 @@
 //! the stored chunk, and the preallocated chunk becomes garbage.
 
 use crate::chunks::dedup::{self, DedupQuery};
-use crate::chunks::table::{self, NewChunk, PENDING};
+use crate::chunks::table::{self, NewChunk, PENDING, SCOPE_NONE};
 use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
@@ -52,7 +52,7 @@ pub(crate) fn preallocate(
         }
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
         let new = NewChunk { domain: writer.domain, class_id: class.class_id, pg_id };
-        let chunk_id = table::insert_preallocated(ctx, new)?;
+        let chunk_id = table::insert(ctx, new, None, SCOPE_NONE)?;
         chunks.push(dedup::reply(ChunkState::New, chunk_id, &pg, Vec::new()));
     }
     if chunks.is_empty() {

@@ -5,7 +5,7 @@ use crate::chunks::garbage;
 use crate::ctx::View;
 use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
-use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal};
+use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal, propose_all};
 use crate::map::delta;
 use crate::nodes::membership;
 use crate::repair::{inventory, rebuild};
@@ -61,14 +61,10 @@ pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
         refs.iter().filter(|r| node_map.owns(beat.node_id, r.disk_id)).cloned().collect()
     };
-    let (deleted, bad) = (of_own(&beat.deleted), of_own(&beat.bad));
-    if !deleted.is_empty() {
-        proposals.push(DeletesDone { fragments: deleted }.propose());
-    }
-    if !bad.is_empty() {
-        view.soft.cluster.repaired.bad += bad.len() as u64;
-        proposals.push(FragmentsBad { fragments: bad }.propose());
-    }
+    proposals.extend(propose_all(of_own(&beat.deleted), |fragments| DeletesDone { fragments }));
+    let bad = of_own(&beat.bad);
+    view.soft.cluster.repaired.bad += bad.len() as u64;
+    proposals.extend(propose_all(bad, |fragments| FragmentsBad { fragments }));
     Ok(proposals)
 }
 

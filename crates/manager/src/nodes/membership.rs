@@ -12,7 +12,7 @@ use crate::db::meta::draw;
 use crate::db::rows::{self, DiskRow, NodeRow};
 use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
-use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth};
+use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth, propose_all};
 use crate::map::tables;
 use crate::repair::backfill;
 use crate::soft::Effect;
@@ -221,8 +221,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
 }
 
 fn fail_all<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> Option<Proposal> {
-    let disk_ids: Vec<u64> = disks.map(|d| d.disk_id).collect();
-    (!disk_ids.is_empty()).then(|| FailDisks { disk_ids }.propose())
+    propose_all(disks.map(|d| d.disk_id).collect(), |disk_ids| FailDisks { disk_ids })
 }
 
 fn set_health(node: &NodeRow, health: Health) -> Proposal {

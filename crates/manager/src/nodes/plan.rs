@@ -4,7 +4,7 @@ use crate::chunks::garbage;
 use crate::config::{Config, ns};
 use crate::ctx::View;
 use crate::error::Result;
-use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, Proposal};
+use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, Proposal, propose_all};
 use crate::nodes::membership;
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, rebuild};
@@ -36,16 +36,12 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     }
     plan_members(view, proposals)?;
     plan_groups(view, proposals)?;
-    if let Some(collect) = garbage::due(view)? {
-        proposals.push(collect.propose());
-    }
+    proposals.extend(garbage::due(view)?.map(|collect| collect.propose()));
     if elapsed(&mut view.soft.cluster.pace.missing_ns, now, 200) {
         rebuild::queue_missing(view)?;
     }
     if elapsed(&mut view.soft.cluster.pace.maintenance_ns, now, 1_000) {
-        if let Some(want) = inventory::due(view)? {
-            proposals.push(want.propose());
-        }
+        proposals.extend(inventory::due(view)?.map(|want| want.propose()));
         scrub_due(view)?;
         maintenance::on_tick(view)?;
     }
@@ -59,27 +55,17 @@ fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     // Planning looks at every group: at once after a map change, else every few seconds (a disk may have been emptied).
     if (planned != map_version && now - at >= ns(100)) || now - at >= ns(5_000) {
         view.soft.cluster.pace.moves = (map_version, now);
-        let moves = backfill::moves_due(view)?;
-        if !moves.is_empty() {
-            proposals.push(MoveMembers { moves }.propose());
-        }
-        let disk_ids = membership::emptied(view)?;
-        if !disk_ids.is_empty() {
-            proposals.push(DisksDrained { disk_ids }.propose());
-        }
+        proposals.extend(propose_all(backfill::moves_due(view)?, |moves| MoveMembers { moves }));
+        proposals.extend(propose_all(membership::emptied(view)?, |disk_ids| DisksDrained { disk_ids }));
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
-        let backfills = backfill::finished_backfills(view, 256)?;
-        if !backfills.is_empty() {
-            proposals.push(FinishBackfills { backfills }.propose());
-        }
+        let finished = backfill::finished_backfills(view, 256)?;
+        proposals.extend(propose_all(finished, |backfills| FinishBackfills { backfills }));
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
         let disks = view.caches.node_map(view.db)?.disks.len();
         let moves = backfill::rebalance(view, (disks / 2).max(2))?;
-        if !moves.is_empty() {
-            proposals.push(MoveMembers { moves }.propose());
-        }
+        proposals.extend(propose_all(moves, |moves| MoveMembers { moves }));
     }
     Ok(())
 }
@@ -89,9 +75,7 @@ fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let (planned, at) = view.soft.cluster.pace.groups;
     if (planned != map_version && now - at >= ns(100)) || now - at >= ns(2_000) {
         view.soft.cluster.pace.groups = (map_version, now);
-        if let Some(groups) = groups::groups_due(view)? {
-            proposals.push(groups.propose());
-        }
+        proposals.extend(groups::groups_due(view)?.map(|groups| groups.propose()));
     }
     Ok(())
 }

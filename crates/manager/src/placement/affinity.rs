@@ -11,21 +11,11 @@ use crate::placement::layout::mix;
 use std::collections::BTreeSet;
 use tessera_policy::{Placement, Policy};
 
-/// The host that a policy asks for one chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostChoice<'a> {
-    /// Any host will do.
-    Anywhere,
-    /// This host.
-    Host(&'a str),
-    /// A host that the cluster does not have.
-    Impossible,
-}
-
 /// The hosts that a file's chunks should be on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Affinity {
-    asked: bool,
+    /// The policy asks for hosts, which the cluster may not have.
+    pub asked: bool,
     /// Region i goes to host `i % hosts.len()`.
     hosts: Vec<String>,
 }
@@ -46,13 +36,10 @@ impl Affinity {
         Affinity { asked: true, hosts }
     }
 
-    /// The host that the policy asks for chunks of `region`.
-    pub fn wish(&self, region: u64) -> HostChoice<'_> {
-        match self.hosts.len() as u64 {
-            _ if !self.asked => HostChoice::Anywhere,
-            0 => HostChoice::Impossible,
-            n => self.hosts.get((region % n) as usize).map_or(HostChoice::Impossible, |host| HostChoice::Host(host)),
-        }
+    /// The host that the policy asks for chunks of `region`; `None`: any, or one that the cluster does not have.
+    pub fn host(&self, region: u64) -> Option<&str> {
+        let at = region.checked_rem(self.hosts.len() as u64)?;
+        self.hosts.get(at as usize).map(String::as_str)
     }
 }
 
@@ -106,9 +93,13 @@ mod tests {
     #[test]
     fn local_is_the_writer_and_no_other() {
         let session = Session { host: "h3".into(), ..Default::default() };
-        assert_eq!(affinity("local", &session, &node_map(1..9)).wish(7), HostChoice::Host("h3"));
-        assert_eq!(affinity("local", &session, &node_map(4..9)).wish(0), HostChoice::Impossible);
-        assert_eq!(affinity("spread", &session, &node_map(1..9)).wish(0), HostChoice::Anywhere);
+        let asked = |placement: &str, node_map: &NodeMap| {
+            let affinity = affinity(placement, &session, node_map);
+            (affinity.asked, affinity.host(7).map(String::from))
+        };
+        assert_eq!(asked("local", &node_map(1..9)), (true, Some("h3".into())));
+        assert_eq!(asked("local", &node_map(4..9)), (true, None));
+        assert_eq!(asked("spread", &node_map(1..9)), (false, None));
     }
 
     #[test]
@@ -129,8 +120,8 @@ mod tests {
     fn regions_go_round_all_hosts() {
         let session = Session { ino: 77, ..Default::default() };
         let affinity = affinity("scatter:1M", &session, &node_map(1..9));
-        let first: BTreeSet<_> = (0..8).map(|region| format!("{:?}", affinity.wish(region))).collect();
+        let first: BTreeSet<_> = (0..8).map(|region| affinity.host(region)).collect();
         assert_eq!(first.len(), 8);
-        assert_eq!(affinity.wish(3), affinity.wish(11));
+        assert_eq!(affinity.host(3), affinity.host(11));
     }
 }

@@ -168,16 +168,12 @@ fn groups_starting_on(
 fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
     let mut idle: BTreeSet<u64> = fit.iter().map(|d| d.id).collect();
     let mut layout = Layout::new(fit, width as usize, usable);
-    usable.iter().flatten().for_each(|d| {
-        idle.remove(d);
-    });
+    usable.iter().flatten().for_each(|d| _ = idle.remove(d));
     let mut groups = Vec::new();
     while !idle.is_empty() && groups.len() < limit {
         let Some(group) = layout.propose() else { break };
         let before = idle.len();
-        group.iter().for_each(|d| {
-            idle.remove(d);
-        });
+        group.iter().for_each(|d| _ = idle.remove(d));
         if idle.len() == before {
             break;
         }

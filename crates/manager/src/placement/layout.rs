@@ -115,11 +115,7 @@ impl Layout {
 
     /// Proposes the next group and counts it. `None`: the disks are on fewer than `width` hosts.
     pub fn propose(&mut self) -> Option<Vec<u64>> {
-        let mut members = Vec::with_capacity(self.width);
-        while members.len() < self.width {
-            let best = self.candidates(&members).min_by(|&a, &b| self.order(&members, a, b))?;
-            members.push(best);
-        }
+        let mut members = self.completed(Vec::with_capacity(self.width))?;
         self.exchange(&mut members);
         let ordered = self.assign_positions(&members);
         assert_eq!(ordered.len(), self.width, "a group has as many members as its class has fragments");
@@ -134,12 +130,17 @@ impl Layout {
     /// A group whose first member is on `host`; it is not counted. `None`: the host is unknown, or there are too few other hosts.
     pub fn propose_at(&self, host: &str) -> Option<Vec<u64>> {
         let on_host = (0..self.disks.len()).filter(|&d| self.disks[d].host == host);
-        let mut members = vec![on_host.min_by(|&a, &b| self.order(&[], a, b))?];
+        let members = self.completed(vec![on_host.min_by(|&a, &b| self.order(&[], a, b))?])?;
+        Some(members.into_iter().map(|d| self.disks[d].id).collect())
+    }
+
+    /// Adds the cheapest disks until there are `width` members. `None`: the disks are on too few hosts.
+    fn completed(&self, mut members: Vec<usize>) -> Option<Vec<usize>> {
         while members.len() < self.width {
             let best = self.candidates(&members).min_by(|&a, &b| self.order(&members, a, b))?;
             members.push(best);
         }
-        Some(members.into_iter().map(|d| self.disks[d].id).collect())
+        Some(members)
     }
 
     /// Selects the disk that takes over position `position` of `group`: one that `eligible` accepts, on a host of no

@@ -42,9 +42,8 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
             m.since_epoch = epoch;
         }
         (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
-        tables::save_member(ctx, &m)?;
+        save(ctx, &m)?;
         missing::delete_of_member(ctx, m.pg_id, m.position, 1)?;
-        forget_tasks(ctx, &m);
     }
     for mut m in rows::members_on(ctx.db, disk_id)? {
         if m.put_to_incoming {
@@ -57,8 +56,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
         if m.incoming != 0 {
             become_lost(ctx, &mut m)?;
         }
-        tables::save_member(ctx, &m)?;
-        forget_tasks(ctx, &m);
+        save(ctx, &m)?;
     }
     Ok(())
 }
@@ -72,8 +70,10 @@ fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> rusqlite::Result<()> {
     missing::incoming_takes_over(ctx, m.pg_id, m.position, m.fill_cursor)
 }
 
-fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
+/// Writes a member back; its tasks under way are void.
+fn save(ctx: &mut Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     ctx.after_commit(Effect::MemberChanged((m.pg_id, m.position)));
+    tables::save_member(ctx, m)
 }
 
 /// Applies moves. Skips a move that no longer fits the rows.
@@ -106,9 +106,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     if lost && !failpoint::is_active("manager.stale_epoch_counts") {
         m.since_epoch = epoch;
     }
-    tables::save_member(ctx, &m)?;
-    forget_tasks(ctx, &m);
-    Ok(())
+    Ok(save(ctx, &m)?)
 }
 
 /// A member's epoch is at most its group's, which has just risen to `epoch`.
@@ -147,10 +145,8 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     // The inventory removes the backfilled fragments before that disk may take over members again (P3).
     tables::want_inventory(ctx, m.incoming)?;
     (m.incoming, m.fill_cursor, m.fill_until) = (0, 0, 0);
-    tables::save_member(ctx, &m)?;
-    missing::delete_of_member(ctx, m.pg_id, m.position, 1)?;
-    forget_tasks(ctx, &m);
-    Ok(())
+    save(ctx, &m)?;
+    Ok(missing::delete_of_member(ctx, m.pg_id, m.position, 1)?)
 }
 
 /// Cancels all moves away from a disk whose drain was cancelled.
@@ -190,8 +186,7 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
     assert!(command.to >= m.fill_cursor, "{m:?}: the cursor moves back to {}", command.to);
     // The cursor is not part of the map, so it raises no epoch.
     m.fill_cursor = command.to;
-    tables::save_member(ctx, &m)?;
-    Ok(())
+    Ok(tables::save_member(ctx, &m)?)
 }
 
 /// Whether a member's backfill is complete: no committed chunk is ahead of the cursor, and the incoming disk has no
@@ -240,8 +235,7 @@ fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     }
     m.disk_id = m.incoming;
     (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
-    tables::save_member(ctx, &m)?;
-    forget_tasks(ctx, &m);
+    save(ctx, &m)?;
     // An inventory of the old disk finds and removes the group's fragments there.
     if rows::disk(ctx.db, old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
         tables::want_inventory(ctx, old)?;

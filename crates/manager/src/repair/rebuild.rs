@@ -14,7 +14,7 @@ use crate::db::node_map::NodeMap;
 use crate::db::rows::{self, Member};
 use crate::db::sql::args;
 use crate::error::Result;
-use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory};
+use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory, propose_all};
 use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
 use bytes::Bytes;
@@ -321,10 +321,8 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
             }
             done.iter().for_each(|chunk| _ = tasks.queued.remove(&(*chunk, member.1, incoming)));
             let fragment = |chunk_id| FragmentRef { chunk_id, fragment: member.1, epoch, disk_id };
-            let fragments: Vec<FragmentRef> = done.into_iter().map(fragment).collect();
-            if !fragments.is_empty() {
-                proposals.push(FragmentsDone { fragments }.propose());
-            }
+            let done = done.into_iter().map(fragment).collect();
+            proposals.extend(propose_all(done, |fragments| FragmentsDone { fragments }));
         }
         Work::Verify | Work::Scrub => {
             let fragments: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..*f }).collect();
@@ -336,9 +334,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
                 // A record with a corrupt header cannot be identified; an inventory will find the missing fragment (P13).
                 proposals.push(SetInventory { want: vec![disk_id], ..Default::default() }.propose());
             }
-            if !fragments.is_empty() {
-                proposals.push(FragmentsBad { fragments }.propose());
-            }
+            proposals.extend(propose_all(fragments, |fragments| FragmentsBad { fragments }));
         }
         Work::Inventory(listing) if over && listing.complete && result.reason.is_empty() => {
             let (done_disk_id, done_wanted) = (disk_id, listing.wanted);

@@ -17,31 +17,26 @@ const LOG_AGAIN_NS: i64 = 60_000_000_000;
 /// Longest host label kept.
 const MAX_HOST: usize = 255;
 
-#[derive(Debug, Clone, Copy)]
-struct Sighting {
-    last_ns: i64,
-    logged_ns: i64,
-    times: u64,
-}
-
-/// Rejected nodes, by cluster and host.
+/// Rejected nodes, by cluster and host, and when each was last logged.
 #[derive(Debug, Default)]
-pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Sighting>);
+pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), (RejectedNode, i64)>);
 
 impl RejectedNodes {
     /// This manager of cluster `own` rejected a node of cluster `other` on `host`.
     pub fn note(&mut self, now_ns: i64, own: &[u8], other: Vec<u8>, host: String) {
-        self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
-        let node = (other, host.chars().take(MAX_HOST).collect());
-        if self.0.len() >= MAX_REJECTED && !self.0.contains_key(&node) {
+        self.0.retain(|_, (node, _)| now_ns - node.seen_ns < FORGET_NS);
+        let host: String = host.chars().take(MAX_HOST).collect();
+        let key = (other.clone(), host.clone());
+        if self.0.len() >= MAX_REJECTED && !self.0.contains_key(&key) {
             return;
         }
-        let (other, host) = (hex(&node.0), node.1.clone());
-        let seen = self.0.entry(node).or_insert(Sighting { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
-        seen.last_ns = now_ns;
-        seen.times += 1;
-        if now_ns - seen.logged_ns >= LOG_AGAIN_NS {
-            seen.logged_ns = now_ns;
+        let new = || (RejectedNode { cluster_id: other, host, ..RejectedNode::default() }, i64::MIN / 2);
+        let (node, logged_ns) = self.0.entry(key).or_insert_with(new);
+        node.seen_ns = now_ns;
+        node.times += 1;
+        if now_ns - *logged_ns >= LOG_AGAIN_NS {
+            *logged_ns = now_ns;
+            let (host, other) = (&node.host, hex(&node.cluster_id));
             tracing::error!(
                 "a node on host {host} belongs to cluster {other} and was refused: this manager serves cluster {}. If this \
                  manager has lost its directory, stop it, move the directory away and start it with --restore --from NODE \
@@ -53,15 +48,8 @@ impl RejectedNodes {
 
     /// Nodes seen within the last hour.
     pub fn known(&self, now_ns: i64) -> Vec<RejectedNode> {
-        let fresh = self.0.iter().filter(|(_, seen)| now_ns - seen.last_ns < FORGET_NS);
-        fresh
-            .map(|((cluster_id, host), seen)| RejectedNode {
-                cluster_id: cluster_id.clone(),
-                host: host.clone(),
-                seen_ns: seen.last_ns,
-                times: seen.times,
-            })
-            .collect()
+        let known = self.0.values().map(|(node, _)| node);
+        known.filter(|node| now_ns - node.seen_ns < FORGET_NS).cloned().collect()
     }
 }
 

@@ -86,7 +86,7 @@ pub struct ClusterStats {
     /// sockets, so silence counts from here.
     pub awake_ns: i64,
     /// Work of clients' devices since this manager started, by device and primitive.
-    pub client_work: BTreeMap<(String, String), (u64, u64)>,
+    pub client_work: BTreeMap<(String, String), DeviceWork>,
     /// Last tick.
     ticked_ns: i64,
 }
@@ -97,22 +97,16 @@ impl ClusterStats {
         for work in said.iter().filter(|w| is_sensible(w)) {
             let name = (work.device.clone(), work.primitive.clone());
             if self.client_work.len() < MOST_WORK || self.client_work.contains_key(&name) {
-                let (jobs, bytes) = self.client_work.entry(name).or_default();
-                (*jobs, *bytes) = (jobs.saturating_add(work.jobs), bytes.saturating_add(work.bytes));
+                let none = || DeviceWork { node_id: 0, jobs: 0, bytes: 0, ..work.clone() };
+                let sum = self.client_work.entry(name).or_insert_with(none);
+                (sum.jobs, sum.bytes) = (sum.jobs.saturating_add(work.jobs), sum.bytes.saturating_add(work.bytes));
             }
         }
     }
 
     /// Device work: clients' (node 0), then nodes'.
     pub fn work(&self) -> Vec<DeviceWork> {
-        let of_clients = self.client_work.iter().map(|((device, primitive), (jobs, bytes))| DeviceWork {
-            node_id: 0,
-            device: device.clone(),
-            primitive: primitive.clone(),
-            jobs: *jobs,
-            bytes: *bytes,
-        });
-        of_clients.chain(self.nodes.values().flat_map(|n| n.device_work.iter().cloned())).collect()
+        self.client_work.values().chain(self.nodes.values().flat_map(|n| &n.device_work)).cloned().collect()
     }
 
     /// Stores the disk report of a heartbeat or registration.

@@ -280,9 +280,7 @@ impl Tasks {
     pub fn take_suspects(&mut self, disk_id: u64, limit: usize) -> Vec<FragmentRef> {
         let Some(suspects) = self.suspects.get_mut(&disk_id) else { return Vec::new() };
         let taken: Vec<(u64, u32)> = suspects.iter().take(limit).copied().collect();
-        taken.iter().for_each(|t| {
-            suspects.remove(t);
-        });
+        taken.iter().for_each(|t| _ = suspects.remove(t));
         taken.into_iter().map(|(chunk_id, fragment)| FragmentRef { chunk_id, fragment, epoch: 0, disk_id }).collect()
     }
 }
