@@ -148,12 +148,12 @@ impl ManagerServer {
     pub fn serve(core: ManagerCore, listen: &[Endpoint]) -> Result<ManagerServer, ServeError> {
         let (inbox, events) = channel();
         let shared = Arc::new(Shared {
-            cluster_id: core.cluster_id(),
+            cluster_id: core.meta().cluster_id,
             inbox: Mutex::new(inbox.clone()),
             greeted: Mutex::default(),
         });
         let metrics = Arc::new(Mutex::new(core.metrics()));
-        let dialer = dialer(&core.cluster_id());
+        let dialer = dialer(&core.meta().cluster_id);
         let mut outboxes = Vec::new();
         let mut senders = Vec::new();
         for i in 0..SENDERS {

@@ -6,7 +6,7 @@
 //! manager's own database ([`Cluster::chunks`], [`Cluster::check_all_stored`]). There is no socket and no clock.
 //!
 //! What does not live here: client cores (their tests bring them), the node's core and the network (`crates/sim` runs those).
-//! Other crates use this one in their tests only.
+//! Other crates use this one in their tests only; the simulator takes [`recount`] from here.
 
 mod audit;
 mod files;

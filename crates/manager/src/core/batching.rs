@@ -142,13 +142,10 @@ impl ManagerCore {
 
     /// Handles a failed batch. Unless the disk was full, a restart must find out what is on disk.
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
+        const FULL: &str = "the manager's disk is full: nothing was changed; make room in its directory";
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-        let (code, text) = match full {
-            true => (Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory"),
-            false => (Code::Io, "restart the manager to see what is on disk"),
-        };
-        let failed = if full { String::new() } else { format!("the manager's database failed ({error}); ") };
-        let answer = Error::new(code, failed + text);
+        let lost = || format!("the manager's database failed ({error}); restart the manager to see what is on disk");
+        let answer = if full { Error::new(Code::NoSpace, FULL) } else { Error::new(Code::Io, lost()) };
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
         // A replica may hold the entry that was rolled back, so its position is rewritten under a new term only.

@@ -357,11 +357,6 @@ impl ManagerCore {
         &self.meta
     }
 
-    /// Cluster id, for greetings.
-    pub fn cluster_id(&self) -> [u8; 16] {
-        self.meta.cluster_id
-    }
-
     /// Why the manager has stopped serving, if it has.
     pub fn stopped(&self) -> Option<&Error> {
         self.stopped.as_ref()

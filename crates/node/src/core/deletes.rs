@@ -14,14 +14,10 @@ const BATCH: usize = 4_096;
 pub(super) struct Deletes {
     /// Deletes in progress or not yet reported: the manager repeats an order until its report arrives.
     unreported: HashSet<(u64, FragmentKey)>,
-    done: VecDeque<FragmentRef>,
+    pub(super) done: VecDeque<FragmentRef>,
 }
 
 impl Deletes {
-    pub(super) fn to_report(&self) -> impl Iterator<Item = &FragmentRef> {
-        self.done.iter()
-    }
-
     /// Removes the first `count` deletes: the manager has received them.
     pub(super) fn reported(&mut self, count: usize) {
         assert!(count <= self.done.len(), "{count} deletes were reported of {}", self.done.len());

@@ -224,7 +224,7 @@ impl NodeCore {
     fn beat(&mut self) {
         let most = self.config.max_report_items;
         let results = self.task_results(most);
-        let deleted: Vec<_> = self.deletes.to_report().take(most).cloned().collect();
+        let deleted: Vec<_> = self.deletes.done.iter().take(most).cloned().collect();
         let bad: Vec<_> = self.bad.iter().take(most).cloned().collect();
         let named: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].disk_id != 0).collect();
         let failed = named.iter().filter(|&&i| self.disks[i].failed.is_some());
