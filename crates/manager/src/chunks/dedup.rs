@@ -23,14 +23,6 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::ClassInfo;
 use tessera_wire::meta::*;
 
-/// A dedup query as the client sent it.
-pub(crate) struct DedupRequest<'a> {
-    pub spec: &'a str,
-    pub chunks: &'a [ChunkName],
-    pub avoid: &'a [u64],
-    pub known_map_version: u64,
-}
-
 pub(crate) struct DedupQuery<'a> {
     session: &'a Session,
     class: &'a ClassInfo,
@@ -45,13 +37,16 @@ pub(crate) struct DedupQuery<'a> {
     space_bytes: Cell<Option<u64>>,
 }
 
+/// Answers a query of `session` about `chunks` of class `spec`. New chunks go to no group in `avoid`.
 pub(crate) fn answer(
     ctx: &mut Ctx,
     session: &Session,
     policy: &Policy,
-    asked: &DedupRequest<'_>,
+    spec: &str,
+    chunks: &[ChunkName],
+    avoid: &[u64],
+    known_map_version: u64,
 ) -> Result<AllocateChunksReply> {
-    let &DedupRequest { spec, chunks, avoid, known_map_version } = asked;
     check(ctx, chunks)?;
     let class = groups::class_for(ctx, spec)?;
     let question = DedupQuery::new(ctx, session, policy, &class, avoid)?;

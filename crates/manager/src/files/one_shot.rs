@@ -19,7 +19,6 @@ use crate::map::delta;
 use crate::namespace::names;
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec};
-use crate::soft::Effect;
 use std::collections::HashMap;
 use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
@@ -78,12 +77,7 @@ pub(crate) fn preallocate(
         domain: session.domain,
         map: Some(map),
     };
-    ctx.after_commit(Effect::SessionOpened {
-        session_id: session.session_id,
-        client_id: session.client_id,
-        now_ns: ctx.now_ns,
-        reserved_bytes: 0,
-    });
+    sessions::opened(ctx, &session, 0);
     Ok(Some(preallocated))
 }
 

@@ -1,6 +1,6 @@
 //! Opening a file for writing: its policy, the space it reserves, and the first dedup query.
 
-use crate::chunks::dedup::{self, DedupRequest};
+use crate::chunks::dedup;
 use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
@@ -30,13 +30,8 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
     let allocated = match request.chunks.is_empty() {
         true => None,
         false => {
-            let asked = DedupRequest {
-                spec: &spec()?,
-                chunks: &request.chunks,
-                avoid: &[],
-                known_map_version: request.known_map_version,
-            };
-            Some(dedup::answer(ctx, &session, &policy, &asked)?)
+            let known = request.known_map_version;
+            Some(dedup::answer(ctx, &session, &policy, &spec()?, &request.chunks, &[], known)?)
         }
     };
     let preallocated = match request.preallocate {
@@ -57,12 +52,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
         allocated,
         preallocated,
     };
-    ctx.after_commit(Effect::SessionOpened {
-        session_id: session.session_id,
-        client_id: session.client_id,
-        now_ns: ctx.now_ns,
-        reserved_bytes: granted_bytes.saturating_sub(len_of(&request.chunks)),
-    });
+    sessions::opened(ctx, &session, granted_bytes.saturating_sub(len_of(&request.chunks)));
     Ok(reply)
 }
 
@@ -187,13 +177,8 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<Alloca
         return invalid(format!("AllocateChunks names no class; send one of {SCHEMES}"));
     }
     let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
-    let asked = DedupRequest {
-        spec: &spec,
-        chunks: &request.chunks,
-        avoid: &request.avoid_pgs,
-        known_map_version: request.known_map_version,
-    };
-    let reply = dedup::answer(ctx, &session, &policy, &asked)?;
+    let AllocateChunks { chunks, avoid_pgs, known_map_version, .. } = request;
+    let reply = dedup::answer(ctx, &session, &policy, &spec, chunks, avoid_pgs, *known_map_version)?;
     // These chunks no longer need a reservation, whether they were stored before or not.
     let (id, bytes) = (session.session_id, len_of(&request.chunks));
     ctx.after_commit(Effect::ReservationUsed { session_id: id, bytes });

@@ -22,6 +22,12 @@ pub fn writer(db: &Db, id: u64) -> Result<Session> {
     }
 }
 
+/// Adds a new writer to soft state once its row is committed.
+pub fn opened(ctx: &mut Ctx, session: &Session, reserved_bytes: u64) {
+    let &Session { session_id, client_id, .. } = session;
+    ctx.after_commit(Effect::SessionOpened { session_id, client_id, now_ns: ctx.now_ns, reserved_bytes });
+}
+
 /// Ends a session: deletes its row and its staged pages.
 fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
     let row = sessions::delete(ctx.db, id)?;

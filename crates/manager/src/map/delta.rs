@@ -17,7 +17,10 @@ pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
     let (db, version, caches) = (view.db, view.meta.map_version, view.caches);
     let known = request.known_version;
     let mut map = match request.pg_ids.is_empty() && !request.all_nodes {
-        true => whole_map_since(db, version, caches, known)?,
+        true => {
+            let pgs: Vec<u64> = db.all("SELECT pg_id FROM pgs WHERE map_version > ?1", args![known])?;
+            map_since(db, version, caches, known, pgs)?
+        }
         false => {
             let known = if request.all_nodes { 0 } else { known };
             map_since(db, version, caches, known, request.pg_ids.iter().copied())?
@@ -55,15 +58,6 @@ pub fn map_since(
         map.pgs.push(caches.pg(db, pg_id)?.info());
     }
     Ok(map)
-}
-
-/// All changes since `known_version`, groups included.
-///
-/// # Errors
-/// The database fails.
-pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
-    let pgs: Vec<u64> = db.all("SELECT pg_id FROM pgs WHERE map_version > ?1", args![known_version])?;
-    map_since(db, map_version, caches, known_version, pgs)
 }
 
 fn add_changed(db: &Db, known: u64, map: &mut ClusterMap) -> Result<()> {
