@@ -5,9 +5,8 @@ use crate::exit::{Exit, Failure, Outcome, bail};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_client::inodes::NewAttr;
 use tessera_client::path::StorePath;
-use tessera_client::{Client, Error, Options, Owner};
+use tessera_client::{Client, Error, Options};
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
 use tessera_wire::{Attr, Hello, Role};
@@ -110,16 +109,6 @@ impl Store {
     pub fn items(&self, path: &StorePath) -> Outcome<Vec<Item>> {
         let item = |e: Dirent| Ok(Item { path: path.join(&e.name)?, attr: e.attr.unwrap_or_default() });
         self.list(path)?.into_iter().map(item).collect()
-    }
-
-    /// Changes mode, owner and modification time.
-    ///
-    /// # Errors
-    /// The path does not exist, or the manager refuses.
-    pub fn set_attributes(&self, path: &StorePath, Owner { mode, uid, gid }: Owner, mtime_ns: i64) -> Outcome {
-        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
-        self.set_attr(path, NewAttr { mode, uid, gid, mtime_ns, atime_ns: None })?;
-        Ok(())
     }
 
     /// Waits for the redundancy of optimistic writes.

@@ -94,9 +94,24 @@ impl Client {
         Duration::from_millis(self.context.options.manager_deadline_ms)
     }
 
-    /// The same operations by inode number instead of path, under leases.
+    /// Sends a request to the manager, and repeats it (P8) until the manager answers or [`Client::manager_deadline`] is over.
+    /// The caller may cache answers that came under a lease until [`Client::on_recall`] recalls them, or the lease ends;
+    /// it runs from when the request was sent.
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
+    pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
+        self.context.ask(request)
+    }
+
+    /// An id for a request that changes something: the manager carries out one request with it.
+    pub fn op_id(&self) -> u64 {
+        self.context.op_id()
+    }
+
+    /// The content of files by inode number instead of path.
     pub fn inodes(&self) -> Inodes<'_> {
-        Inodes { client: self, want_leases: true }
+        Inodes { client: self }
     }
 
     /// Registers a function that the client calls with the inodes whose leases the manager recalls, before it answers

@@ -1,26 +1,23 @@
-//! Paths: each call resolves its path to a directory and a name, or to an inode, and calls the inode API
-//! ([`Inodes`]). Reads and writes of a name are one request to the manager, which resolves the name itself.
+//! Paths: each call resolves its path to a directory and a name, or to an inode. Reads and writes of a name are one
+//! request to the manager, which resolves the name itself.
 
 use crate::client::Client;
 use crate::error::{Cause, Error, by_name};
-use crate::inodes::{Inodes, NewAttr, RenameMode};
 use crate::lease_cache::Directory;
 use crate::locate::Located;
 use crate::path::StorePath;
+use crate::read::Sink;
 use crate::read::core::{Opened, ReadParams};
-use crate::read::{ReadHandle, Sink};
 use crate::write::core::{Owner, Target, WriteDone, WriteParams};
 use crate::write::input::{ReadHoles, Source};
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
 use std::time::Instant;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, Dirent, Entry, Resolve, VersionInfo, Xattr};
-use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind};
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind, Request};
 
 /// Bytes read at a time from a file with holes.
 const SPARSE_BUFFER_BYTES: usize = 1 << 20;
-/// Extents of this many bytes come with the opening of a file.
-const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// How a file is written.
 #[derive(Default)]
@@ -70,14 +67,22 @@ pub struct GetOptions<'a> {
 }
 
 impl Client {
-    /// The inode API without leases: the caller caches nothing.
-    fn unleased(&self) -> Inodes<'_> {
-        Inodes { client: self, want_leases: false }
+    /// Sends a request about a path; a refusal names the operation and the path.
+    fn ask_at<R: Request>(&self, operation: &'static str, path: &StorePath, request: &R) -> Result<R::Reply, Error> {
+        at(operation, path, self.ask(request))
+    }
+
+    /// As [`Client::ask_at`], for a change of names or hints by this client: the manager recalls no leases for a client's
+    /// own changes, so the cache is emptied.
+    fn change<R: Request>(&self, operation: &'static str, path: &StorePath, request: &R) -> Result<R::Reply, Error> {
+        let answer = self.ask_at(operation, path, request);
+        self.directories.clear();
+        answer
     }
 
     fn resolve(&self, path: &StorePath, want_lease: bool) -> Result<Entry, Error> {
-        let request = Resolve { start: 1, components: path.components().to_vec(), want_lease };
-        at("resolve", path, self.context.ask(&request))
+        let components = path.components().to_vec();
+        self.ask_at("resolve", path, &Resolve { start: 1, components, want_lease })
     }
 
     /// Attributes of the inode at a path.
@@ -112,33 +117,19 @@ impl Client {
         Ok((self.directory(&parent)?, name.to_vec()))
     }
 
-    /// Ends a change of names or hints by this client: the manager recalls no leases for a client's own changes, so the
-    /// cache is emptied.
-    fn changed<T>(&self, operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
-        self.directories.clear();
-        at(operation, path, answer)
-    }
-
-    /// A page of a directory: names after `after` in byte order, and whether there are more.
-    ///
-    /// # Errors
-    /// As [`Client::stat`].
-    pub fn list_page(&self, path: &StorePath, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
-        let ino = self.directory(path)?.ino;
-        at("list", path, self.unleased().list(ino, after))
-    }
-
     /// All entries of a directory, in byte order of names.
     ///
     /// # Errors
     /// As [`Client::stat`].
     pub fn list(&self, path: &StorePath) -> Result<Vec<Dirent>, Error> {
+        let ino = self.directory(path)?.ino;
         let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
         loop {
-            let (entries, more) = self.list_page(path, &after)?;
-            let empty = entries.is_empty();
-            all.extend(entries);
-            match all.last().filter(|_| more && !empty) {
+            // Limit 0: as many as the manager gives at once.
+            let page = self.ask_at("list", path, &List { ino, after, limit: 0 })?;
+            let goes_on = page.more && !page.entries.is_empty();
+            all.extend(page.entries);
+            match all.last().filter(|_| goes_on) {
                 Some(last) => after = last.name.clone(),
                 None => return Ok(all),
             }
@@ -154,9 +145,9 @@ impl Client {
             return self.stat(path);
         }
         let (parent, name) = self.place(path)?;
-        let owner = Owner { mode: 0o755, ..Owner::default() };
-        let made = self.unleased().make_dir(parent.ino, &name, owner, 0, exist_ok);
-        Ok(at("mkdir", path, made)?.attr.unwrap_or_default())
+        let (op_id, parent, mode) = (self.op_id(), parent.ino, 0o755);
+        let request = MakeDir { op_id, parent, name, mode, exist_ok, ..MakeDir::default() };
+        Ok(self.ask_at("mkdir", path, &request)?.attr.unwrap_or_default())
     }
 
     /// Makes a directory and its missing ancestors.
@@ -182,7 +173,7 @@ impl Client {
     /// As [`Client::stat`]; or the directory is not empty.
     pub fn unlink(&self, path: &StorePath, directory: bool) -> Result<(), Error> {
         let (parent, name) = self.place(path)?;
-        self.changed("remove", path, self.unleased().unlink(parent.ino, &name, directory)).map(drop)
+        self.change("remove", path, &Unlink { op_id: self.op_id(), parent: parent.ino, name, directory }).map(drop)
     }
 
     /// Removes a file, or a directory with everything below it; returns how many entries. `progress` is called for
@@ -235,40 +226,27 @@ impl Client {
     pub fn rename(&self, from: &StorePath, to: &StorePath, no_replace: bool) -> Result<(), Error> {
         let (from_parent, from_name) = self.place(from)?;
         let (to_parent, to_name) = self.place(to)?;
-        let mode = if no_replace { RenameMode::NoReplace } else { RenameMode::Replace };
-        let (source, target) = ((from_parent.ino, &from_name[..]), (to_parent.ino, &to_name[..]));
-        self.changed("rename", from, self.unleased().rename(source, target, mode))
+        let (op_id, from_parent, to_parent) = (self.op_id(), from_parent.ino, to_parent.ino);
+        let request = Rename { op_id, from_parent, from_name, to_parent, to_name, no_replace, exchange: false };
+        self.change("rename", from, &request).map(drop)
     }
 
-    /// Adds a name to a file.
-    ///
-    /// # Errors
-    /// As [`Client::stat`]; or the name is taken.
-    pub fn link(&self, file: &StorePath, path: &StorePath) -> Result<Attr, Error> {
-        let ino = self.ino(file)?;
+    fn symlink(&self, target: &[u8], path: &StorePath) -> Result<(), Error> {
         let (parent, name) = self.place(path)?;
-        at("link", path, self.unleased().link(ino, parent.ino, &name))
+        let (op_id, parent, target) = (self.op_id(), parent.ino, target.to_vec());
+        self.ask_at("symlink", path, &Symlink { op_id, parent, name, target, uid: 0, gid: 0 }).map(drop)
     }
 
-    /// Makes a symbolic link at `path` to `target`.
+    /// Makes a symbolic link at `path` to `target`; replaces a link or file of that name.
     ///
     /// # Errors
-    /// As [`Client::stat`] of the directory above; or the name is taken.
-    pub fn symlink(&self, target: &[u8], path: &StorePath) -> Result<Attr, Error> {
-        let (parent, name) = self.place(path)?;
-        at("symlink", path, self.unleased().symlink(parent.ino, &name, target, 0, 0))
-    }
-
-    /// As [`Client::symlink`]; replaces a link or file of that name.
-    ///
-    /// # Errors
-    /// As [`Client::symlink`]; or a directory has that name.
-    pub fn replace_symlink(&self, target: &[u8], path: &StorePath) -> Result<Attr, Error> {
+    /// As [`Client::stat`] of the directory above; or a directory has that name.
+    pub fn replace_symlink(&self, target: &[u8], path: &StorePath) -> Result<(), Error> {
         match self.symlink(target, path) {
             Err(error) if error.code() == Code::Exists => {
                 let there = self.stat(path)?;
                 if there.kind() == InodeKind::Symlink && there.symlink_target == target {
-                    return Ok(there);
+                    return Ok(());
                 }
                 self.unlink(path, false)?;
                 self.symlink(target, path)
@@ -277,39 +255,14 @@ impl Client {
         }
     }
 
-    /// Changes attributes.
+    /// Changes permission bits, owner and modification time (ns since 1970).
     ///
     /// # Errors
     /// As [`Client::stat`].
-    pub fn set_attr(&self, path: &StorePath, new: NewAttr) -> Result<Attr, Error> {
-        let ino = self.ino(path)?;
-        Ok(at("change", path, self.unleased().set_attr(ino, new))?.attr.unwrap_or_default())
-    }
-
-    /// All extended attributes, hints included.
-    ///
-    /// # Errors
-    /// As [`Client::stat`].
-    pub fn xattrs(&self, path: &StorePath) -> Result<Vec<Xattr>, Error> {
-        at("list attributes of", path, self.unleased().xattrs(self.ino(path)?))
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// As [`Client::stat`]; or the attribute is a hint with an invalid value.
-    pub fn set_xattr(&self, path: &StorePath, name: &str, value: &[u8]) -> Result<(), Error> {
-        let ino = self.ino(path)?;
-        self.changed("set an attribute of", path, self.unleased().set_xattr(ino, name, value, false, false))
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// As [`Client::stat`]; or there is no such attribute.
-    pub fn remove_xattr(&self, path: &StorePath, name: &str) -> Result<(), Error> {
-        let ino = self.ino(path)?;
-        self.changed("remove an attribute of", path, self.unleased().remove_xattr(ino, name))
+    pub fn set_attributes(&self, path: &StorePath, owner: Owner, mtime_ns: i64) -> Result<(), Error> {
+        let (ino, op_id, Owner { mode, uid, gid }) = (self.ino(path)?, self.op_id(), owner);
+        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
+        self.ask_at("change", path, &SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }).map(drop)
     }
 
     /// Hints set on a file or directory: name and value.
@@ -327,13 +280,20 @@ impl Client {
     /// A hint is invalid, or as [`Client::stat`].
     pub fn set_hints(&self, path: &StorePath, hints: &[(String, String)]) -> Result<(), Error> {
         let (removed, set): (Vec<_>, Vec<_>) = hints.iter().cloned().partition(|(_, value)| value.is_empty());
+        let set = canonical(path, &set)?;
+        if hints.is_empty() {
+            return Ok(());
+        }
+        let ino = self.ino(path)?;
         let xattr = |name: &str| format!("{}{name}", tessera_policy::PREFIX);
-        for hint in canonical(path, &set)? {
-            self.set_xattr(path, &xattr(&hint.name), hint.value.as_bytes())?;
+        for Hint { name, value } in set {
+            let (op_id, name, value) = (self.op_id(), xattr(&name), value.into_bytes());
+            self.change("set an attribute of", path, &SetXattr { op_id, ino, name, value, ..SetXattr::default() })?;
         }
         let there = if removed.is_empty() { Vec::new() } else { self.hints(path)? };
         for (name, _) in removed.iter().filter(|(name, _)| there.iter().any(|(n, _)| n == name)) {
-            self.remove_xattr(path, &xattr(name))?;
+            let request = RemoveXattr { op_id: self.op_id(), ino, name: xattr(name) };
+            self.change("remove an attribute of", path, &request)?;
         }
         Ok(())
     }
@@ -343,7 +303,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`].
     pub fn versions(&self, path: &StorePath) -> Result<Vec<VersionInfo>, Error> {
-        at("list versions of", path, self.unleased().versions(self.ino(path)?))
+        Ok(self.ask_at("list versions of", path, &ListVersions { ino: self.ino(path)? })?.versions)
     }
 
     /// Where the fragments of a file's current version are.
@@ -351,7 +311,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`].
     pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
-        at("locate", path, self.unleased().locate(self.ino(path)?))
+        at("locate", path, self.inodes().locate(self.ino(path)?))
     }
 
     /// Writes a source as a new version, which appears whole or not at all.
@@ -460,15 +420,6 @@ impl Client {
         let range = options.range.unwrap_or(0..u64::MAX);
         let params = self.read_params(path, options.version, range)?;
         Ok(crate::read::get(&self.context, params, &mut sink, options.progress, &options.cancel)?)
-    }
-
-    /// Opens a version (its number; 0: the current one) for reads at any offset.
-    ///
-    /// # Errors
-    /// There is no such version, or the manager does not answer.
-    pub fn open_read(&self, path: &StorePath, version: u64) -> Result<ReadHandle, Error> {
-        let params = self.read_params(path, version, 0..FIRST_EXTENTS_BYTES)?;
-        Ok(ReadHandle::open(&self.context, params, &Cancel::default())?)
     }
 
     fn read_params(&self, path: &StorePath, number: u64, first: std::ops::Range<u64>) -> Result<ReadParams, Error> {

@@ -12,15 +12,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, Client, FileError, Opened, Owner, ProgressFn, ReadHandle, WriteDone, WriteHandle};
+use tessera_client::{Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, WriteDone, WriteHandle};
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
-use tessera_wire::meta::{ClusterStatus, Dirent, Entry, VersionInfo, Xattr};
-use tessera_wire::{Attr, Code, Error, Request};
+use tessera_wire::{Code, Error, Request};
 use tokio::sync::oneshot;
 
 /// Longest wait for the kernel to drop names.
@@ -108,80 +107,42 @@ impl Backend for FuseBackend {
     type Writer = ClientWriter;
     type Reader = ClientReader;
 
-    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
-        self.client.inodes().lookup(parent, name)
+    async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        self.client.ask(request)
     }
 
-    async fn get(&self, ino: u64) -> Result<Entry, Error> {
-        self.client.inodes().get(ino)
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
+        let (sender, answer) = oneshot::channel();
+        self.client.ask_manager(request, wait_ms, move |answer| _ = sender.send(answer));
+        answer.await.unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")))
     }
 
-    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
-        self.client.inodes().list(ino, after)
+    fn tell_manager<R: Request>(&self, request: &R) {
+        self.client.ask_manager(request, 0, drop);
     }
 
-    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
-        self.client.inodes().make_directory(parent, name, owner, inos)
+    fn op_id(&self) -> u64 {
+        self.client.op_id()
     }
 
-    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
-        self.client.inodes().make_node(parent, name, new)
+    fn manager_deadline(&self) -> Duration {
+        self.client.manager_deadline()
     }
 
-    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
-        self.client.inodes().symlink(parent, name, target, uid, gid)
-    }
-
-    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
-        self.client.inodes().link(ino, parent, name)
-    }
-
-    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
-        self.client.inodes().unlink(parent, name, directory)
-    }
-
-    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
-        self.client.inodes().rename(from, to, mode)
-    }
-
-    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
-        self.client.inodes().set_attr(ino, new)
-    }
-
-    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
-        self.client.inodes().xattrs(ino)
-    }
-
-    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
-        self.client.inodes().set_xattr(ino, name, value, create, replace)
-    }
-
-    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
-        self.client.inodes().remove_xattr(ino, name)
+    fn machine(&self) -> String {
+        self.client.machine()
     }
 
     async fn locate(&self, ino: u64) -> Result<Located, Error> {
         self.client.inodes().locate(ino)
     }
 
-    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
-        self.client.inodes().versions(ino)
-    }
-
-    async fn status(&self) -> Result<ClusterStatus, Error> {
-        self.client.status().map_err(|error| Error::new(error.code(), error.to_string()))
-    }
-
     async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<ClientReader, FileError> {
         self.client.inodes().open_read(ino, version, first).map(ClientReader)
     }
 
-    async fn open_write(&self, ino: u64, patch: bool) -> Result<ClientWriter, FileError> {
-        self.client.inodes().open_write(ino, patch).map(ClientWriter)
-    }
-
-    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<ClientWriter, FileError> {
-        self.client.inodes().open_write_if(ino, patch, version).map(ClientWriter)
+    async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<ClientWriter, FileError> {
+        self.client.inodes().open_write(ino, patch, if_version).map(ClientWriter)
     }
 
     async fn write_whole(
@@ -205,24 +166,6 @@ impl Backend for FuseBackend {
         cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error> {
         self.client.inodes().rewrite(ino, progress, cancel)
-    }
-
-    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
-        let (sender, answer) = oneshot::channel();
-        self.client.ask_manager(request, wait_ms, move |answer| _ = sender.send(answer));
-        answer.await.unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")))
-    }
-
-    fn tell_manager<R: Request>(&self, request: &R) {
-        self.client.ask_manager(request, 0, drop);
-    }
-
-    fn manager_deadline(&self) -> Duration {
-        self.client.manager_deadline()
-    }
-
-    fn machine(&self) -> String {
-        self.client.machine()
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {

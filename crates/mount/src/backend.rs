@@ -14,12 +14,56 @@ use bytes::Bytes;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
-use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
 use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
 use tessera_policy::Policy;
-use tessera_wire::meta::{ClusterStatus, Dirent, Entry, VersionInfo, Xattr};
-use tessera_wire::{Attr, Error, Request};
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, Code, Error, InodeKind, Request};
+
+/// How a rename treats an existing target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// The target is replaced.
+    #[default]
+    Replace,
+    /// The target must be free.
+    NoReplace,
+    /// The two names change places.
+    Exchange,
+}
+
+/// Changes of attributes; absent ones stay as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NewAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Modification time, ns since 1970.
+    pub mtime_ns: Option<i64>,
+    /// Access time, ns since 1970.
+    pub atime_ns: Option<i64>,
+}
+
+/// A new entry that is neither a directory nor a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NewNode {
+    /// What it is.
+    pub kind: InodeKind,
+    /// Permission bits, owner, group.
+    pub owner: Owner,
+    /// Device number, for devices.
+    pub rdev: u32,
+    /// Its inode number, granted before; 0: any.
+    pub ino: u64,
+    /// Also request the delegation of the directory that it is made in ([`Entry::delegation_ms`]).
+    pub want_delegation: bool,
+    /// Inode numbers to draw along with it, for later files.
+    pub inos: u32,
+}
 
 /// An open write session. Dropping it discards everything written since the last commit.
 #[allow(async_fn_in_trait, reason = "see the module: futures need not be Send")]
@@ -51,7 +95,7 @@ pub trait Writer: 'static {
     /// Commits what was written, as one version, and keeps the session.
     ///
     /// # Errors
-    /// As [`Writer::write_at`]; [`tessera_wire::Code::VersionConflict`] from a session of [`Backend::open_write_if`]. After an
+    /// As [`Writer::write_at`]; [`Code::VersionConflict`] if another version than `if_version` is current. After an
     /// error that says that there was no answer, the store may have committed.
     async fn sync(&mut self) -> Result<WriteDone, FileError>;
 
@@ -89,7 +133,7 @@ pub trait Reader: 'static {
 pub type Drain<B> = crate::spool::staged::Drain<<B as Backend>::Writer>;
 
 /// See the module. Requests that change something carry an operation id of their own: the backend repeats a request
-/// whose answer was lost, and the store carries it out once. An error [`tessera_wire::Code::Unavailable`] or `Timeout`
+/// whose answer was lost, and the store carries it out once. An error [`Code::Unavailable`] or `Timeout`
 /// means that the request may or may not have had its effect.
 #[allow(async_fn_in_trait, reason = "see the module: futures need not be Send")]
 pub trait Backend: 'static {
@@ -98,85 +142,158 @@ pub trait Backend: 'static {
     /// An open version.
     type Reader: Reader;
 
-    // --- names and attributes -----------------------------------------------------------------------------------
+    // --- the manager ----------------------------------------------------------------------------------------------
+
+    /// Sends a request to the manager, and repeats it until the manager answers or [`Backend::manager_deadline`] is over.
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
+    async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error>;
+
+    /// Sends a request to the manager once, and waits for the answer: `wait_ms` longer than for others, milliseconds.
+    /// The future can be raced against others: it must not block the thread.
+    ///
+    /// # Errors
+    /// The manager's; [`Code::Unavailable`] or `Timeout` without an answer.
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error>;
+
+    /// Sends a request to the manager once, and waits for nothing.
+    fn tell_manager<R: Request>(&self, request: &R);
+
+    /// A fresh operation id.
+    fn op_id(&self) -> u64;
+
+    /// A request that the manager does not answer is repeated for this long.
+    fn manager_deadline(&self) -> Duration;
+
+    /// The machine as programs know it: equal for all mounts of one machine.
+    fn machine(&self) -> String;
+
+    // --- names and attributes: one request each -------------------------------------------------------------------
 
     /// The inode of a name, under a lease if the manager grants one.
     ///
     /// # Errors
-    /// [`tessera_wire::Code::NotFound`], or the manager does not answer.
-    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error>;
+    /// [`Code::NotFound`], or the manager does not answer.
+    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
+        self.ask(&Lookup { parent, name: name.to_vec(), want_lease: true }).await
+    }
 
     /// An inode, under a lease if the manager grants one.
     ///
     /// # Errors
     /// As [`Backend::lookup`].
-    async fn get(&self, ino: u64) -> Result<Entry, Error>;
+    async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.ask(&GetAttr { ino, want_lease: true }).await
+    }
 
     /// A page of a directory: entries with names after `after` in byte order, and whether there are more.
     ///
     /// # Errors
     /// There is no such directory, or the manager does not answer.
-    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error>;
+    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        let reply = self.ask(&List { ino, after: after.to_vec(), limit: 0 }).await?;
+        Ok((reply.entries, reply.more))
+    }
 
     /// Makes a directory, and requests its delegation together with `inos` inode numbers.
     ///
     /// # Errors
     /// The manager refuses, or does not answer.
-    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error>;
+    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
+        let (op_id, name, Owner { mode, uid, gid }) = (self.op_id(), name.to_vec(), owner);
+        self.ask(&MakeDir { op_id, parent, name, mode, uid, gid, exist_ok: false, inos, want_lease: true }).await
+    }
 
-    /// Makes an empty file, named pipe, socket or device.
+    /// Makes an empty file, named pipe, socket or device. Its change time is also the directory's new modification
+    /// time.
     ///
     /// # Errors
-    /// [`tessera_wire::Code::Exists`], or the manager refuses or does not answer.
-    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error>;
+    /// [`Code::Exists`], or the manager refuses or does not answer.
+    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_delegation, inos } = new;
+        let (name, kind) = (name.to_vec(), kind as i32);
+        let request =
+            MakeNode { parent, name, kind, mode, uid, gid, rdev, ino, want_delegation, inos, ..MakeNode::default() };
+        self.ask(&MakeNode { op_id: self.op_id(), want_lease: true, ..request }).await
+    }
 
     /// Makes a symbolic link.
     ///
     /// # Errors
     /// As [`Backend::make_node`].
-    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error>;
+    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
+        let (op_id, name, target) = (self.op_id(), name.to_vec(), target.to_vec());
+        attr(self.ask(&Symlink { op_id, parent, name, target, uid, gid }).await?)
+    }
 
     /// Adds a name to a file.
     ///
     /// # Errors
     /// As [`Backend::make_node`].
-    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error>;
+    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
+        attr(self.ask(&Link { op_id: self.op_id(), ino, parent, name: name.to_vec() }).await?)
+    }
 
-    /// Removes a name (`directory`: that of a directory). Returns the inode after that.
+    /// Removes a name (`directory`: that of a directory). Returns the inode after that; its change time is also the
+    /// directory's new modification time.
     ///
     /// # Errors
     /// There is no such name, or the manager refuses or does not answer.
-    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error>;
+    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
+        attr(self.ask(&Unlink { op_id: self.op_id(), parent, name: name.to_vec(), directory }).await?)
+    }
 
     /// Moves a name.
     ///
     /// # Errors
-    /// The manager refuses, or does not answer.
-    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error>;
+    /// The manager refuses (`mode` says what the target may be), or does not answer.
+    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
+        let request = Rename {
+            op_id: self.op_id(),
+            from_parent: from.0,
+            from_name: from.1.to_vec(),
+            to_parent: to.0,
+            to_name: to.1.to_vec(),
+            no_replace: mode == RenameMode::NoReplace,
+            exchange: mode == RenameMode::Exchange,
+        };
+        self.ask(&request).await.map(drop)
+    }
 
     /// Changes attributes. Returns the inode after that.
     ///
     /// # Errors
     /// There is no such inode, or the manager does not answer.
-    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error>;
+    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
+        let (op_id, NewAttr { mode, uid, gid, mtime_ns, atime_ns }) = (self.op_id(), new);
+        self.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true }).await
+    }
 
     /// Extended attributes, hints included.
     ///
     /// # Errors
     /// As [`Backend::set_attr`].
-    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error>;
+    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
+        Ok(self.ask(&ListXattrs { ino }).await?.xattrs)
+    }
 
     /// Sets an extended attribute (`create`: it must be new, `replace`: it must exist).
     ///
     /// # Errors
     /// The manager refuses the attribute or its value, or does not answer.
-    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error>;
+    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
+        let (op_id, name, value) = (self.op_id(), name.into(), value.to_vec());
+        self.ask(&SetXattr { op_id, ino, name, value, create_only: create, replace_only: replace }).await.map(drop)
+    }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
     /// There is no such attribute, or the manager does not answer.
-    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error>;
+    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
+        self.ask(&RemoveXattr { op_id: self.op_id(), ino, name: name.into() }).await.map(drop)
+    }
 
     /// Where the fragments of a file's current version are.
     ///
@@ -188,13 +305,17 @@ pub trait Backend: 'static {
     ///
     /// # Errors
     /// As [`Backend::locate`].
-    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error>;
+    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
+        Ok(self.ask(&ListVersions { ino }).await?.versions)
+    }
 
     /// A summary of the cluster: its space and its number of files.
     ///
     /// # Errors
     /// The manager does not answer.
-    async fn status(&self) -> Result<ClusterStatus, Error>;
+    async fn status(&self) -> Result<ClusterStatus, Error> {
+        self.ask(&GetStatus {}).await
+    }
 
     // --- content --------------------------------------------------------------------------------------------------
 
@@ -205,16 +326,11 @@ pub trait Backend: 'static {
     async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<Self::Reader, FileError>;
 
     /// Opens a write session: what is written overwrites parts of the current version (`patch`), or replaces all of it.
+    /// With `if_version` (0: none) the session commits only while this is the current version.
     ///
     /// # Errors
     /// There is no such file, or the manager refuses or does not answer.
-    async fn open_write(&self, ino: u64, patch: bool) -> Result<Self::Writer, FileError>;
-
-    /// As [`Backend::open_write`]; the session commits only while `version` (0: none) is the current one.
-    ///
-    /// # Errors
-    /// As [`Backend::open_write`].
-    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<Self::Writer, FileError>;
+    async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Self::Writer, FileError>;
 
     /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `mtime_ns` 0: now.
     ///
@@ -231,7 +347,7 @@ pub trait Backend: 'static {
     /// As [`Backend::write_whole`], for a file that the write creates.
     ///
     /// # Errors
-    /// [`tessera_wire::Code::VersionConflict`] if the name is taken; else as [`Backend::write_whole`].
+    /// [`Code::VersionConflict`] if the name is taken; else as [`Backend::write_whole`].
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError>;
 
     /// Rewrites a file's current version under its current policy. A version of 0 in the answer: there was nothing to
@@ -245,24 +361,6 @@ pub trait Backend: 'static {
         progress: ProgressFn<'_>,
         cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error>;
-
-    // --- locks: requests that [`crate::locks`] repeats itself ---------------------------------------------------------
-
-    /// Sends a request to the manager once, and waits for the answer: `wait_ms` longer than for others, milliseconds.
-    /// The future can be raced against others: it must not block the thread.
-    ///
-    /// # Errors
-    /// The manager's; [`tessera_wire::Code::Unavailable`] or `Timeout` without an answer.
-    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error>;
-
-    /// Sends a request to the manager once, and waits for nothing.
-    fn tell_manager<R: Request>(&self, request: &R);
-
-    /// A request that the manager does not answer is repeated for this long.
-    fn manager_deadline(&self) -> Duration;
-
-    /// The machine as programs know it: equal for all mounts of one machine.
-    fn machine(&self) -> String;
 
     // --- the kernel -----------------------------------------------------------------------------------------------
 
@@ -307,4 +405,8 @@ pub trait Backend: 'static {
     fn start_drain(&self, task: Drain<Self>) -> io::Result<()>
     where
         Self: Sized;
+}
+
+fn attr(entry: Entry) -> Result<Attr, Error> {
+    entry.attr.ok_or_else(|| Error::new(Code::Internal, "an answer without attributes"))
 }

@@ -211,13 +211,13 @@ fn carry_out(
     let link = |Job { found, to }: Job| {
         let Kind::Symlink(target) = &found.kind else { return Ok(()) };
         store.replace_symlink(target, &to)?;
-        store.set_attributes(&to, Owner { mode: LINK_MODE, ..found.owner }, found.mtime_ns)
+        Ok(store.set_attributes(&to, Owner { mode: LINK_MODE, ..found.owner }, found.mtime_ns)?)
     };
     let links = pool::run(links, |_| 0, jobs, link, warn);
     // Filling a directory changed its time.
     let finish = |Job { found, to }: Job| match to.is_root() {
         true => Ok(()),
-        false => store.set_attributes(&to, found.owner, found.mtime_ns),
+        false => Ok(store.set_attributes(&to, found.owner, found.mtime_ns)?),
     };
     files.and(links).and(pool::run(directories, |_| 0, jobs, finish, warn))
 }

@@ -5,7 +5,7 @@
 //! files that are due).
 
 use super::{Action, AttrChange, EntryAttr, Event, FirstCommit, LookupResult, Loss, Namespace, NewFile, Scope, Waiter};
-use crate::backend::Backend;
+use crate::backend::{Backend, NewAttr, NewNode};
 use crate::errno::{Errno, explained};
 use crate::mount::Mount;
 use crate::race::race;
@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tessera_client::inodes::{NewAttr, NewFile as FileToWrite, NewNode};
+use tessera_client::inodes::NewFile as FileToWrite;
 use tessera_client::{FileError, Owner, WriteDone};
 use tessera_wire::{Attr, Code, InodeKind};
 use tokio::sync::Notify;

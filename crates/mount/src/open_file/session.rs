@@ -150,10 +150,7 @@ impl<B: Backend> State<B> {
     ) -> Result<&mut Session<B::Writer>, Errno> {
         let patches = !self.replaced;
         mount.settle(ino).await?;
-        let opened = match if_version {
-            Some(version) => mount.backend.open_write_if(ino, patches, version).await,
-            None => mount.backend.open_write(ino, patches).await,
-        };
+        let opened = mount.backend.open_write(ino, patches, if_version).await;
         let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
         let handle = self.staged(mount, ino, handle)?;
         let session = Session { handle, position: 0, uncommitted: None, patches };

@@ -2,7 +2,7 @@
 
 use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
-use crate::backend::Backend;
+use crate::backend::{Backend, NewAttr, NewNode, RenameMode};
 use crate::errno::{Errno, explained};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, Namespace, Scope};
@@ -10,7 +10,6 @@ use crate::open_file::OpenFile;
 use crate::synthetic::{self, SyntheticInode};
 use std::sync::Arc;
 use tessera_client::Owner;
-use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
 use tessera_policy::WriteMode;
 use tessera_wire::{Attr, InodeKind};
 

@@ -6,13 +6,12 @@
 
 use super::log::LogError;
 use super::logfile::View;
-use crate::backend::{Backend, Reader, Writer};
+use crate::backend::{Backend, NewNode, Reader, Writer};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tessera_client::inodes::NewNode;
 use tessera_client::{FileError, Owner, WriteDone};
 use tessera_failpoint as failpoint;
 use tessera_wire::{Attr, Code, InodeKind};
@@ -195,7 +194,7 @@ async fn upload<B: Backend>(
     content: u64,
 ) -> Result<WriteDone, PushError> {
     let patches = view.overlay.kept_bytes() > 0;
-    let mut handle = mount.backend.open_write_if(ino, patches, over).await?;
+    let mut handle = mount.backend.open_write(ino, patches, Some(over)).await?;
     pour(view, &mut handle).await?;
     handle.set_mtime(view.mtime_ns);
     handle.set_content(content);
@@ -280,7 +279,7 @@ async fn keep_beside<B: Backend>(
         return Ok(());
     }
     let (parent, name, other) = make_conflict_file(mount, view, attr).await?;
-    let written = match mount.backend.open_write(other, false).await {
+    let written = match mount.backend.open_write(other, false, None).await {
         Ok(handle) => content.write_to(handle).await,
         Err(error) => Err(error.into()),
     };

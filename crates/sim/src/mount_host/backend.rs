@@ -13,15 +13,14 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tessera_client::inodes::{NewAttr, NewFile, NewNode, RenameMode};
+use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
+use tessera_client::{Cancel, FileError, Opened, ProgressFn, WriteDone};
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::mount::Mount;
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
-use tessera_wire::meta::*;
-use tessera_wire::{Attr, Code, Error, Request};
+use tessera_wire::{Code, Error, Request};
 
 /// See the module.
 pub struct SimBackend {
@@ -57,10 +56,6 @@ impl SimBackend {
     /// The process.
     pub fn process(&self) -> Process {
         self.link.owner()
-    }
-
-    fn attr(entry: Entry) -> Result<Attr, Error> {
-        entry.attr.ok_or_else(|| Error::new(Code::Internal, "an answer without attributes"))
     }
 }
 
@@ -112,114 +107,40 @@ impl Backend for SimBackend {
     type Writer = BlockWriter;
     type Reader = BlockReader;
 
-    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
-        self.link.ask(Lookup { parent, name: name.to_vec(), want_lease: true }).await
+    async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        self.link.ask(request.clone()).await
     }
 
-    async fn get(&self, ino: u64) -> Result<Entry, Error> {
-        self.link.ask(GetAttr { ino, want_lease: true }).await
+    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
+        self.link.ask_once(request, TIMEOUT_MS + wait_ms).await
     }
 
-    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
-        let reply = self.link.ask(List { ino, after: after.to_vec(), limit: 0 }).await?;
-        Ok((reply.entries, reply.more))
+    fn tell_manager<R: Request>(&self, request: &R) {
+        self.link.tell(request);
     }
 
-    async fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
-        let (op_id, name, Owner { mode, uid, gid }) = (self.link.op_id(), name.to_vec(), owner);
-        let request = MakeDir { op_id, parent, name, mode, uid, gid, exist_ok: false, inos, want_lease: true };
-        self.link.ask(request).await
+    fn op_id(&self) -> u64 {
+        self.link.op_id()
     }
 
-    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
-        let request = MakeNode {
-            op_id: self.link.op_id(),
-            parent,
-            name: name.to_vec(),
-            kind: new.kind as i32,
-            mode: new.owner.mode,
-            uid: new.owner.uid,
-            gid: new.owner.gid,
-            rdev: new.rdev,
-            exist_ok: false,
-            ino: new.ino,
-            want_lease: true,
-            want_delegation: new.want_delegation,
-            inos: new.inos,
-        };
-        self.link.ask(request).await
+    fn manager_deadline(&self) -> Duration {
+        Duration::from_millis(DEADLINE_MS)
     }
 
-    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
-        let (op_id, name, target) = (self.link.op_id(), name.to_vec(), target.to_vec());
-        self.link.ask(Symlink { op_id, parent, name, target, uid, gid }).await.and_then(SimBackend::attr)
-    }
-
-    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
-        let request = tessera_wire::meta::Link { op_id: self.link.op_id(), ino, parent, name: name.to_vec() };
-        self.link.ask(request).await.and_then(SimBackend::attr)
-    }
-
-    async fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
-        let request = Unlink { op_id: self.link.op_id(), parent, name: name.to_vec(), directory };
-        self.link.ask(request).await.and_then(SimBackend::attr)
-    }
-
-    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
-        let request = Rename {
-            op_id: self.link.op_id(),
-            from_parent: from.0,
-            from_name: from.1.to_vec(),
-            to_parent: to.0,
-            to_name: to.1.to_vec(),
-            no_replace: mode == RenameMode::NoReplace,
-            exchange: mode == RenameMode::Exchange,
-        };
-        self.link.ask(request).await.map(drop)
-    }
-
-    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
-        let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
-        let op_id = self.link.op_id();
-        self.link.ask(SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true }).await
-    }
-
-    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
-        Ok(self.link.ask(ListXattrs { ino }).await?.xattrs)
-    }
-
-    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
-        let (op_id, name, value) = (self.link.op_id(), name.into(), value.to_vec());
-        let request = SetXattr { op_id, ino, name, value, create_only: create, replace_only: replace };
-        self.link.ask(request).await.map(drop)
-    }
-
-    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
-        self.link.ask(RemoveXattr { op_id: self.link.op_id(), ino, name: name.into() }).await.map(drop)
+    fn machine(&self) -> String {
+        format!("machine {}", self.link.owner().index)
     }
 
     async fn locate(&self, _ino: u64) -> Result<Located, Error> {
         Err(Error::new(Code::Unsupported, "no node of the simulated store holds bytes"))
     }
 
-    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
-        Ok(self.link.ask(ListVersions { ino }).await?.versions)
-    }
-
-    async fn status(&self) -> Result<ClusterStatus, Error> {
-        self.link.ask(GetStatus {}).await
-    }
-
     async fn open_read(&self, ino: u64, version: u64, _first: Range<u64>) -> Result<BlockReader, FileError> {
         self.store.open_read(ino, version).await
     }
 
-    async fn open_write(&self, ino: u64, patch: bool) -> Result<BlockWriter, FileError> {
-        self.store.open_write(Target::inode(ino), patch, None).await
-    }
-
-    async fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<BlockWriter, FileError> {
-        self.store.open_write(Target::inode(ino), patch, Some(version)).await
+    async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<BlockWriter, FileError> {
+        self.store.open_write(Target::inode(ino), patch, if_version).await
     }
 
     async fn write_whole(
@@ -245,22 +166,6 @@ impl Backend for SimBackend {
         _cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error> {
         Ok(WriteDone::default())
-    }
-
-    async fn ask_manager<R: Request>(&self, request: &R, wait_ms: u64) -> Result<R::Reply, Error> {
-        self.link.ask_once(request, TIMEOUT_MS + wait_ms).await
-    }
-
-    fn tell_manager<R: Request>(&self, request: &R) {
-        self.link.tell(request);
-    }
-
-    fn manager_deadline(&self) -> Duration {
-        Duration::from_millis(DEADLINE_MS)
-    }
-
-    fn machine(&self) -> String {
-        format!("machine {}", self.link.owner().index)
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {
