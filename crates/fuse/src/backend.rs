@@ -69,19 +69,15 @@ impl Writer for ClientWriter {
         self.0.set_len(size_bytes)
     }
 
-    fn set_mtime(&mut self, mtime_ns: i64) {
+    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
         self.0.set_mtime(mtime_ns);
-    }
-
-    fn set_content(&mut self, content: u64) {
         self.0.set_content(content);
-    }
-
-    async fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.0.sync()
     }
 
-    async fn finish(self) -> Result<WriteDone, FileError> {
+    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.0.set_mtime(mtime_ns);
+        self.0.set_content(content);
         self.0.finish()
     }
 

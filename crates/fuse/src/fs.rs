@@ -36,6 +36,16 @@ pub struct TesseraFs {
     options: crate::Options,
 }
 
+/// Replies with the result, or with its error.
+macro_rules! answer {
+    ($result:expr, $reply:ident, $done:pat => $with:expr) => {
+        match $result {
+            Ok($done) => $with,
+            Err(error) => $reply.error(errno(error)),
+        }
+    };
+}
+
 type Outcome<T> = Result<T, tessera_mount::errno::Errno>;
 
 impl TesseraFs {
@@ -53,32 +63,20 @@ impl TesseraFs {
     }
 
     fn reply_entry(&self, result: Outcome<ShownEntry>, ttl: Duration, reply: ReplyEntry) {
-        match result {
-            Ok(shown) => reply.entry(&ttl, &file_attr(&shown.attr), Generation(shown.generation)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(result, reply, shown => reply.entry(&ttl, &file_attr(&shown.attr), Generation(shown.generation)));
     }
 
     fn reply_attr(&self, result: Outcome<Attr>, reply: ReplyAttr) {
-        match result {
-            Ok(attr) => reply.attr(&self.ttl(), &file_attr(&attr)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(result, reply, attr => reply.attr(&self.ttl(), &file_attr(&attr)));
     }
 }
 
 fn reply_empty(result: Outcome<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
+    answer!(result, reply, () => reply.ok());
 }
 
 fn reply_data(result: Outcome<Vec<u8>>, reply: ReplyData) {
-    match result {
-        Ok(bytes) => reply.data(&bytes),
-        Err(error) => reply.error(errno(error)),
-    }
+    answer!(result, reply, bytes => reply.data(&bytes));
 }
 
 /// Replies with the bytes, or with their number if the caller asks for that (`size` 0).
@@ -246,10 +244,9 @@ impl Filesystem for TesseraFs {
             let handle = block_on(self.mount.open_loopback(ino.0));
             return reply.opened(FileHandle(handle), open_flags(!loopback::drops_pages(flags.0)));
         }
-        match block_on(self.mount.open(ino.0, writes(flags))) {
-            Ok(Opened { handle, keep_cache }) => reply.opened(FileHandle(handle), open_flags(keep_cache)),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(block_on(self.mount.open(ino.0, writes(flags))), reply, Opened { handle, keep_cache } => {
+            reply.opened(FileHandle(handle), open_flags(keep_cache));
+        });
     }
 
     fn create(
@@ -265,13 +262,11 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::Create);
         let (writes, exclusive) = (writes(OpenFlags(flags)), flags & EXCLUSIVE != 0);
         let (caller, mode) = (caller(req), mode & 0o7777);
-        match block_on(self.mount.create(caller, parent.0, name.as_bytes(), mode, writes, exclusive)) {
-            Ok((ShownEntry { attr, generation }, Opened { handle, keep_cache })) => {
-                let (attr, generation) = (file_attr(&attr), Generation(generation));
-                reply.created(&self.ttl(), &attr, generation, FileHandle(handle), open_flags(keep_cache));
-            }
-            Err(error) => reply.error(errno(error)),
-        }
+        let created = block_on(self.mount.create(caller, parent.0, name.as_bytes(), mode, writes, exclusive));
+        answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache }) => {
+            let (attr, generation) = (file_attr(&attr), Generation(generation));
+            reply.created(&self.ttl(), &attr, generation, FileHandle(handle), open_flags(keep_cache));
+        });
     }
 
     fn read(
@@ -304,13 +299,10 @@ impl Filesystem for TesseraFs {
         reply: ReplyWrite,
     ) {
         self.counts.asked(Op::Write);
-        match block_on(self.mount.write(fh.0, offset, data)) {
-            Ok(()) => {
-                self.counts.written(data.len());
-                reply.written(data.len() as u32);
-            }
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(block_on(self.mount.write(fh.0, offset, data)), reply, () => {
+            self.counts.written(data.len());
+            reply.written(data.len() as u32);
+        });
     }
 
     fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -338,10 +330,8 @@ impl Filesystem for TesseraFs {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match block_on(self.mount.open_directory(ino.0)) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(error) => reply.error(errno(error)),
-        }
+        let opened = block_on(self.mount.open_directory(ino.0));
+        answer!(opened, reply, handle => reply.opened(FileHandle(handle), FopenFlags::empty()));
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -349,10 +339,7 @@ impl Filesystem for TesseraFs {
         let add = |entry: &ListedEntry<'_>| {
             reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), OsStr::from_bytes(entry.name))
         };
-        match block_on(self.mount.read_directory(ino.0, fh.0, offset, false, add)) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(block_on(self.mount.read_directory(ino.0, fh.0, offset, false, add)), reply, () => reply.ok());
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
@@ -369,10 +356,7 @@ impl Filesystem for TesseraFs {
             let name = OsStr::from_bytes(entry.name);
             reply.add(INodeNo(entry.ino), entry.next, name, &ttl, &attr, Generation(generation))
         };
-        match block_on(self.mount.read_directory(ino.0, fh.0, offset, true, add)) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        answer!(block_on(self.mount.read_directory(ino.0, fh.0, offset, true, add)), reply, () => reply.ok());
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {

@@ -86,24 +86,19 @@ pub trait Writer: 'static {
     /// As [`Writer::write_at`].
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError>;
 
-    /// Sets the modification time of the next commit, ns since 1970; 0: the time of the commit.
-    fn set_mtime(&mut self, mtime_ns: i64);
-
-    /// Sets the name of the content of the next commit ([`Attr::content`]); 0: the store chooses it.
-    fn set_content(&mut self, content: u64);
-
-    /// Commits what was written, as one version, and keeps the session.
+    /// Commits what was written, as one version, and keeps the session. `mtime_ns`: modification time, ns since 1970;
+    /// 0: the time of the commit. `content`: name of the content ([`Attr::content`]); 0: the store chooses it.
     ///
     /// # Errors
     /// As [`Writer::write_at`]; [`Code::VersionConflict`] if another version than `if_version` is current. After an
     /// error that says that there was no answer, the store may have committed.
-    async fn sync(&mut self) -> Result<WriteDone, FileError>;
+    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>;
 
     /// As [`Writer::sync`], and ends the session.
     ///
     /// # Errors
     /// As [`Writer::sync`].
-    async fn finish(self) -> Result<WriteDone, FileError>
+    async fn finish(self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>
     where
         Self: Sized;
 

@@ -20,6 +20,8 @@ pub(super) struct Session<W> {
     pub uncommitted: Option<Range<u64>>,
     /// True: the session patches. False: it replaces the file and can only go forward.
     pub patches: bool,
+    /// Name of the content of the next commit; 0: the store chooses it.
+    pub content: u64,
 }
 
 /// A write session, or local files before one.
@@ -60,20 +62,12 @@ impl<W: Writer> Writer for SessionWriter<W> {
         either!(self, writer => writer.set_len(size_bytes).await)
     }
 
-    fn set_mtime(&mut self, mtime_ns: i64) {
-        either!(self, writer => writer.set_mtime(mtime_ns));
+    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        either!(self, writer => writer.sync(mtime_ns, content).await)
     }
 
-    fn set_content(&mut self, content: u64) {
-        either!(self, writer => writer.set_content(content));
-    }
-
-    async fn sync(&mut self) -> Result<WriteDone, FileError> {
-        either!(self, writer => writer.sync().await)
-    }
-
-    async fn finish(self) -> Result<WriteDone, FileError> {
-        either!(self, writer => writer.finish().await)
+    async fn finish(self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        either!(self, writer => writer.finish(mtime_ns, content).await)
     }
 
     fn len_bytes(&self) -> u64 {
@@ -153,20 +147,17 @@ impl<B: Backend> State<B> {
         let opened = mount.backend.open_write(ino, patches, if_version).await;
         let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
         let handle = self.staged(mount, ino, handle)?;
-        let session = Session { handle, position: 0, uncommitted: None, patches };
+        let session = Session { handle, position: 0, uncommitted: None, patches, content: 0 };
         Ok(self.pending.write().session.insert(session))
     }
 
     /// Commits the session's content and keeps the session.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
-        if self.mtime_ns != 0 {
-            session.handle.set_mtime(self.mtime_ns);
-        }
         let stamp = mount.namespace.with(Namespace::stamp);
-        let done = session.handle.sync().await.map_err(|e| failed("commit", ino, e.code(), &e))?;
-        session.patches = true;
-        session.uncommitted = None;
+        let done = session.handle.sync(self.mtime_ns, session.content).await;
+        let done = done.map_err(|e| failed("commit", ino, e.code(), &e))?;
+        (session.patches, session.uncommitted, session.content) = (true, None, 0);
         self.committed(mount, ino, &done, Some(stamp)).await
     }
 

@@ -450,7 +450,7 @@ impl<B: Backend> State<B> {
         };
         let below = session.handle.len_bytes();
         pour(&view, &mut session.handle).await.map_err(|e| failed("push", ino, e.code(), &e))?;
-        session.handle.set_content(content);
+        session.content = content;
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
         // The session knows the length, but no version does: a write behind the end would bring the old bytes back.

@@ -196,9 +196,7 @@ async fn upload<B: Backend>(
     let patches = view.overlay.kept_bytes() > 0;
     let mut handle = mount.backend.open_write(ino, patches, Some(over)).await?;
     pour(view, &mut handle).await?;
-    handle.set_mtime(view.mtime_ns);
-    handle.set_content(content);
-    Ok(handle.finish().await?)
+    Ok(handle.finish(view.mtime_ns, content).await?)
 }
 
 /// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
@@ -346,8 +344,7 @@ impl<R: Reader> Content<'_, R> {
             handle.write_at(at, &piece).await?;
             at += piece.len() as u64;
         }
-        handle.set_mtime(self.view.mtime_ns);
-        handle.finish().await?;
+        handle.finish(self.view.mtime_ns, 0).await?;
         Ok(())
     }
 }

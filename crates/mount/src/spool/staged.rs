@@ -117,16 +117,10 @@ enum Job {
     Bytes(u64, Bytes),
     Skip(u64),
     SetLen(u64, Reply<()>),
-    Sync(Commit, Reply<WriteDone>),
+    /// Modification time and content of the commit.
+    Sync(i64, u64, Reply<WriteDone>),
     /// Reply when all jobs before this one are done.
     Confirm(Reply<()>),
-}
-
-/// What a commit sets, if anything.
-#[derive(Default)]
-struct Commit {
-    mtime_ns: Option<i64>,
-    content: Option<u64>,
 }
 
 /// See the module.
@@ -138,7 +132,6 @@ pub struct Staged {
     ino: u64,
     segment: Option<Segment>,
     size_bytes: u64,
-    next_commit: Commit,
     /// The local disk failed or is full; logged once.
     without: bool,
 }
@@ -167,9 +160,9 @@ impl Staged {
     pub fn new<W: Writer>(session: W, spool: Arc<Spool>, ino: u64) -> (Staged, Drain<W>) {
         let (jobs, todo) = mpsc::channel(WAITING);
         let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<FileError>>>::default());
-        let (size_bytes, next_commit) = (session.len_bytes(), Commit::default());
+        let size_bytes = session.len_bytes();
         let task = Drain { session, jobs: todo, abandoned: abandoned.clone(), failed: failed.clone() };
-        (Staged { jobs, abandoned, failed, spool, ino, segment: None, size_bytes, next_commit, without: false }, task)
+        (Staged { jobs, abandoned, failed, spool, ino, segment: None, size_bytes, without: false }, task)
     }
 
     async fn hand_over(&self, job: Job) -> Result<(), FileError> {
@@ -193,7 +186,7 @@ impl Staged {
         self.end_segment().await?;
         let (reply, answer) = oneshot::channel();
         self.hand_over(job(reply)).await?;
-        answer.await.unwrap_or_else(|_| Err(task_ended()))
+        answer.await.unwrap_or_else(|_| Err(self.failed.lock().clone().unwrap_or_else(task_ended)))
     }
 
     /// Writes to a local file, or to the session if the disk or the budget refuses.
@@ -256,21 +249,12 @@ impl Writer for Staged {
         self.ask(|reply| Job::SetLen(size_bytes, reply)).await
     }
 
-    fn set_mtime(&mut self, mtime_ns: i64) {
-        self.next_commit.mtime_ns = Some(mtime_ns);
+    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.ask(|reply| Job::Sync(mtime_ns, content, reply)).await
     }
 
-    fn set_content(&mut self, content: u64) {
-        self.next_commit.content = Some(content);
-    }
-
-    async fn sync(&mut self) -> Result<WriteDone, FileError> {
-        let commit = std::mem::take(&mut self.next_commit);
-        self.ask(|reply| Job::Sync(commit, reply)).await
-    }
-
-    async fn finish(mut self) -> Result<WriteDone, FileError> {
-        self.sync().await
+    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.sync(mtime_ns, content).await
     }
 
     fn len_bytes(&self) -> u64 {
@@ -294,15 +278,9 @@ impl<W: Writer> Drain<W> {
                 // Dropping the job tells a waiting caller that there is no answer.
                 continue;
             }
-            let before = self.failed.lock().clone();
-            let done = match before {
-                Some(error) => {
-                    refuse(job, error);
-                    Ok(())
-                }
-                None => self.carry_out(job).await,
-            };
-            if let Err(error) = done {
+            // After a failure, dropping the job tells a waiting caller to look for the error.
+            let failed = self.failed.lock().is_some();
+            if !failed && let Err(error) = self.carry_out(job).await {
                 *self.failed.lock() = Some(error);
             }
         }
@@ -315,21 +293,9 @@ impl<W: Writer> Drain<W> {
             Job::Bytes(offset, bytes) => session.write_at(offset, &bytes).await,
             Job::Skip(offset) => session.skip_to(offset).await,
             Job::SetLen(size_bytes, reply) => answer(session.set_len(size_bytes).await, reply),
-            Job::Sync(Commit { mtime_ns, content }, reply) => {
-                mtime_ns.into_iter().for_each(|mtime_ns| session.set_mtime(mtime_ns));
-                content.into_iter().for_each(|content| session.set_content(content));
-                answer(session.sync().await, reply)
-            }
+            Job::Sync(mtime_ns, content, reply) => answer(session.sync(mtime_ns, content).await, reply),
             Job::Confirm(reply) => answer(Ok(()), reply),
         }
-    }
-}
-
-fn refuse(job: Job, error: FileError) {
-    match job {
-        Job::SetLen(_, reply) | Job::Confirm(reply) => drop(reply.send(Err(error))),
-        Job::Sync(_, reply) => drop(reply.send(Err(error))),
-        Job::Segment(_) | Job::Bytes(..) | Job::Skip(_) => {}
     }
 }
 
@@ -380,13 +346,11 @@ mod tests {
             self.file.lock().resize(size_bytes as usize, 0);
             Ok(())
         }
-        fn set_mtime(&mut self, _: i64) {}
-        fn set_content(&mut self, _: u64) {}
-        async fn sync(&mut self) -> Result<WriteDone, FileError> {
+        async fn sync(&mut self, _: i64, _: u64) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }
-        async fn finish(mut self) -> Result<WriteDone, FileError> {
-            self.sync().await
+        async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+            self.sync(mtime_ns, content).await
         }
         fn len_bytes(&self) -> u64 {
             0
@@ -407,7 +371,7 @@ mod tests {
         }
 
         fn sync(&mut self) -> Result<WriteDone, FileError> {
-            self.tasks.run(self.staged.sync())
+            self.tasks.run(self.staged.sync(0, 0))
         }
 
         fn used_bytes(&self) -> u64 {

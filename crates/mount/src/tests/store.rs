@@ -129,7 +129,6 @@ pub struct Session {
     ino: u64,
     bytes: Vec<u8>,
     if_version: Option<u64>,
-    content: u64,
 }
 
 impl Session {
@@ -164,19 +163,13 @@ impl Writer for Session {
         Ok(())
     }
 
-    fn set_mtime(&mut self, _: i64) {}
-
-    fn set_content(&mut self, content: u64) {
-        self.content = content;
-    }
-
-    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+    async fn sync(&mut self, _: i64, content: u64) -> Result<WriteDone, FileError> {
         self.check_room()?;
         let current = self.store.current(self.ino).id;
         if let Some(expected) = self.if_version.filter(|expected| *expected != current) {
             return Err(failed(Cause::VersionConflict { expected, current }));
         }
-        let version = self.store.commit(self.ino, &self.bytes, std::mem::take(&mut self.content));
+        let version = self.store.commit(self.ino, &self.bytes, content);
         self.if_version = self.if_version.map(|_| version);
         if let Some(left) = self.store.lost_answers.get().checked_sub(1) {
             self.store.lost_answers.set(left);
@@ -187,8 +180,8 @@ impl Writer for Session {
         Ok(WriteDone { ino: self.ino, version, number, entry, ..WriteDone::default() })
     }
 
-    async fn finish(mut self) -> Result<WriteDone, FileError> {
-        self.sync().await
+    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.sync(mtime_ns, content).await
     }
 
     fn len_bytes(&self) -> u64 {
@@ -278,13 +271,13 @@ impl Backend for Client {
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {
         let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
-        Ok(Session { store: self.store.clone(), ino, bytes, if_version, content: 0 })
+        Ok(Session { store: self.store.clone(), ino, bytes, if_version })
     }
 
     async fn write_whole(&self, ino: u64, bytes: Bytes, _: Option<Policy>, _: i64) -> Result<WriteDone, FileError> {
         let mut session = self.open_write(ino, false, None).await?;
         session.write_at(0, &bytes).await?;
-        session.finish().await
+        session.finish(0, 0).await
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {

@@ -72,19 +72,15 @@ impl Writer for BlockWriter {
         BlockWriter::set_len(self, size_bytes).await
     }
 
-    fn set_mtime(&mut self, mtime_ns: i64) {
-        BlockWriter::set_mtime(self, mtime_ns);
-    }
-
-    fn set_content(&mut self, content: u64) {
-        BlockWriter::set_content(self, content);
-    }
-
-    async fn sync(&mut self) -> Result<WriteDone, FileError> {
+    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.set_mtime(mtime_ns);
+        self.set_content(content);
         BlockWriter::sync(self).await
     }
 
-    async fn finish(self) -> Result<WriteDone, FileError> {
+    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
+        self.set_mtime(mtime_ns);
+        self.set_content(content);
         BlockWriter::finish(self).await
     }
 
