@@ -48,7 +48,6 @@ pub(super) struct Written<W> {
 }
 
 /// What a commit leaves to be released.
-#[derive(Default)]
 pub(super) struct Released {
     /// The log, which the version replaces.
     pub log: Option<Log>,
@@ -79,9 +78,11 @@ impl<W> Pending<W> {
     }
 
     /// Replaces the state, or that in which the file failed.
-    fn become_of(&mut self, next: impl FnOnce(Pending<W>) -> Pending<W>) {
+    fn become_of<T>(&mut self, next: impl FnOnce(Pending<W>) -> (Pending<W>, T)) -> T {
         let state = self.state_mut();
-        *state = next(std::mem::replace(state, Pending::clean()));
+        let result;
+        (*state, result) = next(std::mem::replace(state, Pending::clean()));
+        result
     }
 
     /// Whether something is in no version.
@@ -200,15 +201,14 @@ impl<W> Pending<W> {
 
     /// The file is closed; a push commits the session. Returns whether that is new.
     pub fn drain(&mut self) -> bool {
-        let was_draining = self.is_draining();
+        let is_new = !self.is_draining();
         self.become_of(|state| match state {
             Pending::Written(written) | Pending::Draining(written) => {
                 assert!(written.session.is_some() && written.buffer.is_empty(), "everything is in the session");
-                Pending::Draining(written)
+                (Pending::Draining(written), is_new)
             }
             _ => panic!("only what was written around the spool drains"),
-        });
-        !was_draining
+        })
     }
 
     /// The content of the log is about to go to a session. Returns the log; none: there is none.
@@ -216,9 +216,9 @@ impl<W> Pending<W> {
         self.become_of(|state| match state {
             Pending::Spooled(log) => {
                 let written = Written { buffer: WriteBuffer::default(), session: None, cut: false };
-                Pending::Pouring { log, written }
+                (Pending::Pouring { log, written }, ())
             }
-            state => state,
+            state => (state, ()),
         });
         match self.state_mut() {
             Pending::Pouring { log, .. } => Some(log),
@@ -229,71 +229,50 @@ impl<W> Pending<W> {
     /// The content of the log could not be committed: the log takes the writes again. Returns false if no log was
     /// poured.
     pub fn pour_back(&mut self) -> bool {
-        let pours = matches!(self.state(), Pending::Pouring { .. });
         self.become_of(|state| match state {
-            Pending::Pouring { log, .. } => Pending::Spooled(log),
-            state => state,
-        });
-        pours
+            Pending::Pouring { log, .. } => (Pending::Spooled(log), true),
+            state => (state, false),
+        })
     }
 
     /// The content of the log stays in the session, uncommitted: nothing of it was acknowledged. Returns the log.
     pub fn leave_spool(&mut self) -> Option<Log> {
-        let mut left = None;
         self.become_of(|state| match state {
-            Pending::Pouring { log, written } => {
-                left = Some(log);
-                Pending::Written(written)
-            }
-            state => state,
-        });
-        left
+            Pending::Pouring { log, written } => (Pending::Written(written), Some(log)),
+            state => (state, None),
+        })
     }
 
     /// A version has what is in the session, or the whole file. Bytes that are still buffered, and a cut, remain.
     pub fn committed(&mut self) -> Released {
-        let mut released = Released::default();
         self.become_of(|state| {
-            let written = match state {
-                Pending::Written(written) => written,
-                Pending::Draining(written) => {
-                    released.drained = true;
-                    written
-                }
-                Pending::Pouring { log, written } => {
-                    released.log = Some(log);
-                    written
-                }
+            let (written, log, drained) = match state {
+                Pending::Written(written) => (written, None, false),
+                Pending::Draining(written) => (written, None, true),
+                Pending::Pouring { log, written } => (written, Some(log), false),
                 _ => panic!("only what was written around the spool is committed"),
             };
             let is_saved = written.buffer.is_empty() && !written.cut;
-            if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) }
-        });
-        released
+            let next = if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) };
+            (next, Released { log, drained })
+        })
     }
 
     /// The log is no longer needed, or cannot be read: the file is as the version below it. Returns the log.
     pub fn drop_log(&mut self) -> Option<Log> {
-        let mut dropped = None;
         self.become_of(|state| match state {
-            Pending::Spooled(log) => {
-                dropped = Some(log);
-                Pending::clean()
-            }
-            state => state,
-        });
-        dropped
+            Pending::Spooled(log) => (Pending::clean(), Some(log)),
+            state => (state, None),
+        })
     }
 
     /// What drained could not be stored: the version before stands. Returns whether the spool still holds a handle.
     pub fn give_up_draining(&mut self) -> bool {
         assert!(self.failed().is_some(), "a push that can be repeated is not given up");
-        let held = self.is_draining();
         self.become_of(|state| match state {
-            Pending::Draining(_) => Pending::clean(),
-            state => state,
-        });
-        held
+            Pending::Draining(_) => (Pending::clean(), true),
+            state => (state, false),
+        })
     }
 }
 
