@@ -65,20 +65,8 @@ impl Log {
         let path = format!("{:016x}-{number:016x}.{EXTENSION}", origin.ino);
         budget.reserve_log()?;
         let file = disk.open(&path, OpenMode::CreateNew).inspect_err(|_| budget.release_log(0))?;
-        let file = Arc::new(LogFile::new(disk, file, number, budget));
         let overlay = Overlay::new(origin.base_bytes);
-        let mut log = Log {
-            file,
-            origin,
-            overlay,
-            end: 0,
-            bytes_end: 0,
-            closed_end: 0,
-            closed: None,
-            owes: false,
-            pushes: Vec::new(),
-            durable_end: None,
-        };
+        let mut log = Log::new(LogFile::new(disk, file, number, budget), origin, overlay, 0);
         let first = log.origin.encode();
         match log.append(&[(Kind::Begin, number, &first)]) {
             Ok(()) => Ok(log),
@@ -87,6 +75,12 @@ impl Log {
                 Err(error)
             }
         }
+    }
+
+    fn new(file: LogFile, origin: LogOrigin, overlay: Overlay, end: u64) -> Log {
+        let (closed, owes, pushes, durable_end) = Default::default();
+        let (file, bytes_end, closed_end) = (Arc::new(file), end, end);
+        Log { file, origin, overlay, end, bytes_end, closed_end, closed, owes, pushes, durable_end }
     }
 
     /// Adopts a log that an earlier mount left, and cuts off what follows its acknowledged part.
@@ -104,20 +98,9 @@ impl Log {
         let file = LogFile::new(disk, file, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
+        let mut log = Log::new(file, origin, overlay, end);
         // The last close may be durable; later writes must not damage it.
-        let (closed, durable_end) = (Some(mtime_ns), Some(0));
-        let mut log = Log {
-            file: Arc::new(file),
-            origin,
-            overlay,
-            end,
-            bytes_end: end,
-            closed_end: end,
-            closed,
-            owes: true,
-            pushes: Vec::new(),
-            durable_end,
-        };
+        (log.closed, log.owes, log.durable_end) = (Some(mtime_ns), true, Some(0));
         // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and covers no
         // close.
         log.append_stored(0);
@@ -163,11 +146,6 @@ impl Log {
     /// The log's file.
     pub fn file(&self) -> Arc<LogFile> {
         self.file.clone()
-    }
-
-    /// Bytes of the log.
-    pub fn len_bytes(&self) -> u64 {
-        self.end
     }
 
     /// Modification time at the last close, if nothing was written since.
@@ -293,7 +271,7 @@ impl Log {
     }
 
     /// Whether the log is unchanged since `view`.
-    pub fn is(&self, view: &View) -> bool {
+    fn is(&self, view: &View) -> bool {
         self.gave(view) && self.bytes_end.max(self.closed_end) == view.bytes_end.max(view.closed_end)
     }
 

@@ -63,7 +63,7 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
             Op::Close(mtime_ns) => {
                 log.close(*mtime_ns, false).unwrap();
                 closings.push(log.view());
-                last_closed = log.len_bytes() as usize;
+                last_closed = log.end as usize;
             }
             Op::Stored(older) => {
                 let Some(view) = closings.iter().rev().nth(usize::from(*older)).cloned() else { continue };
@@ -84,14 +84,14 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
         if !matches!(op, Op::Write(..) | Op::Length(_)) {
             let last = closings.last().filter(|_| log.owes());
             let found = last.map(|last| (last.overlay.clone(), last.mtime_ns, version, content, pushes.clone()));
-            owed.push((log.len_bytes(), found));
+            owed.push((log.end, found));
         }
     }
     (bytes_of(&log), owed, last_closed)
 }
 
 fn bytes_of(log: &Log) -> Vec<u8> {
-    let mut bytes = vec![0; log.len_bytes() as usize];
+    let mut bytes = vec![0; log.end as usize];
     log.file.file.read_at(0, &mut bytes).unwrap();
     bytes
 }
@@ -168,7 +168,7 @@ fn a_files_own_bytes_close_nothing() {
     let mut log = Log::create(Arc::new(SimDisk::new(1)), 5, Arc::new(Budget::new(1 << 30)), origin(0)).unwrap();
     log.write(0, b"first").unwrap();
     log.close(1, false).unwrap();
-    let closed = log.len_bytes();
+    let closed = log.end;
     let fake = Header::new(Kind::Closed, 1, &9u64.to_le_bytes());
     // Valid except for the log's number, which a program cannot know.
     let position = closed + 2 * HEADER_BYTES as u64;

@@ -63,10 +63,10 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     log.write(0, b"durable").unwrap();
     log.close(5, true).unwrap();
     log.write(0, b"never so").unwrap();
-    let before = log.len_bytes();
+    let before = log.end;
     let good = swap(&mut log, failing_disk());
     assert!(log.close(6, true).is_err() && log.close(7, false).is_err());
-    assert_eq!((log.len_bytes(), log.closed()), (before, None));
+    assert_eq!((log.end, log.closed()), (before, None));
     swap(&mut log, good);
     let path = log.path().to_string();
     drop(log);
@@ -74,10 +74,10 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     let mut log = adopt(&disk, &path, budget);
     assert_eq!((log.size_bytes(), log.closed()), (7, Some(5)));
     log.write(0, b"again").unwrap();
-    let before = log.len_bytes();
+    let before = log.end;
     swap(&mut log, failing_disk());
     assert!(log.close(8, true).is_err());
-    assert_eq!(log.len_bytes(), before);
+    assert_eq!(log.end, before);
 }
 
 /// A log is adopted even if it does not fit into the budget: the spool was full at the crash, or is smaller now.
@@ -92,12 +92,8 @@ fn a_log_is_found_again_where_there_is_no_room_for_it() {
     drop(log);
     let small = Arc::new(Budget::with_records(1000, 1));
     let mut log = adopt(&disk, &path, small.clone());
-    assert_eq!((log.size_bytes(), log.owes(), small.used_bytes()), (5000, true, log.len_bytes()));
-    assert_eq!(
-        disk.open(&path, OpenMode::Existing).unwrap().len().unwrap(),
-        log.len_bytes(),
-        "what was not closed is cut off"
-    );
+    assert_eq!((log.size_bytes(), log.owes(), small.used_bytes()), (5000, true, log.end));
+    assert_eq!(disk.open(&path, OpenMode::Existing).unwrap().len().unwrap(), log.end, "what was not closed is cut off");
     assert!(matches!(log.write(0, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 1 }))));
     log.remove();
     assert_eq!(small.used_bytes(), 0);
@@ -110,9 +106,9 @@ fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
     let budget = Arc::new(Budget::with_records(1 << 20, 10));
     let mut log = log_on(&disk, &budget);
     (0..9).for_each(|at| log.write(at, b"x").unwrap());
-    let before = (log.len_bytes(), budget.used_bytes());
+    let before = (log.end, budget.used_bytes());
     assert!(matches!(log.write(9, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 10 }))));
-    assert_eq!((log.len_bytes(), budget.used_bytes(), log.size_bytes()), (before.0, before.1, 9));
+    assert_eq!((log.end, budget.used_bytes(), log.size_bytes()), (before.0, before.1, 9));
     log.remove();
     log_on(&disk, &budget).write(0, &[1; 1000]).unwrap();
 }
@@ -200,10 +196,10 @@ fn a_spool_that_is_full_takes_nothing_more_until_something_went() {
     };
     let mut one = Log::create(disk.clone(), 1, budget.clone(), origin(1)).unwrap();
     one.write(0, &[1; 1000]).unwrap();
-    let before = (one.len_bytes(), budget.used_bytes());
+    let before = (one.end, budget.used_bytes());
     assert_eq!(before.0, before.1);
     assert!(matches!(one.write(1000, &[2; 3000]), Err(LogError::Budget(BudgetError::Bytes { limit_bytes: 3000, .. }))));
-    assert_eq!((one.len_bytes(), budget.used_bytes(), one.size_bytes()), (before.0, before.1, 1000));
+    assert_eq!((one.end, budget.used_bytes(), one.size_bytes()), (before.0, before.1, 1000));
     let view = one.view();
     one.remove();
     let mut out = [0; 10];
@@ -239,7 +235,7 @@ fn a_log_that_rots_is_not_read() {
     };
     let mut log = Log::create(Arc::new(disk.clone()), 9, Arc::new(Budget::new(1 << 20)), origin).unwrap();
     log.write(0, &[7; 200_000]).unwrap();
-    assert!(disk.rot(log.path(), log.len_bytes() - 1, 1));
+    assert!(disk.rot(log.path(), log.end - 1, 1));
     let mut out = [0; 100];
     log.view().read_over(0, &mut out).unwrap();
     assert!(matches!(log.view().read_over(140_000, &mut out), Err(LogError::Damaged { .. })));

@@ -8,6 +8,7 @@ use super::overlay::Overlay;
 use super::record::{HEADER_BYTES, Header, Kind, MAGIC, MAX_PAYLOAD_BYTES};
 use serde_json::{Value, json};
 use std::io::{self, Read};
+use tessera_wire::hex;
 use thiserror::Error;
 
 /// Length of a `Closed` record.
@@ -126,21 +127,15 @@ pub enum ReplayError {
     },
 }
 
-/// A change to the file; it counts once the file is closed.
-enum Change {
-    Write { offset: u64, len_bytes: u64, record: u64 },
-    Length(u64),
-}
-
 /// Replays a log from its start.
 ///
 /// # Errors
 /// See [`ReplayError`].
 pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
-    let mut payload = vec![0; MAX_PAYLOAD_BYTES];
+    let mut payload = Vec::with_capacity(MAX_PAYLOAD_BYTES);
     let mut source = Source { log: &mut log, number: 0, position: 0, unread: Vec::new() };
     let first = source.next(&mut payload)?.filter(|header| header.kind == Kind::Begin).ok_or(ReplayError::NotALog)?;
-    let origin = LogOrigin::decode(&payload[..first.len_bytes as usize]).ok_or(ReplayError::NotALog)?;
+    let origin = LogOrigin::decode(&payload).ok_or(ReplayError::NotALog)?;
     source.number = first.value;
     let mut now = ReplayedLog {
         log: first.value,
@@ -158,28 +153,25 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
         let Some(header) = source.next(&mut payload)? else { break };
         records += 1;
         match header.kind {
-            Kind::Write => {
-                changes.push(Change::Write { offset: header.value, len_bytes: u64::from(header.len_bytes), record });
-            }
-            Kind::Length => changes.push(Change::Length(header.value)),
+            // A change counts once the file is closed.
+            Kind::Write | Kind::Length => changes.push((record, header)),
             Kind::Closed => {
-                changes.drain(..).for_each(|change| apply(&mut now.overlay, &change));
-                if decode_numbers(&payload, &header) != Some([now.overlay.size_bytes()]) {
+                changes.drain(..).for_each(|(record, header)| apply(&mut now.overlay, record, &header));
+                if decode_numbers(&payload) != Some([now.overlay.size_bytes()]) {
                     return Err(ReplayError::Damaged { origin: now.origin, position: record, closed: record });
                 }
                 (now.mtime_ns, now.end, owed) = (header.value as i64, source.position, true);
                 now.records = records;
             }
             Kind::Stored => {
-                let Some([closed_end, content]) = decode_numbers(&payload, &header) else { continue };
+                let Some([closed_end, content]) = decode_numbers(&payload) else { continue };
                 (now.origin.base_version, now.origin.base_content) = (header.value, content);
                 now.pushes.retain(|push| push.closed_end > closed_end);
                 owed &= closed_end != now.end;
             }
             Kind::Pushed => {
-                let push = decode_numbers(&payload, &header)
-                    .map(|[closed_end]| PendingPush { content: header.value, closed_end });
-                now.pushes.extend(push);
+                let push = |[closed_end]: [u64; 1]| PendingPush { content: header.value, closed_end };
+                now.pushes.extend(decode_numbers(&payload).map(push));
             }
             Kind::Begin => break,
         }
@@ -198,16 +190,16 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
 }
 
 /// A payload of exactly `N` numbers.
-fn decode_numbers<const N: usize>(payload: &[u8], header: &Header) -> Option<[u64; N]> {
-    let (numbers, rest) = payload[..header.len_bytes as usize].as_chunks::<8>();
+fn decode_numbers<const N: usize>(payload: &[u8]) -> Option<[u64; N]> {
+    let (numbers, rest) = payload.as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
     numbers.try_into().ok().filter(|_| rest.is_empty())
 }
 
-fn apply(overlay: &mut Overlay, change: &Change) {
-    match *change {
-        Change::Write { offset, len_bytes, record } => overlay.write(offset, len_bytes, record),
-        Change::Length(size_bytes) => overlay.set_len(size_bytes),
+fn apply(overlay: &mut Overlay, record: u64, header: &Header) {
+    match header.kind {
+        Kind::Write => overlay.write(header.value, u64::from(header.len_bytes), record),
+        _ => overlay.set_len(header.value),
     }
 }
 
@@ -223,17 +215,17 @@ struct Source<'a, R: Read> {
 
 impl<R: Read> Source<'_, R> {
     /// The next record; none at the end, or if the record is not valid.
-    fn next(&mut self, payload: &mut [u8]) -> io::Result<Option<Header>> {
-        let mut bytes = [0; HEADER_BYTES];
-        let got = fill(self.log, &mut bytes)?;
-        self.unread = bytes[..got].to_vec();
-        let header = (got == HEADER_BYTES).then(|| Header::decode(&bytes, self.number, self.position)).flatten();
+    fn next(&mut self, payload: &mut Vec<u8>) -> io::Result<Option<Header>> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        self.log.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut bytes)?;
+        let header = bytes.first_chunk().and_then(|bytes| Header::decode(bytes, self.number, self.position));
+        self.unread = bytes;
         let Some(header) = header else { return Ok(None) };
-        let payload = &mut payload[..header.len_bytes as usize];
-        let got = fill(self.log, payload)?;
+        payload.clear();
+        self.log.by_ref().take(u64::from(header.len_bytes)).read_to_end(payload)?;
         let end = header.kind == Kind::Write && header.value.checked_add(u64::from(header.len_bytes)).is_none();
-        if !header.fits(&payload[..got]) || end {
-            self.unread.extend_from_slice(&payload[..got]);
+        if !header.fits(payload) || end {
+            self.unread.extend_from_slice(payload);
             return Ok(None);
         }
         self.unread.clear();
@@ -251,14 +243,11 @@ impl<R: Read> Source<'_, R> {
 
     /// Number of bytes from the first invalid record on, and the position of a `Closed` record among them.
     fn closed_after(mut self) -> io::Result<(u64, Option<u64>)> {
-        const STEP_BYTES: usize = 1 << 20;
+        const STEP_BYTES: u64 = 1 << 20;
         let mut window = std::mem::take(&mut self.unread);
         let mut start = self.position;
         loop {
-            let kept = window.len();
-            window.resize(kept + STEP_BYTES, 0);
-            let got = fill(self.log, &mut window[kept..])?;
-            window.truncate(kept + got);
+            let got = self.log.by_ref().take(STEP_BYTES).read_to_end(&mut window)? as u64;
             let last = window.len().saturating_sub(CLOSED_BYTES - 1);
             let found = (0..last).find(|&at| self.is_closed(&window[at..at + CLOSED_BYTES], start + at as u64));
             let end = start + window.len() as u64;
@@ -273,24 +262,6 @@ impl<R: Read> Source<'_, R> {
             window.drain(..keep);
         }
     }
-}
-
-/// Reads until the buffer is full or the input ends.
-fn fill(from: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
-    let mut got = 0;
-    while got < out.len() {
-        match from.read(&mut out[got..]) {
-            Ok(0) => break,
-            Ok(more) => got += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
