@@ -4,8 +4,8 @@
 //! requests meanwhile, its own or not. A background task ([`work`]) sends those that no operation waits for (recalls,
 //! files that are due).
 
-use super::{Action, AttrChange, EntryAttr, Event, FirstCommit, LookupResult, Loss, Namespace, NewFile, Scope, Waiter};
-use crate::backend::{Backend, NewAttr, NewNode};
+use super::{Action, EntryAttr, Event, FirstCommit, LookupResult, Namespace, NewFile, Scope, Waiter};
+use crate::backend::{Backend, NewNode};
 use crate::errno::{Errno, explained};
 use crate::mount::Mount;
 use crate::race::race;
@@ -33,21 +33,18 @@ pub struct NamespaceDriver<B> {
     changed: Notify,
 }
 
+#[derive(Default)]
 struct State {
     core: Namespace,
     /// Requests to send.
     creates: VecDeque<(u64, NewFile)>,
-    outcomes: HashMap<Waiter, Outcome>,
+    /// What waiters wait for: `Settled` or `Commit`.
+    outcomes: HashMap<Waiter, Action>,
     recalls: HashMap<u64, Answer>,
     /// Recalls to answer once the lock is released.
     answers: Vec<Answer>,
     last_number: u64,
     ticked_ns: i64,
-}
-
-enum Outcome {
-    Settled(Result<(), Loss>),
-    Commit(Option<Box<(Waiter, NewFile)>>),
 }
 
 /// Marks a request that creates a name as in flight, until it is dropped.
@@ -62,16 +59,7 @@ impl Drop for CreateInFlight<'_> {
 impl<B: Backend> NamespaceDriver<B> {
     /// Nothing is cached, delegated or deferred.
     pub fn new(backend: Arc<B>) -> NamespaceDriver<B> {
-        let state = State {
-            core: Namespace::new(),
-            creates: VecDeque::new(),
-            outcomes: HashMap::new(),
-            recalls: HashMap::new(),
-            answers: Vec::new(),
-            last_number: 0,
-            ticked_ns: 0,
-        };
-        NamespaceDriver { backend, state: Mutex::new(state), changed: Notify::new() }
+        NamespaceDriver { backend, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Calls the core with the current time.
@@ -136,8 +124,8 @@ impl<B: Backend> NamespaceDriver<B> {
         let result = match settled {
             Some(result) => result,
             None => match self.wait(|waiter| Event::Settle(waiter, scope)).await {
-                Outcome::Settled(result) => result,
-                Outcome::Commit(_) => unreachable!("a settlement ends as one"),
+                Action::Settled(_, result) => result,
+                _ => unreachable!("a settlement ends as one"),
             },
         };
         result.map_err(Errno::from)
@@ -158,21 +146,15 @@ impl<B: Backend> NamespaceDriver<B> {
         self.with(|core, _| core.check(ino)).map_err(Errno::from)
     }
 
-    /// Changes a deferred create's attributes, if the core takes the change.
-    pub fn set_deferred_attr(&self, ino: u64, new: &NewAttr) -> Option<EntryAttr> {
-        let NewAttr { mode, uid, gid, mtime_ns: None, atime_ns: None } = *new else { return None };
-        self.with(|core, _| core.set_deferred_attr(ino, AttrChange { mode, uid, gid }))
-    }
-
     /// Writes a deferred create's first version, which also creates the file. None: the manager knows the file already.
     pub async fn first_commit(&self, ino: u64, mtime_ns: i64, bytes: &Bytes) -> Option<Result<WriteDone, FileError>> {
         if self.with(|core, _| core.is_settled(ino)).is_some() {
             return None;
         }
-        let Outcome::Commit(file) = self.wait(|waiter| Event::Commit(waiter, ino)).await else {
+        let Action::Commit(waiter, file) = self.wait(|waiter| Event::Commit(waiter, ino)).await else {
             unreachable!("a commit begins as one");
         };
-        let (waiter, NewFile { parent, name, entry, inos, .. }) = *file?;
+        let NewFile { parent, name, entry, inos, .. } = file?;
         let stamp = self.with(Namespace::stamp);
         let (owner, policy) = (owner_of(&entry.attr), entry.policy());
         let new = FileToWrite { parent, name: &name, ino, owner, policy, inos };
@@ -214,10 +196,7 @@ impl<B: Backend> NamespaceDriver<B> {
             wakes |= matches!(action, Action::Create { .. } | Action::Commit(..) | Action::Settled(..));
             match action {
                 Action::Create { group, file } => state.creates.push_back((group, file)),
-                Action::Commit(waiter, file) => {
-                    state.outcomes.insert(waiter, Outcome::Commit(file.map(|file| Box::new((waiter, file)))));
-                }
-                Action::Settled(waiter, result) => drop(state.outcomes.insert(waiter, Outcome::Settled(result))),
+                Action::Commit(waiter, _) | Action::Settled(waiter, _) => drop(state.outcomes.insert(waiter, action)),
                 Action::AnswerRecall(recall) => {
                     let answer = state.recalls.remove(&recall);
                     state.answers.extend(answer);
@@ -235,7 +214,7 @@ impl<B: Backend> NamespaceDriver<B> {
     }
 
     /// Hands an event in, and sends requests until its outcome is there.
-    async fn wait(&self, event: impl FnOnce(Waiter) -> Event) -> Outcome {
+    async fn wait(&self, event: impl FnOnce(Waiter) -> Event) -> Action {
         let waiter = {
             let mut state = self.state.lock();
             let waiter = Waiter(state.number());

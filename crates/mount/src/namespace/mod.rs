@@ -28,6 +28,7 @@ pub use deferred::Loss;
 pub use delegations::INOS;
 pub use entry_cache::{CacheStats, EntryAttr, Name, Stamp};
 
+use crate::backend::NewAttr;
 use deferred::{DeferredCreates, Next};
 use delegations::Delegations;
 use entry_cache::EntryCache;
@@ -169,17 +170,6 @@ pub enum LookupResult {
     Unknown,
 }
 
-/// Attribute changes that a deferred create accepts; none: unchanged.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttrChange {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-}
-
 /// Files that are settled one after another.
 #[derive(Debug)]
 struct Group {
@@ -210,11 +200,6 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Nothing is cached, delegated or deferred.
-    pub fn new() -> Namespace {
-        Namespace::default()
-    }
-
     fn advance(&mut self, now_ns: i64) -> i64 {
         self.now_ns = self.now_ns.max(now_ns);
         self.now_ns
@@ -372,10 +357,10 @@ impl Namespace {
         Some(entry)
     }
 
-    /// Changes a deferred create's attributes. None: the file is not a deferred create, or a request about it is in
-    /// flight.
-    pub fn set_deferred_attr(&mut self, ino: u64, change: AttrChange) -> Option<EntryAttr> {
-        let AttrChange { mode, uid, gid } = change;
+    /// Changes a deferred create's attributes. None: the file is not a deferred create, a request about it is in
+    /// flight, or a time is to be changed.
+    pub fn set_deferred_attr(&mut self, ino: u64, new: &NewAttr) -> Option<EntryAttr> {
+        let NewAttr { mode, uid, gid, mtime_ns: None, atime_ns: None } = *new else { return None };
         self.deferred.set_attr(ino, |attr| {
             (attr.mode, attr.uid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid));
             attr.gid = gid.unwrap_or(attr.gid);

@@ -27,7 +27,7 @@ fn grant_to_create(core: &mut Namespace, directory: u64, stamp: Stamp, names: &[
 }
 
 fn delegated() -> Namespace {
-    let mut core = Namespace::new();
+    let mut core = Namespace::default();
     let stamp = core.stamp(NOW);
     grant(&mut core, DIR, stamp, &[]);
     core
@@ -87,7 +87,7 @@ fn a_recall_that_overtakes_the_grant_voids_it() {
 /// Another program on this mount may use a new directory before the answer to its `mkdir` arrives.
 #[test]
 fn a_new_directory_that_was_used_before_its_answer_came_is_not_delegated() {
-    let mut core = Namespace::new();
+    let mut core = Namespace::default();
     let stamp = core.stamp(NOW);
     core.begin_create(DIR, b"a");
     core.end_create(DIR);
@@ -109,7 +109,7 @@ fn a_lost_connection_ends_every_delegation_and_keeps_the_files() {
 
 #[test]
 fn delegations_are_requested_after_some_creates_and_less_often_if_others_create_too() {
-    let mut core = Namespace::new();
+    let mut core = Namespace::default();
     fn until_requested(core: &mut Namespace) -> Option<u32> {
         (1..2_000).find(|_| {
             core.begin_create(DIR, b"n");
@@ -135,7 +135,7 @@ fn delegations_are_requested_after_some_creates_and_less_often_if_others_create_
 /// A list from the manager may lack names of requests that were in flight, no matter when their answers arrive.
 #[test]
 fn names_in_flight_are_part_of_a_delegation() {
-    let mut core = Namespace::new();
+    let mut core = Namespace::default();
     core.begin_create(DIR, b"long ago");
     core.end_create(DIR);
     core.begin_create(DIR, b"before");
@@ -183,8 +183,8 @@ fn one_request_at_a_time_tells_the_manager_of_a_file() {
     assert_eq!(handle(&mut core, Event::Commit(Waiter(1), ino)), ["commit 1 100"]);
     assert!(handle(&mut core, Event::Settle(Waiter(2), Scope::Directory(DIR))).is_empty());
     assert!(handle(&mut core, Event::Commit(Waiter(3), ino)).is_empty());
-    let change = AttrChange { mode: Some(0o600), ..AttrChange::default() };
-    assert_eq!(core.set_deferred_attr(ino, change), None, "the request carries the old mode");
+    let change = NewAttr { mode: Some(0o600), ..NewAttr::default() };
+    assert_eq!(core.set_deferred_attr(ino, &change), None, "the request carries the old mode");
     let event = committed(&mut core, 1, ino, Ok(FirstCommit::default()));
     assert_eq!(handle(&mut core, event), ["settled 2", "commit 3"]);
     assert_eq!(core.is_settled(ino), Some(Ok(())));

@@ -134,7 +134,23 @@ impl<B: Backend> Mount<B> {
         name: &[u8],
         mode: u32,
     ) -> Result<ShownEntry, Errno> {
-        let attr = self.create_directory(caller, parent, name, mode).await?;
+        let attr = {
+            let owner = self.owner(parent, caller, mode, true).await?;
+            let namespace = &self.namespace;
+            let _in_flight = namespace.begin_create(parent, name);
+            let stamp = namespace.with(Namespace::stamp);
+            let mut made = self.backend.make_directory(parent, name, owner, INOS).await.map_err(|error| {
+                namespace.with(|core, _| core.forget_name(parent, name));
+                explained("make directory", parent, &error)
+            })?;
+            let attr = made.attr.clone().ok_or(Errno::EIO)?;
+            namespace.with(|core, _| {
+                // The parent has one more link.
+                core.forget(&[parent]);
+                core.created_here(stamp, parent, name, &mut made, attr.ino);
+            });
+            attr
+        };
         Ok(self.show(attr).await)
     }
 
@@ -263,24 +279,6 @@ impl<B: Backend> Mount<B> {
         Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
     }
 
-    async fn create_directory(&self, caller: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
-        let owner = self.owner(parent, caller, mode, true).await?;
-        let namespace = &self.namespace;
-        let _in_flight = namespace.begin_create(parent, name);
-        let stamp = namespace.with(Namespace::stamp);
-        let mut made = self.backend.make_directory(parent, name, owner, INOS).await.map_err(|error| {
-            namespace.with(|core, _| core.forget_name(parent, name));
-            explained("make directory", parent, &error)
-        })?;
-        let attr = made.attr.clone().ok_or(Errno::EIO)?;
-        namespace.with(|core, _| {
-            // The parent has one more link.
-            core.forget(&[parent]);
-            core.created_here(stamp, parent, name, &mut made, attr.ino);
-        });
-        Ok(attr)
-    }
-
     async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
         writable(ino)?;
         if let Some(size) = size {
@@ -298,7 +296,7 @@ impl<B: Backend> Mount<B> {
             new.mtime_ns = None;
         }
         let file = self.files.get(ino);
-        if let Some(known) = self.namespace.set_deferred_attr(ino, &new) {
+        if let Some(known) = self.namespace.with(|core, _| core.set_deferred_attr(ino, &new)) {
             if let Some(file) = file {
                 file.set_created(known.clone()).await;
             }
