@@ -9,12 +9,14 @@ use crate::namespace::{CacheStats, Scope};
 use crate::open_file::Files;
 use crate::ops::history::History;
 use crate::ops::locks::ClosingHandles;
-use crate::ops::opening::Handles;
+use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
 use crate::spool::speed::SpeedTable;
 use crate::spool::{Spool, SpoolConfig, SpoolFigures};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Inodes that wait for a background task. Several tasks may share a queue.
@@ -74,7 +76,8 @@ pub struct Mount<B: Backend> {
     /// What the kernel caches of each inode.
     pub(crate) kernel: Mutex<KernelCache>,
     pub(crate) files: Files<B>,
-    pub(crate) handles: Handles<B>,
+    pub(crate) handles: Mutex<HashMap<u64, Arc<Handle<B>>>>,
+    pub(crate) last_handle: AtomicU64,
     pub(crate) history: History,
     pub(crate) rewrites: Rewrites,
     pub(crate) closing: ClosingHandles,
@@ -96,7 +99,8 @@ impl<B: Backend> Mount<B> {
             backend,
             kernel: Mutex::default(),
             files: Files::default(),
-            handles: Handles::default(),
+            handles: Mutex::default(),
+            last_handle: AtomicU64::new(0),
             history: History::default(),
             rewrites,
             closing: ClosingHandles::default(),
@@ -130,6 +134,13 @@ impl<B: Backend> Mount<B> {
         Figures { names: self.namespace.with(|core, now_ns| core.stats(now_ns)), open_files, uncommitted_files, spool }
     }
 
+    /// Counts an event of the spool.
+    pub(crate) fn count(&self, event: impl FnOnce(&mut SpoolFigures)) {
+        if let Some(spool) = &self.spool {
+            event(&mut spool.counts.lock());
+        }
+    }
+
     /// Number of logs that could not be read since the mount began.
     pub fn unreadable_logs(&self) -> usize {
         self.spool.as_ref().map_or(0, |spool| spool.figures(0).set_aside as usize)
@@ -142,13 +153,16 @@ impl<B: Backend> Mount<B> {
 
     /// Pushes what waits in the spool, and commits all open files. Returns how many files failed.
     pub async fn store_all(&self) -> usize {
-        let failed = self.push_all().await;
-        failed + self.files.commit_all(self).await
+        let mut failed = self.push_all().await;
+        for file in self.files.unsafe_now().await {
+            failed += usize::from(file.commit(self).await.is_err());
+        }
+        failed
     }
 
     /// Abandons the running rewrite and all that wait.
     pub fn stop_rewrites(&self) {
-        self.rewrites.stop();
+        self.rewrites.cancel.cancel();
     }
 
     /// Makes sure that the manager knows a file, which may be a deferred create.

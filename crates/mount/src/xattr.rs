@@ -1,5 +1,7 @@
 //! Names of extended attributes: what the mount computes, what the store keeps, and what is refused.
 
+use crate::errno::Errno;
+
 /// An attribute of a file, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrName<'a> {
@@ -13,28 +15,19 @@ pub enum XattrName<'a> {
     Stored(&'a str),
 }
 
-/// Why a name is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum XattrNameError {
-    /// The name is not UTF-8.
-    NotText,
-    /// The store keeps `user.*` and `trusted.*` only.
-    OtherNamespace,
-}
-
 impl<'a> XattrName<'a> {
     /// Classifies a name.
     ///
     /// # Errors
-    /// The store cannot keep an attribute of this name.
-    pub fn parse(name: &'a [u8]) -> Result<XattrName<'a>, XattrNameError> {
-        let name = std::str::from_utf8(name).map_err(|_| XattrNameError::NotText)?;
+    /// `EINVAL`: the name is not UTF-8. `EOPNOTSUPP`: the store keeps `user.*` and `trusted.*` only.
+    pub fn parse(name: &'a [u8]) -> Result<XattrName<'a>, Errno> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
         match name {
             "user.tessera.location" => Ok(XattrName::Location),
             "user.tessera.state" => Ok(XattrName::State),
             "user.tessera.mount" => Ok(XattrName::Mount),
             name if name.starts_with("user.") || name.starts_with("trusted.") => Ok(XattrName::Stored(name)),
-            _ => Err(XattrNameError::OtherNamespace),
+            _ => Err(Errno::EOPNOTSUPP),
         }
     }
 
@@ -57,7 +50,7 @@ mod tests {
         assert_eq!(XattrName::parse(b"user.tessera.dedup").unwrap().stored(), Some("user.tessera.dedup"));
         assert_eq!(XattrName::parse(b"trusted.x").unwrap().stored(), Some("trusted.x"));
         assert_eq!(XattrName::parse(b"user.tessera.mount").unwrap().stored(), None);
-        assert_eq!(XattrName::parse(b"security.selinux"), Err(XattrNameError::OtherNamespace));
-        assert_eq!(XattrName::parse(b"user.\xff"), Err(XattrNameError::NotText));
+        assert_eq!(XattrName::parse(b"security.selinux"), Err(Errno::EOPNOTSUPP));
+        assert_eq!(XattrName::parse(b"user.\xff"), Err(Errno::EINVAL));
     }
 }

@@ -61,6 +61,9 @@ struct State {
     cut_off: bool,
 }
 
+/// Whether a waiting request must stop.
+pub type Interrupted<'a> = &'a mut dyn FnMut() -> bool;
+
 /// File and owner.
 type Key = (u64, u64);
 
@@ -114,12 +117,7 @@ impl<B: Backend> Locks<B> {
     ///
     /// # Errors
     /// The manager cannot be reached, or refused; [`Code::SessionExpired`]: the owner's locks on this file were lost.
-    pub async fn set(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<LockOutcome, Error> {
+    pub async fn set(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<LockOutcome, Error> {
         let key = (lock.ino, lock.owner);
         if lock.mode() == LockMode::Unlock {
             return Ok(self.unlock(lock).await);
@@ -135,12 +133,7 @@ impl<B: Backend> Locks<B> {
         done
     }
 
-    async fn lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<LockOutcome, Error> {
+    async fn lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<LockOutcome, Error> {
         let key = (lock.ino, lock.owner);
         let (mut seq, mut wait_ms, mut until_ns) = (self.state.lock().next_seq(), 0, self.deadline_ns());
         loop {
@@ -176,7 +169,7 @@ impl<B: Backend> Locks<B> {
         seq: u64,
         wait: bool,
         wait_ms: u64,
-        interrupted: &mut dyn FnMut() -> bool,
+        interrupted: Interrupted<'_>,
     ) -> Result<LockOutcome, Error> {
         let table = self.table().await?;
         let shared = self.gate.read().await;

@@ -431,8 +431,7 @@ impl<B: Backend> State<B> {
 
 async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Arc<B::Reader>, Errno> {
     mount.settle(ino).await?;
-    let opened = mount.backend.open_read(ino, 0, 0..FIRST_EXTENTS_BYTES).await;
-    Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
+    spooled::open_version(mount, ino, 0).await
 }
 
 /// Reads up to `len` bytes of a version at `offset`; fewer at its end.

@@ -8,7 +8,6 @@ use crate::errno::Errno;
 use crate::mount::Mount;
 use crate::spool::log::{Log, LogError};
 use crate::spool::logfile::View;
-use std::sync::atomic::Ordering;
 use tessera_failpoint as failpoint;
 use tessera_wire::Attr;
 use tokio::sync::MutexGuard;
@@ -89,9 +88,7 @@ impl<B: Backend> OpenFile<B> {
     }
 
     fn count_pushed(&self, mount: &Mount<B>) {
-        if let Some(spool) = &mount.spool {
-            spool.counts.pushed.fetch_add(1, Ordering::Relaxed);
-        }
+        mount.count(|counts| counts.pushed += 1);
         let since_closed = self.meter.lock().since_closed(mount.backend.now_ns());
         if let Some(speed) = since_closed.and_then(|after| mount.speeds.lock().stored(self.ino, after)) {
             tracing::info!(ino = self.ino, speed = %speed.to_json(), "pushed from the spool");
@@ -138,9 +135,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         if state.pending.log().is_some_and(|log| log.gave(view)) {
             tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
-            if let Some(spool) = &mount.spool {
-                spool.counts.dropped.fetch_add(1, Ordering::Relaxed);
-            }
+            mount.count(|counts| counts.dropped += 1);
             state.drop_log(mount, self.ino);
         }
     }
@@ -151,9 +146,7 @@ impl<B: Backend> OpenFile<B> {
         if let Some(log) = state.pending.drop_log() {
             let aside = log.set_aside();
             tracing::error!(ino = self.ino, %error, aside, "a file that was closed cannot be pushed");
-            if let Some(spool) = &mount.spool {
-                spool.counts.set_aside.fetch_add(1, Ordering::Relaxed);
-            }
+            mount.count(|counts| counts.set_aside += 1);
             state.pending.fail(Errno::EIO);
             mount.files.release_spooled(self.ino);
         }

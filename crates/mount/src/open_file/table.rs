@@ -46,12 +46,8 @@ impl<B: Backend> Files<B> {
 
     /// Number of open files, and number of those with uncommitted changes.
     pub async fn count(&self) -> (u64, u64) {
-        let all = self.all();
-        let mut changed = 0;
-        for file in &all {
-            changed += u64::from(file.size().await.1);
-        }
-        (all.len() as u64, changed)
+        let changed = self.filter(async |file| file.size().await.1).await;
+        (self.0.lock().len() as u64, changed.len() as u64)
     }
 
     /// The file, if a handle of it is open.
@@ -134,36 +130,22 @@ impl<B: Backend> Files<B> {
 
     /// Files that wait in the spool.
     pub async fn spooled(&self) -> Vec<Arc<OpenFile<B>>> {
-        let mut spooled = Vec::new();
-        for file in self.all() {
-            if file.waits_in_spool().await {
-                spooled.push(file);
-            }
-        }
-        spooled
-    }
-
-    /// Commits all open files that are not safe in the spool. Returns how many failed.
-    pub async fn commit_all(&self, mount: &Mount<B>) -> usize {
-        let mut failed = 0;
-        for file in self.unsafe_now().await {
-            failed += usize::from(file.commit(mount).await.is_err());
-        }
-        failed
+        self.filter(async |file| file.waits_in_spool().await).await
     }
 
     /// All open files that are not safe in the spool.
     pub async fn unsafe_now(&self) -> Vec<Arc<OpenFile<B>>> {
-        let mut files = Vec::new();
-        for file in self.all() {
-            if !file.is_safe().await {
-                files.push(file);
-            }
-        }
-        files
+        self.filter(async |file| !file.is_safe().await).await
     }
 
-    fn all(&self) -> Vec<Arc<OpenFile<B>>> {
-        self.0.lock().values().map(|slot| slot.file.clone()).collect()
+    async fn filter(&self, wanted: impl AsyncFn(&OpenFile<B>) -> bool) -> Vec<Arc<OpenFile<B>>> {
+        let all: Vec<_> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
+        let mut found = Vec::new();
+        for file in all {
+            if wanted(&file).await {
+                found.push(file);
+            }
+        }
+        found
     }
 }

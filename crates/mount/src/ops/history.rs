@@ -5,7 +5,6 @@ use crate::errno::{Errno, explained};
 use crate::mount::Mount;
 use crate::synthetic::{self, ShownVersion, SyntheticInode, VersionNumbers};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use tessera_wire::Attr;
 use tessera_wire::meta::VersionInfo;
 
@@ -100,12 +99,12 @@ impl History {
     ///
     /// # Errors
     /// `EISDIR` for a synthetic directory, and the store's.
-    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Result<Arc<B::Reader>, Errno> {
+    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Result<B::Reader, Errno> {
         let Some(SyntheticInode::Version(count)) = SyntheticInode::of(ino) else { return Err(Errno::EISDIR) };
         let ShownVersion { file, version } = self.shown(count)?;
         let first = 0..version.size_bytes.min(FIRST_EXTENTS_BYTES);
         let opened = mount.backend.open_read(file, version.version, first).await;
-        opened.map(Arc::new).map_err(|error| {
+        opened.map_err(|error| {
             tracing::warn!(ino = file, version = version.number, %error, "a version cannot be opened");
             error.code().into()
         })

@@ -6,6 +6,7 @@
 
 use crate::backend::Backend;
 use crate::errno::Errno;
+use crate::locks::Interrupted;
 use crate::mount::Mount;
 use crate::race::race;
 use parking_lot::Mutex;
@@ -78,12 +79,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EAGAIN`: another owner holds it. `EINTR`, `EDEADLK`, `ENOLCK`, and the store's.
-    pub async fn set_lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Errno> {
+    pub async fn set_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<(), Errno> {
         self.settle(lock.ino).await?;
         // Writes made under the lock are committed before another owner can get it.
         let held = self.locks.holds(lock.ino, lock.owner);
@@ -102,7 +98,7 @@ impl<B: Backend> Mount<B> {
         shown
     }
 
-    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: &mut dyn FnMut() -> bool) -> Result<(), Errno> {
+    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<(), Errno> {
         // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask
         // for an exclusive lock would deadlock.
         let converts = lock.family() == LockFamily::Flock && wait && self.locks.holds(lock.ino, lock.owner);
@@ -128,7 +124,7 @@ impl<B: Backend> Mount<B> {
         &self,
         lock: &FileLock,
         wait: bool,
-        interrupted: &mut dyn FnMut() -> bool,
+        interrupted: Interrupted<'_>,
     ) -> Result<LockOutcome, Errno> {
         self.locks.set(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
     }

@@ -9,10 +9,8 @@ use crate::mount::Mount;
 use crate::namespace::Scope;
 use crate::open_file::{OpenFile, read_version};
 use crate::synthetic::SyntheticInode;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use tessera_wire::InodeKind;
 use tessera_wire::meta::ClusterStatus;
 
@@ -22,56 +20,31 @@ pub(crate) enum Handle<B: Backend> {
         file: Arc<OpenFile<B>>,
         writes: bool,
     },
-    Directory(Arc<tokio::sync::Mutex<OpenDirectory>>),
+    Directory(tokio::sync::Mutex<OpenDirectory>),
     /// One old version of a file.
-    Version(Arc<B::Reader>),
+    Version(B::Reader),
     /// A directory of old versions, with its entries.
-    Versions(Arc<Vec<history::Entry>>),
-}
-
-impl<B: Backend> Clone for Handle<B> {
-    fn clone(&self) -> Handle<B> {
-        match self {
-            Handle::File { file, writes } => Handle::File { file: file.clone(), writes: *writes },
-            Handle::Directory(directory) => Handle::Directory(directory.clone()),
-            Handle::Version(version) => Handle::Version(version.clone()),
-            Handle::Versions(entries) => Handle::Versions(entries.clone()),
-        }
-    }
-}
-
-/// Open handles by number.
-pub(crate) struct Handles<B: Backend> {
-    open: Mutex<HashMap<u64, Handle<B>>>,
-    last: AtomicU64,
-}
-
-impl<B: Backend> Default for Handles<B> {
-    fn default() -> Handles<B> {
-        Handles { open: Mutex::default(), last: AtomicU64::new(0) }
-    }
-}
-
-impl<B: Backend> Handles<B> {
-    fn insert(&self, handle: Handle<B>) -> u64 {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.lock().insert(number, handle);
-        number
-    }
-
-    fn get(&self, number: u64) -> Result<Handle<B>, Errno> {
-        self.open.lock().get(&number).cloned().ok_or(Errno::EBADF)
-    }
-
-    fn file(&self, number: u64) -> Result<Arc<OpenFile<B>>, Errno> {
-        match self.get(number)? {
-            Handle::File { file, .. } => Ok(file),
-            _ => Err(Errno::EBADF),
-        }
-    }
+    Versions(Vec<history::Entry>),
 }
 
 impl<B: Backend> Mount<B> {
+    fn add_handle(&self, handle: Handle<B>) -> u64 {
+        let number = self.last_handle.fetch_add(1, Ordering::Relaxed) + 1;
+        self.handles.lock().insert(number, Arc::new(handle));
+        number
+    }
+
+    fn handle(&self, number: u64) -> Result<Arc<Handle<B>>, Errno> {
+        self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn open_file(&self, handle: u64) -> Result<Arc<OpenFile<B>>, Errno> {
+        match &*self.handle(handle)? {
+            Handle::File { file, .. } => Ok(file.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
     /// Opens a file.
     ///
     /// # Errors
@@ -82,7 +55,7 @@ impl<B: Backend> Mount<B> {
                 return Err(Errno::EROFS);
             }
             let version = self.history.open(self, ino).await?;
-            return Ok(Opened { handle: self.handles.insert(Handle::Version(version)), keep_cache: true });
+            return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true });
         }
         let file = self.files.open(ino, 0, writes, self.backend.now_ns());
         let (version, size_bytes) = match file.refresh(self).await {
@@ -101,14 +74,14 @@ impl<B: Backend> Mount<B> {
             return Err(Errno::ESTALE);
         }
         let keep_cache = self.kernel.lock().opens(ino, version, size_bytes);
-        Ok(Opened { handle: self.handles.insert(Handle::File { file, writes }), keep_cache })
+        Ok(Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache })
     }
 
     /// Opens a file for a loopback thread of the shell, without looking for a newer version. Returns the handle.
     pub async fn open_loopback(&self, ino: u64) -> u64 {
         let size_bytes = self.known(ino).await.map_or(0, |known| known.attr.size_bytes);
         let file = self.files.open(ino, size_bytes, false, self.backend.now_ns());
-        self.handles.insert(Handle::File { file, writes: false })
+        self.add_handle(Handle::File { file, writes: false })
     }
 
     /// Creates a file and opens it. An existing file is opened, unless `exclusive`.
@@ -141,7 +114,7 @@ impl<B: Backend> Mount<B> {
         let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
         file.set_created(entry).await;
         let shown = self.show(attr).await;
-        Ok((shown, Opened { handle: self.handles.insert(Handle::File { file, writes }), keep_cache: true }))
+        Ok((shown, Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache: true }))
     }
 
     async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Result<(ShownEntry, Opened), Errno> {
@@ -156,8 +129,8 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's, and the spool's.
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
-        match self.handles.get(handle)? {
-            Handle::Version(version) => read_version(&*version, offset, len).await,
+        match &*self.handle(handle)? {
+            Handle::Version(version) => read_version(version, offset, len).await,
             Handle::File { file, .. } => file.read(self, offset, len).await,
             Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
         }
@@ -168,7 +141,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's, and the spool's. A failure that lost bytes is reported again.
     pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.handles.file(handle)?.write(self, offset, bytes).await
+        self.open_file(handle)?.write(self, offset, bytes).await
     }
 
     /// A process closes the file: commits what was written, or acknowledges it from the spool, and releases the
@@ -177,7 +150,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// Those of the commit; the locks are released anyway.
     pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<(), Errno> {
-        let flushed = match self.handles.get(handle) {
+        let flushed = match self.handle(handle).as_deref() {
             Ok(Handle::File { file, writes: true }) => file.close(self).await,
             _ => Ok(()),
         };
@@ -190,15 +163,15 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// Those of the commit.
     pub async fn fsync(&self, handle: u64) -> Result<(), Errno> {
-        self.handles.file(handle)?.commit(self).await
+        self.open_file(handle)?.commit(self).await
     }
 
     /// The last reference to a handle is gone. `flock_owner`: the owner whose `flock` lock goes with it.
     pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
-        let handle = self.handles.open.lock().remove(&handle);
+        let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
-        if let Some(Handle::File { file, writes }) = handle {
-            self.files.release(self, &file, writes).await;
+        if let Some(Handle::File { file, writes }) = handle.as_deref() {
+            self.files.release(self, file, *writes).await;
         }
         if let Some(owner) = flock_owner {
             self.locks.release(ino, owner).await;
@@ -211,7 +184,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// `EOPNOTSUPP` for another `mode` than 0, and those of a change of the length.
     pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
-        let file = self.handles.file(handle)?;
+        let file = self.open_file(handle)?;
         match (mode, offset.checked_add(len)) {
             (0, Some(end)) if end > file.size().await.0 => file.truncate(self, end).await,
             (0, Some(_)) => Ok(()),
@@ -239,10 +212,10 @@ impl<B: Backend> Mount<B> {
     /// The store's, for a directory of old versions.
     pub async fn open_directory(&self, ino: u64) -> Result<u64, Errno> {
         let handle = match SyntheticInode::of(ino) {
-            Some(_) => Handle::Versions(Arc::new(self.history.entries(self, ino).await?)),
-            None => Handle::Directory(Arc::default()),
+            Some(_) => Handle::Versions(self.history.entries(self, ino).await?),
+            None => Handle::Directory(Default::default()),
         };
-        Ok(self.handles.insert(handle))
+        Ok(self.add_handle(handle))
     }
 
     /// Lists a directory from `position` on, until `add` returns that the reply is full. `full`: with attributes.
@@ -257,7 +230,8 @@ impl<B: Backend> Mount<B> {
         full: bool,
         mut add: impl FnMut(&ListedEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
-        let directory = match self.handles.get(handle)? {
+        let handle = self.handle(handle)?;
+        let directory = match &*handle {
             Handle::Directory(directory) => directory,
             Handle::Versions(entries) => {
                 for (next, entry) in (1u64..).zip(entries.iter()).skip(position as usize) {
@@ -305,7 +279,7 @@ impl<B: Backend> Mount<B> {
 
     /// Closes a directory.
     pub fn release_directory(&self, handle: u64) {
-        self.handles.open.lock().remove(&handle);
+        self.handles.lock().remove(&handle);
     }
 
     /// Makes the names in a directory durable. The request that makes a name also makes it durable; only deferred

@@ -18,9 +18,10 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub struct Rewrites {
-    queue: Mutex<RewriteQueue>,
+    pub(crate) queue: Mutex<RewriteQueue>,
     requests: UnboundedSender<u64>,
-    cancel: Cancel,
+    /// Abandons the running rewrite and all that wait.
+    pub(crate) cancel: Cancel,
 }
 
 impl Rewrites {
@@ -36,19 +37,9 @@ impl Rewrites {
             let _ = self.requests.send(ino);
         }
     }
-
-    /// Progress of a file's rewrite, if it waits or runs.
-    pub fn get(&self, ino: u64) -> Option<RewriteProgress> {
-        self.queue.lock().get(ino)
-    }
-
-    /// Abandons the running rewrite and all that wait.
-    pub fn stop(&self) {
-        self.cancel.cancel();
-    }
 }
 
-/// Rewrites files until the mount is gone or [`Rewrites::stop`] is called.
+/// Rewrites files until the mount is gone or [`Mount::stop_rewrites`] is called.
 pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
     while let Some(ino) = queue.next().await {
         let Some(backend) = mount.upgrade().map(|mount| mount.backend.clone()) else { return };

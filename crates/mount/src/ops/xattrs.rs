@@ -10,7 +10,7 @@ use crate::namespace::Scope;
 use crate::ops::writable;
 use crate::rewrite_queue::RewriteProgress;
 use crate::synthetic::SyntheticInode;
-use crate::xattr::{XattrName, XattrNameError};
+use crate::xattr::XattrName;
 use serde_json::{Value, json};
 use tessera_client::locate::Located;
 use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
@@ -19,21 +19,6 @@ use tessera_wire::{Code, Error, InodeKind};
 
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
-
-fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
-    XattrName::parse(name).map_err(|error| match error {
-        XattrNameError::NotText => Errno::EINVAL,
-        XattrNameError::OtherNamespace => Errno::EOPNOTSUPP,
-    })
-}
-
-/// A missing attribute has an errno of its own.
-fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
-    match error.code() {
-        Code::NotFound => Errno::ENODATA,
-        _ => explained(what, ino, error),
-    }
-}
 
 /// The value of a paper's attribute, from the hint that is set.
 fn classic_value(classic: &Classic, all: &[Xattr]) -> Option<Vec<u8>> {
@@ -52,7 +37,7 @@ impl<B: Backend> Mount<B> {
         if SyntheticInode::of(ino).is_some() {
             return Err(Errno::ENODATA);
         }
-        let name = match parse(name)? {
+        let name = match XattrName::parse(name)? {
             XattrName::Mount => {
                 let waiting = self.files.spooled().await.len();
                 let spool = self.spool.as_ref().map(|spool| spool.shown(waiting));
@@ -78,7 +63,7 @@ impl<B: Backend> Mount<B> {
     fn file_state(&self, located: &Located) -> Value {
         let mut state = json!(located.state());
         let progress = |r: RewriteProgress| json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes});
-        state["rewriting"] = self.rewrites.get(located.ino).map_or(Value::Null, progress);
+        state["rewriting"] = self.rewrites.queue.lock().get(located.ino).map_or(Value::Null, progress);
         state["written"] = self.speeds.lock().get(located.ino).map_or(Value::Null, |speed| speed.to_json());
         state
     }
@@ -96,27 +81,48 @@ impl<B: Backend> Mount<B> {
         Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
     }
 
-    /// Settles `ino`, so that it can have attributes, and the deferred creates in directory `ino`, which took the hints
-    /// that it has before the change.
-    async fn settle_for_hints(&self, ino: u64) -> Result<(), Errno> {
-        let settled = self.settle(ino).await;
-        settled.and(self.namespace.settle(Scope::Directory(ino)).await)
-    }
-
     /// Sets an attribute.
     ///
     /// # Errors
     /// `EPERM` for a computed attribute, and the manager's.
     pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        let (create, replace) = (flags & CREATE != 0, flags & REPLACE != 0);
+        let set = async |name: &str| self.backend.set_xattr(ino, name, value, create, replace).await;
+        self.change_xattr("set attribute", ino, name, Errno::EPERM, set).await
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none, and the manager's.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Errno> {
+        let remove = async |name: &str| self.backend.remove_xattr(ino, name).await;
+        self.change_xattr("remove attribute", ino, name, Errno::ENODATA, remove).await
+    }
+
+    /// `computed`: the error for a computed attribute.
+    async fn change_xattr(
+        &self,
+        what: &str,
+        ino: u64,
+        name: &[u8],
+        computed: Errno,
+        change: impl AsyncFnOnce(&str) -> Result<(), Error>,
+    ) -> Result<(), Errno> {
         writable(ino)?;
-        let name = parse(name)?.stored().ok_or(Errno::EPERM)?;
-        self.settle_for_hints(ino).await?;
-        let done = self.backend.set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0).await;
+        let name = XattrName::parse(name)?.stored().ok_or(computed)?;
+        // The deferred creates in directory `ino` took the hints that it has before the change.
+        self.settle(ino).await.and(self.namespace.settle(Scope::Directory(ino)).await)?;
+        let done = change(name).await;
         self.namespace.with(|core, _| core.forget(&[ino]));
         if let Some(file) = self.files.get(ino) {
             file.forget_created().await;
         }
-        done.map_err(|e| refusal("set attribute", ino, &e))?;
+        // A missing attribute has an errno of its own.
+        done.map_err(|error| match error.code() {
+            Code::NotFound => Errno::ENODATA,
+            _ => explained(what, ino, &error),
+        })?;
         self.hint_changed(ino, name).await;
         Ok(())
     }
@@ -128,23 +134,5 @@ impl<B: Backend> Mount<B> {
         if attr.is_some_and(|attr| attr.kind() == InodeKind::File && attr.version != 0) {
             self.rewrites.hint_changed(ino, hint);
         }
-    }
-
-    /// Removes an attribute.
-    ///
-    /// # Errors
-    /// `ENODATA` if there is none, and the manager's.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Errno> {
-        writable(ino)?;
-        let name = parse(name)?.stored().ok_or(Errno::ENODATA)?;
-        self.settle_for_hints(ino).await?;
-        let done = self.backend.remove_xattr(ino, name).await;
-        self.namespace.with(|core, _| core.forget(&[ino]));
-        if let Some(file) = self.files.get(ino) {
-            file.forget_created().await;
-        }
-        done.map_err(|e| refusal("remove attribute", ino, &e))?;
-        self.hint_changed(ino, name).await;
-        Ok(())
     }
 }

@@ -19,7 +19,9 @@ pub mod staged;
 
 use budget::Budget;
 use log::{Log, LogError};
+use parking_lot::Mutex;
 use replay::LogOrigin;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -37,20 +39,8 @@ pub struct SpoolConfig {
     pub cluster_id: Vec<u8>,
 }
 
-/// Events since the mount began.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub pushed: AtomicU64,
-    pub segments: AtomicU64,
-    pub fallbacks: AtomicU64,
-    pub conflicts: AtomicU64,
-    pub dropped: AtomicU64,
-    pub set_aside: AtomicU64,
-    pub retries: AtomicU64,
-}
-
 /// State of a spool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpoolFigures {
     /// Limit in bytes.
     pub limit_bytes: u64,
@@ -80,7 +70,8 @@ pub struct Spool {
     pub(crate) budget: Arc<Budget>,
     /// The cluster.
     pub cluster_id: Vec<u8>,
-    pub(crate) counts: Counts,
+    /// The counts since the mount began; what else the figures say is filled in by [`Spool::figures`].
+    pub(crate) counts: Mutex<SpoolFigures>,
     queue: mpsc::UnboundedSender<u64>,
     stopping: AtomicBool,
     segments: AtomicU64,
@@ -91,8 +82,8 @@ impl Spool {
     pub fn new(config: SpoolConfig) -> (Spool, mpsc::UnboundedReceiver<u64>) {
         let SpoolConfig { disk, limit_bytes, cluster_id } = config;
         let (queue, queued) = mpsc::unbounded_channel();
-        let (budget, counts) = (Arc::new(Budget::new(limit_bytes)), Counts::default());
-        let (stopping, segments) = Default::default();
+        let budget = Arc::new(Budget::new(limit_bytes));
+        let (counts, stopping, segments) = Default::default();
         (Spool { disk, budget, cluster_id, counts, queue, stopping, segments }, queued)
     }
 
@@ -113,12 +104,8 @@ impl Spool {
 
     /// Counts a file that is written by sliding window instead.
     pub(crate) fn falls_back(&self, ino: u64, why: &dyn std::fmt::Display) {
-        self.counts.fallbacks.fetch_add(1, Relaxed);
+        self.counts.lock().fallbacks += 1;
         tracing::warn!(ino, %why, "a file is written without the spool");
-    }
-
-    pub(crate) fn count_segment(&self) {
-        self.counts.segments.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn next_segment(&self) -> String {
@@ -137,36 +124,14 @@ impl Spool {
 
     /// The spool's state; `waiting`: number of files that wait.
     pub fn figures(&self, waiting: usize) -> SpoolFigures {
-        let count = |count: &AtomicU64| count.load(Relaxed);
-        SpoolFigures {
-            limit_bytes: self.budget.limit_bytes(),
-            used_bytes: self.budget.used_bytes(),
-            waiting_files: waiting as u64,
-            pushed: count(&self.counts.pushed),
-            segments: count(&self.counts.segments),
-            fallbacks: count(&self.counts.fallbacks),
-            conflicts: count(&self.counts.conflicts),
-            dropped: count(&self.counts.dropped),
-            set_aside: count(&self.counts.set_aside),
-            retries: count(&self.counts.retries),
-        }
+        let (limit_bytes, used_bytes) = (self.budget.limit_bytes(), self.budget.used_bytes());
+        SpoolFigures { limit_bytes, used_bytes, waiting_files: waiting as u64, ..*self.counts.lock() }
     }
 
     /// As [`Spool::figures`], in JSON.
     pub fn shown(&self, waiting: usize) -> Value {
-        let f = self.figures(waiting);
-        json!({
-            "directory": self.disk.describe(),
-            "limit_bytes": f.limit_bytes,
-            "used_bytes": f.used_bytes,
-            "waiting_files": f.waiting_files,
-            "pushed": f.pushed,
-            "segments": f.segments,
-            "fallbacks": f.fallbacks,
-            "conflicts": f.conflicts,
-            "dropped": f.dropped,
-            "set_aside": f.set_aside,
-            "retries": f.retries,
-        })
+        let mut shown = json!(self.figures(waiting));
+        shown["directory"] = json!(self.disk.describe());
+        shown
     }
 }

@@ -9,7 +9,6 @@ use super::logfile::View;
 use crate::backend::{Backend, NewNode, Reader, Writer};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::{FileError, Owner, WriteDone};
@@ -65,7 +64,7 @@ pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
         match push(&mount, &file).await {
             Ok(()) => pause = RETRY,
             Err(error) => {
-                spool.counts.retries.fetch_add(1, Relaxed);
+                spool.counts.lock().retries += 1;
                 tracing::warn!(ino, %error, "a file stays in the spool, and is pushed later");
                 mount.backend.sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_RETRY);
@@ -286,9 +285,7 @@ async fn keep_beside<B: Backend>(
         let _ = mount.backend.unlink(parent, &name, false).await;
         return Err(error);
     }
-    if let Some(spool) = &mount.spool {
-        spool.counts.conflicts.fetch_add(1, Relaxed);
-    }
+    mount.count(|counts| counts.conflicts += 1);
     mount.namespace.with(|core, _| core.forget(&[parent]));
     tracing::error!(
         ino,

@@ -8,7 +8,6 @@ use crate::backend::Backend;
 use crate::mount::Mount;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use tessera_disk::{DiskError, DiskFile, OpenMode};
 use tessera_wire::Code;
 
@@ -123,7 +122,7 @@ fn carry_out(spool: &Spool, log: &str, fate: Fate) {
             }
         }
         Fate::SetAside(why) => {
-            spool.counts.set_aside.fetch_add(1, Relaxed);
+            spool.counts.lock().set_aside += 1;
             let aside = aside(log);
             tracing::error!(log, why, aside, "a log in the spool cannot be pushed, and is set aside");
             if let Err(error) = spool.disk.rename(log, &aside) {

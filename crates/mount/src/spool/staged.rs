@@ -175,7 +175,7 @@ impl Staged {
     async fn end_segment(&mut self) -> Result<(), FileError> {
         match self.segment.take() {
             Some(segment) => {
-                self.spool.count_segment();
+                self.spool.counts.lock().segments += 1;
                 self.hand_over(Job::Segment(segment)).await
             }
             None => Ok(()),
