@@ -16,22 +16,11 @@ use std::path::{Path, PathBuf};
 const THREADS: usize = 4;
 const O_APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
 
-enum Work {
-    /// Begin to write back the dirty pages of all files.
-    FlushAll,
-    /// Write back the dirty pages of this file.
-    Flush(u64),
-    /// Drop the cached pages of this file, and take this length, bytes.
-    Refresh(u64, u64),
-}
-
-struct Job {
-    work: Work,
-    done: Sender<io::Result<()>>,
-}
+type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub struct Loopback {
+    place: PathBuf,
     prefix: String,
     jobs: Sender<Job>,
     tids: Vec<u32>,
@@ -48,13 +37,12 @@ impl Loopback {
         let (jobs, todo) = unbounded();
         let (started, tids) = bounded(THREADS);
         for _ in 0..THREADS {
-            let (todo, names, started) = (todo.clone(), path.join(&prefix), started.clone());
-            let place = path.to_path_buf();
-            std::thread::Builder::new().name("loopback".into()).spawn(move || run(&place, &names, &todo, &started))?;
+            let (todo, started) = (todo.clone(), started.clone());
+            std::thread::Builder::new().name("loopback".into()).spawn(move || run(&todo, &started))?;
         }
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         let tids = (0..THREADS).map(|_| tids.recv().map_err(gone)?).collect::<io::Result<Vec<u32>>>()?;
-        Ok(Loopback { prefix, jobs, tids })
+        Ok(Loopback { place: path.to_path_buf(), prefix, jobs, tids })
     }
 
     /// The inode that a name in the root directory stands for, if it is one of these threads' names.
@@ -72,7 +60,8 @@ impl Loopback {
     /// # Errors
     /// The kernel's error.
     pub fn flush_all(&self) -> io::Result<()> {
-        self.ask(Work::FlushAll)
+        let place = self.place.clone();
+        self.ask(move || File::open(place).and_then(|root| Ok(rustix::fs::syncfs(&root)?)))
     }
 
     /// Makes the kernel write back the dirty pages of a file, and commits the file.
@@ -80,7 +69,8 @@ impl Loopback {
     /// # Errors
     /// The kernel's error.
     pub fn flush(&self, ino: u64) -> io::Result<()> {
-        self.ask(Work::Flush(ino))
+        let path = self.path_of(ino);
+        self.ask(move || File::open(path).and_then(|file| file.sync_data()))
     }
 
     /// Makes the kernel drop the cached pages of a file, and take `size_bytes` as its length.
@@ -88,18 +78,24 @@ impl Loopback {
     /// # Errors
     /// The kernel's error.
     pub fn refresh(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
-        self.ask(Work::Refresh(ino, size_bytes))
+        let path = self.path_of(ino);
+        self.ask(move || refresh(&path, size_bytes))
     }
 
-    fn ask(&self, work: Work) -> io::Result<()> {
+    fn path_of(&self, ino: u64) -> PathBuf {
+        self.place.join(format!("{}{ino}", self.prefix))
+    }
+
+    /// Runs `work` on one of the threads, and waits for it.
+    fn ask(&self, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
         let (done, answer) = bounded(1);
-        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.jobs.send(Job { work, done }).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        answer.recv().map_err(gone)?
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.jobs.send(Box::new(move || drop(done.send(work())))).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())?
     }
 }
 
-fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
+fn run(jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
     // From here on this thread does not open, close or pass on a descriptor of the process's common table.
     #[allow(deprecated, reason = "its successor is unsafe for what is said above")]
     let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::FILES);
@@ -107,18 +103,7 @@ fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Re
     if started.send(unshared.map(|()| tid).map_err(Into::into)).is_err() || unshared.is_err() {
         return;
     }
-    let named = |ino: u64| {
-        let mut name = names.as_os_str().to_owned();
-        name.push(ino.to_string());
-        PathBuf::from(name)
-    };
-    for Job { work, done } in jobs {
-        let _ = done.send(match work {
-            Work::FlushAll => File::open(place).and_then(|root| Ok(rustix::fs::syncfs(&root)?)),
-            Work::Flush(ino) => File::open(named(ino)).and_then(|file| file.sync_data()),
-            Work::Refresh(ino, size_bytes) => refresh(&named(ino), size_bytes),
-        });
-    }
+    jobs.iter().for_each(|job| job());
 }
 
 /// `fs` recognises these opens: for `O_APPEND` it tells the kernel to drop its cached pages.

@@ -55,6 +55,9 @@ impl Errno {
     }
 }
 
+/// The result of an operation.
+pub type Outcome<T = ()> = Result<T, Errno>;
+
 /// The errno for an error of the store.
 impl From<Code> for Errno {
     fn from(code: Code) -> Errno {

@@ -308,30 +308,24 @@ impl<B: Backend> Locks<B> {
         Ok(())
     }
 
-    /// The owner's next pending message, for the caller to send.
+    /// The owner's next pending message, for the caller to send. Waits while another task sends one of them.
     async fn next_pending(&self, key: Key) -> Option<Pending> {
         loop {
             let sent = self.sent.notified();
-            if let Some(next) = self.begin_sending(key) {
-                return next;
+            {
+                let mut state = self.state.lock();
+                let owned = state.owners.get_mut(&key)?;
+                if !owned.sending {
+                    let next = owned.pending.first().copied();
+                    owned.sending = next.is_some();
+                    if owned.is_idle() {
+                        state.owners.remove(&key);
+                    }
+                    return next;
+                }
             }
             sent.await;
         }
-    }
-
-    /// `None`: another task sends one of them now.
-    fn begin_sending(&self, key: Key) -> Option<Option<Pending>> {
-        let mut state = self.state.lock();
-        let Some(owned) = state.owners.get_mut(&key) else { return Some(None) };
-        if owned.sending {
-            return None;
-        }
-        let next = owned.pending.first().copied();
-        owned.sending = next.is_some();
-        if owned.is_idle() {
-            state.owners.remove(&key);
-        }
-        Some(next)
     }
 
     async fn send(&self, message: Pending) -> Result<(), Error> {

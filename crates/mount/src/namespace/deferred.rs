@@ -81,12 +81,11 @@ impl DeferredCreates {
 
     /// Files in a directory; none: all.
     pub fn in_directory(&self, directory: Option<u64>) -> VecDeque<u64> {
-        let mut inos: Vec<u64> = self
-            .files
-            .iter()
-            .filter(|(_, file)| directory.is_none_or(|wanted| wanted == file.name.0))
-            .map(|(ino, _)| *ino)
-            .collect();
+        self.inos(|file| directory.is_none_or(|wanted| wanted == file.name.0))
+    }
+
+    fn inos(&self, wanted: impl Fn(&Deferred) -> bool) -> VecDeque<u64> {
+        let mut inos: Vec<u64> = self.files.iter().filter(|(_, file)| wanted(file)).map(|(ino, _)| *ino).collect();
         inos.sort_unstable();
         inos.into()
     }
@@ -96,12 +95,8 @@ impl DeferredCreates {
     }
 
     /// Files that are due and have no request in flight.
-    pub fn due(&self, now_ns: i64) -> Vec<u64> {
-        let idle = |file: &Deferred| matches!(file.state, State::Idle);
-        let mut due: Vec<u64> =
-            self.files.iter().filter(|(_, f)| f.settle_at_ns <= now_ns && idle(f)).map(|(ino, _)| *ino).collect();
-        due.sort_unstable();
-        due
+    pub fn due(&self, now_ns: i64) -> VecDeque<u64> {
+        self.inos(|file| file.settle_at_ns <= now_ns && matches!(file.state, State::Idle))
     }
 
     /// Changes attributes, unless a request with the old ones is in flight.
@@ -148,12 +143,8 @@ impl DeferredCreates {
             (Err(code), Claimant::Settle(_)) => !is_retryable(code),
         };
         let closed = file.closed;
-        let loses = match result {
-            Err(code @ Code::VersionConflict) => Some(code),
-            Err(code) if gone => Some(code),
-            _ => None,
-        };
-        if let Some(loss) = loses.filter(|_| !closed) {
+        let loss = result.err().filter(|code| gone || *code == Code::VersionConflict);
+        if let Some(loss) = loss.filter(|_| !closed) {
             self.lost.insert(ino, loss);
         }
         let mut next = match by {
@@ -177,9 +168,8 @@ impl DeferredCreates {
 
     /// Forgets the files that no request is about. Only a mistake made on request does so.
     pub fn forget_idle(&mut self) {
-        let idle = self.files.iter().filter(|(_, file)| matches!(file.state, State::Idle));
-        let inos: Vec<u64> = idle.map(|(ino, _)| *ino).collect();
-        inos.into_iter().for_each(|ino| self.remove(ino));
+        let idle = self.inos(|file| matches!(file.state, State::Idle));
+        idle.into_iter().for_each(|ino| self.remove(ino));
     }
 
     /// The last handle is closed, and the attempt to create the file is over.

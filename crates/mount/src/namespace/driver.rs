@@ -6,7 +6,7 @@
 
 use super::{Action, EntryAttr, Event, FirstCommit, LookupResult, Namespace, NewFile, Scope, Waiter};
 use crate::backend::{Backend, NewNode};
-use crate::errno::{Errno, explained};
+use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::race::race;
 use bytes::Bytes;
@@ -116,7 +116,7 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The error of the first file that the manager rejects.
-    pub async fn settle(&self, scope: Scope) -> Result<(), Errno> {
+    pub async fn settle(&self, scope: Scope) -> Outcome {
         let settled = match scope {
             Scope::File(ino) => self.with(|core, _| core.is_settled(ino)),
             _ => None,
@@ -142,7 +142,7 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The loss.
-    pub fn check(&self, ino: u64) -> Result<(), Errno> {
+    pub fn check(&self, ino: u64) -> Outcome {
         self.with(|core, _| core.check(ino)).map_err(Errno::from)
     }
 

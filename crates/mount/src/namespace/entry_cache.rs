@@ -178,9 +178,7 @@ impl EntryCache {
         let mut forgotten = Vec::new();
         for ino in inos {
             self.note(Change::Inode(*ino));
-            let names = self.inodes.remove(ino).map(|leased| leased.names).unwrap_or_default();
-            self.unbind(*ino, &names);
-            forgotten.extend(names);
+            forgotten.extend(self.remove(*ino));
         }
         forgotten.sort_unstable();
         forgotten
@@ -228,8 +226,7 @@ impl EntryCache {
         if let Some(leased) = self.inodes.get(&attr.ino)
             && leased.until_ns <= stamp.at_ns
         {
-            let names = self.inodes.remove(&attr.ino).map(|leased| leased.names).unwrap_or_default();
-            self.unbind(attr.ino, &names);
+            self.remove(attr.ino);
         }
         // The manager granted the lease no earlier than the request was sent.
         let until_ns = stamp.at_ns.saturating_add(ms_to_ns(entry.lease_ms));
@@ -244,13 +241,15 @@ impl EntryCache {
         }
     }
 
-    /// Removes those names that still stand for `ino`.
-    fn unbind(&mut self, ino: u64, names: &HashSet<Name>) {
-        for name in names {
+    /// Removes an inode, and those of its names that still stand for it. Returns all its names.
+    fn remove(&mut self, ino: u64) -> HashSet<Name> {
+        let names = self.inodes.remove(&ino).map(|leased| leased.names).unwrap_or_default();
+        for name in &names {
             if self.names.get(name) == Some(&ino) {
                 self.names.remove(name);
             }
         }
+        names
     }
 
     fn note(&mut self, change: Change) {

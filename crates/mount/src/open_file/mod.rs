@@ -16,7 +16,7 @@ mod table;
 pub use table::Files;
 
 use crate::backend::{Backend, Reader, Writer};
-use crate::errno::{Errno, failed};
+use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
 use bytes::Bytes;
@@ -107,7 +107,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// As the open of a version.
-    pub async fn refresh(&self, mount: &Mount<B>) -> Result<(u64, u64), Errno> {
+    pub async fn refresh(&self, mount: &Mount<B>) -> Outcome<(u64, u64)> {
         let mut state = self.state.lock().await;
         if !state.pending.is_unsaved() {
             let base = open_base(mount, self.ino).await?;
@@ -146,7 +146,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// As the open of a version.
-    pub async fn pin(&self, mount: &Mount<B>) -> Result<(), Errno> {
+    pub async fn pin(&self, mount: &Mount<B>) -> Outcome {
         let mut state = self.state.lock().await;
         if state.base.is_none() {
             state.base = Some(open_base(mount, self.ino).await?);
@@ -163,7 +163,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// Those of the read, and of the commit that it may need first.
-    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         let mut state = self.state.lock().await;
         let end = offset.saturating_add(len as u64).min(state.size_bytes);
         if offset >= end {
@@ -204,7 +204,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// Those of the session or of the log; an earlier failure is returned again.
-    pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
         let mut state = self.state.lock().await;
         if let Some(errno) = state.pending.failed() {
             return Err(errno);
@@ -235,7 +235,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// As [`OpenFile::write`].
-    pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Result<(), Errno> {
+    pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
         let mut state = self.state.lock().await;
         if size_bytes != state.size_bytes && state.begin_log(mount, self.ino).await {
             match state.change_log(|log| log.set_len(size_bytes)) {
@@ -259,7 +259,7 @@ impl<B: Backend> OpenFile<B> {
     }
 
     /// Commits what is left and drops the write session.
-    async fn close_session(&self, mount: &Mount<B>) -> Result<(), Errno> {
+    async fn close_session(&self, mount: &Mount<B>) -> Outcome {
         let (mut state, done) = self.acknowledge(mount, self.state.lock().await).await;
         if !state.pending.is_draining() {
             state.pending.drop_session();
@@ -273,7 +273,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// Those of the commit; an earlier failed write is reported again.
-    pub async fn commit(&self, mount: &Mount<B>) -> Result<(), Errno> {
+    pub async fn commit(&self, mount: &Mount<B>) -> Outcome {
         let mut state = self.state.lock().await;
         if state.pending.log().is_none() {
             return state.commit(mount, self.ino).await;
@@ -285,7 +285,7 @@ impl<B: Backend> OpenFile<B> {
 
 impl<B: Backend> State<B> {
     /// On an error, the file fails.
-    fn note<T>(&mut self, result: Result<T, Errno>) -> Result<T, Errno> {
+    fn note<T>(&mut self, result: Outcome<T>) -> Outcome<T> {
         if let Err(errno) = &result {
             self.pending.fail(*errno);
         }
@@ -305,7 +305,7 @@ impl<B: Backend> State<B> {
         }
     }
 
-    async fn truncate(&mut self, mount: &Mount<B>, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+    async fn truncate(&mut self, mount: &Mount<B>, ino: u64, size_bytes: u64) -> Outcome {
         if size_bytes == self.size_bytes {
             return Ok(());
         }
@@ -329,7 +329,7 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    async fn commit(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    async fn commit(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         if let Some(errno) = self.pending.failed() {
             return Err(errno);
         }
@@ -353,7 +353,7 @@ impl<B: Backend> State<B> {
         mount.settle(ino).await
     }
 
-    async fn commit_changes(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    async fn commit_changes(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         self.pour_log(mount, ino).await?;
         if let Some(bytes) = self.whole() {
             // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
@@ -397,13 +397,7 @@ impl<B: Backend> State<B> {
     }
 
     /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.
-    async fn committed(
-        &mut self,
-        mount: &Mount<B>,
-        ino: u64,
-        done: &WriteDone,
-        stamp: Option<Stamp>,
-    ) -> Result<(), Errno> {
+    async fn committed(&mut self, mount: &Mount<B>, ino: u64, done: &WriteDone, stamp: Option<Stamp>) -> Outcome {
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
@@ -429,7 +423,7 @@ impl<B: Backend> State<B> {
     }
 }
 
-async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Arc<B::Reader>, Errno> {
+async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
     mount.settle(ino).await?;
     spooled::open_version(mount, ino, 0).await
 }
@@ -438,13 +432,13 @@ async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Arc<B::Read
 ///
 /// # Errors
 /// As the read; logged.
-pub async fn read_version<R: Reader>(version: &R, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+pub async fn read_version<R: Reader>(version: &R, offset: u64, len: usize) -> Outcome<Vec<u8>> {
     let mut out = vec![0; version.len_bytes().saturating_sub(offset).min(len as u64) as usize];
     read_base(version, offset, &mut out).await?;
     Ok(out)
 }
 
-async fn read_base<R: Reader>(base: &R, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+async fn read_base<R: Reader>(base: &R, offset: u64, out: &mut [u8]) -> Outcome {
     let there = base.len_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let ino = base.opened().attr.ino;
     base.read_at(offset, &mut out[..there]).await.map_err(|e| failed("read", ino, e.code(), &e))?;

@@ -2,6 +2,7 @@
 //! becomes once the push succeeded, failed for good, or is no longer needed.
 
 use super::OpenFile;
+use super::session::SessionWriter;
 use super::spooled::open_version;
 use crate::backend::Backend;
 use crate::errno::Errno;
@@ -104,13 +105,13 @@ impl<B: Backend> OpenFile<B> {
             if !state.pending.is_draining() || mount.files.has_writers(self.ino) {
                 return;
             }
-            match state.pending.session_mut() {
-                Some(session) => session.handle.drained().await,
-                None => None,
+            match state.pending.session_mut().map(|session| &mut session.handle) {
+                Some(SessionWriter::Staged(staged)) => Some(staged.drained().await),
+                _ => None,
             }
         };
         if let Some(drained) = waits_for {
-            drained.wait().await;
+            drained.await;
         }
         let mut state = self.state.lock().await;
         if !state.pending.is_draining() {

@@ -2,10 +2,10 @@
 
 use super::{HOLD_BYTES, STREAM_FROM_BYTES, State};
 use crate::backend::{Backend, Writer};
-use crate::errno::{Errno, failed};
+use crate::errno::{Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::Namespace;
-use crate::spool::staged::{Drained, Staged};
+use crate::spool::staged::Staged;
 use std::ops::Range;
 use tessera_client::{FileError, WriteDone};
 use tessera_policy::WriteMode;
@@ -28,16 +28,6 @@ pub(super) struct Session<W> {
 pub(super) enum SessionWriter<W> {
     Direct(W),
     Staged(Staged),
-}
-
-impl<W> SessionWriter<W> {
-    /// A handle that waits until everything written is in the session; none: it is there already.
-    pub async fn drained(&mut self) -> Option<Drained> {
-        match self {
-            SessionWriter::Direct(_) => None,
-            SessionWriter::Staged(staged) => Some(staged.drained().await),
-        }
-    }
 }
 
 macro_rules! either {
@@ -77,7 +67,7 @@ impl<W: Writer> Writer for SessionWriter<W> {
 
 impl<B: Backend> State<B> {
     /// Hands over bytes that continue the stream without copying them, then the buffered bytes that follow.
-    pub(super) async fn stream(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    pub(super) async fn stream(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Outcome {
         self.hand_over(mount, ino, offset, bytes).await?;
         while let Some((at, piece)) = self.next_in_stream() {
             self.hand_over(mount, ino, at, &piece).await?;
@@ -87,7 +77,7 @@ impl<B: Backend> State<B> {
 
     /// Hands over buffered bytes while [`STREAM_FROM_BYTES`] or more wait; with `all`, every byte. Bytes that continue
     /// the stream go first.
-    pub(super) async fn feed(&mut self, mount: &Mount<B>, ino: u64, all: bool) -> Result<(), Errno> {
+    pub(super) async fn feed(&mut self, mount: &Mount<B>, ino: u64, all: bool) -> Outcome {
         while all || self.pending.write().buffer.len_bytes() >= STREAM_FROM_BYTES {
             let follows = self.next_in_stream();
             let written = self.pending.write();
@@ -112,7 +102,7 @@ impl<B: Backend> State<B> {
         Some((at, written.buffer.take_at(at)?))
     }
 
-    async fn hand_over(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    async fn hand_over(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Outcome {
         let goes_back = self.pending.session().is_some_and(|s| !s.patches && offset < s.position);
         if goes_back {
             self.sync_session(mount, ino).await?;
@@ -128,7 +118,7 @@ impl<B: Backend> State<B> {
     }
 
     /// The write session; opens one if there is none.
-    pub(super) async fn session(&mut self, mount: &Mount<B>, ino: u64) -> Result<&mut Session<B::Writer>, Errno> {
+    pub(super) async fn session(&mut self, mount: &Mount<B>, ino: u64) -> Outcome<&mut Session<B::Writer>> {
         if self.pending.session().is_none() {
             return self.open_session(mount, ino, None).await;
         }
@@ -141,7 +131,7 @@ impl<B: Backend> State<B> {
         mount: &Mount<B>,
         ino: u64,
         if_version: Option<u64>,
-    ) -> Result<&mut Session<B::Writer>, Errno> {
+    ) -> Outcome<&mut Session<B::Writer>> {
         let patches = !self.replaced;
         mount.settle(ino).await?;
         let opened = mount.backend.open_write(ino, patches, if_version).await;
@@ -152,7 +142,7 @@ impl<B: Backend> State<B> {
     }
 
     /// Commits the session's content and keeps the session.
-    pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
         let stamp = mount.namespace.with(Namespace::stamp);
         let done = session.handle.sync(self.mtime_ns, session.content).await;
@@ -162,7 +152,7 @@ impl<B: Backend> State<B> {
     }
 
     /// The session to write through, behind local files if the mode is incremental.
-    fn staged(&self, mount: &Mount<B>, ino: u64, session: B::Writer) -> Result<SessionWriter<B::Writer>, Errno> {
+    fn staged(&self, mount: &Mount<B>, ino: u64, session: B::Writer) -> Outcome<SessionWriter<B::Writer>> {
         match &mount.spool {
             Some(spool) if self.mode == WriteMode::Incremental => {
                 let (staged, task) = Staged::new(session, spool.clone(), ino);

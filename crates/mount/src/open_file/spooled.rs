@@ -6,7 +6,7 @@
 use super::pending::Released;
 use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
-use crate::errno::{Errno, failed};
+use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::spool::log::{Log, LogError};
 use crate::spool::push::{pour, push_acknowledged};
@@ -75,9 +75,8 @@ pub(super) enum AfterPush {
 }
 
 impl<B: Backend> OpenFile<B> {
-    pub(super) fn new(ino: u64, size_bytes: u64) -> OpenFile<B> {
-        let state = Mutex::new(State::new(size_bytes));
-        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state }
+    pub(super) fn new(ino: u64, state: State<B>) -> OpenFile<B> {
+        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
     }
 
     /// A file whose log an earlier mount left.
@@ -85,12 +84,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = State::new(log.size_bytes());
         (state.replaced, state.mode) = (false, WriteMode::CompleteLocal);
         state.pending.spool(log);
-        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
-    }
-
-    /// Whether the file waits in the spool.
-    pub(super) async fn waits_in_spool(&self) -> bool {
-        self.state.lock().await.waits_in_spool()
+        OpenFile::new(ino, state)
     }
 
     /// Inode number.
@@ -109,7 +103,7 @@ impl<B: Backend> OpenFile<B> {
     ///
     /// # Errors
     /// Those of the commit or of the log.
-    pub async fn close(&self, mount: &Mount<B>) -> Result<(), Errno> {
+    pub async fn close(&self, mount: &Mount<B>) -> Outcome {
         self.sync_ahead().await;
         let (waits, mode, done) = {
             let (state, done) = self.acknowledge(mount, self.state.lock().await).await;
@@ -129,7 +123,7 @@ impl<B: Backend> OpenFile<B> {
         &'a self,
         mount: &Mount<B>,
         mut state: MutexGuard<'a, State<B>>,
-    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
+    ) -> (MutexGuard<'a, State<B>>, Outcome) {
         let error = match state.close(mount, self.ino).await {
             Ok(done) => return (state, done),
             Err(error) => error,
@@ -139,7 +133,7 @@ impl<B: Backend> OpenFile<B> {
 
     /// The length was changed. If the file has no writer (it waits in the spool and was truncated by name), no close
     /// will follow, so this acknowledges the change and queues the push.
-    pub(super) async fn truncated_log(&self, mount: &Mount<B>, state: MutexGuard<'_, State<B>>) -> Result<(), Errno> {
+    pub(super) async fn truncated_log(&self, mount: &Mount<B>, state: MutexGuard<'_, State<B>>) -> Outcome {
         let Some(spool) = mount.spool.as_ref().filter(|_| !mount.files.has_writers(self.ino)) else { return Ok(()) };
         let (_state, done) = self.acknowledge(mount, state).await;
         spool.push(self.ino);
@@ -154,7 +148,7 @@ impl<B: Backend> OpenFile<B> {
         mount: &Mount<B>,
         state: MutexGuard<'a, State<B>>,
         error: &LogError,
-    ) -> Result<MutexGuard<'a, State<B>>, Errno> {
+    ) -> Outcome<MutexGuard<'a, State<B>>> {
         let (mut state, done) = self.without_spool(mount, state, error, AfterPush::LeaveSpool).await;
         state.note(done)?;
         Ok(state)
@@ -167,7 +161,7 @@ impl<B: Backend> OpenFile<B> {
         state: MutexGuard<'a, State<B>>,
         error: &LogError,
         then: AfterPush,
-    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
+    ) -> (MutexGuard<'a, State<B>>, Outcome) {
         drop(state);
         if let Some(spool) = &mount.spool {
             spool.falls_back(self.ino, error);
@@ -181,7 +175,7 @@ impl<B: Backend> OpenFile<B> {
         &'a self,
         mount: &Mount<B>,
         then: AfterPush,
-    ) -> (MutexGuard<'a, State<B>>, Result<(), Errno>) {
+    ) -> (MutexGuard<'a, State<B>>, Outcome) {
         let _turn = self.turn().await;
         let (mut replaced, mut attempts) = (false, 0);
         loop {
@@ -223,13 +217,17 @@ pub(super) async fn read<B: Backend>(
     ino: u64,
     offset: u64,
     out: &mut [u8],
-) -> Result<(), Errno> {
+) -> Outcome {
     let Some(log) = state.pending.log() else { return Ok(()) };
     let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let (pieces, file) = log.view_of(offset, out.len() as u64);
     if kept > 0 && state.base.is_none() {
         let version = log.base_version();
-        state.base = Some(open_version_or_current(mount, ino, version).await?);
+        state.base = Some(match open_version(mount, ino, version).await {
+            Ok(base) => base,
+            // The version below the log may no longer exist.
+            Err(_) => open_version(mount, ino, 0).await?,
+        });
     }
     let base = state.base.clone();
     drop(state);
@@ -246,23 +244,7 @@ pub(super) async fn read<B: Backend>(
     Ok(())
 }
 
-/// The version below a log, which may no longer exist; then the current one.
-async fn open_version_or_current<B: Backend>(
-    mount: &Mount<B>,
-    ino: u64,
-    version: u64,
-) -> Result<Arc<B::Reader>, Errno> {
-    match open_version(mount, ino, version).await {
-        Ok(base) => Ok(base),
-        Err(_) => open_version(mount, ino, 0).await,
-    }
-}
-
-pub(super) async fn open_version<B: Backend>(
-    mount: &Mount<B>,
-    ino: u64,
-    version: u64,
-) -> Result<Arc<B::Reader>, Errno> {
+pub(super) async fn open_version<B: Backend>(mount: &Mount<B>, ino: u64, version: u64) -> Outcome<Arc<B::Reader>> {
     let opened = mount.backend.open_read(ino, version, 0..FIRST_EXTENTS_BYTES).await;
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
@@ -332,11 +314,14 @@ impl<B: Backend> State<B> {
     }
 
     /// See [`OpenFile::go_on_without_log`], which holds the turn.
-    async fn fall_back(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    async fn fall_back(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.pending.log().is_some_and(Log::owes);
         let done = match self.pour_log(mount, ino).await {
-            Ok(()) if owes => self.sync_poured(mount, ino).await,
+            Ok(()) if owes => {
+                self.pending.write().cut = false;
+                self.sync_session(mount, ino).await
+            }
             poured => poured,
         };
         match done {
@@ -353,14 +338,8 @@ impl<B: Backend> State<B> {
         done
     }
 
-    /// Commits the poured content and its length.
-    async fn sync_poured(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
-        self.pending.write().cut = false;
-        self.sync_session(mount, ino).await
-    }
-
     /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
-    async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Result<(), Errno>, LogError> {
+    async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Outcome, LogError> {
         let is_unsaved = self.pending.is_unsaved();
         if self.pending.failed().is_some() || (is_unsaved && mount.locks.are_lost(ino).await) {
             return Ok(self.commit(mount, ino).await);
@@ -382,7 +361,7 @@ impl<B: Backend> State<B> {
 
     /// Acknowledges a file of incremental writes: everything is in local files or in the session, and a push commits it
     /// later.
-    async fn close_staged(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    async fn close_staged(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         let handed_over = self.feed(mount, ino, true).await;
         self.note(handed_over)?;
         if self.mtime_ns == 0 {
@@ -419,7 +398,8 @@ impl<B: Backend> State<B> {
         }
     }
 
-    fn waits_in_spool(&self) -> bool {
+    /// Whether the file waits in the spool.
+    pub(super) fn waits_in_spool(&self) -> bool {
         self.pending.log().is_some() || self.pending.is_draining()
     }
 
@@ -434,7 +414,7 @@ impl<B: Backend> State<B> {
     }
 
     /// Pours the log into a session.
-    pub(super) async fn pour_log(&mut self, mount: &Mount<B>, ino: u64) -> Result<(), Errno> {
+    pub(super) async fn pour_log(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
         let Some(log) = self.pending.pour() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());

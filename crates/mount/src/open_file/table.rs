@@ -1,6 +1,6 @@
 //! The table of open files.
 
-use super::OpenFile;
+use super::{OpenFile, State};
 use crate::backend::Backend;
 use crate::mount::Mount;
 use crate::spool::log::Log;
@@ -59,7 +59,7 @@ impl<B: Backend> Files<B> {
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool, now_ns: i64) -> Arc<OpenFile<B>> {
         let mut files = self.0.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
-            file: Arc::new(OpenFile::new(ino, size_bytes)),
+            file: Arc::new(OpenFile::new(ino, State::new(size_bytes))),
             handles: 0,
             writers: 0,
         });
@@ -130,7 +130,7 @@ impl<B: Backend> Files<B> {
 
     /// Files that wait in the spool.
     pub async fn spooled(&self) -> Vec<Arc<OpenFile<B>>> {
-        self.filter(async |file| file.waits_in_spool().await).await
+        self.filter(async |file| file.state.lock().await.waits_in_spool()).await
     }
 
     /// All open files that are not safe in the spool.

@@ -1,7 +1,7 @@
 //! Old versions as files: fetches from the manager what the synthetic inodes of [`crate::synthetic`] show.
 
 use crate::backend::Backend;
-use crate::errno::{Errno, explained};
+use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::synthetic::{self, ShownVersion, SyntheticInode, VersionNumbers};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ pub struct Entry {
 pub struct History(Mutex<VersionNumbers>);
 
 impl History {
-    fn shown(&self, count: u64) -> Result<ShownVersion, Errno> {
+    fn shown(&self, count: u64) -> Outcome<ShownVersion> {
         self.0.lock().get(count).cloned().ok_or(Errno::ESTALE)
     }
 
@@ -35,7 +35,7 @@ impl History {
     ///
     /// # Errors
     /// `ESTALE` if this mount did not show the version, and the store's errors.
-    pub async fn attr<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Result<Attr, Errno> {
+    pub async fn attr<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Outcome<Attr> {
         let (real, version) = match SyntheticInode::of(ino).ok_or(Errno::ENOENT)? {
             SyntheticInode::Root => (STORE_ROOT, None),
             SyntheticInode::Directory(real) | SyntheticInode::File(real) => (real, None),
@@ -51,7 +51,7 @@ impl History {
     ///
     /// # Errors
     /// `ENOENT`, and the manager's.
-    pub async fn lookup<B: Backend>(&self, mount: &Mount<B>, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+    pub async fn lookup<B: Backend>(&self, mount: &Mount<B>, parent: u64, name: &[u8]) -> Outcome<Attr> {
         let found = match SyntheticInode::of(parent) {
             None => synthetic::ROOT_INO,
             Some(SyntheticInode::Root) if name == synthetic::VERSIONS_NAME => SyntheticInode::versions_root(),
@@ -75,7 +75,7 @@ impl History {
     ///
     /// # Errors
     /// `ENOTDIR` for a version, and the store's.
-    pub async fn entries<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Result<Vec<Entry>, Errno> {
+    pub async fn entries<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Outcome<Vec<Entry>> {
         match SyntheticInode::of(ino).ok_or(Errno::ENOENT)? {
             SyntheticInode::Root => {
                 let tree = synthetic::attr(SyntheticInode::versions_root(), &real_attr(mount, STORE_ROOT).await?, None);
@@ -99,7 +99,7 @@ impl History {
     ///
     /// # Errors
     /// `EISDIR` for a synthetic directory, and the store's.
-    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Result<B::Reader, Errno> {
+    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Outcome<B::Reader> {
         let Some(SyntheticInode::Version(count)) = SyntheticInode::of(ino) else { return Err(Errno::EISDIR) };
         let ShownVersion { file, version } = self.shown(count)?;
         let first = 0..version.size_bytes.min(FIRST_EXTENTS_BYTES);
@@ -111,12 +111,12 @@ impl History {
     }
 }
 
-async fn real_attr<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Attr, Errno> {
+async fn real_attr<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Attr> {
     let entry = mount.backend.get(ino).await.map_err(|e| explained("get", ino, &e))?;
     Ok(entry.attr.unwrap_or_default())
 }
 
-async fn mirrored<B: Backend>(mount: &Mount<B>, real: u64) -> Result<Vec<Entry>, Errno> {
+async fn mirrored<B: Backend>(mount: &Mount<B>, real: u64) -> Outcome<Vec<Entry>> {
     let (mut entries, mut after) = (Vec::new(), Vec::new());
     loop {
         let (page, more) = mount.backend.list(real, &after).await.map_err(|e| explained("list", real, &e))?;
@@ -133,6 +133,6 @@ async fn mirrored<B: Backend>(mount: &Mount<B>, real: u64) -> Result<Vec<Entry>,
     }
 }
 
-async fn versions<B: Backend>(mount: &Mount<B>, ino: u64) -> Result<Vec<VersionInfo>, Errno> {
+async fn versions<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Vec<VersionInfo>> {
     mount.backend.versions(ino).await.map_err(|e| explained("list versions of", ino, &e))
 }

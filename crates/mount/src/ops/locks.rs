@@ -5,12 +5,11 @@
 //! of that open (`release`). The operations wait for the kernel, so none of them may run where the kernel waits.
 
 use crate::backend::Backend;
-use crate::errno::Errno;
+use crate::errno::{Errno, Outcome};
 use crate::locks::Interrupted;
 use crate::mount::Mount;
 use crate::race::race;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::io::{Error as IoError, ErrorKind};
 use std::time::Duration;
 use tessera_failpoint as failpoint;
@@ -21,10 +20,10 @@ use tokio::sync::Notify;
 /// Longest wait for a handle that is being closed.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// Number of handles under `flock` that are being closed, by file.
+/// The files of the handles under `flock` that are being closed, one entry for each handle.
 #[derive(Default)]
 pub(crate) struct ClosingHandles {
-    by_ino: Mutex<HashMap<u64, usize>>,
+    inos: Mutex<Vec<u64>>,
     changed: Notify,
 }
 
@@ -33,26 +32,22 @@ pub(crate) struct Closing<'a>(&'a ClosingHandles, u64);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let mut by_ino = self.0.by_ino.lock();
-        if let Some(count) = by_ino.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                by_ino.remove(&self.1);
-            }
-        }
-        drop(by_ino);
+        let mut inos = self.0.inos.lock();
+        let at = inos.iter().position(|ino| *ino == self.1).expect("a handle is closed once");
+        inos.swap_remove(at);
+        drop(inos);
         self.0.changed.notify_waiters();
     }
 }
 
 impl ClosingHandles {
     pub(crate) fn begin(&self, ino: u64) -> Closing<'_> {
-        *self.by_ino.lock().entry(ino).or_default() += 1;
+        self.inos.lock().push(ino);
         Closing(self, ino)
     }
 
     fn contains(&self, ino: u64) -> bool {
-        self.by_ino.lock().contains_key(&ino)
+        self.inos.lock().contains(&ino)
     }
 
     /// Waits for handles that are being closed: the kernel reports a close after `close` has returned, and the next
@@ -79,7 +74,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EAGAIN`: another owner holds it. `EINTR`, `EDEADLK`, `ENOLCK`, and the store's.
-    pub async fn set_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<(), Errno> {
+    pub async fn set_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         self.settle(lock.ino).await?;
         // Writes made under the lock are committed before another owner can get it.
         let held = self.locks.holds(lock.ino, lock.owner);
@@ -98,7 +93,7 @@ impl<B: Backend> Mount<B> {
         shown
     }
 
-    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<(), Errno> {
+    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask
         // for an exclusive lock would deadlock.
         let converts = lock.family() == LockFamily::Flock && wait && self.locks.holds(lock.ino, lock.owner);
@@ -120,12 +115,7 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    async fn request_lock(
-        &self,
-        lock: &FileLock,
-        wait: bool,
-        interrupted: Interrupted<'_>,
-    ) -> Result<LockOutcome, Errno> {
+    async fn request_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome<LockOutcome> {
         self.locks.set(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
     }
 
@@ -133,14 +123,14 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn test_lock(&self, lock: &FileLock) -> Result<Option<FileLock>, Errno> {
+    pub async fn test_lock(&self, lock: &FileLock) -> Outcome<Option<FileLock>> {
         // Only `fcntl` asks.
         let lock = FileLock { family: LockFamily::Posix as i32, ..*lock };
         self.locks.test(&lock).await.map_err(|error| refused(lock.ino, &error))
     }
 
     /// A process closes the file: commits the writes and releases its `fcntl` locks.
-    pub(super) async fn close_locks(&self, ino: u64, owner: u64) -> Result<(), Errno> {
+    pub(super) async fn close_locks(&self, ino: u64, owner: u64) -> Outcome {
         if !self.locks.holds(ino, owner) {
             return Ok(());
         }
@@ -149,7 +139,7 @@ impl<B: Backend> Mount<B> {
         committed
     }
 
-    async fn commit_open(&self, ino: u64) -> Result<(), Errno> {
+    async fn commit_open(&self, ino: u64) -> Outcome {
         match self.files.get(ino) {
             Some(file) => file.commit(self).await,
             None => Ok(()),
@@ -157,7 +147,7 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Commits the file's writes, including the kernel's dirty pages.
-    async fn write_back(&self, ino: u64) -> Result<(), Errno> {
+    async fn write_back(&self, ino: u64) -> Outcome {
         if !self.files.has_writers(ino) {
             return Ok(());
         }
@@ -172,7 +162,7 @@ impl<B: Backend> Mount<B> {
 
     /// Shows everything that was committed before the lock was granted: recalled names, and this file's bytes and
     /// length.
-    async fn revalidate(&self, ino: u64) -> Result<(), Errno> {
+    async fn revalidate(&self, ino: u64) -> Outcome {
         self.backend.names_invalidated().await;
         let Some(file) = self.files.get(ino) else { return Ok(()) };
         let attr = self.namespace.get(ino).await.map_err(|e| refused(ino, &e))?.attr;

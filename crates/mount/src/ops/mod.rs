@@ -11,7 +11,7 @@ pub mod rewrites;
 pub mod tree;
 pub mod xattrs;
 
-use crate::errno::Errno;
+use crate::errno::{Errno, Outcome};
 use crate::synthetic::SyntheticInode;
 use tessera_wire::{Attr, InodeKind};
 
@@ -58,6 +58,6 @@ pub struct ListedEntry<'a> {
 }
 
 /// Old versions are read-only: a synthetic inode gives `EROFS`.
-fn writable(ino: u64) -> Result<(), Errno> {
+fn writable(ino: u64) -> Outcome {
     if SyntheticInode::of(ino).is_some() { Err(Errno::EROFS) } else { Ok(()) }
 }

@@ -4,7 +4,7 @@ use super::directories::{self, OpenDirectory};
 use super::history;
 use super::{Caller, ListedEntry, Opened, ShownEntry};
 use crate::backend::Backend;
-use crate::errno::{Errno, explained};
+use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::Scope;
 use crate::open_file::{OpenFile, read_version};
@@ -34,11 +34,11 @@ impl<B: Backend> Mount<B> {
         number
     }
 
-    fn handle(&self, number: u64) -> Result<Arc<Handle<B>>, Errno> {
+    fn handle(&self, number: u64) -> Outcome<Arc<Handle<B>>> {
         self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
     }
 
-    fn open_file(&self, handle: u64) -> Result<Arc<OpenFile<B>>, Errno> {
+    fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
         match &*self.handle(handle)? {
             Handle::File { file, .. } => Ok(file.clone()),
             _ => Err(Errno::EBADF),
@@ -49,7 +49,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `ESTALE`: the kernel must look the name up again. `EROFS` for an old version, and the store's.
-    pub async fn open(&self, ino: u64, writes: bool) -> Result<Opened, Errno> {
+    pub async fn open(&self, ino: u64, writes: bool) -> Outcome<Opened> {
         if SyntheticInode::of(ino).is_some() {
             if writes {
                 return Err(Errno::EROFS);
@@ -96,7 +96,7 @@ impl<B: Backend> Mount<B> {
         mode: u32,
         writes: bool,
         exclusive: bool,
-    ) -> Result<(ShownEntry, Opened), Errno> {
+    ) -> Outcome<(ShownEntry, Opened)> {
         let deferred = match writes {
             true => self.create_deferred(caller, parent, name, mode).await?,
             false => None,
@@ -117,7 +117,7 @@ impl<B: Backend> Mount<B> {
         Ok((shown, Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache: true }))
     }
 
-    async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Result<(ShownEntry, Opened), Errno> {
+    async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Outcome<(ShownEntry, Opened)> {
         self.namespace.with(|core, _| core.forget_name(parent, name));
         let known = self.lookup_known(parent, name).await?;
         let opened = self.open(known.attr.ino, writes).await?;
@@ -128,7 +128,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's, and the spool's.
-    pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         match &*self.handle(handle)? {
             Handle::Version(version) => read_version(version, offset, len).await,
             Handle::File { file, .. } => file.read(self, offset, len).await,
@@ -140,7 +140,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's, and the spool's. A failure that lost bytes is reported again.
-    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Outcome {
         self.open_file(handle)?.write(self, offset, bytes).await
     }
 
@@ -149,7 +149,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// Those of the commit; the locks are released anyway.
-    pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<(), Errno> {
+    pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Outcome {
         let flushed = match self.handle(handle).as_deref() {
             Ok(Handle::File { file, writes: true }) => file.close(self).await,
             _ => Ok(()),
@@ -162,7 +162,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// Those of the commit.
-    pub async fn fsync(&self, handle: u64) -> Result<(), Errno> {
+    pub async fn fsync(&self, handle: u64) -> Outcome {
         self.open_file(handle)?.commit(self).await
     }
 
@@ -183,7 +183,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for another `mode` than 0, and those of a change of the length.
-    pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
+    pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Outcome {
         let file = self.open_file(handle)?;
         match (mode, offset.checked_add(len)) {
             (0, Some(end)) if end > file.size().await.0 => file.truncate(self, end).await,
@@ -192,7 +192,7 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+    pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome {
         if let Some(file) = self.files.get(ino) {
             return file.truncate(self, size_bytes).await;
         }
@@ -210,7 +210,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's, for a directory of old versions.
-    pub async fn open_directory(&self, ino: u64) -> Result<u64, Errno> {
+    pub async fn open_directory(&self, ino: u64) -> Outcome<u64> {
         let handle = match SyntheticInode::of(ino) {
             Some(_) => Handle::Versions(self.history.entries(self, ino).await?),
             None => Handle::Directory(Default::default()),
@@ -229,7 +229,7 @@ impl<B: Backend> Mount<B> {
         position: u64,
         full: bool,
         mut add: impl FnMut(&ListedEntry<'_>) -> bool,
-    ) -> Result<(), Errno> {
+    ) -> Outcome {
         let handle = self.handle(handle)?;
         let directory = match &*handle {
             Handle::Directory(directory) => directory,
@@ -287,7 +287,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The manager's.
-    pub async fn sync_directory(&self, ino: u64) -> Result<(), Errno> {
+    pub async fn sync_directory(&self, ino: u64) -> Outcome {
         self.namespace.settle(Scope::Directory(ino)).await
     }
 
@@ -295,7 +295,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The manager does not answer.
-    pub async fn status(&self) -> Result<ClusterStatus, Errno> {
+    pub async fn status(&self) -> Outcome<ClusterStatus> {
         self.backend.status().await.map_err(|error| error.code().into())
     }
 }

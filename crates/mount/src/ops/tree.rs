@@ -3,7 +3,7 @@
 use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
 use crate::backend::{Backend, NewAttr, NewNode, RenameMode};
-use crate::errno::{Errno, explained};
+use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, Namespace, Scope};
 use crate::open_file::OpenFile;
@@ -17,12 +17,12 @@ const SET_GROUP_ID: u32 = 0o2000;
 const ROOT: u64 = 1;
 
 impl<B: Backend> Mount<B> {
-    pub(crate) async fn known(&self, ino: u64) -> Result<EntryAttr, Errno> {
+    pub(crate) async fn known(&self, ino: u64) -> Outcome<EntryAttr> {
         writable(ino)?;
         self.namespace.get(ino).await.map_err(|e| explained("get", ino, &e))
     }
 
-    pub(crate) async fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, Errno> {
+    pub(crate) async fn lookup_known(&self, parent: u64, name: &[u8]) -> Outcome<EntryAttr> {
         self.namespace.lookup(parent, name).await.map_err(|e| explained("look up", parent, &e))
     }
 
@@ -57,7 +57,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `ENOENT`, and the store's.
-    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<ShownEntry, Errno> {
+    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Outcome<ShownEntry> {
         if SyntheticInode::of(parent).is_some() || (parent == ROOT && name == synthetic::ROOT_NAME) {
             let attr = self.history.lookup(self, parent, name).await?;
             return Ok(ShownEntry { attr, generation: 0 });
@@ -69,7 +69,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn lookup_inode(&self, ino: u64) -> Result<ShownEntry, Errno> {
+    pub async fn lookup_inode(&self, ino: u64) -> Outcome<ShownEntry> {
         Ok(self.show_file(self.known(ino).await?.attr, true).await)
     }
 
@@ -82,7 +82,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn attributes(&self, ino: u64) -> Result<Attr, Errno> {
+    pub async fn attributes(&self, ino: u64) -> Outcome<Attr> {
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
             None => Ok(self.seen(self.known(ino).await?.attr).await),
@@ -93,7 +93,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Result<Attr, Errno> {
+    pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Outcome<Attr> {
         let attr = self.change_attributes(ino, new, size_bytes).await?;
         Ok(self.seen(attr).await)
     }
@@ -102,7 +102,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EINVAL` if the inode is none, and the store's.
-    pub async fn read_link(&self, ino: u64) -> Result<Vec<u8>, Errno> {
+    pub async fn read_link(&self, ino: u64) -> Outcome<Vec<u8>> {
         let attr = self.known(ino).await?.attr;
         if attr.kind() == InodeKind::Symlink { Ok(attr.symlink_target) } else { Err(Errno::EINVAL) }
     }
@@ -118,7 +118,7 @@ impl<B: Backend> Mount<B> {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<ShownEntry, Errno> {
+    ) -> Outcome<ShownEntry> {
         let entry = self.create_node(caller, parent, name, mode, rdev).await?;
         Ok(self.show(entry.attr).await)
     }
@@ -127,13 +127,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn make_directory(
-        &self,
-        caller: Caller,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<ShownEntry, Errno> {
+    pub async fn make_directory(&self, caller: Caller, parent: u64, name: &[u8], mode: u32) -> Outcome<ShownEntry> {
         let attr = {
             let owner = self.owner(parent, caller, mode, true).await?;
             let namespace = &self.namespace;
@@ -158,13 +152,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn make_symlink(
-        &self,
-        caller: Caller,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<ShownEntry, Errno> {
+    pub async fn make_symlink(&self, caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Outcome<ShownEntry> {
         let owner = self.owner(parent, caller, 0o777, false).await?;
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
@@ -179,7 +167,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<ShownEntry, Errno> {
+    pub async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Outcome<ShownEntry> {
         writable(ino).and(writable(parent))?;
         self.settle(ino).await?;
         let made = {
@@ -193,7 +181,7 @@ impl<B: Backend> Mount<B> {
 
     /// Owner of a new inode. In a directory with the set-group-id bit it gets the directory's group, and a new
     /// directory inherits the bit.
-    pub(crate) async fn owner(&self, parent: u64, caller: Caller, mode: u32, directory: bool) -> Result<Owner, Errno> {
+    pub(crate) async fn owner(&self, parent: u64, caller: Caller, mode: u32, directory: bool) -> Outcome<Owner> {
         let above = self.known(parent).await?.attr;
         let inherits = above.mode & SET_GROUP_ID != 0;
         let gid = if inherits { above.gid } else { caller.gid };
@@ -221,7 +209,7 @@ impl<B: Backend> Mount<B> {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<EntryAttr, Errno> {
+    ) -> Outcome<EntryAttr> {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, caller, mode, false).await?;
         let namespace = &self.namespace;
@@ -250,7 +238,7 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Whether this mount may defer creates in a directory.
-    async fn may_defer_creates(&self, parent: u64) -> Result<bool, Errno> {
+    async fn may_defer_creates(&self, parent: u64) -> Outcome<bool> {
         // A spooled file has a log under its inode number, so the manager must know that number.
         if !self.defers_creates || self.spool.is_none() {
             return Ok(self.defers_creates);
@@ -266,7 +254,7 @@ impl<B: Backend> Mount<B> {
         parent: u64,
         name: &[u8],
         mode: u32,
-    ) -> Result<Option<EntryAttr>, Errno> {
+    ) -> Outcome<Option<EntryAttr>> {
         let namespace = &self.namespace;
         if !namespace.with(|core, _| core.is_delegated(parent)) || !self.may_defer_creates(parent).await? {
             return Ok(None);
@@ -279,7 +267,7 @@ impl<B: Backend> Mount<B> {
         Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
     }
 
-    async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
+    async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
         writable(ino)?;
         if let Some(size) = size {
             self.truncate(ino, size).await?;
@@ -330,7 +318,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+    pub async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Outcome {
         writable(from.0).and(writable(to.0))?;
         self.namespace.settle(Scope::Name(from.0, from.1.to_vec())).await?;
         self.namespace.settle(Scope::Name(to.0, to.1.to_vec())).await?;
@@ -351,7 +339,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
+    pub async fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Outcome {
         writable(parent)?;
         match directory {
             true => self.namespace.settle(Scope::Below(parent, name.to_vec())).await?,

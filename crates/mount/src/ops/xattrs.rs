@@ -4,7 +4,7 @@
 //! `user.` and `trusted.` are not stored.
 
 use crate::backend::Backend;
-use crate::errno::{Errno, explained};
+use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::Scope;
 use crate::ops::writable;
@@ -33,7 +33,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `ENODATA` if there is none, and the store's.
-    pub async fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    pub async fn get_xattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
         if SyntheticInode::of(ino).is_some() {
             return Err(Errno::ENODATA);
         }
@@ -55,7 +55,7 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    async fn locate(&self, ino: u64) -> Result<Located, Errno> {
+    async fn locate(&self, ino: u64) -> Outcome<Located> {
         self.settle(ino).await?;
         self.backend.locate(ino).await.map_err(|e| explained("locate", ino, &e))
     }
@@ -72,7 +72,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The manager's.
-    pub async fn list_xattrs(&self, ino: u64) -> Result<Vec<u8>, Errno> {
+    pub async fn list_xattrs(&self, ino: u64) -> Outcome<Vec<u8>> {
         if SyntheticInode::of(ino).is_some() {
             return Ok(Vec::new());
         }
@@ -85,7 +85,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EPERM` for a computed attribute, and the manager's.
-    pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+    pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Outcome {
         let (create, replace) = (flags & CREATE != 0, flags & REPLACE != 0);
         let set = async |name: &str| self.backend.set_xattr(ino, name, value, create, replace).await;
         self.change_xattr("set attribute", ino, name, Errno::EPERM, set).await
@@ -95,7 +95,7 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `ENODATA` if there is none, and the manager's.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Errno> {
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Outcome {
         let remove = async |name: &str| self.backend.remove_xattr(ino, name).await;
         self.change_xattr("remove attribute", ino, name, Errno::ENODATA, remove).await
     }
@@ -108,7 +108,7 @@ impl<B: Backend> Mount<B> {
         name: &[u8],
         computed: Errno,
         change: impl AsyncFnOnce(&str) -> Result<(), Error>,
-    ) -> Result<(), Errno> {
+    ) -> Outcome {
         writable(ino)?;
         let name = XattrName::parse(name)?.stored().ok_or(computed)?;
         // The deferred creates in directory `ino` took the hints that it has before the change.

@@ -52,6 +52,9 @@ impl PushError {
     }
 }
 
+/// The result of a push, or of a part of it.
+pub type Pushed<T = ()> = Result<T, PushError>;
+
 /// Pushes the queued files until the mount is gone.
 pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
     let mut pause = RETRY;
@@ -107,7 +110,7 @@ impl<B: Backend> Mount<B> {
 ///
 /// # Errors
 /// [`PushError`]; the push can be retried.
-pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<(), PushError> {
+pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
     let done = {
         let _turn = file.turn().await;
         file.finish_staged(mount).await;
@@ -126,7 +129,7 @@ pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<()
 ///
 /// # Errors
 /// As [`push`].
-pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<bool, PushError> {
+pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed<bool> {
     push_closed(mount, file).await?;
     while let Some(view) = file.owed_view().await {
         let attr = mount.backend.get(file.ino()).await?.attr.unwrap_or_default();
@@ -138,7 +141,7 @@ pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>)
     Ok(file.forget_replacement().await)
 }
 
-async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Result<(), PushError> {
+async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
     while let Some(view) = file.closed_view().await {
         match push_view(mount, file, &view).await {
             Ok(()) => {}
@@ -157,7 +160,7 @@ async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
     matches!(mount.backend.get(ino).await, Err(error) if error.code() == Code::NotFound)
 }
 
-async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Result<(), PushError> {
+async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Pushed {
     let ino = file.ino();
     let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
     if attr.nlink == 0 && mount.files.is_open_once(ino) {
@@ -185,13 +188,7 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
     }
 }
 
-async fn upload<B: Backend>(
-    mount: &Mount<B>,
-    ino: u64,
-    view: &View,
-    over: u64,
-    content: u64,
-) -> Result<WriteDone, PushError> {
+async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, over: u64, content: u64) -> Pushed<WriteDone> {
     let patches = view.overlay.kept_bytes() > 0;
     let mut handle = mount.backend.open_write(ino, patches, Some(over)).await?;
     pour(view, &mut handle).await?;
@@ -202,7 +199,7 @@ async fn upload<B: Backend>(
 ///
 /// # Errors
 /// [`PushError::Log`] and [`PushError::File`].
-pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Result<(), PushError> {
+pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Pushed {
     let (overlay, below) = (&view.overlay, handle.len_bytes());
     let size_bytes = overlay.size_bytes();
     if size_bytes < below {
@@ -226,7 +223,7 @@ pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Result<(), PushErro
 }
 
 /// Writes zeros; they take no space in the store.
-async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Result<(), PushError> {
+async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Pushed {
     let zeros = vec![0; if range.is_empty() { 0 } else { STEP_BYTES as usize }];
     let mut at = range.start;
     while at < range.end && !failpoint::is_active("mount.cut_bytes_not_blanked") {
@@ -238,12 +235,7 @@ async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Result
 }
 
 /// The store has another version than the one below the log.
-async fn other_version<B: Backend>(
-    mount: &Mount<B>,
-    file: &OpenFile<B>,
-    view: &View,
-    attr: &Attr,
-) -> Result<(), PushError> {
+async fn other_version<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
     match file.recognizes(mount, attr, view).await {
         true => Ok(()),
         false => keep_beside(mount, file, view, attr).await,
@@ -251,12 +243,7 @@ async fn other_version<B: Backend>(
 }
 
 /// Another client committed that version: keeps the log's content beside it, unless the contents are equal.
-async fn keep_beside<B: Backend>(
-    mount: &Mount<B>,
-    file: &OpenFile<B>,
-    view: &View,
-    attr: &Attr,
-) -> Result<(), PushError> {
+async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
     let ino = file.ino();
     let current = match mount.backend.open_read(ino, attr.version, 0..u64::MAX).await {
         // Yet another version replaced it; the caller looks again, and finds out if the file itself is gone.
@@ -305,7 +292,7 @@ struct Content<'a, R> {
 
 impl<R: Reader> Content<'_, R> {
     /// Reads the next bytes at `at` into `out`. Returns false at the end.
-    async fn read(&self, at: u64, out: &mut Vec<u8>) -> Result<bool, PushError> {
+    async fn read(&self, at: u64, out: &mut Vec<u8>) -> Pushed<bool> {
         out.clear();
         out.resize(self.view.overlay.size_bytes().saturating_sub(at).min(STEP_BYTES) as usize, 0);
         if let Some(below) = &self.below {
@@ -318,7 +305,7 @@ impl<R: Reader> Content<'_, R> {
     }
 
     /// Whether `version` has the same content.
-    async fn is(&self, version: &R) -> Result<bool, PushError> {
+    async fn is(&self, version: &R) -> Pushed<bool> {
         if version.len_bytes() != self.view.overlay.size_bytes() {
             return Ok(false);
         }
@@ -335,7 +322,7 @@ impl<R: Reader> Content<'_, R> {
     }
 
     /// Writes the content through `handle`, and commits it.
-    async fn write_to<W: Writer>(&self, mut handle: W) -> Result<(), PushError> {
+    async fn write_to<W: Writer>(&self, mut handle: W) -> Pushed {
         let (mut at, mut piece) = (0, Vec::new());
         while self.read(at, &mut piece).await? {
             handle.write_at(at, &piece).await?;
@@ -348,11 +335,7 @@ impl<R: Reader> Content<'_, R> {
 
 /// Creates a file beside the changed one, or in the root directory if the changed file's name is unknown. Returns its
 /// directory, name and inode.
-async fn make_conflict_file<B: Backend>(
-    mount: &Mount<B>,
-    view: &View,
-    attr: &Attr,
-) -> Result<(u64, Vec<u8>, u64), PushError> {
+async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &Attr) -> Pushed<(u64, Vec<u8>, u64)> {
     let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
     let unnamed = format!("inode-{}", attr.ino).into_bytes();
     let places = [(view.origin.parent, view.origin.name.clone()), (ROOT, unnamed)];
@@ -364,11 +347,8 @@ async fn make_conflict_file<B: Backend>(
             name.truncate(255 - end.len());
             name.extend_from_slice(&end);
             let _in_flight = mount.namespace.begin_create(parent, &name);
-            match mount
-                .backend
-                .make_node(parent, &name, NewNode { kind: InodeKind::File, owner, ..NewNode::default() })
-                .await
-            {
+            let new = NewNode { kind: InodeKind::File, owner, ..NewNode::default() };
+            match mount.backend.make_node(parent, &name, new).await {
                 Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
                 Err(error) if error.code() == Code::Exists => {}
                 Err(error) => {

@@ -142,19 +142,6 @@ impl Drop for Staged {
     }
 }
 
-/// Waits for the session without the file's lock.
-pub struct Drained(mpsc::Sender<Job>);
-
-impl Drained {
-    /// Waits until everything handed over is in the session.
-    pub async fn wait(self) {
-        let (reply, done) = oneshot::channel();
-        if self.0.send(Job::Confirm(reply)).await.is_ok() {
-            let _ = done.await;
-        }
-    }
-}
-
 impl Staged {
     /// Stands before `session`, with files in the spool. The task must run until it ends.
     pub fn new<W: Writer>(session: W, spool: Arc<Spool>, ino: u64) -> (Staged, Drain<W>) {
@@ -213,11 +200,17 @@ impl Staged {
         done
     }
 
-    /// A handle that waits until everything written is in the session.
-    pub async fn drained(&mut self) -> Drained {
+    /// Returns a future that waits until everything written is in the session; it needs no lock of the file.
+    pub async fn drained(&mut self) -> impl Future<Output = ()> + use<> {
         // The commit reports a failure.
         let _ = self.end_segment().await;
-        Drained(self.jobs.clone())
+        let jobs = self.jobs.clone();
+        async move {
+            let (reply, done) = oneshot::channel();
+            if jobs.send(Job::Confirm(reply)).await.is_ok() {
+                let _ = done.await;
+            }
+        }
     }
 }
 
