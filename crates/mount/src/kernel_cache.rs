@@ -85,14 +85,24 @@ impl KernelCache {
         }
     }
 
-    /// The kernel has this version's length and data: they were written here, or the kernel dropped its older ones.
+    /// The kernel has this version's length and data, because it dropped its older ones.
     pub fn holds(&mut self, ino: u64, version: u64, size_bytes: u64) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.holds(version, size_bytes);
         }
     }
 
-    /// The file is closed, and data written here was not committed: the kernel's length and data belong to no version.
+    /// What was written here became this version. `follows`: its only changes to the version before are this mount's.
+    /// If not, the kernel lacks the other changes, and later commits do not bring them: it must drop its data first.
+    pub fn committed(&mut self, ino: u64, version: u64, size_bytes: u64, follows: bool) {
+        match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE) {
+            true => self.holds(ino, version, size_bytes),
+            false => self.holds_uncommitted(ino),
+        }
+    }
+
+    /// The kernel's length and data belong to no version: data written here was not committed, or other changes lie
+    /// below it.
     pub fn holds_uncommitted(&mut self, ino: u64) {
         self.holds(ino, NONE, NONE);
     }
@@ -145,7 +155,7 @@ mod tests {
         assert_eq!(kernel.looked_up(&attr(2, 20), true, false), first, "open here");
         let second = kernel.looked_up(&attr(2, 20), false, false);
         assert_ne!(second, first);
-        kernel.holds(5, 3, 30);
+        kernel.committed(5, 3, 30, true);
         assert_eq!(kernel.looked_up(&attr(3, 30), false, false), second, "written here");
         assert!(kernel.opens(5, 3, 30));
         assert!(!kernel.opens(5, 4, 31));

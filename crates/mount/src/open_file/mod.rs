@@ -412,10 +412,7 @@ impl<B: Backend> State<B> {
         // A patch over another mount's version shows bytes that the kernel's pages do not have.
         let follows = done.number == self.number + 1 || failpoint::is_active("mount.patch_keeps_pages");
         self.number = done.number;
-        match follows {
-            true => mount.kernel.lock().holds(ino, done.version, self.size_bytes),
-            false => mount.kernel.lock().holds_uncommitted(ino),
-        }
+        mount.kernel.lock().committed(ino, done.version, self.size_bytes, follows);
         self.release(mount, ino);
         // Only sessions keep a file without a name: open the new one before dropping the old.
         self.base = if self.unlinked { Some(open_base(mount, ino).await?) } else { None };

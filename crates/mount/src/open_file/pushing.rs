@@ -83,7 +83,7 @@ impl<B: Backend> OpenFile<B> {
         let newest = if state.unlinked { open_version(mount, self.ino, version).await.ok() } else { None };
         state.base = newest;
         mount.namespace.with(|core, _| core.forget(&[self.ino]));
-        mount.kernel.lock().holds(self.ino, version, state.size_bytes);
+        mount.kernel.lock().committed(self.ino, version, state.size_bytes, true);
         drop(state);
         self.count_pushed(mount);
     }
@@ -164,6 +164,7 @@ impl<B: Backend> OpenFile<B> {
             (state.base, state.replaced) = (None, false);
             state.drop_log(mount, self.ino);
             state.replacement = Some((attr.version, attr.size_bytes));
+            mount.kernel.lock().holds_uncommitted(self.ino);
         }
         drop(state);
         mount.namespace.with(|core, _| core.forget(&[self.ino]));

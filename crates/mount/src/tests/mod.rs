@@ -206,6 +206,72 @@ fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
     assert!(disk.paths().is_empty(), "no log");
 }
 
+/// Whether the next open lets the kernel keep the pages that it has of the file.
+async fn keeps_pages(mount: &Mount<Client>, ino: u64) -> bool {
+    match mount.open(ino, false).await {
+        Ok(opened) => {
+            mount.release(ino, opened.handle, None).await;
+            opened.keep_cache
+        }
+        Err(Errno::ESTALE) => false,
+        Err(errno) => panic!("{errno:?}"),
+    }
+}
+
+/// The kernel has the second page of the first version; each commit here changes the first page only.
+#[test]
+fn after_a_patch_over_another_mounts_version_no_commit_keeps_the_kernels_pages() {
+    for write_mode in ["sliding-window", "complete-local"] {
+        let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"aabb", 0);
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            mount.lookup(ROOT, b"file").await.unwrap();
+            assert!(keeps_pages(&mount, ino).await);
+            let handle = mount.open(ino, true).await.unwrap().handle;
+            mount.read(handle, 0, 4).await.unwrap();
+            store.commit(ino, b"aaBB", 0);
+            mount.write(handle, 0, b"cc").await.unwrap();
+            mount.fsync(handle).await.unwrap();
+            mount.write(handle, 0, b"dd").await.unwrap();
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle, None).await;
+            until_pushed(&mount).await;
+            assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"ddBB"[..], 4));
+            assert!(!keeps_pages(&mount, ino).await, "{write_mode}");
+        });
+    }
+}
+
+/// The kernel has the bytes that were kept beside the file, and is not told while an `fsync` waits.
+#[test]
+fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_kernels_pages() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"aabb", 0);
+    tasks.run(async {
+        mount.lookup(ROOT, b"file").await.unwrap();
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        mount.write(handle, 2, b"cc").await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        store.commit(ino, b"aaBB", 0);
+        mount.fsync(handle).await.unwrap();
+        assert_eq!(store.list(ROOT).len(), 2, "the bytes are kept beside it");
+        mount.write(handle, 0, b"dd").await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(async {
+        until_pushed(&mount).await;
+        assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"ddBB"[..], 3));
+        assert!(!keeps_pages(&mount, ino).await);
+    });
+}
+
 /// Writes a file that is closed before its session is drained. Returns a handle that reads it.
 async fn write_and_close_early(mount: &Mount<Client>, ino: u64, bytes: &[u8]) -> u64 {
     let reads = mount.open(ino, false).await.unwrap().handle;
