@@ -165,6 +165,13 @@ impl<B: Backend> Mount<B> {
         self.rewrites.cancel.cancel();
     }
 
+    /// Bytes written here are lost: no later look-up or open shows them or their length. To be called before the file's
+    /// handle is dropped; programs that have the file open go on seeing them.
+    pub(crate) fn forget_unstored(&self, ino: u64) {
+        self.kernel.lock().holds_uncommitted(ino);
+        self.namespace.with(|core, _| core.forget(&[ino]));
+    }
+
     /// Makes sure that the manager knows a file, which may be a deferred create.
     pub(crate) async fn settle(&self, ino: u64) -> Result<(), Errno> {
         self.namespace.settle(Scope::File(ino)).await

@@ -265,6 +265,9 @@ impl<B: Backend> OpenFile<B> {
             state.pending.drop_session();
         }
         self.meter.lock().ends();
+        if state.pending.failed().is_some() {
+            mount.forget_unstored(self.ino);
+        }
         state.leave_to_spool(mount, self.ino);
         done
     }

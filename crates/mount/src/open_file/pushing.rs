@@ -121,6 +121,7 @@ impl<B: Backend> OpenFile<B> {
         if done.is_err() {
             tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
             if state.pending.give_up_draining() {
+                mount.forget_unstored(self.ino);
                 mount.files.release_spooled(self.ino);
             }
         }
@@ -149,6 +150,7 @@ impl<B: Backend> OpenFile<B> {
             tracing::error!(ino = self.ino, %error, aside, "a file that was closed cannot be pushed");
             mount.count(|counts| counts.set_aside += 1);
             state.pending.fail(Errno::EIO);
+            mount.forget_unstored(self.ino);
             mount.files.release_spooled(self.ino);
         }
     }

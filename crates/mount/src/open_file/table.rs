@@ -85,15 +85,9 @@ impl<B: Backend> Files<B> {
         // Flush already reported failures to the program that closed. A program that opens the file meanwhile shares
         // and keeps this `OpenFile`.
         let _ = file.close_session(mount).await;
-        let failed = file.state.lock().await.pending.failed().is_some();
-        if !self.remove_unused(file.ino) {
-            return;
+        if self.remove_unused(file.ino) {
+            mount.namespace.closed(file.ino).await;
         }
-        if failed {
-            mount.kernel.lock().holds_uncommitted(file.ino);
-            mount.namespace.with(|core, _| core.forget(&[file.ino]));
-        }
-        mount.namespace.closed(file.ino).await;
     }
 
     /// Adds the spool's handle: a file that waits in the spool stays open.
@@ -111,14 +105,13 @@ impl<B: Backend> Files<B> {
         self.remove_unused(ino);
     }
 
-    /// Removes a file without handles. Returns whether there was one.
+    /// Removes a file without handles. Returns whether none is left, also if the file was removed before.
     fn remove_unused(&self, ino: u64) -> bool {
         let mut files = self.0.lock();
-        let unused = files.get(&ino).is_some_and(|slot| slot.handles == 0);
-        if unused {
+        if files.get(&ino).is_some_and(|slot| slot.handles == 0) {
             files.remove(&ino);
         }
-        unused
+        !files.contains_key(&ino)
     }
 
     /// Opens a file whose log was found at the start of the mount. The spool holds the handle.

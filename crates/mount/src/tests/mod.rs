@@ -272,6 +272,59 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
     });
 }
 
+/// A file whose first version has six bytes, and which the kernel has looked up and read.
+fn known_file(mount: &Mount<Client>, store: &Rc<Store>, tasks: &mut Tasks) -> u64 {
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    tasks.run(mount.lookup(ROOT, b"file")).unwrap();
+    assert!(tasks.run(keeps_pages(mount, ino)));
+    ino
+}
+
+#[test]
+fn a_spooled_file_that_fails_is_not_shown_after_its_close() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        store.is_full.set(true);
+        mount.write(handle, 0, &[7; 800 << 10]).await.unwrap();
+        assert_eq!(mount.write(handle, 800 << 10, &[7; 800 << 10]).await, Err(Errno::ENOSPC));
+        mount.release(ino, handle, None).await;
+        assert_eq!(mount.figures().await.open_files, 0);
+        assert!(!keeps_pages(&mount, ino).await);
+    });
+}
+
+#[test]
+fn a_closed_file_whose_push_fails_is_not_shown() {
+    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+    store.set_hint("durability", "optimistic");
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.spawn(run_drains(store.clone()));
+    tasks.run(write(&mount, ino, &[7; 5 << 20]));
+    store.is_full.set(true);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!((store.versions(ino), tasks.run(mount.figures()).open_files), (1, 0));
+    assert!(!tasks.run(keeps_pages(&mount, ino)));
+}
+
+#[test]
+fn a_closed_file_whose_log_is_damaged_is_not_shown() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(write(&mount, ino, &[7; 5000]));
+    assert!(disk.rot(&disk.paths()[0], 4000, 1));
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!((store.versions(ino), mount.unreadable_logs()), (1, 1));
+    assert!(!tasks.run(keeps_pages(&mount, ino)));
+}
+
 /// Writes a file that is closed before its session is drained. Returns a handle that reads it.
 async fn write_and_close_early(mount: &Mount<Client>, ino: u64, bytes: &[u8]) -> u64 {
     let reads = mount.open(ino, false).await.unwrap().handle;
