@@ -129,6 +129,7 @@ fn families(m: &MountMetrics) -> Vec<Family> {
             Family::counter("mount_spool_conflicts", "Files kept under another name after a conflict", s.conflicts),
             Family::counter("mount_spool_dropped", "Files removed before they were pushed", s.dropped),
             Family::counter("mount_spool_set_aside", "Logs that cannot be read", s.set_aside),
+            Family::counter("mount_spool_lost", "Closed files of incremental writes that cannot be stored", s.lost),
             Family::counter("mount_spool_retries", "Failed pushes that are retried", s.retries),
         ]);
     }

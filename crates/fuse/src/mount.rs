@@ -170,8 +170,8 @@ impl Mount {
         }
     }
 
-    /// Commits open files and unmounts. Returns how many files could not be committed, plus the logs that could not be
-    /// read since the mount began.
+    /// Commits open files and unmounts. Returns how many files could not be committed, including those that the spool
+    /// lost since the mount began.
     ///
     /// # Errors
     /// The kernel's error.
@@ -188,7 +188,7 @@ impl Mount {
                 failed = block_on(self.core.store_all());
             }
         }
-        failed += self.core.unreadable_logs();
+        failed += self.core.lost_files();
         self.core.backend().client.report_work();
         let deadline = Instant::now() + LEAVE_WITHIN;
         while !self.is_over() && Instant::now() < deadline {

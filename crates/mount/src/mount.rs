@@ -141,9 +141,11 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    /// Number of logs that could not be read since the mount began.
-    pub fn unreadable_logs(&self) -> usize {
-        self.spool.as_ref().map_or(0, |spool| spool.figures(0).set_aside as usize)
+    /// Number of files, since the mount began, whose close succeeded and whose content cannot be stored: the spool has
+    /// lost it, or keeps it in a log that cannot be read.
+    pub fn lost_files(&self) -> usize {
+        let spool = self.spool.as_ref().map(|spool| spool.figures(0));
+        spool.map_or(0, |figures| (figures.set_aside + figures.lost) as usize)
     }
 
     /// Open files that are not safe in the spool.
@@ -151,7 +153,8 @@ impl<B: Backend> Mount<B> {
         self.files.unsafe_now().await.iter().map(|file| file.ino()).collect()
     }
 
-    /// Pushes what waits in the spool, and commits all open files. Returns how many files failed.
+    /// Pushes what waits in the spool, and commits all open files. Returns how many files failed, without
+    /// those of [`Mount::lost_files`].
     pub async fn store_all(&self) -> usize {
         let mut failed = self.push_all().await;
         for file in self.files.unsafe_now().await {

@@ -119,8 +119,13 @@ impl<B: Backend> OpenFile<B> {
         }
         let done = state.commit(mount, self.ino).await;
         if done.is_err() {
-            tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
+            // Not if only the new version could not be opened: the commit ended the draining.
             if state.pending.give_up_draining() {
+                tracing::error!(
+                    ino = self.ino,
+                    "a file that was closed could not be stored; the version before stands"
+                );
+                mount.count(|counts| counts.lost += 1);
                 mount.forget_unstored(self.ino);
                 mount.files.release_spooled(self.ino);
             }

@@ -60,6 +60,8 @@ pub struct SpoolFigures {
     pub dropped: u64,
     /// Logs that cannot be read.
     pub set_aside: u64,
+    /// Files of incremental writes that were closed and cannot be stored.
+    pub lost: u64,
     /// Failed pushes that are retried.
     pub retries: u64,
 }

@@ -310,6 +310,20 @@ fn a_closed_file_whose_push_fails_is_not_shown() {
     tasks.run(until_pushed(&mount));
     assert_eq!((store.versions(ino), tasks.run(mount.figures()).open_files), (1, 0));
     assert!(!tasks.run(keeps_pages(&mount, ino)));
+    assert_eq!((tasks.run(mount.store_all()), mount.lost_files()), (0, 1), "an unmount reports it");
+}
+
+#[test]
+fn a_closed_file_that_an_unmount_cannot_store_is_counted() {
+    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+    store.set_hint("durability", "optimistic");
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.spawn(run_drains(store.clone()));
+    tasks.run(write(&mount, ino, &[7; 5 << 20]));
+    store.is_full.set(true);
+    tasks.run(mount.store_all());
+    assert_eq!((store.versions(ino), mount.lost_files()), (1, 1));
 }
 
 #[test]
@@ -321,7 +335,7 @@ fn a_closed_file_whose_log_is_damaged_is_not_shown() {
     assert!(disk.rot(&disk.paths()[0], 4000, 1));
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
-    assert_eq!((store.versions(ino), mount.unreadable_logs()), (1, 1));
+    assert_eq!((store.versions(ino), mount.lost_files()), (1, 1));
     assert!(!tasks.run(keeps_pages(&mount, ino)));
 }
 
@@ -361,7 +375,7 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     store.refuses_opens.set(true);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
-    assert_eq!((store.versions(ino), tasks.run(mount.figures()).open_files), (1, 1));
+    assert_eq!((store.versions(ino), tasks.run(mount.figures()).open_files, mount.lost_files()), (1, 1, 0));
     tasks.run(mount.release(ino, reads, None));
     assert_eq!(tasks.run(mount.figures()).open_files, 0);
 }
