@@ -1,5 +1,5 @@
-//! The kernel's lock requests. Each runs on a thread of its own, because it may wait long, and because the kernel must
-//! be request meanwhile ([`crate::loopback`]).
+//! The kernel's lock requests. Each runs on a thread of its own: it may wait long, and it waits for the loopback threads,
+//! which a thread that serves the kernel must not do ([`crate::loopback`]).
 
 use crate::attr::errno;
 use crate::backend::FuseBackend;

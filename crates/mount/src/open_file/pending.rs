@@ -6,12 +6,15 @@
 //! | `Clean` | `Spooled` | the same, in the mode complete-local |
 //! | `Written` | `Clean` | a version has everything |
 //! | `Written` | `Draining` | the file is closed in the mode incremental, and need not be durable yet |
-//! | `Draining` | `Clean` | the push committed it, or failed |
+//! | `Draining` | `Clean` | a version has everything |
+//! | `Draining` | `Written` | a commit is done, and bytes are still buffered or the file is cut |
 //! | `Spooled` | `Clean` | the push stored the log's content, or the log is lost |
 //! | `Spooled` | `Pouring` | a commit, or the spool is full |
 //! | `Pouring` | `Spooled` | the commit failed |
 //! | `Pouring` | `Clean`, `Written` | the commit is done, or was not needed |
 //! | any but `Pouring` | `Failed` | bytes are lost that the kernel was told are written |
+//! | `Failed` in `Draining` | `Failed` in `Clean` | the push gives up |
+//! | `Failed` in `Spooled` | `Failed` in `Written` | the last writer closed: the log waits for the next mount as it was closed before |
 
 use super::session::Session;
 use crate::errno::Errno;

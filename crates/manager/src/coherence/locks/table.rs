@@ -1,12 +1,12 @@
 //! The lock table: the byte ranges that owners hold of each file, and the queue of requests that wait.
 //!
-//! Conflicting locks of different owners never cover the same byte. A request that must wait joins the file's queue, which is
-//! served in order. A request whose range is free still queues behind conflicting requests, or a stream of readers would
-//! starve a writer. One exception: if an earlier request waits for a lock of this owner, directly or via other owners, this
-//! owner goes first; behind that request, neither would ever be served. A request that would close a cycle, in which each
-//! owner waits for a lock that the next one *holds*, is refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner
-//! waits for one thing at a time. If threads of one process wait for several, a request may be refused although another
-//! thread could have gone on, as on Linux.
+//! Conflicting locks of different owners never cover the same byte. A request that must wait joins the file's queue, which
+//! is served in order. A request that may wait queues behind conflicting requests even if its range is free, or a stream of
+//! readers would starve a writer; one that may not wait takes a free range at once. One exception: if an earlier request
+//! waits for a lock of this owner, directly or via other owners, this owner goes first; behind that request, neither would
+//! ever be served. A request that would close a cycle, in which each owner waits for a lock that the next one *holds*, is
+//! refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner waits for one thing at a time. If threads of one
+//! process wait for several, a request may be refused although another thread could have gone on, as on Linux.
 
 use super::ranges::{Bytes, Held, Ranges};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
