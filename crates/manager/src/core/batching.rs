@@ -39,6 +39,7 @@ impl ManagerCore {
             composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
             return false;
         }
+        let before = self.meta;
         let mut tables = Tables {
             db: &self.db,
             meta: &mut self.meta,
@@ -68,11 +69,18 @@ impl ManagerCore {
                 true
             }
             Err(error) => {
-                _ = self.db.rollback();
+                self.undo(before);
                 self.fail(error, due, composed);
                 false
             }
         }
+    }
+
+    /// Nothing of the open batch happened.
+    fn undo(&mut self, before: Meta) {
+        _ = self.db.rollback();
+        self.meta = before;
+        self.caches.forget_all();
     }
 
     pub(super) fn drop_log(&self) -> rusqlite::Result<()> {
@@ -107,9 +115,7 @@ impl ManagerCore {
     pub fn finish_batch(&mut self) {
         let Some(Open { applied, due, composed }) = self.open.take() else { return };
         if let Err(error) = self.db.commit() {
-            _ = self.db.rollback();
-            self.meta = applied.before;
-            self.caches.forget_all();
+            self.undo(applied.before);
             if let Some((entry, _)) = &applied.entry {
                 self.log.pop(entry.seq);
             }
