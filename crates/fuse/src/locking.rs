@@ -51,6 +51,9 @@ impl LockRequest {
             F_UNLCK => LockMode::Unlock,
             _ => return Err(Errno::EINVAL),
         };
+        if self.start > self.end || self.end > LAST_BYTE {
+            return Err(Errno::EINVAL);
+        }
         let family = match (self.start, self.end) {
             _ if mode == LockMode::Unlock => LockFamily::Either,
             (0, LAST_BYTE) => match callers::lock_call(self.tid) {

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Request};
 use tokio::sync::{Notify, RwLock};
@@ -56,6 +57,8 @@ struct State {
     owners: BTreeMap<Key, Owned>,
     /// Owners whose locks were lost.
     lost: BTreeSet<Key>,
+    /// How often locks were lost. A message from before a loss must not be sent after it: it would be about other locks.
+    losses: u64,
     waiting: usize,
     /// The connection was lost: assert the held locks at once.
     cut_off: bool,
@@ -81,6 +84,18 @@ impl State {
     fn next_seq(&mut self) -> u64 {
         self.last_seq += 1;
         self.last_seq
+    }
+
+    /// The manager gave all locks of this client to others, or will.
+    fn lose_all(&mut self) {
+        let owners = std::mem::take(&mut self.owners);
+        let before = self.lost.len();
+        self.lost.extend(owners.into_iter().filter(|(_, owned)| owned.holds_any()).map(|(key, _)| key));
+        self.losses += 1;
+        tracing::error!(
+            locks = self.lost.len() - before,
+            "the manager did not hear of this client for too long and gave its locks to others: what was done under them fails"
+        );
     }
 
     fn are_lost(&self, ino: u64) -> bool {
@@ -176,6 +191,8 @@ impl<B: Backend> Locks<B> {
         if self.state.lock().table != table {
             return Ok(LockOutcome::Overtaken);
         }
+        // Nothing is lost while this request is on its way.
+        self.check_lost((lock.ino, lock.owner))?;
         let request = SetLock { seq, table, lock: Some(*lock), wait, wait_ms };
         let sent_ns = self.backend.now_ns();
         let mut answer = pin!(self.backend.ask_manager(&request, wait_ms));
@@ -213,8 +230,8 @@ impl<B: Backend> Locks<B> {
         {
             let mut state = self.state.lock();
             let whole = lock.start == 0 && lock.end >= i64::MAX as u64;
-            if whole && state.lost.remove(&key) {
-                return LockOutcome::Granted;
+            if whole {
+                state.lost.remove(&key);
             }
             let seq = state.next_seq();
             let Some(owned) = state.owners.get_mut(&key) else { return LockOutcome::Granted };
@@ -258,6 +275,11 @@ impl<B: Backend> Locks<B> {
         }
     }
 
+    /// Whether the owner's locks on a file were lost. Asks the manager if they may have been.
+    pub async fn is_lost(&self, ino: u64, owner: u64) -> bool {
+        self.are_lost(ino).await && self.state.lock().lost.contains(&(ino, owner))
+    }
+
     /// Whether locks on a file were lost. Asks the manager if they may have been.
     pub async fn are_lost(&self, ino: u64) -> bool {
         let now_ns = self.backend.now_ns();
@@ -294,26 +316,32 @@ impl<B: Backend> Locks<B> {
 
     /// Sends the owner's pending messages to the manager.
     async fn send_pending(&self, key: Key) -> Result<(), Error> {
-        while let Some(next) = self.next_pending(key).await {
-            let sent = self.retry(async || self.send(next).await).await;
-            if let Some(owned) = self.state.lock().owners.get_mut(&key) {
+        while let Some((next, losses)) = self.next_pending(key).await {
+            let sent = self.retry(async || self.send(next, losses).await).await;
+            let mut state = self.state.lock();
+            if state.losses == losses {
+                let owned = state.owners.get_mut(&key).expect("an owner stays while its message is sent");
+                assert!(owned.sending, "two tasks send an owner's messages");
                 owned.sending = false;
-                if sent.is_ok() && !owned.pending.is_empty() {
+                if sent.is_ok() {
                     owned.pending.remove(0);
                 }
             }
+            drop(state);
             self.sent.notify_waiters();
             sent?;
         }
         Ok(())
     }
 
-    /// The owner's next pending message, for the caller to send. Waits while another task sends one of them.
-    async fn next_pending(&self, key: Key) -> Option<Pending> {
+    /// The owner's next pending message, for the caller to send, and the number of losses by then. Waits while another
+    /// task sends one of them.
+    async fn next_pending(&self, key: Key) -> Option<(Pending, u64)> {
         loop {
             let sent = self.sent.notified();
             {
                 let mut state = self.state.lock();
+                let losses = state.losses;
                 let owned = state.owners.get_mut(&key)?;
                 if !owned.sending {
                     let next = owned.pending.first().copied();
@@ -321,20 +349,24 @@ impl<B: Backend> Locks<B> {
                     if owned.is_idle() {
                         state.owners.remove(&key);
                     }
-                    return next;
+                    return next.map(|next| (next, losses));
                 }
             }
             sent.await;
         }
     }
 
-    async fn send(&self, message: Pending) -> Result<(), Error> {
+    /// Sends a message of an owner, unless locks were lost since.
+    async fn send(&self, message: Pending, losses: u64) -> Result<(), Error> {
         let table = self.table().await?;
         let lock = match message {
             Pending::Withdraw(seq) => return self.sign_of_life(table, seq).await,
             Pending::Set(lock) => Some(lock),
         };
         let shared = self.gate.read().await;
+        if self.state.lock().losses != losses && !failpoint::is_active("mount.stale_lock_message_sent") {
+            return Ok(());
+        }
         let request = SetLock { seq: self.state.lock().next_seq(), table, lock, wait: false, wait_ms: 0 };
         match self.ask_once(&request).await {
             Err(error) if error.code() == Code::SessionExpired => {
@@ -357,24 +389,22 @@ impl<B: Backend> Locks<B> {
             if state.table != table {
                 return Ok(());
             }
-            state.owners.values().flat_map(|owned| owned.locks.iter().copied()).collect()
+            state.owners.iter().flat_map(|((ino, owner), owned)| owned.locks(*ino, *owner)).collect()
         };
         let request = HoldLocks { table, held, machine: self.backend.machine() };
         let sent_ns = self.backend.now_ns();
-        let reply = self.retry(async || self.backend.ask_manager(&request, 0).await).await?;
+        let reply = self.retry(async || self.backend.ask_manager(&request, 0).await).await;
         let mut state = self.state.lock();
+        let reply = reply.inspect_err(|error| {
+            if !error.is_retryable() && !request.held.is_empty() {
+                state.lose_all();
+            }
+        })?;
         state.heard_ns = Some(sent_ns);
         let lease_ms = i64::try_from(reply.lease_ms).unwrap_or(i64::MAX);
         (state.table, state.lease_ns) = (reply.table, lease_ms.saturating_mul(1_000_000));
         if reply.lost {
-            let owners = std::mem::take(&mut state.owners);
-            let holders = owners.into_iter().filter(|(_, owned)| !owned.locks.is_empty()).map(|(key, _)| key);
-            let before = state.lost.len();
-            state.lost.extend(holders);
-            tracing::error!(
-                locks = state.lost.len() - before,
-                "the manager did not hear of this client for too long and gave its locks to others: what was done under them fails"
-            );
+            state.lose_all();
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The locks of one owner on one file, and the messages about them that the manager has not received.
 
+use rangemap::RangeInclusiveMap;
 use tessera_wire::meta::{FileLock, LockMode};
 
 /// A message that the manager has not received.
@@ -11,13 +12,21 @@ pub(super) enum Pending {
     Set(FileLock),
 }
 
+/// What a lock is, but for its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    family: i32,
+    mode: i32,
+    pid: u32,
+}
+
 #[derive(Default)]
 pub(super) struct Owned {
-    /// Ranges that do not overlap.
-    pub locks: Vec<FileLock>,
+    /// Adjacent ranges of the same lock are one, as in the manager's table.
+    ranges: RangeInclusiveMap<u64, Held>,
     /// Messages that the manager has not received, in order.
     pub pending: Vec<Pending>,
-    /// One thread is sending the first of them. Sent twice, the second could undo a lock granted in between.
+    /// One task is sending the first of them. Sent twice, the second could undo a lock granted in between.
     pub sending: bool,
     /// The number of the last unlock: a lock that an earlier request granted is no longer held.
     pub unlocked_seq: u64,
@@ -26,61 +35,60 @@ pub(super) struct Owned {
 impl Owned {
     /// Sets a range to `lock`; [`LockMode::Unlock`] clears it.
     pub fn set(&mut self, lock: &FileLock) {
-        let mut kept = Vec::with_capacity(self.locks.len() + 1);
-        for old in self.locks.drain(..) {
-            if old.end < lock.start || old.start > lock.end {
-                kept.push(old);
-                continue;
-            }
-            if old.start < lock.start {
-                kept.push(FileLock { end: lock.start - 1, ..old });
-            }
-            if old.end > lock.end {
-                kept.push(FileLock { start: lock.end + 1, ..old });
-            }
+        let (range, FileLock { family, mode, pid, .. }) = (lock.start..=lock.end, *lock);
+        match lock.mode() {
+            LockMode::Unlock => self.ranges.remove(range),
+            _ => self.ranges.insert(range, Held { family, mode, pid }),
         }
-        if lock.mode() != LockMode::Unlock {
-            kept.push(*lock);
-        }
-        self.locks = kept;
-        let over = self.locks.iter().filter(|held| held.start <= lock.end && held.end >= lock.start).count();
-        assert_eq!(over, usize::from(lock.mode() != LockMode::Unlock), "ranges of one owner overlap: {:?}", self.locks);
     }
 
-    /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds. Held locks come first, so that no other client gets them meanwhile.
+    /// The locks held on any byte of `range`, which names file and owner.
+    fn over(&self, range: FileLock) -> impl Iterator<Item = FileLock> {
+        self.ranges.overlapping(range.start..=range.end).map(move |(bytes, held)| {
+            let Held { family, mode, pid } = *held;
+            FileLock { start: *bytes.start(), end: *bytes.end(), family, mode, pid, ..range }
+        })
+    }
+
+    /// All locks of this owner on the file.
+    pub fn locks(&self, ino: u64, owner: u64) -> impl Iterator<Item = FileLock> {
+        self.over(FileLock { ino, owner, start: 0, end: u64::MAX, ..FileLock::default() })
+    }
+
+    /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds. Held locks come
+    /// first, so that no other client gets them meanwhile.
     pub fn set_again(&mut self, asked: &FileLock, seq: u64) {
-        let mut over: Vec<FileLock> =
-            self.locks.iter().filter(|l| l.start <= asked.end && l.end >= asked.start).copied().collect();
-        over.sort_by_key(|l| l.start);
+        let held: Vec<FileLock> = self.over(*asked).collect();
+        let free = |gap: std::ops::RangeInclusive<u64>| FileLock {
+            mode: LockMode::Unlock as i32,
+            start: *gap.start(),
+            end: *gap.end(),
+            ..*asked
+        };
+        let free: Vec<FileLock> = self.ranges.gaps(&(asked.start..=asked.end)).map(free).collect();
         self.pending.push(Pending::Withdraw(seq));
-        self.pending.extend(over.iter().copied().map(Pending::Set));
-        let free = FileLock { mode: LockMode::Unlock as i32, ..*asked };
-        let mut next = Some(asked.start);
-        for lock in &over {
-            let Some(start) = next else { break };
-            if start < lock.start {
-                self.pending.push(Pending::Set(FileLock { start, end: lock.start - 1, ..free }));
-            }
-            next = lock.end.checked_add(1);
-        }
-        if let Some(start) = next.filter(|start| *start <= asked.end) {
-            self.pending.push(Pending::Set(FileLock { start, ..free }));
-        }
+        self.pending.extend(held.into_iter().chain(free).map(Pending::Set));
     }
 
-    /// Whether there are messages that no thread is sending.
+    /// Whether there are messages that no task is sending.
     pub fn has_unsent(&self) -> bool {
         !self.pending.is_empty() && !self.sending
     }
 
+    pub fn holds_any(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
     pub fn is_idle(&self) -> bool {
-        self.locks.is_empty() && self.pending.is_empty()
+        self.ranges.is_empty() && self.pending.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LAST_BYTE: u64 = i64::MAX as u64;
 
     fn lock(start: u64, end: u64, mode: LockMode) -> FileLock {
         FileLock { start, end, mode: mode as i32, ..FileLock::default() }
@@ -92,15 +100,25 @@ mod tests {
         owned.set(&lock(0, 99, LockMode::Read));
         owned.set(&lock(20, 29, LockMode::Write));
         owned.set(&lock(25, 39, LockMode::Unlock));
-        owned.locks.sort_by_key(|l| l.start);
         let (read, write) = (LockMode::Read, LockMode::Write);
-        assert_eq!(owned.locks, [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read)]);
+        let held = [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read)];
+        assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), held);
         owned.set_again(&lock(10, 45, LockMode::Write), 7);
-        let unlock = LockMode::Unlock;
-        let set = [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read), lock(25, 39, unlock)];
+        let set = held.into_iter().chain([lock(25, 39, LockMode::Unlock)]);
         let wanted: Vec<Pending> = std::iter::once(Pending::Withdraw(7)).chain(set.map(Pending::Set)).collect();
         assert_eq!(owned.pending, wanted);
-        owned.set(&lock(0, u64::MAX, LockMode::Unlock));
-        assert!(owned.locks.is_empty() && !owned.is_idle());
+        owned.set(&lock(0, LAST_BYTE, LockMode::Unlock));
+        assert!(!owned.holds_any() && !owned.is_idle());
+    }
+
+    /// The manager counts joined ranges against its limit, so the client must join them, too.
+    #[test]
+    fn neighbours_are_one_lock() {
+        let mut owned = Owned::default();
+        (0..1_000).for_each(|byte| owned.set(&lock(byte, byte, LockMode::Write)));
+        assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), [lock(0, 999, LockMode::Write)]);
+        owned.set(&lock(0, LAST_BYTE, LockMode::Read));
+        owned.set_again(&lock(LAST_BYTE, LAST_BYTE, LockMode::Write), 1);
+        assert_eq!(owned.pending.len(), 2);
     }
 }

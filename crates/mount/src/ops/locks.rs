@@ -85,7 +85,11 @@ impl<B: Backend> Mount<B> {
         }
         written_back?;
         self.acquire(lock, wait, interrupted).await?;
-        let shown = self.revalidate(lock.ino).await;
+        let shown = match self.revalidate(lock.ino).await {
+            // While this mount was cut off, the manager may have given the lock to another one.
+            Ok(()) if self.locks.is_lost(lock.ino, lock.owner).await => Err(Errno::EIO),
+            shown => shown,
+        };
         // A program that gets an error holds no lock, and will not release it.
         if shown.is_err() && !held && !failpoint::is_active("mount.failed_lock_is_held") {
             self.locks.release(lock.ino, lock.owner).await;

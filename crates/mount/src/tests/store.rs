@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Drain, NewNode, Reader, Writer};
 use crate::namespace::Name;
 use bytes::Bytes;
+use prost::Message;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -16,7 +17,7 @@ use tessera_client::locate::Located;
 use tessera_client::{Cancel, Cause, FileError, Opened, Owner, ProgressFn, WriteDone};
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
-use tessera_wire::{Attr, Code, Error, Hint, InodeKind, Request};
+use tessera_wire::{Ack, Attr, Code, Error, Hint, InodeKind, Kind, Request};
 
 /// The lifetime of a delegation, ms.
 const DELEGATION_MS: u64 = 10_000;
@@ -27,6 +28,50 @@ pub struct Version {
     pub id: u64,
     pub content: u64,
     pub bytes: Vec<u8>,
+}
+
+/// The manager's side of locks, for one client and whole files.
+#[derive(Default)]
+pub struct LockTable {
+    /// Holders by file.
+    pub held: BTreeMap<u64, u64>,
+    /// Number of times that the client asserted its locks.
+    pub assertions: u32,
+    /// While set, no request is answered.
+    pub is_silent: bool,
+    /// The client was silent for too long: its locks are gone, and it must assert them.
+    pub has_expired: bool,
+}
+
+impl LockTable {
+    fn answer(&mut self, kind: Kind, request: &[u8]) -> Result<Vec<u8>, Error> {
+        if self.is_silent {
+            return Err(Error::new(Code::Unavailable, "silent"));
+        }
+        if kind == Kind::HoldLocks {
+            self.assertions += 1;
+            let lost = std::mem::take(&mut self.has_expired);
+            return Ok(HoldLocksReply { table: 1, lease_ms: 0, lost }.encode_to_vec());
+        }
+        if self.has_expired {
+            return Err(Error::new(Code::SessionExpired, "expired"));
+        }
+        if kind == Kind::SetLock {
+            let lock = SetLock::decode(request).unwrap().lock.unwrap();
+            match lock.mode() {
+                LockMode::Unlock => drop(self.held.remove(&lock.ino)),
+                _ => drop(self.held.insert(lock.ino, lock.owner)),
+            }
+            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32 }.encode_to_vec());
+        }
+        Ok(Ack {}.encode_to_vec())
+    }
+
+    /// The manager takes the locks of the client away.
+    pub fn expire(&mut self) {
+        self.held.clear();
+        self.has_expired = true;
+    }
 }
 
 /// What clients of the store see and tests arrange.
@@ -44,6 +89,8 @@ pub struct Store {
     pub is_full: Cell<bool>,
     /// While set, no version can be opened.
     pub refuses_opens: Cell<bool>,
+    /// Locks of the client.
+    pub locks: RefCell<LockTable>,
     /// Drains that were started and do not run yet.
     pub drains: RefCell<Vec<Drain<Client>>>,
 }
@@ -294,8 +341,13 @@ impl Backend for Client {
         self.random()
     }
 
-    async fn ask_manager<R: Request>(&self, _: &R, _: u64) -> Result<R::Reply, Error> {
-        unimplemented!("no test needs it")
+    async fn ask_manager<R: Request>(&self, request: &R, _: u64) -> Result<R::Reply, Error> {
+        // Other requests have time to queue up behind an assertion.
+        for _ in 0..if R::KIND == Kind::HoldLocks { 8 } else { 1 } {
+            super::tasks::pause().await;
+        }
+        let reply = self.store.locks.borrow_mut().answer(R::KIND, &request.encode_to_vec())?;
+        Ok(R::Reply::decode(&reply[..]).unwrap())
     }
 
     fn tell_manager<R: Request>(&self, _: &R) {}
@@ -322,8 +374,11 @@ impl Backend for Client {
         1
     }
 
+    /// Takes longer than most requests.
     async fn sleep(&self, _: Duration) {
-        super::tasks::pause().await;
+        for _ in 0..4 {
+            super::tasks::pause().await;
+        }
     }
 
     fn random(&self) -> u64 {

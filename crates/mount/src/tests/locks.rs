@@ -1,0 +1,86 @@
+//! Locks that are lost while messages about them wait.
+
+use super::*;
+use tessera_failpoint as failpoint;
+use tessera_wire::Code;
+use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
+
+const INO: u64 = 7;
+
+fn lock(mode: LockMode, start: u64, end: u64) -> FileLock {
+    let (family, mode) = (LockFamily::Posix as i32, mode as i32);
+    FileLock { ino: INO, owner: OWNER, family, mode, start, end, pid: 1 }
+}
+
+fn locking() -> (Rc<Store>, Arc<Mount<Client>>) {
+    let store = store("write-through");
+    let (mount, _) = mount(&store, &SimDisk::new(1), 1);
+    (store, mount)
+}
+
+/// An owner unlocks while the manager is silent, its locks are lost, and it locks again. Returns whether the manager then
+/// holds that lock for it.
+fn locks_again_after_a_loss() -> bool {
+    let (store, mount) = locking();
+    let (mut tasks, unlocking) = (Tasks::default(), mount.clone());
+    let (whole, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
+    assert_eq!(tasks.run(mount.locks.set(&whole, false, &mut || false)), Ok(LockOutcome::Granted));
+    store.locks.borrow_mut().is_silent = true;
+    tasks.spawn(async move {
+        unlocking.locks.set(&unlock, false, &mut || false).await.unwrap();
+    });
+    tasks.run(pause());
+    store.locks.borrow_mut().expire();
+    store.locks.borrow_mut().is_silent = false;
+    tasks.run(async {
+        while store.locks.borrow().assertions < 2 {
+            pause().await;
+        }
+        assert_eq!(mount.locks.set(&whole, false, &mut || false).await, Ok(LockOutcome::Granted));
+        for _ in 0..20 {
+            pause().await;
+        }
+    });
+    assert!(mount.locks.holds(INO, OWNER));
+    store.locks.borrow().held.contains_key(&INO)
+}
+
+#[test]
+fn an_unlock_from_before_a_loss_is_not_sent_after_it() {
+    assert!(locks_again_after_a_loss());
+    let _sent = failpoint::activate("mount.stale_lock_message_sent");
+    assert!(!locks_again_after_a_loss());
+}
+
+/// P7: the program is told that its locks on the file are lost, so nobody would release a lock that it gets after that.
+#[test]
+fn a_request_that_waited_through_a_loss_gets_no_lock() {
+    (0..8).for_each(waits_through_a_loss);
+}
+
+/// The locks are lost after the request was tried for so many rounds.
+fn waits_through_a_loss(rounds: usize) {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    let first = lock(LockMode::Write, 0, 9);
+    assert_eq!(tasks.run(mount.locks.set(&first, false, &mut || false)), Ok(LockOutcome::Granted));
+    store.locks.borrow_mut().is_silent = true;
+    let (waiting, outcome) = (mount.clone(), Rc::new(std::cell::OnceCell::new()));
+    let told = outcome.clone();
+    tasks.spawn(async move {
+        told.set(waiting.locks.set(&lock(LockMode::Write, 10, 19), true, &mut || false).await).unwrap();
+    });
+    (0..rounds).for_each(|_| tasks.run(pause()));
+    store.locks.borrow_mut().expire();
+    store.locks.borrow_mut().is_silent = false;
+    tasks.run(async {
+        assert!(mount.locks.are_lost(INO).await);
+        while outcome.get().is_none() {
+            pause().await;
+        }
+    });
+    assert_eq!(outcome.get().unwrap().as_ref().unwrap_err().code(), Code::SessionExpired);
+    assert!(store.locks.borrow().held.is_empty(), "{rounds} rounds: a lock that its owner does not know of");
+    tasks.run(mount.locks.release(INO, OWNER));
+    assert!(!mount.locks.holds(INO, OWNER));
+}
