@@ -124,19 +124,29 @@ pub struct Shared {
     pub left: RefCell<Vec<usize>>,
     /// When the manager last heard of each mount's locks, ns.
     lock_signs: RefCell<BTreeMap<usize, i64>>,
+    /// When each mount was heard of again after it had been silent for so long that the manager took its locks, ns.
+    silences: RefCell<BTreeMap<usize, i64>>,
     /// Mounts whose spool had a fault.
     bad_spool: RefCell<Vec<bool>>,
 }
 
 impl Shared {
     fn heard_of_locks(&self, mount: usize, now_ns: i64) {
+        if self.is_silent(mount, now_ns) {
+            self.silences.borrow_mut().insert(mount, now_ns);
+        }
         self.lock_signs.borrow_mut().insert(mount, now_ns);
     }
 
-    /// Whether the manager may have taken a mount's locks.
-    pub fn locks_may_be_lost(&self, mount: usize, now_ns: i64) -> bool {
+    fn is_silent(&self, mount: usize, now_ns: i64) -> bool {
         let heard_ns = self.lock_signs.borrow().get(&mount).copied().unwrap_or(i64::MIN / 2);
         now_ns - heard_ns >= LOCK_SESSION_MS as i64 * MS - 1
+    }
+
+    /// Whether the manager may have taken the locks that a mount had at `since_ns`.
+    pub fn locks_may_be_lost(&self, mount: usize, since_ns: i64, now_ns: i64) -> bool {
+        let ended_ns = self.silences.borrow().get(&mount).copied().unwrap_or(i64::MIN);
+        ended_ns > since_ns || self.is_silent(mount, now_ns)
     }
 }
 

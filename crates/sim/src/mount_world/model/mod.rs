@@ -273,12 +273,13 @@ impl Model {
 
     // --- locks --------------------------------------------------------------------------------------------------
 
-    /// A mount got a lock. `may_be_lost`: whether the manager may have taken another mount's locks by now.
-    pub fn locked(&mut self, mount: usize, ino: u64, now_ns: i64, may_be_lost: impl Fn(usize) -> bool) {
+    /// A mount got a lock. `may_be_lost`: whether the manager may have taken the locks that another mount had at a
+    /// time.
+    pub fn locked(&mut self, mount: usize, ino: u64, now_ns: i64, may_be_lost: impl Fn(usize, i64) -> bool) {
         let Some((holder, since_ns)) = self.locks.insert(ino, (mount, now_ns)).filter(|(of, _)| *of != mount) else {
             return;
         };
-        if !may_be_lost(holder) {
+        if !may_be_lost(holder, since_ns) {
             let since = self.at(since_ns);
             let fact = format!("mount {mount} got the lock of inode {ino}, which mount {holder} holds since {since}");
             return self.broken("P7", ino, fact);

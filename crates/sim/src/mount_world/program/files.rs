@@ -125,7 +125,7 @@ impl<F: FileSystem> Program<F> {
     pub(super) fn note_failure(&self, what: &str, ino: u64, result: Result<(), Errno>) {
         let Err(errno) = result else { return };
         self.model.borrow_mut().fails(self.mount, ino);
-        let lost = self.shared.locks_may_be_lost(self.mount, self.now_ns());
+        let lost = self.shared.locks_may_be_lost(self.mount, i64::MIN, self.now_ns());
         let removed = matches!(errno, Errno::ENOENT | Errno::ESTALE) && self.is_gone(ino);
         if !(removed || lost && errno == Errno::EIO) {
             // Another mount's version took the place of what waits in the spool.
@@ -240,7 +240,7 @@ impl<F: FileSystem> Program<F> {
         match done {
             Ok(()) => {
                 let now_ns = self.now_ns();
-                let lost = |mount| self.shared.locks_may_be_lost(mount, now_ns);
+                let lost = |mount, since_ns| self.shared.locks_may_be_lost(mount, since_ns, now_ns);
                 self.model.borrow_mut().locked(self.mount, ino, now_ns, lost);
                 (self.open[at].locked, self.open[at].since_ns) = (true, from_ns);
             }
