@@ -180,6 +180,7 @@ impl<B: Backend> Mount<B> {
             Err(error) if is_gone(&error) => {}
             Err(error) => {
                 tracing::warn!(ino, %error, "the kernel cannot be told what another mount changed of a file that is open");
+                self.kernel.lock().holds_uncommitted(ino);
                 return Err(Errno::EIO);
             }
         }
