@@ -6,54 +6,33 @@
 //! waiting, else to a worker. Most acknowledgements cause no call and wake no thread.
 
 use crate::context::{Context, now_ns};
+use crate::exchange::{Action, Core, Event};
+use crate::job::{Job, Numbered};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tessera_wire::Kind;
-use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::rpc::Call;
 
-use crate::job::{Job, Numbered, Output};
-
-/// A sans-io core that a session drives.
-pub(crate) trait Core: Send + 'static {
-    type Event: Send + 'static;
-    type Action;
-    /// What the session's owner sees: results, deliveries, fill levels.
+/// A core that a session drives, and what the session's owner sees of it.
+pub(crate) trait Driven: Core {
+    /// Results, deliveries, fill levels.
     type Status: Default + Send + 'static;
 
-    fn handle(&mut self, now: i64, event: Self::Event);
-    fn poll(&mut self) -> Option<Self::Action>;
-    fn next_due(&self) -> Option<i64>;
-    /// Whether the core will produce no more actions.
-    fn is_finished(&self) -> bool;
-    fn answer(answer: Answer) -> Self::Event;
-    fn computed(output: Numbered<Output>) -> Self::Event;
-    fn tick() -> Self::Event;
-    /// The event for an owner that stopped waiting.
-    fn cancel() -> Self::Event;
-    /// Sorts an action: the session carries out calls and jobs, and reports the rest in the status.
-    fn classify(action: Self::Action) -> Effect<Self::Action>;
-    fn report(action: Self::Action, status: &mut Self::Status);
+    fn notify(notice: Self::Notice, status: &mut Self::Status);
     /// Updates fill levels and the like after events. Returns whether anything changed that a waiter may wait for.
     fn update_status(&mut self, status: &mut Self::Status) -> bool;
-}
-
-/// An action, by what carries it out.
-pub(crate) enum Effect<A> {
-    Call(Call),
-    Compute(Numbered<Job>),
-    Report(A),
 }
 
 /// Jobs on at most this many bytes run on the thread that starts them: handing them over would cost more.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// See the module.
-pub(crate) struct Driver<C: Core> {
+pub(crate) struct Driver<C: Driven> {
     core: Mutex<C>,
-    inbox: Mutex<VecDeque<C::Event>>,
+    inbox: Mutex<VecDeque<Event<C::Request>>>,
     /// Calls not sent yet. Only the thread that holds `scheduled` may take them.
     unsent: Mutex<Vec<Call>>,
     /// A thread is driving. It may pass the role on, together with the unsent calls.
@@ -70,7 +49,7 @@ struct Gate<S> {
     handed: bool,
 }
 
-impl<C: Core> Driver<C> {
+impl<C: Driven> Driver<C> {
     pub fn new(core: C, context: Arc<Context>) -> Arc<Self> {
         let driver = Arc::new(Driver {
             core: Mutex::new(core),
@@ -86,7 +65,7 @@ impl<C: Core> Driver<C> {
     }
 
     /// Queues an event, and handles it unless another thread is driving. Sends nothing on this thread.
-    pub fn post(self: &Arc<Self>, event: C::Event) {
+    pub fn post(self: &Arc<Self>, event: Event<C::Request>) {
         self.inbox.lock().push_back(event);
         if self.scheduled.swap(true, Ordering::AcqRel) {
             return;
@@ -115,9 +94,9 @@ impl<C: Core> Driver<C> {
         self.context.workers.urgent(move || driver.drive());
     }
 
-    /// Queues events and handles them on this thread, unless another thread is driving.
-    pub fn post_and_drive(self: &Arc<Self>, events: impl IntoIterator<Item = C::Event>) {
-        self.inbox.lock().extend(events);
+    /// Queues requests (or events) and handles them on this thread, unless another thread is driving.
+    pub fn post_and_drive<E: Into<Event<C::Request>>>(self: &Arc<Self>, events: impl IntoIterator<Item = E>) {
+        self.inbox.lock().extend(events.into_iter().map(E::into));
         if !self.scheduled.swap(true, Ordering::AcqRel) {
             self.drive();
         }
@@ -168,7 +147,7 @@ impl<C: Core> Driver<C> {
     }
 
     /// Takes the inbox; if it is empty, driving ends.
-    fn next_events(&self) -> Option<VecDeque<C::Event>> {
+    fn next_events(&self) -> Option<VecDeque<Event<C::Request>>> {
         loop {
             let events = std::mem::take(&mut *self.inbox.lock());
             if !events.is_empty() {
@@ -184,35 +163,35 @@ impl<C: Core> Driver<C> {
     }
 
     /// Lets the core handle events; returns the calls to send.
-    fn process(self: &Arc<Self>, mut events: VecDeque<C::Event>) -> Vec<Call> {
-        let (mut calls, mut reports) = (Vec::new(), Vec::new());
+    fn process(self: &Arc<Self>, mut events: VecDeque<Event<C::Request>>) -> Vec<Call> {
+        let (mut calls, mut notices) = (Vec::new(), Vec::new());
         let mut core = self.core.lock();
         while let Some(event) = events.pop_front() {
             core.handle(now_ns(), event);
             while let Some(action) = core.poll() {
-                match C::classify(action) {
-                    Effect::Call(call) => {
+                match action {
+                    Action::Call(call) => {
                         // Counted while the core is locked: a thread that sees the session ended sees this count too.
                         if call.kind == Kind::CloseSession {
                             self.context.close_begins();
                         }
                         calls.push(call);
                     }
-                    Effect::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
+                    Action::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
                         let value = job.value.run(&self.context.pool);
-                        events.push_back(C::computed(Numbered { id: job.id, value }));
+                        events.push_back(Event::Computed(Numbered { id: job.id, value }));
                     }
-                    Effect::Compute(job) => self.compute(job),
-                    Effect::Report(action) => reports.push(action),
+                    Action::Compute(job) => self.compute(job),
+                    Action::Notify(notice) => notices.push(notice),
                 }
             }
         }
-        // The core stays locked, so reports keep their order.
+        // The core stays locked, so notices keep their order.
         let mut gate = self.gate.lock();
-        let reported = !reports.is_empty();
-        reports.into_iter().for_each(|action| C::report(action, &mut gate.status));
+        let notified = !notices.is_empty();
+        notices.into_iter().for_each(|notice| C::notify(notice, &mut gate.status));
         let changed = core.update_status(&mut gate.status);
-        if gate.waiting > 0 && (reported || changed) {
+        if gate.waiting > 0 && (notified || changed) {
             drop(gate);
             self.wake.notify_all();
         }
@@ -226,7 +205,7 @@ impl<C: Core> Driver<C> {
                 if closes {
                     driver.context.close_ends();
                 }
-                driver.post(C::answer(answer));
+                driver.post(Event::Answer(answer));
             };
             self.context.transport.call(call, Box::new(done));
         }
@@ -236,7 +215,7 @@ impl<C: Core> Driver<C> {
         let driver = self.clone();
         self.context.workers.submit(move || {
             let value = job.value.run(&driver.context.pool);
-            driver.post_and_drive([C::computed(Numbered { id: job.id, value })]);
+            driver.post_and_drive([Event::Computed(Numbered { id: job.id, value })]);
         });
     }
 
@@ -254,17 +233,17 @@ pub(crate) trait DriverHandle: Send + Sync {
     fn is_finished(&self) -> bool;
 }
 
-impl<C: Core> DriverHandle for Driver<C> {
+impl<C: Driven> DriverHandle for Driver<C> {
     fn tick(self: Arc<Self>, now: i64) {
         // A core that is busy now is looked at again at the next tick.
         let due = self.core.try_lock().and_then(|core| core.next_due());
         if due.is_some_and(|at| at <= now) {
-            self.post(C::tick());
+            self.post(Event::Tick);
         }
     }
 
     fn cancel(self: Arc<Self>) {
-        self.post_and_drive([C::cancel()]);
+        self.post_and_drive([Event::Cancel]);
     }
 
     fn is_finished(&self) -> bool {

@@ -6,14 +6,15 @@
 //! drive them as they are. This crate keeps no state on disk, decides nothing about placement or repair, and knows
 //! no command line.
 //!
-//! Start at [`Client`]; for how it works, at [`write::core::WriteCore::handle`] and
-//! [`read::core::ReadCore::handle`]. Knobs are in [`config`], failures in [`error`].
+//! Start at [`Client`]; for how it works, at [`exchange::Core`], then [`write::core`] and
+//! [`read::core`]. Knobs are in [`config`], failures in [`error`].
 
 mod client;
 pub mod config;
 mod context;
 mod driver;
 pub mod error;
+pub mod exchange;
 mod fetch;
 pub mod inodes;
 pub mod job;

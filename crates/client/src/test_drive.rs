@@ -2,11 +2,14 @@
 
 use crate::config::{MS, Options};
 use crate::error::FileError;
+use crate::exchange::Core;
 use crate::job::Numbered;
 use crate::read::cache::ChunkCache;
-use crate::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use crate::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadNotice, ReadParams, ReadRequest};
 use crate::view::{SharedView, View};
-use crate::write::core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use crate::write::core::{
+    ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteNotice, WriteParams, WriteRequest,
+};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -89,27 +92,33 @@ impl Drive {
 
     /// Runs a write to its end (background redundancy included). Returns the result of `Done` and the largest number of
     /// bytes held.
-    pub fn write(&mut self, core: &mut WriteCore, events: Vec<WriteEvent>) -> (Result<WriteDone, FileError>, u64) {
+    pub fn write(
+        &mut self,
+        core: &mut WriteCore,
+        events: Vec<impl Into<WriteEvent>>,
+    ) -> (Result<WriteDone, FileError>, u64) {
         let (mut result, mut most) = (None, 0);
-        let mut events = std::collections::VecDeque::from(events);
+        let mut events = events.into_iter().map(Into::into).collect::<std::collections::VecDeque<_>>();
         for step in 0.. {
             assert!(step < 1_000_000, "no end: {core:?}");
             while let Some(action) = core.poll() {
                 match action {
-                    WriteAction::Done(done) => {
+                    WriteAction::Notify(WriteNotice::Done(done)) => {
                         self.trace.push(match &done {
                             Ok(done) => format!("done: version {}", done.number),
                             Err(error) => format!("done: {error}"),
                         });
                         result = Some(done);
                     }
-                    WriteAction::Finished => return (result.expect("done before finished"), most),
+                    WriteAction::Notify(WriteNotice::Finished) => return (result.expect("done before finished"), most),
                     action => self.carry_out(core, action),
                 }
             }
             most = most.max(core.held_bytes());
             let fed = match events.front() {
-                Some(WriteEvent::Chunk(_)) => core.held_bytes() < self.options.write_window_bytes,
+                Some(WriteEvent::Request(WriteRequest::Chunk(_))) => {
+                    core.held_bytes() < self.options.write_window_bytes
+                }
                 Some(_) => true,
                 None => false,
             };
@@ -130,7 +139,9 @@ impl Drive {
                 let value = job.value.run(&self.pool);
                 core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
             }
-            WriteAction::Opened { .. } | WriteAction::Done(_) | WriteAction::Finished => {}
+            WriteAction::Notify(WriteNotice::Opened { .. })
+            | WriteAction::Notify(WriteNotice::Done(_))
+            | WriteAction::Notify(WriteNotice::Finished) => {}
         }
     }
 
@@ -139,7 +150,7 @@ impl Drive {
         loop {
             while let Some(action) = core.poll() {
                 match action {
-                    WriteAction::Done(done) => return done,
+                    WriteAction::Notify(WriteNotice::Done(done)) => return done,
                     action => self.carry_out(core, action),
                 }
             }
@@ -173,7 +184,7 @@ impl Drive {
         };
         self.seed += 1;
         let mut core = ReadCore::new(params, self.options.clone(), self.view.clone(), cache, self.seed);
-        core.handle(self.now, ReadEvent::Open);
+        core.handle(self.now, ReadRequest::Open);
         core
     }
 
@@ -186,7 +197,7 @@ impl Drive {
         stream: bool,
     ) -> Result<Vec<u8>, FileError> {
         let mut out = Vec::new();
-        core.handle(self.now, ReadEvent::Read { id, offset, len_bytes, stream });
+        core.handle(self.now, ReadRequest::Read { id, offset, len_bytes, stream });
         for _ in 0..1_000_000 {
             while let Some(action) = core.poll() {
                 match action {
@@ -195,16 +206,16 @@ impl Drive {
                         let value = job.value.run(&self.pool);
                         core.handle(self.now, ReadEvent::Computed(Numbered { id: job.id, value }));
                     }
-                    ReadAction::Opened(_) | ReadAction::OpenFailed(_) => {}
-                    ReadAction::Deliver { delivery, .. } => {
+                    ReadAction::Notify(ReadNotice::Opened(_)) | ReadAction::Notify(ReadNotice::OpenFailed(_)) => {}
+                    ReadAction::Notify(ReadNotice::Deliver { delivery, .. }) => {
                         let bytes = delivery.len_bytes();
                         match delivery {
                             Delivery::Bytes(parts) => parts.iter().for_each(|p| out.extend_from_slice(p)),
                             Delivery::Zeros(len) => out.resize(out.len() + len as usize, 0),
                         }
-                        core.handle(self.now, ReadEvent::Consumed { id, bytes });
+                        core.handle(self.now, ReadRequest::Consumed { id, bytes });
                     }
-                    ReadAction::Done { result, .. } => {
+                    ReadAction::Notify(ReadNotice::Done { result, .. }) => {
                         while let Some(action) = core.poll() {
                             if let ReadAction::Call(call) = action {
                                 self.carry(call);
@@ -285,12 +296,12 @@ pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
 
 /// Events of a write of `data` in chunks of `chunk` bytes.
 pub(crate) fn write_all(data: &[u8], chunk: usize) -> Vec<WriteEvent> {
-    let mut events = vec![WriteEvent::Open];
+    let mut events = vec![WriteRequest::Open.into()];
     for (i, piece) in data.chunks(chunk).enumerate() {
         let ready = ChunkReady::new(i as u64, (i * chunk) as u64, Bytes::copy_from_slice(piece));
-        events.push(WriteEvent::Chunk(ready));
+        events.push(WriteRequest::Chunk(ready).into());
     }
-    events.push(WriteEvent::EndOfInput { size_bytes: data.len() as u64, keep_session: false });
+    events.push(WriteRequest::EndOfInput { size_bytes: data.len() as u64, keep_session: false }.into());
     events
 }
 

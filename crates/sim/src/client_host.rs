@@ -7,10 +7,13 @@ use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_client::config::Options;
+use tessera_client::exchange::Core;
 use tessera_client::read::cache::ChunkCache;
-use tessera_client::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use tessera_client::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadNotice, ReadParams, ReadRequest};
 use tessera_client::view::{SharedView, View};
-use tessera_client::write::core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
+use tessera_client::write::core::{
+    ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteNotice, WriteParams, WriteRequest,
+};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
 use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, Unlink};
@@ -185,7 +188,7 @@ impl ClientHost {
             ChunkCache::shared(1 << 20),
             self.rng.any(),
         ));
-        core.handle(now_ns, ReadEvent::Open);
+        core.handle(now_ns, ReadRequest::Open);
         self.op = Some(Op::Read { core, path: path.into(), got: Vec::new() });
     }
 
@@ -310,10 +313,10 @@ impl ClientHost {
         let whole = Bytes::copy_from_slice(bytes);
         for (index, start) in (0..bytes.len()).step_by(PIECE_BYTES).enumerate() {
             let piece = whole.slice(start..(start + PIECE_BYTES).min(bytes.len()));
-            core.handle(now_ns, WriteEvent::Chunk(ChunkReady::new(index as u64, start as u64, piece)));
+            core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(index as u64, start as u64, piece)));
         }
-        core.handle(now_ns, WriteEvent::EndOfInput { size_bytes: bytes.len() as u64, keep_session: false });
-        core.handle(now_ns, WriteEvent::Open);
+        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes: bytes.len() as u64, keep_session: false });
+        core.handle(now_ns, WriteRequest::Open);
         core
     }
 
@@ -371,16 +374,16 @@ impl ClientHost {
                     let value = job.value.run(&self.pool);
                     core.handle(now_ns, WriteEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
                 }
-                WriteAction::Opened { .. } => {}
-                WriteAction::Done(Ok(made)) => {
+                WriteAction::Notify(WriteNotice::Opened { .. }) => {}
+                WriteAction::Notify(WriteNotice::Done(Ok(made))) => {
                     self.inos.extend(made.inos.into_iter().flat_map(numbers));
                     done();
                 }
-                WriteAction::Done(Err(error)) => {
+                WriteAction::Notify(WriteNotice::Done(Err(error))) => {
                     self.exists.clear();
                     self.errors.push((error.code(), error.to_string()));
                 }
-                WriteAction::Finished => {}
+                WriteAction::Notify(WriteNotice::Finished) => {}
             }
         }
         core.is_finished()
@@ -403,31 +406,31 @@ impl ClientHost {
                     let value = job.value.run(&self.pool);
                     core.handle(now_ns, ReadEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
                 }
-                ReadAction::Opened(_) => {
-                    core.handle(now_ns, ReadEvent::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true })
+                ReadAction::Notify(ReadNotice::Opened(_)) => {
+                    core.handle(now_ns, ReadRequest::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true })
                 }
-                ReadAction::OpenFailed(error) => {
+                ReadAction::Notify(ReadNotice::OpenFailed(error)) => {
                     over = true;
                     match error.code() {
                         Code::NotFound => judge(path, &None, oracle)?,
                         _ => self.errors.push((error.code(), error.to_string())),
                     }
                 }
-                ReadAction::Deliver { id, delivery } => {
-                    core.handle(now_ns, ReadEvent::Consumed { id, bytes: delivery.len_bytes() });
+                ReadAction::Notify(ReadNotice::Deliver { id, delivery }) => {
+                    core.handle(now_ns, ReadRequest::Consumed { id, bytes: delivery.len_bytes() });
                     match delivery {
                         Delivery::Bytes(parts) => parts.iter().for_each(|p| got.extend_from_slice(p)),
                         Delivery::Zeros(len) => got.resize(got.len() + len as usize, 0),
                     }
                 }
-                ReadAction::Done { result, .. } => {
+                ReadAction::Notify(ReadNotice::Done { result, .. }) => {
                     over = true;
                     self.found_bytes = result.is_ok().then_some(got.len());
                     match result {
                         Ok(()) => judge(path, &Some(Arc::new(std::mem::take(got))), oracle)?,
                         Err(error) => self.errors.push((error.code(), error.to_string())),
                     }
-                    core.handle(now_ns, ReadEvent::Close);
+                    core.handle(now_ns, ReadEvent::Cancel);
                 }
             }
         }

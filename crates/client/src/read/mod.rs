@@ -5,17 +5,16 @@ pub mod cache;
 pub mod core;
 
 use crate::context::Context;
-use crate::driver::{Core, Driver, Effect};
+use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
-use crate::job::{Numbered, Output};
-use crate::read::core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams, ReadReport};
+use crate::exchange::Event;
+use crate::read::core::{Delivery, Opened, ReadCore, ReadNotice, ReadParams, ReadReport, ReadRequest};
 use crate::write::{Cancel, LOOK, Progress, ProgressFn};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tessera_wire::rpc::Answer;
 
 /// Where a read puts its bytes, in order.
 pub enum Sink<'a> {
@@ -53,58 +52,24 @@ struct ReadProgress {
     done: Option<Result<(), FileError>>,
 }
 
-impl Core for ReadCore {
-    type Event = ReadEvent;
-    type Action = ReadAction;
+impl Driven for ReadCore {
     type Status = ReadStatus;
 
-    fn handle(&mut self, now: i64, event: ReadEvent) {
-        ReadCore::handle(self, now, event);
-    }
-    fn poll(&mut self) -> Option<ReadAction> {
-        ReadCore::poll(self)
-    }
-    fn next_due(&self) -> Option<i64> {
-        ReadCore::next_due(self)
-    }
-    fn is_finished(&self) -> bool {
-        self.is_closed()
-    }
-    fn answer(answer: Answer) -> ReadEvent {
-        ReadEvent::Answer(answer)
-    }
-    fn computed(output: Numbered<Output>) -> ReadEvent {
-        ReadEvent::Computed(output)
-    }
-    fn tick() -> ReadEvent {
-        ReadEvent::Tick
-    }
-    fn cancel() -> ReadEvent {
-        ReadEvent::Close
-    }
-    fn classify(action: ReadAction) -> Effect<ReadAction> {
-        match action {
-            ReadAction::Call(call) => Effect::Call(call),
-            ReadAction::Compute(job) => Effect::Compute(job),
-            other => Effect::Report(other),
-        }
-    }
-    fn report(action: ReadAction, status: &mut ReadStatus) {
-        match action {
-            ReadAction::Opened(opened) => status.opened = Some(Ok(*opened)),
-            ReadAction::OpenFailed(error) => status.opened = Some(Err(error)),
+    fn notify(notice: ReadNotice, status: &mut ReadStatus) {
+        match notice {
+            ReadNotice::Opened(opened) => status.opened = Some(Ok(*opened)),
+            ReadNotice::OpenFailed(error) => status.opened = Some(Err(error)),
             // A forgotten read has no entry here.
-            ReadAction::Deliver { id, delivery } => {
+            ReadNotice::Deliver { id, delivery } => {
                 if let Some(read) = status.reads.get_mut(&id) {
                     read.deliveries.push_back(delivery);
                 }
             }
-            ReadAction::Done { id, result } => {
+            ReadNotice::Done { id, result } => {
                 if let Some(read) = status.reads.get_mut(&id) {
                     read.done = Some(result);
                 }
             }
-            ReadAction::Call(_) | ReadAction::Compute(_) => {}
         }
     }
     fn update_status(&mut self, status: &mut ReadStatus) -> bool {
@@ -127,13 +92,13 @@ impl ReadHandle {
         let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
         let core = ReadCore::new(params, options, view, cache, context.seed());
         let driver = Driver::new(core, context.clone());
-        driver.post_and_drive([ReadEvent::Open]);
+        driver.post_and_drive([ReadRequest::Open]);
         let opened = loop {
             if let Some(opened) = driver.wait(LOOK, |status| status.opened.take()) {
                 break opened?;
             }
             if cancel.is_cancelled() {
-                driver.post_and_drive([ReadEvent::Close]);
+                driver.post_and_drive([Event::Cancel]);
                 return Err(Cause::Cancelled.of(file));
             }
         };
@@ -180,7 +145,7 @@ impl ReadHandle {
         }
         let id = self.next_read.fetch_add(1, Ordering::Relaxed);
         self.driver.with_status(|status| status.reads.insert(id, ReadProgress::default()));
-        self.driver.post_and_drive([ReadEvent::Read { id, offset, len_bytes: total, stream }]);
+        self.driver.post_and_drive([ReadRequest::Read { id, offset, len_bytes: total, stream }]);
         let mut done = 0;
         let result = loop {
             match self.next(id, cancel) {
@@ -194,7 +159,7 @@ impl ReadHandle {
                     drop(delivery);
                     done += bytes;
                     if done < total {
-                        self.driver.post_and_drive([ReadEvent::Consumed { id, bytes }]);
+                        self.driver.post_and_drive([ReadRequest::Consumed { id, bytes }]);
                     }
                     if let Some(progress) = progress.as_mut() {
                         progress(Progress { done, total: Some(total) });
@@ -204,7 +169,7 @@ impl ReadHandle {
         };
         self.driver.with_status(|status| status.reads.remove(&id));
         if result.is_err() {
-            self.driver.post_and_drive([ReadEvent::Forget { id }]);
+            self.driver.post_and_drive([ReadRequest::Forget { id }]);
         }
         result
     }
@@ -232,7 +197,7 @@ impl ReadHandle {
 impl Drop for ReadHandle {
     fn drop(&mut self) {
         self.driver.context().note_read(self.report());
-        self.driver.post_and_drive([ReadEvent::Close]);
+        self.driver.post_and_drive([Event::Cancel]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Open files: bytes come in order or at any offset; each run of them is cut into chunks.
 
-use super::core::{WriteDone, WriteEvent, WriteParams};
+use super::core::{WriteDone, WriteParams, WriteRequest};
 use super::input::{CutRule, Cutting, Stretch};
 use super::{Cancel, Writer};
 use crate::context::Context;
@@ -30,7 +30,7 @@ impl WriteHandle {
     pub(crate) fn open(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Result<Self, FileError> {
         let (mode, file) = (params.mode, params.file.clone());
         let writer = Writer::new(context, params, cancel);
-        writer.driver.post_and_drive([WriteEvent::Open]);
+        writer.driver.post_and_drive([WriteRequest::Open]);
         let (policy, base_size) = writer.wait(|status| status.opened.take())?;
         let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(file))?;
         Ok(WriteHandle {
@@ -129,12 +129,12 @@ impl WriteHandle {
 
     /// Sets the modification time (ns since 1970) of the next version, instead of its commit time.
     pub fn set_mtime(&mut self, mtime_ns: i64) {
-        self.writer.driver.post_and_drive([WriteEvent::SetMtime { mtime_ns }]);
+        self.writer.driver.post_and_drive([WriteRequest::SetMtime { mtime_ns }]);
     }
 
     /// Sets [`tessera_wire::meta::Commit::content`] of the next version.
     pub fn set_content(&mut self, content: u64) {
-        self.writer.driver.post_and_drive([WriteEvent::SetContent { content }]);
+        self.writer.driver.post_and_drive([WriteRequest::SetContent { content }]);
     }
 
     /// Makes the written bytes visible and durable; the file stays open.
@@ -165,7 +165,7 @@ impl WriteHandle {
     fn hole(&mut self, from: u64, to: u64) -> Result<(), FileError> {
         let index = self.writer.index;
         self.writer.index += 1;
-        self.writer.driver.post_and_drive([WriteEvent::Hole { index, offset: from, len_bytes: to - from }]);
+        self.writer.driver.post_and_drive([WriteRequest::Hole { index, offset: from, len_bytes: to - from }]);
         self.written.insert(from, to);
         Ok(())
     }

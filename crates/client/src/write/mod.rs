@@ -8,10 +8,10 @@ pub(crate) mod input;
 pub use handle::WriteHandle;
 
 use crate::context::Context;
-use crate::driver::{Core, Driver, Effect};
+use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
-use crate::job::{Numbered, Output};
-use crate::write::core::{ChunkReady, SMALL_BYTES, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use crate::exchange::Event;
+use crate::write::core::{ChunkReady, SMALL_BYTES, WriteCore, WriteDone, WriteNotice, WriteParams, WriteRequest};
 use bytes::Bytes;
 use input::{CutRule, Cutting, Input, Source, Stretch, is_hole};
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tessera_policy::Policy;
 use tessera_wire::meta::CommitMode;
-use tessera_wire::rpc::Answer;
 
 /// How far an operation has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,47 +60,14 @@ pub(crate) struct WriteStatus {
     hashing_bytes: u64,
 }
 
-impl Core for WriteCore {
-    type Event = WriteEvent;
-    type Action = WriteAction;
+impl Driven for WriteCore {
     type Status = WriteStatus;
 
-    fn handle(&mut self, now: i64, event: WriteEvent) {
-        WriteCore::handle(self, now, event);
-    }
-    fn poll(&mut self) -> Option<WriteAction> {
-        WriteCore::poll(self)
-    }
-    fn next_due(&self) -> Option<i64> {
-        WriteCore::next_due(self)
-    }
-    fn is_finished(&self) -> bool {
-        WriteCore::is_finished(self)
-    }
-    fn answer(answer: Answer) -> WriteEvent {
-        WriteEvent::Answer(answer)
-    }
-    fn computed(output: Numbered<Output>) -> WriteEvent {
-        WriteEvent::Computed(output)
-    }
-    fn tick() -> WriteEvent {
-        WriteEvent::Tick
-    }
-    fn cancel() -> WriteEvent {
-        WriteEvent::Cancel
-    }
-    fn classify(action: WriteAction) -> Effect<WriteAction> {
-        match action {
-            WriteAction::Call(call) => Effect::Call(call),
-            WriteAction::Compute(job) => Effect::Compute(job),
-            other => Effect::Report(other),
-        }
-    }
-    fn report(action: WriteAction, status: &mut WriteStatus) {
-        match action {
-            WriteAction::Opened { policy, base_size_bytes } => status.opened = Some((*policy, base_size_bytes)),
-            WriteAction::Done(result) => status.done = Some(result),
-            WriteAction::Call(_) | WriteAction::Compute(_) | WriteAction::Finished => {}
+    fn notify(notice: WriteNotice, status: &mut WriteStatus) {
+        match notice {
+            WriteNotice::Opened { policy, base_size_bytes } => status.opened = Some((*policy, base_size_bytes)),
+            WriteNotice::Done(result) => status.done = Some(result),
+            WriteNotice::Finished => {}
         }
     }
     fn update_status(&mut self, status: &mut WriteStatus) -> bool {
@@ -127,7 +93,7 @@ struct Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.over {
-            self.driver.post_and_drive([WriteEvent::Cancel]);
+            self.driver.post_and_drive([Event::Cancel]);
         }
     }
 }
@@ -151,21 +117,21 @@ impl Writer {
                 return found;
             }
             if self.cancel.is_cancelled() {
-                self.driver.post_and_drive([WriteEvent::Cancel]);
+                self.driver.post_and_drive([Event::Cancel]);
                 return Err(Cause::Cancelled.of(&self.file));
             }
         }
     }
 
     /// Hashes a piece on this thread, without sending anything.
-    fn name(&mut self, offset: u64, data: Bytes) -> WriteEvent {
+    fn name(&mut self, offset: u64, data: Bytes) -> WriteRequest {
         let index = self.index;
         self.index += 1;
         match is_hole(&data) {
-            true => WriteEvent::Hole { index, offset, len_bytes: data.len() as u64 },
+            true => WriteRequest::Hole { index, offset, len_bytes: data.len() as u64 },
             false => {
                 self.driver.with_status(|status| status.hashing_bytes += data.len() as u64);
-                WriteEvent::Chunk(ChunkReady::new(index, offset, data))
+                WriteRequest::Chunk(ChunkReady::new(index, offset, data))
             }
         }
     }
@@ -187,7 +153,7 @@ impl Writer {
         self.index += 1;
         self.driver.context().workers.submit(move || {
             let chunk = ChunkReady::new(index, offset, data);
-            driver.post_and_drive([WriteEvent::Chunk(chunk)]);
+            driver.post_and_drive([WriteRequest::Chunk(chunk)]);
         });
         Ok(())
     }
@@ -195,7 +161,7 @@ impl Writer {
     /// Ends the input and waits for the version. Waits first for pieces that are still being hashed.
     fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, FileError> {
         self.wait(|status| (status.hashing_bytes == 0).then_some(()))?;
-        self.driver.post_and_drive([WriteEvent::EndOfInput { size_bytes, keep_session }]);
+        self.driver.post_and_drive([WriteRequest::EndOfInput { size_bytes, keep_session }]);
         self.await_version(keep_session)
     }
 
@@ -240,15 +206,15 @@ pub(crate) fn put(
     if first.last && first.bytes.len() <= SMALL_BYTES && mode != CommitMode::Patch {
         let len = first.bytes.len() as u64;
         let mut events = cut_small(&mut writer, &first, &expected)?;
-        events.push(WriteEvent::EndOfInput { size_bytes: len, keep_session: false });
-        events.push(WriteEvent::Open);
+        events.push(WriteRequest::EndOfInput { size_bytes: len, keep_session: false });
+        events.push(WriteRequest::Open);
         writer.driver.post_and_drive(events);
         let done = writer.await_version(false)?;
         report(len);
         return Ok(done);
     }
 
-    writer.driver.post_and_drive([WriteEvent::Open]);
+    writer.driver.post_and_drive([WriteRequest::Open]);
     let (policy, base_size) = writer.wait(|status| status.opened.take())?;
     let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(&file))?;
     let start = if mode == CommitMode::Append { base_size } else { base };
@@ -269,7 +235,7 @@ pub(crate) fn put(
     }
 }
 
-fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteEvent>, FileError> {
+fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteRequest>, FileError> {
     let rule = CutRule::of(policy).map_err(|message| Cause::Policy(message).of(&writer.file))?;
     let (chunks, _) = Cutting::new(rule, 0).feed(stretch);
     Ok(chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect())

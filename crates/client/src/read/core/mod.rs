@@ -1,11 +1,11 @@
 //! One open version, read without I/O: events in, actions out.
 //!
-//! Reads of ranges ([`ReadEvent::Read`]) run concurrently. Each gets its bytes in order, verified (P2), and
+//! Reads of ranges ([`ReadRequest::Read`]) run concurrently. Each gets its bytes in order, verified (P2), and
 //! at most its window of them at once. Extents are requested ahead ([`extents`]). An extent that covers much of
 //! a chunk has the whole chunk fetched ([`crate::fetch`]). A small one has only the 16 KiB groups it needs fetched
 //! ([`small`]), and falls back to the whole chunk on any trouble. Missing and corrupt fragments are reported.
 //!
-//! Start at [`ReadCore::handle`].
+//! Start at `ReadCore::handle`.
 
 mod chunks;
 mod extents;
@@ -18,6 +18,7 @@ mod tests;
 
 use crate::config::Options;
 use crate::error::{Cause, FileError};
+use crate::exchange::{Action, Core, Event};
 use crate::fetch::{Fetch, FetchContext, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::read::cache::SharedCache;
@@ -57,8 +58,14 @@ pub struct ReadParams {
 }
 
 /// An event of a read session.
+pub type ReadEvent = Event<ReadRequest>;
+
+/// An action of a read session.
+pub type ReadAction = Action<ReadNotice>;
+
+/// What a reader asks for.
 #[derive(Debug)]
-pub enum ReadEvent {
+pub enum ReadRequest {
     /// Open the session now.
     Open,
     /// Read a range, clipped to the version's length. The caller chooses `id`; no other read may use it.
@@ -84,14 +91,6 @@ pub enum ReadEvent {
         /// The read.
         id: u64,
     },
-    /// An answer to a call.
-    Answer(Answer),
-    /// A job is done.
-    Computed(Numbered<Output>),
-    /// Time passed.
-    Tick,
-    /// Close the session.
-    Close,
 }
 
 /// Bytes of a file.
@@ -124,13 +123,9 @@ impl Delivery {
     }
 }
 
-/// What a read session asks its shell to do.
+/// What a read session tells its readers.
 #[derive(Debug)]
-pub enum ReadAction {
-    /// Send a call; its answer comes back as an event.
-    Call(Call),
-    /// Run a job; its output comes back as an event.
-    Compute(Numbered<Job>),
+pub enum ReadNotice {
     /// The session is open.
     Opened(Box<Opened>),
     /// It could not be opened; no other action follows.
@@ -289,64 +284,9 @@ impl ReadCore {
         }
     }
 
-    /// The next action.
-    pub fn poll(&mut self) -> Option<ReadAction> {
-        if let Some(call) = self.rpcs.poll() {
-            return Some(ReadAction::Call(call));
-        }
-        self.actions.pop_front()
-    }
-
-    /// Whether the session was closed (its last calls may still be in flight).
-    pub fn is_closed(&self) -> bool {
-        self.session.closed
-    }
-
     /// Fragments that the reads so far had to do without.
     pub fn report(&self) -> ReadReport {
         self.report
-    }
-
-    /// When a [`ReadEvent::Tick`] has work to do, ns since 1970.
-    pub fn next_due(&self) -> Option<i64> {
-        if self.session.closed {
-            return None;
-        }
-        let renew = self.session.lease.renew_due();
-        let view = self.view.read();
-        let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
-        let hedge_ns = view.hedge_after_ns(&self.options);
-        let small = self.smalls.values().filter_map(|s| s.next_due(hedge_ns)).min();
-        [renew, fetch, small, self.rpcs.next_due()].into_iter().flatten().min()
-    }
-
-    /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
-    pub fn handle(&mut self, now: i64, event: ReadEvent) {
-        self.now = self.now.max(now);
-        if self.session.closed {
-            return;
-        }
-        match event {
-            ReadEvent::Open => self.open(),
-            ReadEvent::Read { id, offset, len_bytes, stream } => self.begin(id, offset, len_bytes, stream),
-            ReadEvent::Consumed { id, bytes } => {
-                if let Some(read) = self.reads.get_mut(&id) {
-                    let outstanding = read.outstanding;
-                    assert!(bytes <= outstanding, "read {id}: {bytes} bytes consumed, {outstanding} outstanding");
-                    read.outstanding -= bytes;
-                }
-            }
-            ReadEvent::Forget { id } => drop(self.reads.remove(&id)),
-            ReadEvent::Answer(answer) => {
-                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
-                    self.on_reply(reply);
-                }
-            }
-            ReadEvent::Computed(done) => self.computed(done),
-            ReadEvent::Tick => self.tick(),
-            ReadEvent::Close => return self.close(),
-        }
-        self.pump();
     }
 
     fn close(&mut self) {
@@ -369,7 +309,7 @@ impl ReadCore {
 
     fn fail(&mut self, id: u64, cause: Cause) {
         if self.reads.remove(&id).is_some() {
-            self.actions.push_back(ReadAction::Done { id, result: Err(cause.of(&self.params.file)) });
+            self.actions.push_back(Action::Notify(ReadNotice::Done { id, result: Err(cause.of(&self.params.file)) }));
         }
     }
 
@@ -465,19 +405,19 @@ impl ReadCore {
                 assert_eq!(got, len_bytes, "read {id}: segment {number} has {got} bytes, not {len_bytes}");
                 read.delivered_to += len_bytes;
                 assert!(read.delivered_to <= read.cursor, "read {id} delivers more than it asked for");
-                self.actions.push_back(ReadAction::Deliver { id, delivery });
+                self.actions.push_back(Action::Notify(ReadNotice::Deliver { id, delivery }));
             }
         }
         if read.cursor >= read.end && read.segments.is_empty() {
             assert_eq!(read.delivered_to, read.end, "read {id} ends before its range does");
             self.reads.remove(&id);
-            self.actions.push_back(ReadAction::Done { id, result: Ok(()) });
+            self.actions.push_back(Action::Notify(ReadNotice::Done { id, result: Ok(()) }));
         }
     }
 
     fn compute(&mut self, job: Job, what: JobOwner) {
         let job = self.jobs.start(what, job);
-        self.actions.push_back(ReadAction::Compute(job));
+        self.actions.push_back(Action::Compute(job));
     }
 
     fn computed(&mut self, done: Numbered<Output>) {
@@ -510,6 +450,64 @@ impl ReadCore {
         for chunk_id in chunks {
             self.step(chunk_id, Fetch::on_map);
         }
+    }
+}
+
+impl Core for ReadCore {
+    type Request = ReadRequest;
+    type Notice = ReadNotice;
+
+    fn poll(&mut self) -> Option<ReadAction> {
+        if let Some(call) = self.rpcs.poll() {
+            return Some(Action::Call(call));
+        }
+        self.actions.pop_front()
+    }
+
+    fn is_finished(&self) -> bool {
+        self.session.closed
+    }
+
+    fn next_due(&self) -> Option<i64> {
+        if self.session.closed {
+            return None;
+        }
+        let renew = self.session.lease.renew_due();
+        let view = self.view.read();
+        let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
+        let hedge_ns = view.hedge_after_ns(&self.options);
+        let small = self.smalls.values().filter_map(|s| s.next_due(hedge_ns)).min();
+        [renew, fetch, small, self.rpcs.next_due()].into_iter().flatten().min()
+    }
+
+    fn handle(&mut self, now: i64, event: impl Into<ReadEvent>) {
+        self.now = self.now.max(now);
+        if self.session.closed {
+            return;
+        }
+        match event.into() {
+            Event::Request(ReadRequest::Open) => self.open(),
+            Event::Request(ReadRequest::Read { id, offset, len_bytes, stream }) => {
+                self.begin(id, offset, len_bytes, stream)
+            }
+            Event::Request(ReadRequest::Consumed { id, bytes }) => {
+                if let Some(read) = self.reads.get_mut(&id) {
+                    let outstanding = read.outstanding;
+                    assert!(bytes <= outstanding, "read {id}: {bytes} bytes consumed, {outstanding} outstanding");
+                    read.outstanding -= bytes;
+                }
+            }
+            Event::Request(ReadRequest::Forget { id }) => drop(self.reads.remove(&id)),
+            Event::Answer(answer) => {
+                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
+                    self.on_reply(reply);
+                }
+            }
+            Event::Computed(done) => self.computed(done),
+            Event::Tick => self.tick(),
+            Event::Cancel => return self.close(),
+        }
+        self.pump();
     }
 }
 

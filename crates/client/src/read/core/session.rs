@@ -71,7 +71,7 @@ impl ReadCore {
         };
         let opened = Opened { attr, version, policy: reply.policy };
         self.opened = Some(opened.clone());
-        self.actions.push_back(ReadAction::Opened(Box::new(opened)));
+        self.actions.push_back(Action::Notify(ReadNotice::Opened(Box::new(opened))));
         if let Some(extents) = reply.extents {
             self.take_extents(self.params.first.start, extents);
         }
@@ -92,7 +92,7 @@ impl ReadCore {
 
     fn open_ends(&mut self, cause: Cause) {
         self.fail_all(cause.clone());
-        self.actions.push_back(ReadAction::OpenFailed(cause.of(&self.params.file)));
+        self.actions.push_back(Action::Notify(ReadNotice::OpenFailed(cause.of(&self.params.file))));
         self.close();
     }
 

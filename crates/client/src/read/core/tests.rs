@@ -293,7 +293,7 @@ fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
         }
         let room = if hint == "auto" { 40 << 20 } else { closed_bytes + (16 << 20) };
         assert!(most <= room, "{hint}: {most}");
-        core.handle(drive.now, ReadEvent::Close);
+        core.handle(drive.now, ReadEvent::Cancel);
         assert_eq!(cache.chunk_bytes(), closed_bytes, "{hint}");
     }
 }

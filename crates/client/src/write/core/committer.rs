@@ -273,7 +273,7 @@ impl WriteCore {
         self.extents.forget(self.extents.len());
         self.committer.staged_to = 0;
         let ending = self.committer.ending.take();
-        self.actions.push_back(WriteAction::Done(Ok(done.clone())));
+        self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));
         if let Some(Ending { size_bytes, keep_session: true }) = ending {
             self.committer.committed_bytes = size_bytes;
             self.chunks.forget_names();

@@ -175,7 +175,7 @@ impl WriteCore {
 
     pub(super) fn compute(&mut self, index: usize, job: Job) {
         let job = self.jobs.start(index, job);
-        self.actions.push_back(WriteAction::Compute(job));
+        self.actions.push_back(Action::Compute(job));
     }
 
     pub(super) fn on_computed(&mut self, done: Numbered<Output>) {

@@ -9,7 +9,7 @@
 //! moves to another group. Requests to the manager are repeated under the same op id (P8). Memory: chunks hold their
 //! bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is at the window.
 //!
-//! Start at [`WriteCore::handle`].
+//! Start at `WriteCore::handle`.
 
 mod chunk;
 mod committer;
@@ -31,6 +31,7 @@ pub use params::{ChunkReady, Owner, Target, WriteDone, WriteParams};
 
 use crate::config::{Options, ms};
 use crate::error::{Cause, FileError};
+use crate::exchange::{Action, Core, Event};
 use crate::fetch::{Fetch, FragmentRequest, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable, SessionLease, Timers};
@@ -59,8 +60,14 @@ use tessera_wire::{Code, Error, Extent};
 pub(crate) const SMALL_BYTES: usize = 256 << 10;
 
 /// An event of a write.
+pub type WriteEvent = Event<WriteRequest>;
+
+/// An action of a write.
+pub type WriteAction = Action<WriteNotice>;
+
+/// What a write's owner asks for.
 #[derive(Debug)]
-pub enum WriteEvent {
+pub enum WriteRequest {
     /// Open the session now. The opening includes the chunks and the end of input that came before.
     Open,
     /// The next chunk of input; they come in any order of `index`.
@@ -74,10 +81,6 @@ pub enum WriteEvent {
         /// How long it is.
         len_bytes: u64,
     },
-    /// An answer to a call.
-    Answer(Answer),
-    /// A job is done.
-    Computed(Numbered<Output>),
     /// Modification time to record with the next versions, ns since 1970; 0: when they are committed.
     SetMtime {
         /// The time.
@@ -95,19 +98,11 @@ pub enum WriteEvent {
         /// The session continues afterwards and patches what was committed (an open file is synced).
         keep_session: bool,
     },
-    /// Time passed.
-    Tick,
-    /// Give up the write.
-    Cancel,
 }
 
-/// What a write asks its shell to do.
+/// What a write tells its owner.
 #[derive(Debug)]
-pub enum WriteAction {
-    /// Send a call; its answer comes back as an event.
-    Call(Call),
-    /// Run a job; its output comes back as an event.
-    Compute(Numbered<Job>),
+pub enum WriteNotice {
     /// The session is open, with this policy: cut the input accordingly.
     Opened {
         /// The policy.
@@ -207,67 +202,6 @@ impl WriteCore {
         format!("{asks} asks, {jobs} jobs, committed {committed}, map asked {map}, {puts}{chunks}")
     }
 
-    /// Whether it will do nothing more.
-    pub fn is_finished(&self) -> bool {
-        self.session.phase() == Phase::Finished
-    }
-
-    /// The next action.
-    pub fn poll(&mut self) -> Option<WriteAction> {
-        if let Some(call) = self.rpcs.poll() {
-            return Some(WriteAction::Call(call));
-        }
-        self.actions.pop_front()
-    }
-
-    /// When a [`WriteEvent::Tick`] has work to do, ns since 1970.
-    pub fn next_due(&self) -> Option<i64> {
-        match self.session.phase() {
-            Phase::Finished => return None,
-            Phase::Cancelled => return self.rpcs.next_due(),
-            _ => {}
-        }
-        let renew = self.session.lease.renew_due().filter(|_| self.committer.done.is_none());
-        let view = self.view.read();
-        let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
-        [self.placer.retries.next_due(), self.dedup.retries.next_due(), renew, fetch, self.rpcs.next_due()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
-    pub fn handle(&mut self, now: i64, event: WriteEvent) {
-        self.now = self.now.max(now);
-        if let WriteEvent::Chunk(chunk) = &event {
-            self.taken_bytes += chunk.data.len() as u64;
-        }
-        match self.session.phase() {
-            Phase::Finished => return,
-            Phase::Cancelled => return self.handle_cancelled(event),
-            _ => {}
-        }
-        match event {
-            WriteEvent::Open => self.open(),
-            WriteEvent::Chunk(chunk) => self.take_chunk(chunk),
-            WriteEvent::Hole { index, offset, len_bytes } => self.take_hole(index, offset, len_bytes),
-            WriteEvent::Answer(answer) => {
-                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
-                    self.on_reply(reply);
-                }
-            }
-            WriteEvent::Computed(done) => self.on_computed(done),
-            WriteEvent::SetMtime { mtime_ns } => self.params.mtime_ns = mtime_ns,
-            WriteEvent::SetContent { content } => self.params.content = content,
-            WriteEvent::EndOfInput { size_bytes, keep_session } => {
-                self.committer.ending = Some(Ending { size_bytes, keep_session });
-            }
-            WriteEvent::Tick => self.tick(),
-            WriteEvent::Cancel => self.fail(Cause::Cancelled),
-        }
-        self.pump();
-    }
-
     /// Sends what can be sent now.
     fn pump(&mut self) {
         if self.session.phase() == Phase::Open {
@@ -330,6 +264,69 @@ impl WriteCore {
         self.dedup.tick(self.now);
         self.renew_if_due();
         self.tick_fetches();
+    }
+}
+
+impl Core for WriteCore {
+    type Request = WriteRequest;
+    type Notice = WriteNotice;
+
+    fn is_finished(&self) -> bool {
+        self.session.phase() == Phase::Finished
+    }
+
+    fn poll(&mut self) -> Option<WriteAction> {
+        if let Some(call) = self.rpcs.poll() {
+            return Some(Action::Call(call));
+        }
+        self.actions.pop_front()
+    }
+
+    fn next_due(&self) -> Option<i64> {
+        match self.session.phase() {
+            Phase::Finished => return None,
+            Phase::Cancelled => return self.rpcs.next_due(),
+            _ => {}
+        }
+        let renew = self.session.lease.renew_due().filter(|_| self.committer.done.is_none());
+        let view = self.view.read();
+        let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
+        [self.placer.retries.next_due(), self.dedup.retries.next_due(), renew, fetch, self.rpcs.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn handle(&mut self, now: i64, event: impl Into<WriteEvent>) {
+        let event = event.into();
+        self.now = self.now.max(now);
+        if let Event::Request(WriteRequest::Chunk(chunk)) = &event {
+            self.taken_bytes += chunk.data.len() as u64;
+        }
+        match self.session.phase() {
+            Phase::Finished => return,
+            Phase::Cancelled => return self.handle_cancelled(event),
+            _ => {}
+        }
+        match event {
+            Event::Request(WriteRequest::Open) => self.open(),
+            Event::Request(WriteRequest::Chunk(chunk)) => self.take_chunk(chunk),
+            Event::Request(WriteRequest::Hole { index, offset, len_bytes }) => self.take_hole(index, offset, len_bytes),
+            Event::Answer(answer) => {
+                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
+                    self.on_reply(reply);
+                }
+            }
+            Event::Computed(done) => self.on_computed(done),
+            Event::Request(WriteRequest::SetMtime { mtime_ns }) => self.params.mtime_ns = mtime_ns,
+            Event::Request(WriteRequest::SetContent { content }) => self.params.content = content,
+            Event::Request(WriteRequest::EndOfInput { size_bytes, keep_session }) => {
+                self.committer.ending = Some(Ending { size_bytes, keep_session });
+            }
+            Event::Tick => self.tick(),
+            Event::Cancel => self.fail(Cause::Cancelled),
+        }
+        self.pump();
     }
 }
 

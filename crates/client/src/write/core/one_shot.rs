@@ -63,7 +63,8 @@ impl WriteCore {
         };
         self.session.enter(Phase::Open);
         self.session.scheme = scheme.to_string();
-        self.actions.push_back(WriteAction::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 });
+        self.actions
+            .push_back(Action::Notify(WriteNotice::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 }));
         self.session.policy = policy;
         let Some(taken) = taken else {
             self.one_shot.active = Some(one_shot);

@@ -160,7 +160,7 @@ impl WriteCore {
         self.session.lease.renewed_ns = self.now;
         self.session.scheme = self.session.policy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
         let policy = Box::new(self.session.policy.clone());
-        self.actions.push_back(WriteAction::Opened { policy, base_size_bytes: reply.base_size_bytes });
+        self.actions.push_back(Action::Notify(WriteNotice::Opened { policy, base_size_bytes: reply.base_size_bytes }));
         let fits = |a: &AllocateChunksReply| {
             a.class.as_ref().is_some_and(|c| c.spec == self.session.scheme) && a.answers.len() == first.len()
         };
@@ -237,7 +237,7 @@ impl WriteCore {
             tracing::debug!(file = %self.params.file, %cause, "write ends");
         }
         if self.committer.done.is_none() {
-            self.actions.push_back(WriteAction::Done(Err(cause.of(&self.params.file))));
+            self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file)))));
         }
         match phase {
             // Otherwise the session would stay open, and hold its reservation, until it expires.
@@ -251,8 +251,8 @@ impl WriteCore {
 
     pub(super) fn handle_cancelled(&mut self, event: WriteEvent) {
         match event {
-            WriteEvent::Tick => self.rpcs.tick(self.now),
-            WriteEvent::Answer(answer) => {
+            Event::Tick => self.rpcs.tick(self.now),
+            Event::Answer(answer) => {
                 let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) else { return };
                 let opened = reply.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
                 self.session.lease.id = opened.session_id;
@@ -279,7 +279,7 @@ impl WriteCore {
         self.drop_preallocated();
         self.session.enter(Phase::Finished);
         self.drop_data();
-        self.actions.push_back(WriteAction::Finished);
+        self.actions.push_back(Action::Notify(WriteNotice::Finished));
     }
 
     fn drop_data(&mut self) {

@@ -82,10 +82,10 @@ fn empty_files_and_holes_cost_no_chunks() {
     assert_eq!(read_all(&mut drive, "empty").unwrap(), b"");
     let mut core = drive.writer("sparse", CommitMode::Replace, None);
     let events = vec![
-        WriteEvent::Open,
-        WriteEvent::Hole { index: 0, offset: 0, len_bytes: 1 << 20 },
-        WriteEvent::Chunk(ChunkReady::new(1, 1 << 20, Bytes::from_static(b"end"))),
-        WriteEvent::EndOfInput { size_bytes: (1 << 20) + 3, keep_session: false },
+        WriteRequest::Open,
+        WriteRequest::Hole { index: 0, offset: 0, len_bytes: 1 << 20 },
+        WriteRequest::Chunk(ChunkReady::new(1, 1 << 20, Bytes::from_static(b"end"))),
+        WriteRequest::EndOfInput { size_bytes: (1 << 20) + 3, keep_session: false },
     ];
     drive.write(&mut core, events).0.unwrap();
     let read = read_all(&mut drive, "sparse").unwrap();
@@ -274,9 +274,9 @@ fn patches_appends_and_compare_and_swap() {
     let patch = data(7_000, 6);
     let mut core = drive.writer("a", CommitMode::Patch, Some(7_000));
     let events = vec![
-        WriteEvent::Open,
-        WriteEvent::Chunk(ChunkReady::new(0, 15_123, Bytes::from(patch.clone()))),
-        WriteEvent::EndOfInput { size_bytes: 60_000, keep_session: false },
+        WriteRequest::Open,
+        WriteRequest::Chunk(ChunkReady::new(0, 15_123, Bytes::from(patch.clone()))),
+        WriteRequest::EndOfInput { size_bytes: 60_000, keep_session: false },
     ];
     let second = drive.write(&mut core, events).0.unwrap();
     bytes[15_123..22_123].copy_from_slice(&patch);
@@ -301,9 +301,10 @@ fn a_synced_handle_goes_on() {
     let mut drive = cluster("ec:4+2");
     let (a, b) = (data(20_000, 8), data(20_000, 9));
     let mut core = drive.writer("a", CommitMode::Append, None);
-    let piece = |i: u64, bytes: &[u8]| WriteEvent::Chunk(ChunkReady::new(i, i * 20_000, Bytes::copy_from_slice(bytes)));
-    let end = |keep| WriteEvent::EndOfInput { size_bytes: if keep { 20_000 } else { 40_000 }, keep_session: keep };
-    core.handle(drive.now, WriteEvent::Open);
+    let piece =
+        |i: u64, bytes: &[u8]| WriteRequest::Chunk(ChunkReady::new(i, i * 20_000, Bytes::copy_from_slice(bytes)));
+    let end = |keep| WriteRequest::EndOfInput { size_bytes: if keep { 20_000 } else { 40_000 }, keep_session: keep };
+    core.handle(drive.now, WriteRequest::Open);
     core.handle(drive.now, piece(0, &a));
     core.handle(drive.now, end(true));
     drive.write_until_done(&mut core).unwrap();
@@ -338,7 +339,7 @@ fn a_write_that_is_given_up_leaves_no_session() {
         (drive.cluster.count("OpenWrite"), drive.cluster.count("CloseSession"), sessions)
     };
     assert_eq!(cancelled(vec![WriteEvent::Cancel]), (0, 0, 0));
-    assert_eq!(cancelled(vec![WriteEvent::Open, WriteEvent::Cancel]), (1, 1, 0), "cancelled while it opens");
+    assert_eq!(cancelled(vec![WriteRequest::Open.into(), WriteEvent::Cancel]), (1, 1, 0), "cancelled while it opens");
     let mut events = write_all(&data(30_000, 1), 10_000);
     events.pop();
     events.push(WriteEvent::Cancel);
@@ -354,10 +355,10 @@ fn sessions_are_renewed_and_space_is_reserved_ahead() {
     assert_eq!(drive.cluster.count("RenewSession"), 1, "once in 15 s of a session of 30 s");
 
     let mut core = drive.writer("b", CommitMode::Replace, None);
-    core.handle(drive.now, WriteEvent::Open);
+    core.handle(drive.now, WriteRequest::Open);
     let Some(WriteAction::Call(open)) = core.poll() else { panic!() };
     core.handle(drive.now, WriteEvent::Answer(drive.call(&open)));
-    core.handle(drive.now, WriteEvent::Chunk(ChunkReady::new(0, 0, Bytes::from_static(b"x"))));
+    core.handle(drive.now, WriteRequest::Chunk(ChunkReady::new(0, 0, Bytes::from_static(b"x"))));
     let calls: Vec<Call> = std::iter::from_fn(|| core.poll())
         .filter_map(|a| if let WriteAction::Call(c) = a { Some(c) } else { None })
         .collect();
