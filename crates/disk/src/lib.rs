@@ -13,6 +13,7 @@
 mod disk;
 mod error;
 mod identity;
+mod limit;
 mod path;
 mod poison;
 mod real;

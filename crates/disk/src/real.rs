@@ -16,6 +16,7 @@ use rustix::fs::{Advice, FlockOperation};
 
 use crate::disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
 use crate::error::{DiskError, DiskOp};
+use crate::limit::Limit;
 use crate::path;
 use crate::poison::Poison;
 
@@ -31,6 +32,7 @@ const _: () = assert!(SLICES_MAX > 0 && SLICES_MAX <= 1024, "IOV_MAX of Linux");
 #[derive(Clone)]
 pub struct RealDisk {
     shared: Arc<Shared>,
+    limit: Option<Arc<Limit>>,
 }
 
 struct Shared {
@@ -57,9 +59,15 @@ impl RealDisk {
             let source = io::Error::from(io::ErrorKind::NotADirectory);
             return Err(DiskError::io(&shown, DiskOp::Open, 0, source));
         }
-        let disk = RealDisk { shared: Arc::new(Shared { root, poison: Poison::default() }) };
+        let disk = RealDisk { shared: Arc::new(Shared { root, poison: Poison::default() }), limit: None };
         disk.forget_lost_pages()?;
         Ok(disk)
+    }
+
+    /// The same disk, using at most `capacity_bytes` of its file system.
+    #[must_use]
+    pub fn with_limit(self, capacity_bytes: u64) -> Self {
+        RealDisk { limit: Some(Arc::new(Limit::new(capacity_bytes))), ..self }
     }
 
     /// Creates the directory if it is missing, then opens it.
@@ -180,11 +188,13 @@ impl Disk for RealDisk {
     }
 
     fn space(&self) -> Result<Space, DiskError> {
-        let stat = rustix::fs::statvfs(&self.shared.root).map_err(|e| DiskError::io("", DiskOp::Space, 0, e.into()))?;
-        Ok(Space {
+        let failed = |e| DiskError::io("", DiskOp::Space, 0, e);
+        let stat = rustix::fs::statvfs(&self.shared.root).map_err(|e| failed(e.into()))?;
+        let space = Space {
             capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-        })
+        };
+        self.limit.as_ref().map_or(Ok(space), |limit| limit.apply(&self.shared.root, space).map_err(failed))
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {

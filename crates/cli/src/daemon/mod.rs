@@ -4,7 +4,6 @@
 //! Start at [`manager::run`] and [`node::run`].
 
 pub mod announce;
-mod capacity;
 pub mod config;
 pub mod knobs;
 pub mod logging;

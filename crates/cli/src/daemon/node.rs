@@ -1,7 +1,6 @@
 //! `tessera node`: a storage node on real disks.
 
 use super::Daemon;
-use super::capacity::CappedDisk;
 use super::config::NodeSettings;
 use super::metrics::{Family, device_families};
 use super::signals::Event;
@@ -49,11 +48,11 @@ pub fn run(args: NodeRunArgs) -> Outcome {
 }
 
 fn open_disk(path: &Path, capacity_bytes: Option<u64>) -> Outcome<Arc<dyn Disk>> {
-    let real = Arc::new(RealDisk::open(path).map_err(|e| missing(path, e))?);
-    Ok(match capacity_bytes {
-        Some(bytes) => Arc::new(CappedDisk::new(real, bytes)),
-        None => real,
-    })
+    let disk = RealDisk::open(path).map_err(|e| missing(path, e))?;
+    Ok(Arc::new(match capacity_bytes {
+        Some(bytes) => disk.with_limit(bytes),
+        None => disk,
+    }))
 }
 
 /// A missing directory is not created: it may be the mount point of a disk that is not mounted.
