@@ -2,7 +2,7 @@
 //! [`crate::paths`].
 
 use crate::config::Options;
-use crate::context::Context;
+use crate::context::{Context, wait_until};
 use crate::error::Error;
 use crate::inodes::Inodes;
 use crate::lease_cache::{DirectoryCache, RecallService};
@@ -12,7 +12,7 @@ use crate::view::{SharedView, View};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
 use tessera_wire::meta::*;
@@ -136,12 +136,12 @@ impl Client {
         Ok(self.context.ask(&GetStatus {})?)
     }
 
-    /// Drains a node (by id or name) or one of its disks (0: all), or stops draining it.
+    /// Drains a node or one of its disks (0: all), or stops draining it.
     ///
     /// # Errors
     /// There is no such node or disk, or the manager does not answer.
-    pub fn drain(&self, node: &str, disk_id: u64, undo: bool) -> Result<(), Error> {
-        let node_id = if disk_id == 0 { self.node_id(node)? } else { 0 };
+    pub fn drain(&self, node_id: u64, disk_id: u64, undo: bool) -> Result<(), Error> {
+        let node_id = if disk_id == 0 { node_id } else { 0 };
         let request = Drain { op_id: self.context.op_id(), node_id, disk_id, undo };
         self.context.ask(&request)?;
         Ok(())
@@ -183,13 +183,6 @@ impl Client {
         }
     }
 
-    fn node_id(&self, id_or_name: &str) -> Result<u64, Error> {
-        self.context.refresh_map()?;
-        let found = self.context.view.read().find_node(id_or_name).map(|node| node.node_id);
-        let unknown = || format!("there is no node {id_or_name:?}; see `tessera node list`");
-        found.ok_or_else(|| Error::Cluster(WireError::new(Code::NotFound, unknown())))
-    }
-
     /// Gives up all operations, and waits at most `limit` until the manager has closed every session of this client.
     /// Returns whether it has. A process that is about to end calls this; otherwise its sessions last until they
     /// expire. Reads that other threads wait for never end after it.
@@ -199,13 +192,6 @@ impl Client {
 
     /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is.
     pub fn flush(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.context.in_background() > 0 {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        true
+        wait_until(limit, || self.context.in_background() == 0)
     }
 }

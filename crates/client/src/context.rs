@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::BufferPool;
-use tessera_wire::meta::{CloseSession, GetMap};
+use tessera_wire::meta::CloseSession;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Error, Request};
 
@@ -106,17 +106,11 @@ impl Context {
     /// Gives up every session, and waits at most `limit` until the manager knows of all that ended. Returns whether it
     /// does.
     pub fn close_all(self: &Arc<Self>, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
         let sessions: Vec<Arc<dyn DriverHandle>> = self.drivers.lock().iter().filter_map(Weak::upgrade).collect();
         sessions.iter().for_each(|driver| driver.clone().cancel());
         self.release_preallocated();
-        while self.pending_closes.load(Ordering::Acquire) > 0 || sessions.iter().any(|driver| !driver.is_finished()) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
+        let closed = || self.pending_closes.load(Ordering::Acquire) == 0;
+        wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))
     }
 
     fn release_preallocated(self: &Arc<Self>) {
@@ -149,31 +143,30 @@ impl Context {
         Ok(receiver.recv().map_err(lost)?.decode::<R>()?.0)
     }
 
-    /// Sends a request to the manager, and repeats it (P8) until it answers or the deadline passes.
+    /// Sends a request to the manager, and repeats it (P8) with pauses, until it answers or the deadline passes.
     pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
-        self.retry(|| self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms))
-    }
-
-    /// Repeats an attempt with pauses, until it succeeds, repeating is useless, or the deadline passes.
-    pub fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         let deadline = Instant::now() + Duration::from_millis(self.options.manager_deadline_ms);
-        let mut attempts = 0;
-        loop {
-            match attempt() {
-                Err(error) if error.is_retryable() && Instant::now() < deadline => attempts += 1,
+        for attempt in 1.. {
+            match self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms) {
+                Err(error) if error.is_retryable() && Instant::now() < deadline => {}
                 done => return done,
             }
-            std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempts) as u64));
+            std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempt) as u64));
         }
+        unreachable!("the loop has no end of its own")
     }
+}
 
-    /// Fetches a newer cluster map into the view.
-    pub fn refresh_map(&self) -> Result<(), Error> {
-        let known_version = self.view.read().known_version();
-        let map = self.ask(&GetMap { known_version, pg_ids: Vec::new(), all_nodes: known_version == 0 })?;
-        self.view.write().merge(&map, true);
-        Ok(())
+/// Waits at most `limit` until something is `done`. Returns whether it is.
+pub(crate) fn wait_until(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !done() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 /// Ticks all sessions until the client is dropped.

@@ -102,8 +102,21 @@ impl<C: Driven> Driver<C> {
         }
     }
 
-    /// Waits until `look` returns something from the status, driving meanwhile; `None` after `limit`.
-    pub fn wait<T>(self: &Arc<Self>, limit: Duration, mut look: impl FnMut(&mut C::Status) -> Option<T>) -> Option<T> {
+    /// Waits until `look` returns something from the status, driving meanwhile.
+    pub fn wait<T>(self: &Arc<Self>, mut look: impl FnMut(&mut C::Status) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = self.wait_for(Duration::from_secs(60), &mut look) {
+                return found;
+            }
+        }
+    }
+
+    /// As [`Driver::wait`]; `None` after `limit`.
+    pub fn wait_for<T>(
+        self: &Arc<Self>,
+        limit: Duration,
+        mut look: impl FnMut(&mut C::Status) -> Option<T>,
+    ) -> Option<T> {
         let deadline = std::time::Instant::now() + limit;
         let mut gate = self.gate.lock();
         let found = loop {

@@ -11,7 +11,7 @@ use crate::write::{Cancel, WriteHandle};
 use bytes::Bytes;
 use tessera_policy::Policy;
 use tessera_wire::Error;
-use tessera_wire::meta::CommitMode;
+use tessera_wire::meta::{CommitMode, OpenRead};
 
 /// See the module.
 #[derive(Clone, Copy)]
@@ -52,8 +52,9 @@ impl Inodes<'_> {
     /// There is no such version, or the manager does not answer.
     pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, FileError> {
         let file = format!("inode {ino}");
-        let params = ReadParams { file, parent: 0, name: Vec::new(), ino, version, number: 0, first };
-        ReadHandle::open(&self.client.context, params, &Cancel::default())
+        let (offset, len_bytes) = (first.start, first.end.saturating_sub(first.start));
+        let params = ReadParams { file, open: OpenRead { ino, version, offset, len_bytes, ..OpenRead::default() } };
+        ReadHandle::open(&self.client.context, params)
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open

@@ -62,8 +62,6 @@ pub struct GetOptions<'a> {
     pub range: Option<std::ops::Range<u64>>,
     /// Called with the number of bytes that have arrived.
     pub progress: Option<ProgressFn<'a>>,
-    /// Stops the read.
-    pub cancel: Cancel,
 }
 
 impl Client {
@@ -176,47 +174,23 @@ impl Client {
         self.change("remove", path, &Unlink { op_id: self.op_id(), parent: parent.ino, name, directory }).map(drop)
     }
 
-    /// Removes a file, or a directory with everything below it; returns how many entries. `progress` is called for
-    /// each.
+    /// Removes a file, or a directory with everything below it; returns how many entries.
     ///
     /// # Errors
     /// As [`Client::unlink`]; what was removed before stays removed.
-    pub fn remove_all(
-        &self,
-        path: &StorePath,
-        mut progress: Option<ProgressFn<'_>>,
-        cancel: &Cancel,
-    ) -> Result<u64, Error> {
-        let mut removed = 0;
-        let directory = self.stat(path)?.kind() == InodeKind::Directory;
-        self.remove_tree(path, directory, &mut removed, &mut progress, cancel)?;
-        Ok(removed)
+    pub fn remove_all(&self, path: &StorePath) -> Result<u64, Error> {
+        self.remove_tree(path, &self.stat(path)?)
     }
 
-    fn remove_tree(
-        &self,
-        path: &StorePath,
-        directory: bool,
-        removed: &mut u64,
-        progress: &mut Option<ProgressFn<'_>>,
-        cancel: &Cancel,
-    ) -> Result<(), Error> {
+    fn remove_tree(&self, path: &StorePath, attr: &Attr) -> Result<u64, Error> {
+        let (directory, mut removed) = (attr.kind() == InodeKind::Directory, 1);
         if directory {
             for entry in self.list(path)? {
-                let below = path.join(&entry.name)?;
-                let is_directory = entry.attr.is_some_and(|attr| attr.kind() == InodeKind::Directory);
-                self.remove_tree(&below, is_directory, removed, progress, cancel)?;
+                removed += self.remove_tree(&path.join(&entry.name)?, &entry.attr.unwrap_or_default())?;
             }
         }
-        if cancel.is_cancelled() {
-            return Err(Cause::Cancelled.of(format!("remove {path}")).into());
-        }
         self.unlink(path, directory)?;
-        *removed += 1;
-        if let Some(progress) = progress.as_mut() {
-            progress(Progress { done: *removed, total: None });
-        }
-        Ok(())
+        Ok(removed)
     }
 
     /// Moves a name; an existing target is replaced unless `no_replace`. Hints stay with the file.
@@ -418,14 +392,12 @@ impl Client {
     /// There is no such version, too few of its fragments can be read, or the sink fails.
     pub fn get(&self, path: &StorePath, mut sink: Sink<'_>, options: GetOptions<'_>) -> Result<(Opened, u64), Error> {
         let range = options.range.unwrap_or(0..u64::MAX);
-        let params = self.read_params(path, options.version, range)?;
-        Ok(crate::read::get(&self.context, params, &mut sink, options.progress, &options.cancel)?)
-    }
-
-    fn read_params(&self, path: &StorePath, number: u64, first: std::ops::Range<u64>) -> Result<ReadParams, Error> {
         let (parent, name) = self.place(path)?;
-        let (file, parent) = (path.to_string(), parent.ino);
-        Ok(ReadParams { file, parent, name, ino: 0, version: 0, number, first })
+        let (parent, number, offset) = (parent.ino, options.version, range.start);
+        let len_bytes = range.end.saturating_sub(offset);
+        let open = OpenRead { parent, name, number, offset, len_bytes, ..OpenRead::default() };
+        let params = ReadParams { file: path.to_string(), open };
+        Ok(crate::read::get(&self.context, params, &mut sink, options.progress)?)
     }
 }
 

@@ -115,14 +115,8 @@ impl<T> RpcTable<T> {
 }
 
 /// What is to be done, and when.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Timers<T>(BTreeSet<(i64, T)>);
-
-impl<T> Default for Timers<T> {
-    fn default() -> Self {
-        Timers(BTreeSet::new())
-    }
-}
 
 impl<T: Ord + Copy> Timers<T> {
     pub fn add(&mut self, at: i64, what: T) {
@@ -205,16 +199,10 @@ impl SessionLease {
 }
 
 /// Groups whose members are needed, and what waits for them; one request at a time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MapQueue<T> {
     wanted: BTreeMap<u64, Vec<T>>,
     asked: bool,
-}
-
-impl<T> Default for MapQueue<T> {
-    fn default() -> Self {
-        MapQueue { wanted: BTreeMap::new(), asked: false }
-    }
 }
 
 impl<T: PartialEq> MapQueue<T> {

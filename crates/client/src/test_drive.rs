@@ -173,15 +173,9 @@ impl Drive {
         offset: u64,
         len_bytes: u64,
     ) -> ReadCore {
-        let params = ReadParams {
-            file: format!("tess:/{name}"),
-            parent: 1,
-            name: name.as_bytes().to_vec(),
-            ino: 0,
-            version: 0,
-            number: 0,
-            first: offset..offset.saturating_add(len_bytes),
-        };
+        let open =
+            tessera_wire::meta::OpenRead { parent: 1, name: name.into(), offset, len_bytes, ..Default::default() };
+        let params = ReadParams { file: format!("tess:/{name}"), open };
         self.seed += 1;
         let mut core = ReadCore::new(params, self.options.clone(), self.view.clone(), cache, self.seed);
         core.handle(self.now, ReadRequest::Open);

@@ -119,12 +119,6 @@ impl View {
         !host.is_empty() && self.node_of(disk_id).and_then(|id| self.node(id)).is_some_and(|node| node.host == host)
     }
 
-    /// A node by its id or its name.
-    pub fn find_node(&self, id_or_name: &str) -> Option<&NodeInfo> {
-        let id = id_or_name.parse::<u64>().ok();
-        self.nodes.values().map(|n| &n.value).find(|n| n.name == id_or_name || Some(n.node_id) == id)
-    }
-
     /// Groups with a member on `disk_id`, in order.
     pub fn pgs_on_disk(&self, disk_id: u64) -> Vec<u64> {
         let on = |pg: &&Arc<PgInfo>| pg.members.iter().any(|m| m.put_disk_id() == disk_id);

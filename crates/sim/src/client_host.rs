@@ -16,7 +16,7 @@ use tessera_client::write::core::{
 };
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, Unlink};
+use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, OpenRead, Unlink};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
@@ -141,8 +141,8 @@ impl ClientHost {
     pub fn describe_operation(&self) -> String {
         let what = match &self.op {
             None => "nothing".into(),
-            Some(Op::Write { core, path, .. }) => format!("writing {path}: {}", core.describe()),
-            Some(Op::Append { core, .. }) => format!("appending: {}", core.describe()),
+            Some(Op::Write { core, path, .. }) => format!("writing {path}: {core:?}"),
+            Some(Op::Append { core, .. }) => format!("appending: {core:?}"),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
             Some(Op::Remove { path, .. }) => format!("removing {path}"),
             Some(Op::MakeDir { .. }) => "making a directory".into(),
@@ -172,15 +172,8 @@ impl ClientHost {
     /// Begins a read of a file, when idle.
     pub fn read(&mut self, now_ns: i64, path: &str) {
         self.found_bytes = None;
-        let params = ReadParams {
-            file: path.into(),
-            parent: ROOT,
-            name: path.into(),
-            ino: 0,
-            version: 0,
-            number: 0,
-            first: 0..1 << 20,
-        };
+        let open = OpenRead { parent: ROOT, name: path.into(), len_bytes: 1 << 20, ..OpenRead::default() };
+        let params = ReadParams { file: path.into(), open };
         let mut core = Box::new(ReadCore::new(
             params,
             self.options.clone(),

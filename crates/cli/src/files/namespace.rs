@@ -8,7 +8,6 @@ use crate::exit::{Exit, Outcome, bail};
 use crate::remote::Store;
 use crate::term::units;
 use serde_json::json;
-use tessera_client::Cancel;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
@@ -43,7 +42,7 @@ pub fn rm(args: RmArgs) -> Outcome {
 fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
     let item = store.stat(path)?;
     match (item.kind() == InodeKind::Directory, recursive) {
-        (true, true) => Ok(store.remove_all(path, None, &Cancel::default())?),
+        (true, true) => Ok(store.remove_all(path)?),
         (true, false) => bail!(Exit::Usage, "{path} is a directory; remove it with --recursive"),
         (false, _) => Ok(store.unlink(path, false).map(|()| 1)?),
     }

@@ -34,7 +34,7 @@ pub fn node(command: NodeCommand) -> Outcome {
             if let Some(disk) = disk {
                 check_disk(&state, node_id, &node, disk)?;
             }
-            store.drain(&node_id.to_string(), disk.unwrap_or(0), undo)?;
+            store.drain(node_id, disk.unwrap_or(0), undo)?;
             if follow {
                 wait_drained(&store, out, node_id, disk)?;
             } else if !undo {

@@ -9,12 +9,13 @@ use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
 use crate::exchange::Event;
 use crate::read::core::{Delivery, Opened, ReadCore, ReadNotice, ReadParams, ReadReport, ReadRequest};
-use crate::write::{Cancel, LOOK, Progress, ProgressFn};
+use crate::write::{Progress, ProgressFn};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_wire::meta::OpenRead;
 
 /// Where a read puts its bytes, in order.
 pub enum Sink<'a> {
@@ -87,21 +88,13 @@ pub struct ReadHandle {
 }
 
 impl ReadHandle {
-    pub(crate) fn open(context: &Arc<Context>, params: ReadParams, cancel: &Cancel) -> Result<Self, FileError> {
+    pub(crate) fn open(context: &Arc<Context>, params: ReadParams) -> Result<Self, FileError> {
         let file = params.file.clone();
         let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
         let core = ReadCore::new(params, options, view, cache, context.seed());
         let driver = Driver::new(core, context.clone());
         driver.post_and_drive([ReadRequest::Open]);
-        let opened = loop {
-            if let Some(opened) = driver.wait(LOOK, |status| status.opened.take()) {
-                break opened?;
-            }
-            if cancel.is_cancelled() {
-                driver.post_and_drive([Event::Cancel]);
-                return Err(Cause::Cancelled.of(file));
-            }
-        };
+        let opened = driver.wait(|status| status.opened.take())?;
         Ok(ReadHandle { driver, file, opened, next_read: AtomicU64::new(1) })
     }
 
@@ -127,7 +120,7 @@ impl ReadHandle {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
         let len = out.len() as u64;
         let mut sink = Sink::Slice(out);
-        self.read_range(offset, len, false, &mut sink, None, &Cancel::default()).map(|n| n as usize)
+        self.read_range(offset, len, false, &mut sink, None).map(|n| n as usize)
     }
 
     pub(crate) fn read_range(
@@ -137,7 +130,6 @@ impl ReadHandle {
         stream: bool,
         sink: &mut Sink<'_>,
         mut progress: Option<ProgressFn<'_>>,
-        cancel: &Cancel,
     ) -> Result<u64, FileError> {
         let total = len_bytes.min(self.len_bytes().saturating_sub(offset));
         if total == 0 {
@@ -148,7 +140,7 @@ impl ReadHandle {
         self.driver.post_and_drive([ReadRequest::Read { id, offset, len_bytes: total, stream }]);
         let mut done = 0;
         let result = loop {
-            match self.next(id, cancel) {
+            match self.next(id) {
                 Ok(None) => break Ok(done),
                 Err(error) => break Err(error),
                 Ok(Some(delivery)) => {
@@ -175,22 +167,14 @@ impl ReadHandle {
     }
 
     /// The next bytes of a read; `None` when it is complete.
-    fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, FileError> {
-        loop {
-            let found = self.driver.wait(LOOK, |status| {
-                let read = status.reads.get_mut(&id)?;
-                match read.deliveries.pop_front() {
-                    Some(delivery) => Some(Ok(Some(delivery))),
-                    None => read.done.take().map(|result| result.map(|()| None)),
-                }
-            });
-            if let Some(found) = found {
-                return found;
+    fn next(&self, id: u64) -> Result<Option<Delivery>, FileError> {
+        self.driver.wait(|status| {
+            let read = status.reads.get_mut(&id)?;
+            match read.deliveries.pop_front() {
+                Some(delivery) => Some(Ok(Some(delivery))),
+                None => read.done.take().map(|result| result.map(|()| None)),
             }
-            if cancel.is_cancelled() {
-                return Err(Cause::Cancelled.of(&self.file));
-            }
-        }
+        })
     }
 }
 
@@ -232,11 +216,9 @@ pub(crate) fn get(
     params: ReadParams,
     sink: &mut Sink<'_>,
     progress: Option<ProgressFn<'_>>,
-    cancel: &Cancel,
 ) -> Result<(Opened, u64), FileError> {
-    let range = params.first.clone();
-    let handle = ReadHandle::open(context, params, cancel)?;
-    let len_bytes = range.end.saturating_sub(range.start);
-    let read = handle.read_range(range.start, len_bytes, true, sink, progress, cancel)?;
+    let OpenRead { offset, len_bytes, .. } = params.open;
+    let handle = ReadHandle::open(context, params)?;
+    let read = handle.read_range(offset, len_bytes, true, sink, progress)?;
     Ok((handle.opened.clone(), read))
 }

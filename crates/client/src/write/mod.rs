@@ -49,7 +49,7 @@ impl Cancel {
 }
 
 /// How often a waiting operation checks whether it was cancelled.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What the writer sees.
 #[derive(Default)]
@@ -109,7 +109,7 @@ impl Writer {
     /// Waits for `look` to find something in the status. If the write ends or is cancelled, returns its error.
     fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, FileError> {
         loop {
-            let found = self.driver.wait(LOOK, |status| match &status.done {
+            let found = self.driver.wait_for(LOOK, |status| match &status.done {
                 Some(Err(error)) => Some(Err(error.clone())),
                 _ => look(status).map(Ok),
             });

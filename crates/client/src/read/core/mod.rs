@@ -43,18 +43,8 @@ use tessera_wire::{Attr, ChunkInfo, Code, Error, Hint};
 pub struct ReadParams {
     /// The file's name, for messages.
     pub file: String,
-    /// Inode of the directory; 0 when `ino` is given.
-    pub parent: u64,
-    /// Name in the directory.
-    pub name: Vec<u8>,
-    /// Inode of the file, when `parent` is 0.
-    pub ino: u64,
-    /// Version id; 0: the current one (or `number`).
-    pub version: u64,
-    /// Version number within the file; 0: the current one.
-    pub number: u64,
-    /// Range that will be read first: its extents come with the opening.
-    pub first: std::ops::Range<u64>,
+    /// The version, and the range that will be read first: its extents come with the opening.
+    pub open: OpenRead,
 }
 
 /// An event of a read session.

@@ -14,19 +14,16 @@ pub(super) struct Session {
 
 impl ReadCore {
     pub(super) fn open(&mut self) {
-        let pinned = self.opened.as_ref();
-        let ino = pinned.map_or(self.params.ino, |o| o.attr.ino);
-        let request = OpenRead {
-            ino,
-            version: pinned.map_or(self.params.version, |o| o.version.version),
-            number: if pinned.is_some() { 0 } else { self.params.number },
-            offset: self.params.first.start,
-            // The manager answers an empty range without extents, which the core takes for an error.
-            len_bytes: self.params.first.end.saturating_sub(self.params.first.start).max(1),
-            known_map_version: self.view.read().known_version(),
-            parent: if pinned.is_some() { 0 } else { self.params.parent },
-            name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
+        let OpenRead { offset, len_bytes, .. } = self.params.open;
+        let file = match &self.opened {
+            Some(opened) => {
+                OpenRead { ino: opened.attr.ino, version: opened.version.version, offset, ..OpenRead::default() }
+            }
+            None => self.params.open.clone(),
         };
+        // The manager answers an empty range without extents, which the core takes for an error.
+        let (len_bytes, known_map_version) = (len_bytes.max(1), self.view.read().known_version());
+        let request = OpenRead { len_bytes, known_map_version, ..file };
         self.rpcs.ask_manager(self.now, &request, Purpose::Open, &self.options);
     }
 
@@ -73,7 +70,7 @@ impl ReadCore {
         self.opened = Some(opened.clone());
         self.actions.push_back(Action::Notify(ReadNotice::Opened(Box::new(opened))));
         if let Some(extents) = reply.extents {
-            self.take_extents(self.params.first.start, extents);
+            self.take_extents(self.params.open.offset, extents);
         }
         // Reads that were requested before the length was known.
         let early: Vec<u64> = self.reads.keys().copied().collect();

@@ -187,21 +187,6 @@ impl WriteCore {
         self.chunks.held_bytes
     }
 
-    /// The state of its unsettled chunks, for messages.
-    pub fn describe(&self) -> String {
-        let describe = |(index, chunk): (usize, &chunk::Chunk)| {
-            let active = chunk.active.as_ref()?;
-            let frags =
-                active.frags.iter().map(|f| format!("{}:{:?}", f.number, f.state)).collect::<Vec<_>>().join(" ");
-            let (id, stage, missing, error) = (chunk.chunk_id, chunk.stage(), &chunk.missing, &active.last_error);
-            Some(format!("chunk {index} (id {id}, {stage:?}, missing {missing:?}): {frags}, last refused: {error:?}"))
-        };
-        let chunks = self.chunks.iter().enumerate().filter_map(describe).collect::<Vec<_>>().join("; ");
-        let (asks, jobs, puts) = (self.dedup.in_flight, self.jobs.len(), self.sender.describe());
-        let (committed, map) = (self.committer.done.is_some(), self.placer.maps.is_asked());
-        format!("{asks} asks, {jobs} jobs, committed {committed}, map asked {map}, {puts}{chunks}")
-    }
-
     /// Sends what can be sent now.
     fn pump(&mut self) {
         if self.session.phase() == Phase::Open {
@@ -330,9 +315,23 @@ impl Core for WriteCore {
     }
 }
 
+/// The state of its unsettled chunks, for messages.
 impl std::fmt::Debug for WriteCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (file, session, chunks) = (&self.params.file, self.session.lease.id, self.chunks.len());
-        write!(f, "WriteCore({file}, session {session}, {chunks} chunks, {} unsettled)", self.chunks.unsettled)
+        let describe = |(index, chunk): (usize, &chunk::Chunk)| {
+            let active = chunk.active.as_ref()?;
+            let frags =
+                active.frags.iter().map(|f| format!("{}:{:?}", f.number, f.state)).collect::<Vec<_>>().join(" ");
+            let (id, stage, missing, error) = (chunk.chunk_id, chunk.stage(), &chunk.missing, &active.last_error);
+            Some(format!("chunk {index} (id {id}, {stage:?}, missing {missing:?}): {frags}, last refused: {error:?}"))
+        };
+        let chunks = self.chunks.iter().enumerate().filter_map(describe).collect::<Vec<_>>().join("; ");
+        let (asks, jobs, puts) = (self.dedup.in_flight, self.jobs.len(), self.sender.describe());
+        let (committed, map) = (self.committer.done.is_some(), self.placer.maps.is_asked());
+        let (file, session) = (&self.params.file, self.session.lease.id);
+        write!(
+            f,
+            "{file}, session {session}: {asks} asks, {jobs} jobs, committed {committed}, map asked {map}, {puts}{chunks}"
+        )
     }
 }

@@ -48,19 +48,16 @@ impl WriteCore {
     /// Starts without a session if there are preallocated ids for all chunks of the file (`first`).
     pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
-        let mut one_shot = OneShot::default();
-        let taken = match first.is_empty() {
-            true => None,
-            false => {
-                let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
-                let mut view = self.view.write();
-                let Some(taken) = view.preallocated.take(scheme, &hashes, self.now, &self.options) else {
-                    return false;
-                };
-                one_shot.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
-                Some(taken)
+        let (mut one_shot, mut taken) = (OneShot::default(), None);
+        if !first.is_empty() {
+            let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
+            let mut view = self.view.write();
+            taken = view.preallocated.take(scheme, &hashes, self.now, &self.options);
+            if taken.is_none() {
+                return false;
             }
-        };
+            one_shot.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
+        }
         self.session.enter(Phase::Open);
         self.session.scheme = scheme.to_string();
         self.actions
