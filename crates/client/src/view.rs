@@ -6,9 +6,9 @@ use crate::prealloc::PreallocatedPool;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tessera_stripe::Class;
+use tessera_stripe::{Class, ClassError};
 use tessera_wire::meta::ClusterMap;
-use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo};
+use tessera_wire::{ClassInfo, DiskInfo, Health, NodeInfo, PgInfo};
 
 /// One view, shared by all sessions of a client.
 pub type SharedView = Arc<RwLock<View>>;
@@ -79,14 +79,23 @@ impl View {
     }
 
     /// Adds a class. A class that this build cannot compute is left out, so looking it up fails.
-    pub fn add_class(&mut self, info: &tessera_wire::ClassInfo) {
-        if self.classes.get(&info.class_id).is_some_and(|known| known.info() == info) {
-            return;
+    pub fn add_class(&mut self, info: &ClassInfo) {
+        if let Err(why) = self.class_of(info) {
+            tracing::warn!(class = info.class_id, %why, "class left out");
         }
-        match Class::new(info.clone()) {
-            Ok(class) => drop(self.classes.insert(info.class_id, Arc::new(class))),
-            Err(why) => tracing::warn!(class = info.class_id, %why, "class left out"),
+    }
+
+    /// The class that `info` describes; adds it if it is new.
+    ///
+    /// # Errors
+    /// This build cannot compute it.
+    pub fn class_of(&mut self, info: &ClassInfo) -> Result<Arc<Class>, ClassError> {
+        if let Some(known) = self.classes.get(&info.class_id).filter(|known| known.info() == info) {
+            return Ok(known.clone());
         }
+        let class = Arc::new(Class::new(info.clone())?);
+        self.classes.insert(info.class_id, class.clone());
+        Ok(class)
     }
 
     /// A group.

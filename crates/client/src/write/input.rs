@@ -15,8 +15,6 @@ use tessera_policy::{Chunking, Policy};
 pub enum Source<'a> {
     /// Memory that can be shared: never copied.
     Bytes(Bytes),
-    /// Borrowed memory: copied once.
-    Slice(&'a [u8]),
     /// A stream or a file, with its length if known.
     Reader {
         /// The stream.
@@ -47,7 +45,6 @@ impl Source<'_> {
     pub fn len_bytes(&self) -> Option<u64> {
         match self {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
-            Source::Slice(slice) => Some(slice.len() as u64),
             Source::Reader { len_bytes, .. } => *len_bytes,
             Source::Sparse { len_bytes, .. } => Some(*len_bytes),
         }
@@ -60,9 +57,9 @@ impl From<Bytes> for Source<'_> {
     }
 }
 
-impl<'a> From<&'a [u8]> for Source<'a> {
-    fn from(slice: &'a [u8]) -> Self {
-        Source::Slice(slice)
+impl From<&[u8]> for Source<'_> {
+    fn from(slice: &[u8]) -> Self {
+        Source::Bytes(Bytes::copy_from_slice(slice))
     }
 }
 
@@ -128,14 +125,6 @@ impl<'a> Input<'a> {
                 let end = (self.at + STRETCH_BYTES).min(bytes.len());
                 self.at = end;
                 Ok(Stretch { bytes: bytes.slice(start..end), fresh: rest.len(), last: end == bytes.len() })
-            }
-            Source::Slice(slice) => {
-                let take = (slice.len() - self.at).min(self.buffer_bytes - rest.len());
-                let mut buffer = self.pool.get(rest.len() + take);
-                buffer[..rest.len()].copy_from_slice(&rest);
-                buffer[rest.len()..].copy_from_slice(&slice[self.at..self.at + take]);
-                self.at += take;
-                Ok(Stretch { fresh: rest.len(), last: self.at == slice.len(), bytes: buffer.freeze() })
             }
             Source::Sparse { .. } => unreachable!("made a reader at the start"),
             Source::Reader { reader, len_bytes } => {
@@ -302,12 +291,12 @@ mod tests {
             at += chunk.len();
         }
         assert_eq!(at, bytes.len());
-        assert!(cut(Source::Slice(&bytes)) == expected);
+        assert!(cut(Source::from(&bytes[..])) == expected);
         for len_bytes in [None, Some(50_000_000), Some(1), Some(60_000_000)] {
             assert!(cut(Source::Reader { reader: &mut Dribble(&bytes), len_bytes }) == expected, "{len_bytes:?}");
         }
         for len in [0usize, 1, 1000] {
-            assert_eq!(cut(Source::Slice(&bytes[..len])).len(), usize::from(len > 0));
+            assert_eq!(cut(Source::from(&bytes[..len])).len(), usize::from(len > 0));
             assert_eq!(cut(Source::Bytes(bytes[..len].to_vec().into())).len(), usize::from(len > 0));
         }
     }
@@ -319,7 +308,7 @@ mod tests {
         for (region, chunks) in [("scatter:1M", 11..40), ("scatter:4K", 2442..2443), ("scatter:2chunks", 10..40)] {
             let policy = Policy::from_hints([("placement", region)]).unwrap();
             let region_bytes = policy.region_bytes().unwrap();
-            let cuts = cut_as(&policy, Source::Slice(&bytes));
+            let cuts = cut_as(&policy, Source::from(&bytes[..]));
             assert!(chunks.contains(&cuts.len()), "{region}: {}", cuts.len());
             let mut at = 0;
             for (offset, chunk) in &cuts {

@@ -1,7 +1,7 @@
 //! The dedup question: which chunks the cluster has already, and where the others go.
 
 use super::*;
-use tessera_stripe::{Class, ClassLayout};
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{AllocateChunks, ChunkAnswer, ChunkState};
 
 /// Chunks to ask the manager about.
@@ -122,14 +122,9 @@ impl WriteCore {
         if reply.answers.iter().any(|answer| answer.chunk_id == 0) {
             return self.refused("AllocateChunks", nonsense("a chunk was allocated without an id"), 0);
         }
-        let class = match Class::new(info.clone()) {
-            Ok(class) => {
-                let known = self.view.read().class(info.class_id).filter(|known| *known.info() == info);
-                known.unwrap_or_else(|| {
-                    self.view.write().add_class(&info);
-                    Arc::new(class)
-                })
-            }
+        let class = self.view.write().class_of(&info);
+        let class = match class {
+            Ok(class) => class,
             Err(error) => return self.fail(Cause::Policy(error.to_string())),
         };
         for (index, answer) in chunks.into_iter().zip(&reply.answers) {

@@ -126,11 +126,10 @@ impl WriteCore {
             if let Some(map) = &map {
                 view.merge(map, false);
             }
-            view.add_class(&info);
-            view.class(info.class_id).filter(|class| *class.info() == info)
+            view.class_of(&info)
         };
         match class {
-            Some(class) if grant.chunks.iter().all(|chunk| chunk.chunk_id != 0) => {
+            Ok(class) if grant.chunks.iter().all(|chunk| chunk.chunk_id != 0) => {
                 self.view.write().preallocated.put(&info.spec, grant, class, self.now)
             }
             _ => self.close_session(grant.session_id),
