@@ -12,13 +12,13 @@ pub type SharedCache = Arc<ChunkCache>;
 /// See the module.
 #[derive(Debug)]
 pub struct ChunkCache {
-    chunks: Cache<u64, Vec<Bytes>, ByteWeight>,
-    groups: Cache<u64, Bytes, ByteWeight>,
+    pub(super) chunks: Cache<u64, Vec<Bytes>, ByteWeight>,
+    pub(super) groups: Cache<u64, Bytes, ByteWeight>,
 }
 
 /// Entries weigh their bytes.
 #[derive(Debug, Clone, Copy)]
-struct ByteWeight;
+pub(super) struct ByteWeight;
 
 impl Weighter<u64, Vec<Bytes>> for ByteWeight {
     fn weight(&self, _: &u64, parts: &Vec<Bytes>) -> u64 {
@@ -54,36 +54,10 @@ impl ChunkCache {
         Arc::new(ChunkCache { chunks: cache(limit_bytes), groups: cache(limit_bytes / 64) })
     }
 
-    pub(super) fn chunk(&self, chunk_id: u64) -> Option<Vec<Bytes>> {
-        self.chunks.get(&chunk_id)
-    }
-
-    pub(super) fn has_chunk(&self, chunk_id: u64) -> bool {
-        self.chunks.contains_key(&chunk_id)
-    }
-
-    pub(super) fn insert_chunk(&self, chunk_id: u64, parts: &[Bytes]) {
-        self.chunks.insert(chunk_id, parts.to_vec());
-    }
-
     /// Bytes of chunks kept now.
     #[cfg(test)]
     pub(crate) fn chunk_bytes(&self) -> u64 {
         self.chunks.weight()
-    }
-
-    /// Removes a chunk before its eviction.
-    pub(super) fn remove_chunk(&self, chunk_id: u64) {
-        self.chunks.remove(&chunk_id);
-    }
-
-    pub(super) fn groups(&self, chunk_id: u64) -> Option<Bytes> {
-        self.groups.get(&chunk_id)
-    }
-
-    pub(super) fn insert_groups(&self, chunk_id: u64, groups: &Bytes) {
-        // A copy, so that a few hashes do not keep a whole received frame in memory.
-        self.groups.insert(chunk_id, Bytes::copy_from_slice(groups));
     }
 }
 
@@ -97,13 +71,13 @@ mod tests {
         let cache = ChunkCache::shared(128 << 20);
         let part = Bytes::from(vec![0; 1 << 20]);
         for id in 0..1000 {
-            cache.insert_chunk(id, std::slice::from_ref(&part));
+            cache.chunks.insert(id, vec![part.clone()]);
             assert!(cache.chunk_bytes() <= 128 << 20);
             if id >= 16 {
-                assert!(cache.chunk(id - 16).is_some(), "{id}");
+                assert!(cache.chunks.get(&(id - 16)).is_some(), "{id}");
             }
         }
-        cache.insert_chunk(1000, &vec![part; 129]);
-        assert!(!cache.has_chunk(1000), "longer than the cache");
+        cache.chunks.insert(1000, vec![part; 129]);
+        assert!(!cache.chunks.contains_key(&1000), "longer than the cache");
     }
 }

@@ -12,7 +12,7 @@ impl ReadCore {
     }
 
     pub(super) fn want_segment(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
-        let cached = self.cache.shared.chunk(chunk.chunk_id);
+        let cached = self.cache.shared.chunks.get(&chunk.chunk_id);
         if let Some(parts) = cached {
             return self.fulfil(&waiter, &parts);
         }
@@ -32,7 +32,8 @@ impl ReadCore {
         while at < region_end.min(from + AHEAD_BYTES) {
             let Some((extent, chunk)) = self.pages.find(at) else { return };
             if let Some(chunk) = chunk {
-                let known = self.cache.shared.has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
+                let known = self.cache.shared.chunks.contains_key(&chunk.chunk_id)
+                    || self.fetches.contains_key(&chunk.chunk_id);
                 if !known {
                     self.want_whole(chunk, None, true);
                 }

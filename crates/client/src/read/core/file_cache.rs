@@ -23,7 +23,7 @@ impl FileCache {
 
     /// Caches a chunk. While the file is read, it may keep `ahead_bytes` more than its limit.
     pub fn insert(&mut self, chunk_id: u64, parts: &[Bytes], ahead_bytes: u64) {
-        self.shared.insert_chunk(chunk_id, parts);
+        self.shared.chunks.insert(chunk_id, parts.to_vec());
         let Some(limit_bytes) = self.limit_bytes else { return };
         let len_bytes = parts.iter().map(|p| p.len() as u64).sum();
         self.chunks.push_back((chunk_id, len_bytes));
@@ -41,7 +41,7 @@ impl FileCache {
         while self.bytes > limit_bytes {
             let (chunk_id, len_bytes) = self.chunks.pop_front().expect("bytes are kept, but no chunk");
             self.bytes -= len_bytes;
-            self.shared.remove_chunk(chunk_id);
+            self.shared.chunks.remove(&chunk_id);
         }
     }
 }

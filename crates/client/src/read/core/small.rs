@@ -79,7 +79,7 @@ impl ReadCore {
         let group = GROUP_BYTES as u64;
         let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
         let range = waiter.from / group * group..end;
-        let groups = self.cache.shared.groups(chunk.chunk_id);
+        let groups = self.cache.shared.groups.get(&chunk.chunk_id);
         let read = SmallRead {
             chunk,
             name,
@@ -308,7 +308,8 @@ impl ReadCore {
             Some(bytes) => {
                 let Some(read) = self.smalls.remove(&key) else { return };
                 if let Some(groups) = &read.groups {
-                    self.cache.shared.insert_groups(read.chunk.chunk_id, groups);
+                    // A copy, so that a few hashes do not keep a whole received frame in memory.
+                    self.cache.shared.groups.insert(read.chunk.chunk_id, Bytes::copy_from_slice(groups));
                 }
                 assert!(read.range.start <= read.waiter.from, "a range begins behind what was asked for");
                 let from = (read.waiter.from - read.range.start) as usize;
