@@ -31,7 +31,7 @@ mod repair;
 pub mod shell;
 mod soft;
 
-pub use crate::db::pages::{FileExtent, decode as page_extents, for_each_chunk};
+pub use crate::db::pages::{decode as page_extents, for_each_chunk};
 pub use crate::log::restore;
 
 #[cfg(test)]

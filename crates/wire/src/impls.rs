@@ -1,7 +1,7 @@
 //! Methods of generated messages.
 
 use crate::meta::DeviceWork;
-use crate::{Code, Error, Hello, PROTOCOL_VERSION, PgMember};
+use crate::{Code, Error, Extent, Hello, PROTOCOL_VERSION, PgMember};
 
 impl Error {
     /// An error with `code` and `message`.
@@ -50,6 +50,13 @@ impl Hello {
             ));
         }
         Ok(())
+    }
+}
+
+impl Extent {
+    /// Offset in the file after the last byte.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len_bytes)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::rows::Missing;
 use crate::db::sql::args;
 
 /// `missing_fragments.cause`: why a fragment is missing.
@@ -17,17 +18,6 @@ pub enum Cause {
     Bad = 2,
     /// Committed after the backfill's cursor had passed the chunk.
     Passed = 3,
-}
-
-/// A fragment of a chunk in a group.
-#[derive(Debug, Clone, Copy)]
-pub struct Missing {
-    pub chunk_id: u64,
-    /// Position in the group.
-    pub fragment: u32,
-    /// 1: only the incoming disk lacks it.
-    pub incoming: i32,
-    pub pg_id: u64,
 }
 
 /// Records a fragment as missing, unless it already is.
@@ -49,7 +39,7 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> rusqlite::Result
 ///
 /// # Errors
 /// The database fails.
-pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> rusqlite::Result<()> {
+pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: u8) -> rusqlite::Result<()> {
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     let sql = "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3";
     ctx.db.exec(sql, args![chunk_id, fragment, incoming])
@@ -77,7 +67,7 @@ pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> rusqlite::Result<()> {
 ///
 /// # Errors
 /// The database fails.
-pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> rusqlite::Result<()> {
+pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: u8) -> rusqlite::Result<()> {
     assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
     let sql = "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3";
     ctx.db.exec(sql, args![pg_id, position, incoming])

@@ -7,13 +7,14 @@ use crate::chunks::table;
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::uncount;
-use crate::db::pages::{self, FileExtent};
+use crate::db::pages;
 use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::SweepPages;
 use std::collections::BTreeMap;
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
+use tessera_wire::Extent;
 
 /// References that a command adds and subtracts.
 #[derive(Debug, Default)]
@@ -28,9 +29,9 @@ const TAKE_OFF_EXTENTS: usize = 8 << 10;
 
 impl RefChanges {
     /// Adds the references of a new page.
-    pub fn add(&mut self, pieces: &[FileExtent]) {
-        for piece in pieces.iter().filter(|p| p.chunk != 0) {
-            self.sums.entry(piece.chunk).or_default().0 += 1;
+    pub fn add(&mut self, pieces: &[Extent]) {
+        for piece in pieces.iter().filter(|p| p.chunk_id != 0) {
+            self.sums.entry(piece.chunk_id).or_default().0 += 1;
         }
     }
 

@@ -159,30 +159,15 @@ pub fn all_classes(db: &Db) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
 
 /// The classes that the clause `which` selects.
 pub(crate) fn classes(db: &Db, which: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<ClassInfo>> {
-    let rows: Vec<ClassRow> = db.all(&ClassRow::select(&format!("FROM classes {which}")), args)?;
-    let class = |row: ClassRow| {
-        let ClassRow { class_id, spec, k, m, code, matrix, word_bits, alignment_bytes } = row;
-        let class = ClassInfo { class_id, spec, k, m, code, matrix, ..ClassInfo::default() };
-        match class.code == XOR {
-            true => ClassInfo { word_bits, alignment_bytes, packet_bytes: alignment_bytes / word_bits.max(1), ..class },
-            false => class,
-        }
+    let rows: Vec<ClassInfo> = db.all(&ClassInfo::select(&format!("FROM classes {which}")), args)?;
+    let class = |class: ClassInfo| match class.code == XOR {
+        true => ClassInfo { packet_bytes: class.alignment_bytes / class.word_bits.max(1), ..class },
+        false => ClassInfo { word_bits: 0, alignment_bytes: 0, ..class },
     };
     Ok(rows.into_iter().map(class).collect())
 }
 
-row! {
-    struct ClassRow {
-        class_id: u32,
-        spec: String,
-        k: u32,
-        m: u32,
-        code: String,
-        matrix: String,
-        word_bits: u32,
-        alignment_bytes: u32,
-    }
-}
+row! { for ClassInfo { class_id, spec, k, m, code, matrix, word_bits, alignment_bytes } }
 
 fn load_pg(db: &Db, node_map: &NodeMap, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
     let Some((epoch, width)) = db.first("SELECT epoch, width FROM pgs WHERE pg_id = ?1", args![pg_id])? else {

@@ -1,14 +1,15 @@
 //! All nodes and disks: every heartbeat and tick reads them, and they seldom change ([`crate::db::cache`]).
 
 use crate::db::Db;
-use crate::db::rows::{self, DiskRow, NodeRow};
+use crate::db::rows::{self, DiskRow};
 use std::collections::BTreeMap;
+use tessera_wire::NodeInfo;
 
 /// All nodes and disks.
 #[derive(Debug, Default)]
 pub struct NodeMap {
     /// By node id.
-    pub nodes: BTreeMap<u64, NodeRow>,
+    pub nodes: BTreeMap<u64, NodeInfo>,
     /// By disk id.
     pub disks: BTreeMap<u64, DiskRow>,
     by_node: BTreeMap<u64, Vec<u64>>,

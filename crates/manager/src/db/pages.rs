@@ -8,80 +8,43 @@ use tessera_wire::manager::PageExtents;
 pub const MAX_PAGE_EXTENTS: usize = 256;
 const _: () = assert!(MAX_PAGE_EXTENTS >= 2, "a split page must leave extents on both sides");
 
-/// A piece of a file: `len` bytes of a chunk, or (chunk 0) an explicit hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileExtent {
-    /// Offset in the file.
-    pub start: u64,
-    /// Length, bytes.
-    pub len: u64,
-    /// Chunk; 0: hole.
-    pub chunk: u64,
-    /// Offset of the piece in the chunk.
-    pub chunk_offset: u64,
-}
-
-impl FileExtent {
-    /// Offset in the file after the last byte.
-    pub fn end(&self) -> u64 {
-        self.start.saturating_add(self.len)
+/// The parts of an extent before and from `at`; `None` for an empty part.
+fn split(extent: Extent, at: u64) -> (Option<Extent>, Option<Extent>) {
+    if at <= extent.offset {
+        return (None, Some(extent));
     }
-
-    /// Converts a wire extent; adds `shift` to its offset.
-    pub fn from_wire(extent: &Extent, shift: u64) -> FileExtent {
-        FileExtent {
-            start: extent.offset + shift,
-            len: extent.len_bytes,
-            chunk: extent.chunk_id,
-            chunk_offset: extent.chunk_offset,
-        }
+    if at >= extent.end() {
+        return (Some(extent), None);
     }
-
-    /// Converts to a wire extent.
-    pub fn to_wire(self) -> Extent {
-        Extent { offset: self.start, len_bytes: self.len, chunk_id: self.chunk, chunk_offset: self.chunk_offset }
-    }
-
-    /// The parts before and from `at`; `None` for an empty part.
-    fn split(self, at: u64) -> (Option<FileExtent>, Option<FileExtent>) {
-        if at <= self.start {
-            return (None, Some(self));
-        }
-        if at >= self.end() {
-            return (Some(self), None);
-        }
-        let head = at - self.start;
-        assert!(head > 0 && head < self.len, "a split leaves bytes on both sides");
-        let chunk_offset = if self.chunk == 0 { 0 } else { self.chunk_offset + head };
-        (
-            Some(FileExtent { len: head, ..self }),
-            Some(FileExtent { start: at, len: self.len - head, chunk_offset, ..self }),
-        )
-    }
+    let head = at - extent.offset;
+    assert!(head > 0 && head < extent.len_bytes, "a split leaves bytes on both sides");
+    let chunk_offset = if extent.chunk_id == 0 { 0 } else { extent.chunk_offset + head };
+    let tail = Extent { offset: at, len_bytes: extent.len_bytes - head, chunk_offset, ..extent };
+    (Some(Extent { len_bytes: head, ..extent }), Some(tail))
 }
 
 /// Whether the extents are in order, do not overlap and are not empty.
-pub fn are_ordered(pieces: &[FileExtent]) -> bool {
-    pieces.iter().all(|p| p.len > 0) && pieces.windows(2).all(|w| w[0].end() <= w[1].start)
+pub fn are_ordered(pieces: &[Extent]) -> bool {
+    pieces.iter().all(|p| p.len_bytes > 0) && pieces.windows(2).all(|w| w[0].end() <= w[1].offset)
 }
 
 /// Checks the invariants of a page before it is written.
-pub fn assert_page(pieces: &[FileExtent]) {
+pub fn assert_page(pieces: &[Extent]) {
     assert!(!pieces.is_empty(), "a page has an extent");
     assert!(pieces.len() <= MAX_PAGE_EXTENTS, "a page of {} extents", pieces.len());
     assert!(are_ordered(pieces), "the extents of a page are out of order: {pieces:?}");
 }
 
 /// Encodes the extents of a page that starts at its first piece.
-pub fn encode(pieces: &[FileExtent]) -> Vec<u8> {
-    assert!(pieces.iter().all(|p| p.chunk != 0 || p.chunk_offset == 0), "a hole has no offset into a chunk");
+pub fn encode(pieces: &[Extent]) -> Vec<u8> {
+    assert!(pieces.iter().all(|p| p.chunk_id != 0 || p.chunk_offset == 0), "a hole has no offset into a chunk");
     let mut page = PageExtents {
-        lens: pieces.iter().map(|p| p.len).collect(),
-        chunks: pieces.iter().map(|p| p.chunk).collect(),
+        lens: pieces.iter().map(|p| p.len_bytes).collect(),
+        chunks: pieces.iter().map(|p| p.chunk_id).collect(),
         ..Default::default()
     };
-    if pieces.windows(2).any(|w| w[0].end() != w[1].start) {
-        page.gaps = std::iter::once(0).chain(pieces.windows(2).map(|w| w[1].start - w[0].end())).collect();
+    if pieces.windows(2).any(|w| w[0].end() != w[1].offset) {
+        page.gaps = std::iter::once(0).chain(pieces.windows(2).map(|w| w[1].offset - w[0].end())).collect();
     }
     if pieces.iter().any(|p| p.chunk_offset != 0) {
         page.chunk_offsets = pieces.iter().map(|p| p.chunk_offset).collect();
@@ -90,18 +53,14 @@ pub fn encode(pieces: &[FileExtent]) -> Vec<u8> {
 }
 
 /// Decodes a page that starts at `start`; invalid bytes decode to no extents.
-pub fn decode(start: u64, column: &[u8]) -> Vec<FileExtent> {
+pub fn decode(start: u64, column: &[u8]) -> Vec<Extent> {
     let page = PageExtents::decode(column).unwrap_or_default();
     let mut at = start;
     let mut pieces = Vec::with_capacity(page.lens.len());
     for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
         at = at.saturating_add(page.gaps.get(i).copied().unwrap_or(0));
-        pieces.push(FileExtent {
-            start: at,
-            len,
-            chunk,
-            chunk_offset: page.chunk_offsets.get(i).copied().unwrap_or(0),
-        });
+        let chunk_offset = page.chunk_offsets.get(i).copied().unwrap_or(0);
+        pieces.push(Extent { offset: at, len_bytes: len, chunk_id: chunk, chunk_offset });
         at = at.saturating_add(len);
     }
     pieces
@@ -120,14 +79,14 @@ pub fn count(column: &[u8]) -> usize {
 
 /// Overlays `old` with `new`; both are in order without overlaps. Drops the parts of `old` that `new` covers, and keeps the
 /// holes of `new` as pieces.
-pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
+pub fn overlay(old: &[Extent], new: &[Extent]) -> Vec<Extent> {
     let mut out = Vec::with_capacity(old.len() + new.len() + 2);
     let mut rest = old.iter().copied();
     let mut current = rest.next();
     for &piece in new {
         // Keep everything before the new piece.
         while let Some(p) = current {
-            let (before, after) = p.split(piece.start);
+            let (before, after) = split(p, piece.offset);
             out.extend(before);
             current = after;
             if current.is_some() {
@@ -137,7 +96,7 @@ pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
         }
         // Drop what the new piece covers.
         while let Some(p) = current {
-            let (_, after) = p.split(piece.end());
+            let (_, after) = split(p, piece.end());
             current = after;
             if current.is_some() {
                 break;
@@ -148,21 +107,21 @@ pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
     }
     out.extend(current);
     out.extend(rest);
-    assert!(out.windows(2).all(|w| w[0].end() <= w[1].start), "an overlay keeps extents in order");
+    assert!(out.windows(2).all(|w| w[0].end() <= w[1].offset), "an overlay keeps extents in order");
     out
 }
 
 /// Joins pieces that are contiguous in file and chunk, drops holes, and packs the rest evenly into pages.
-pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
-    let mut joined: Vec<FileExtent> = Vec::with_capacity(pieces.len());
-    for &piece in pieces.iter().filter(|p| p.chunk != 0) {
+pub fn pack(pieces: &[Extent]) -> Vec<Vec<Extent>> {
+    let mut joined: Vec<Extent> = Vec::with_capacity(pieces.len());
+    for &piece in pieces.iter().filter(|p| p.chunk_id != 0) {
         match joined.last_mut() {
             Some(last)
-                if last.end() == piece.start
-                    && last.chunk == piece.chunk
-                    && last.chunk_offset + last.len == piece.chunk_offset =>
+                if last.end() == piece.offset
+                    && last.chunk_id == piece.chunk_id
+                    && last.chunk_offset + last.len_bytes == piece.chunk_offset =>
             {
-                last.len += piece.len;
+                last.len_bytes += piece.len_bytes;
             }
             _ => joined.push(piece),
         }
@@ -172,16 +131,16 @@ pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
 }
 
 /// As [`pack`], but keeps holes (a staged patch must record the holes it makes).
-pub fn pack_with_holes(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
+pub fn pack_with_holes(pieces: &[Extent]) -> Vec<Vec<Extent>> {
     split_evenly(pieces.to_vec())
 }
 
-fn split_evenly(extents: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
+fn split_evenly(extents: Vec<Extent>) -> Vec<Vec<Extent>> {
     let pages = extents.len().div_ceil(MAX_PAGE_EXTENTS);
-    let split: Vec<Vec<FileExtent>> = match pages {
+    let split: Vec<Vec<Extent>> = match pages {
         0 => Vec::new(),
         1 => vec![extents],
-        _ => extents.chunks(extents.len().div_ceil(pages)).map(<[FileExtent]>::to_vec).collect(),
+        _ => extents.chunks(extents.len().div_ceil(pages)).map(<[Extent]>::to_vec).collect(),
     };
     assert!(
         split.iter().all(|page| (1..=MAX_PAGE_EXTENTS).contains(&page.len())),
@@ -191,8 +150,8 @@ fn split_evenly(extents: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
 }
 
 /// Sum of the bytes outside holes.
-pub fn data_bytes(pieces: &[FileExtent]) -> u64 {
-    pieces.iter().filter(|p| p.chunk != 0).map(|p| p.len).sum()
+pub fn data_bytes(pieces: &[Extent]) -> u64 {
+    pieces.iter().filter(|p| p.chunk_id != 0).map(|p| p.len_bytes).sum()
 }
 
 #[cfg(test)]
@@ -200,8 +159,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn piece(start: u64, len: u64, chunk: u64, chunk_offset: u64) -> FileExtent {
-        FileExtent { start, len, chunk, chunk_offset }
+    fn piece(offset: u64, len_bytes: u64, chunk_id: u64, chunk_offset: u64) -> Extent {
+        Extent { offset, len_bytes, chunk_id, chunk_offset }
     }
 
     #[test]
@@ -221,17 +180,18 @@ mod tests {
     }
 
     /// The simplest model: each byte is a pair (chunk, offset in the chunk).
-    fn paint(pieces: &[FileExtent], len: usize) -> Vec<(u64, u64)> {
+    fn paint(pieces: &[Extent], len: usize) -> Vec<(u64, u64)> {
         let mut bytes = vec![(0, 0); len];
         for p in pieces {
-            for i in 0..p.len {
-                bytes[(p.start + i) as usize] = if p.chunk == 0 { (0, 0) } else { (p.chunk, p.chunk_offset + i) };
+            for i in 0..p.len_bytes {
+                bytes[(p.offset + i) as usize] =
+                    if p.chunk_id == 0 { (0, 0) } else { (p.chunk_id, p.chunk_offset + i) };
             }
         }
         bytes
     }
 
-    fn run() -> impl Strategy<Value = Vec<FileExtent>> {
+    fn run() -> impl Strategy<Value = Vec<Extent>> {
         prop::collection::vec((0u64..6, 1u64..9, 0u64..4, 0u64..5), 0..12).prop_map(|steps| {
             let mut at = 0;
             steps
@@ -250,17 +210,17 @@ mod tests {
         #[test]
         fn overlay_equals_painting(old in run(), new in run()) {
             let out = overlay(&old, &new);
-            prop_assert!(out.windows(2).all(|w| w[0].end() <= w[1].start));
+            prop_assert!(out.windows(2).all(|w| w[0].end() <= w[1].offset));
             let mut expected = paint(&old, 256);
             for p in &new {
-                for i in 0..p.len {
-                    expected[(p.start + i) as usize] = if p.chunk == 0 { (0, 0) } else { (p.chunk, p.chunk_offset + i) };
+                for i in 0..p.len_bytes {
+                    expected[(p.offset + i) as usize] = if p.chunk_id == 0 { (0, 0) } else { (p.chunk_id, p.chunk_offset + i) };
                 }
             }
             prop_assert_eq!(paint(&out, 256), expected.clone());
-            let packed: Vec<FileExtent> = pack(&out).concat();
+            let packed: Vec<Extent> = pack(&out).concat();
             prop_assert_eq!(paint(&packed, 256), expected);
-            prop_assert_eq!(decode(packed.first().map_or(0, |p| p.start), &encode(&packed)), packed);
+            prop_assert_eq!(decode(packed.first().map_or(0, |p| p.offset), &encode(&packed)), packed);
         }
     }
 }

@@ -4,34 +4,10 @@ use crate::db::Db;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row};
 use std::collections::BTreeMap;
-use tessera_wire::{DiskInfo, Health, NodeInfo, PgMember};
+use tessera_wire::{ChunkInfo, DiskInfo, Health, NodeInfo, PgMember};
 
-row! {
-    /// A row of `nodes`.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct NodeRow {
-        /// Node id.
-        pub node_id: u64,
-        /// Name.
-        pub name: String,
-        /// Host label.
-        pub host: String,
-        /// `ADDRESS:PORT`.
-        pub address: String,
-        /// Unix socket or empty.
-        pub unix_socket: String,
-        /// Metrics address or empty.
-        pub metrics_address: String,
-        /// Machine of the Unix socket or empty.
-        pub machine: String,
-        /// Up, down or out.
-        pub health: Health,
-        /// Time of the last health change, ns since 1970.
-        pub health_since_ns: i64,
-        /// Incarnation (P11).
-        pub incarnation: u64,
-    }
-}
+row! { for ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id } }
+row! { for NodeInfo { node_id, name, host, address, unix_socket, metrics_address, machine, health, incarnation } }
 
 row! {
     /// A row of `disks`, with some columns of its node.
@@ -154,6 +130,36 @@ impl Member {
     }
 }
 
+row! {
+    /// A row of `missing_fragments`: a fragment that is not on the disk that should hold it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Missing {
+        /// Chunk.
+        pub chunk_id: u64,
+        /// Position in the group.
+        pub fragment: u32,
+        /// 0: the disk that readers use lacks it; 1: only the incoming disk of a moving member does.
+        pub incoming: u8,
+        /// Group of the chunk.
+        pub pg_id: u64,
+    }
+}
+
+/// A missing fragment: (chunk, fragment, 1 if only the incoming disk lacks it).
+pub type MissingKey = (u64, u32, u8);
+
+impl Missing {
+    /// The disk of the member that lacks the fragment.
+    pub fn target(&self, member: &Member) -> u64 {
+        if self.incoming == 1 { member.incoming } else { member.put_disk() }
+    }
+
+    /// What identifies the row.
+    pub fn key(&self) -> MissingKey {
+        (self.chunk_id, self.fragment, self.incoming)
+    }
+}
+
 const DISKS: &str = "FROM disks d JOIN nodes n ON n.node_id = d.node_id";
 
 /// Members, in order of group and position.
@@ -172,16 +178,16 @@ fn list_members(db: &Db, which: &str, args: impl rusqlite::Params) -> rusqlite::
 ///
 /// # Errors
 /// SQLite fails.
-pub fn nodes(db: &Db) -> rusqlite::Result<Vec<NodeRow>> {
-    db.all(&NodeRow::select("FROM nodes ORDER BY node_id"), [])
+pub fn nodes(db: &Db) -> rusqlite::Result<Vec<NodeInfo>> {
+    db.all(&NodeInfo::select("FROM nodes ORDER BY node_id"), [])
 }
 
 /// A node.
 ///
 /// # Errors
 /// SQLite fails.
-pub fn node(db: &Db, node_id: u64) -> rusqlite::Result<Option<NodeRow>> {
-    db.first(&NodeRow::select("FROM nodes WHERE node_id = ?1"), args![node_id])
+pub fn node(db: &Db, node_id: u64) -> rusqlite::Result<Option<NodeInfo>> {
+    db.first(&NodeInfo::select("FROM nodes WHERE node_id = ?1"), args![node_id])
 }
 
 /// All disks, by id.
@@ -291,25 +297,15 @@ fn by_group(members: Vec<Member>) -> BTreeMap<u64, Vec<Member>> {
 }
 
 /// A node as sent on the wire. If all its disks drain (or are drained), so does the node.
-pub fn node_to_wire(node: &NodeRow, disks: &[DiskRow]) -> NodeInfo {
+pub fn node_to_wire(node: &NodeInfo, disks: &[DiskRow]) -> NodeInfo {
     let own: Vec<Health> = disks.iter().filter(|d| d.node_id == node.node_id).map(|d| d.own_health).collect();
     let all = |of: &[Health]| !own.is_empty() && own.iter().all(|h| of.contains(h));
-    let health = match node.health {
+    let health = match node.health() {
         Health::Up if all(&[Health::Drained]) => Health::Drained,
         Health::Up if all(&[Health::Draining, Health::Drained]) => Health::Draining,
         other => other,
     };
-    NodeInfo {
-        node_id: node.node_id,
-        name: node.name.clone(),
-        host: node.host.clone(),
-        address: node.address.clone(),
-        unix_socket: node.unix_socket.clone(),
-        health: health as i32,
-        incarnation: node.incarnation,
-        metrics_address: node.metrics_address.clone(),
-        machine: node.machine.clone(),
-    }
+    NodeInfo { health: health as i32, ..node.clone() }
 }
 
 /// A disk as sent on the wire. The caller fills in its stats (free space, fragments, queue).

@@ -179,8 +179,18 @@ macro_rules! tuples {
 tuples! { (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
 
 /// Declares a struct whose fields are the columns of a row, in order: `field: type`, then `as Bits` if clients choose the
-/// number, and `= "column"` if the column has another name.
+/// number, and `= "column"` if the column has another name. `for`: the struct exists, and other fields get their default.
 macro_rules! row {
+    (for $name:ident { $($field:ident $(= $column:literal)?),* $(,)? }) => {
+        impl $crate::db::sql::FromRow for $name {
+            fn read(columns: &mut $crate::db::sql::Columns<'_, '_>) -> rusqlite::Result<Self> {
+                let mut row = $name::default();
+                $(row.$field = columns.next()?;)*
+                Ok(row)
+            }
+        }
+        $crate::db::sql::row!(@table $name { $($field $($column)?,)* });
+    };
     ($(#[$attr:meta])* $vis:vis struct $name:ident {
         $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty $(as $via:ident)? $(= $column:literal)?,)*
     }) => {
@@ -194,7 +204,9 @@ macro_rules! row {
                 Ok($name { $($field: $crate::db::sql::row!(@read columns $type $(, $via)?),)* })
             }
         }
-
+        $crate::db::sql::row!(@table $name { $($field $($column)?,)* });
+    };
+    (@table $name:ident { $($field:ident $($column:literal)?,)* }) => {
         impl $crate::db::sql::TableRow for $name {
             const COLUMNS: &'static [&'static str] = &[$($crate::db::sql::row!(@column $field $($column)?)),*];
 

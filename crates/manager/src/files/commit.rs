@@ -4,11 +4,12 @@
 //! is committed, and the reply says what to store again and where. A chunk that a commit names for the first time needs the
 //! acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable needs none.
 
-use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::missing::{self, Cause};
 use crate::chunks::refs::RefChanges;
 use crate::ctx::Ctx;
 use crate::db::cache::Pg;
-use crate::db::pages::{self, FileExtent};
+use crate::db::pages;
+use crate::db::rows::Missing;
 use crate::db::sessions::{self as session_rows, Session};
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, invalid, refuse};
@@ -197,10 +198,8 @@ impl Committer<'_> {
     /// Stores the extents with the session and counts their references, so that the final commit has little to do.
     fn stage(&mut self, ctx: &mut Ctx) -> Result<CommitReply> {
         let session = &mut self.session;
-        let pieces: Vec<FileExtent> =
-            self.request.extents.iter().map(|extent| FileExtent::from_wire(extent, 0)).collect();
-        let packed =
-            if self.mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
+        let pieces = &self.request.extents;
+        let packed = if self.mode == CommitMode::Patch { pages::pack_with_holes(pieces) } else { pages::pack(pieces) };
         for page in &packed {
             staged::insert(ctx.db, session.session_id, page)?;
             self.refs.add(page);
@@ -208,7 +207,7 @@ impl Committer<'_> {
         session.staged = i64::from(self.mode as i32);
         assert!(session.staged != 0, "a stage has a mode");
         assert!(pieces.last().is_none_or(|p| p.end() >= session.staged_end), "stages are in order");
-        session.staged_end = pieces.last().map_or(session.staged_end, FileExtent::end);
+        session.staged_end = pieces.last().map_or(session.staged_end, Extent::end);
         session.staged_new += self.new_bytes;
         session.staged_missing += self.missing;
         session.write(ctx.db)?;
@@ -264,8 +263,8 @@ impl Committer<'_> {
             Some(size) if size <= MAX_FILE_BYTES => size,
             _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
         };
-        let mut pieces: Vec<FileExtent> =
-            request.extents.iter().map(|extent| FileExtent::from_wire(extent, shift)).collect();
+        let moved = |extent: &Extent| Extent { offset: extent.offset + shift, ..*extent };
+        let mut pieces: Vec<Extent> = request.extents.iter().map(moved).collect();
         let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
         let data_bytes = if mode == CommitMode::Replace {
             versions::end_pages(ctx, inode.ino, number)?;
@@ -280,8 +279,8 @@ impl Committer<'_> {
             }
             if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
                 // A hole up to the old end removes the bytes beyond the new length.
-                let len = inode.size_bytes - size_bytes;
-                pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
+                let len_bytes = inode.size_bytes - size_bytes;
+                pieces.push(Extent { offset: size_bytes, len_bytes, ..Extent::default() });
             }
             let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
             base_data.saturating_add_signed(grown)

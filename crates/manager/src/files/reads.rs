@@ -4,8 +4,7 @@
 use crate::chunks::missing;
 use crate::ctx::View;
 use crate::db::Db;
-use crate::db::pages::FileExtent;
-use crate::db::sql::{FromRow, args};
+use crate::db::sql::{FromRow, TableRow, args};
 use crate::error::{Failure, Result, refuse};
 use crate::files::sessions;
 use crate::files::versions;
@@ -19,7 +18,7 @@ use crate::soft::sessions::Reader;
 use rusqlite::OptionalExtension;
 use std::collections::BTreeSet;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, Code};
+use tessera_wire::{ChunkInfo, Code, Extent};
 
 /// Answers [`ListVersions`].
 ///
@@ -96,15 +95,15 @@ pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtent
 fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_version: u64) -> Result<ListExtentsReply> {
     let (size, most) = (reader.size_bytes, view.config.max_list_extents);
     let pieces = versions::read(view.db, reader.row.ino, reader.row.number, size, offset, len, most)?;
-    let next_offset = pieces.last().map_or(offset.min(size), FileExtent::end);
-    let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk).filter(|&chunk| chunk != 0).collect();
+    let next_offset = pieces.last().map_or(offset.min(size), Extent::end);
+    let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk_id).filter(|&chunk| chunk != 0).collect();
     let chunks = chunk_infos(view.db, &ids)?;
     let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
     let classes = classes.into_iter().map(|id| Ok((*view.caches.class(view.db, id)?).clone()));
     let pgs = chunks.iter().map(|chunk| chunk.pg_id);
     let map = delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, pgs)?;
     Ok(ListExtentsReply {
-        extents: pieces.into_iter().map(FileExtent::to_wire).collect(),
+        extents: pieces,
         classes: classes.collect::<Result<_>>()?,
         chunks,
         map: Some(map),
@@ -114,15 +113,14 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
 
 fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     let any_missing = missing::any(db)?;
-    let mut select = db.stmt("SELECT hash, len_bytes, class_id, pg_id FROM chunks WHERE chunk_id = ?1")?;
+    let mut select = db.stmt(&ChunkInfo::select("FROM chunks WHERE chunk_id = ?1"))?;
     let mut chunks = Vec::with_capacity(ids.len());
     for &chunk_id in ids {
         let missing = if any_missing { missing::of_chunk(db, chunk_id)? } else { Vec::new() };
-        let Some((hash, len_bytes, class_id, pg_id)) = select.query_row(args![chunk_id], FromRow::of).optional()?
-        else {
+        let Some(chunk) = select.query_row(args![chunk_id], ChunkInfo::of).optional()? else {
             return refuse(Code::Internal, format!("chunk {chunk_id} is referred to and has no row (P4)"));
         };
-        chunks.push(ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id, missing });
+        chunks.push(ChunkInfo { missing, ..chunk });
     }
     Ok(chunks)
 }

@@ -3,19 +3,20 @@
 use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
 use crate::db::Db;
-use crate::db::pages::{self, FileExtent};
+use crate::db::pages;
 use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
 use tessera_failpoint as failpoint;
+use tessera_wire::Extent;
 
 /// Stages a page of extents, in order.
 ///
 /// # Errors
 /// The database fails.
-pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> rusqlite::Result<()> {
+pub fn insert(db: &Db, session_id: u64, page: &[Extent]) -> rusqlite::Result<()> {
     pages::assert_page(page);
     assert!(session_id != 0, "only a session with a row stages extents");
-    let (start, end) = (page[0].start, page[page.len() - 1].end());
+    let (start, end) = (page[0].offset, page[page.len() - 1].end());
     let sql = "INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)";
     db.exec(sql, args![session_id, start, end, pages::encode(page)])
 }
@@ -49,7 +50,7 @@ pub fn discard(db: &Db, session_id: u64) -> rusqlite::Result<()> {
 ///
 /// # Errors
 /// The database fails, or the staged pages are damaged.
-pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Result<Vec<FileExtent>> {
+pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Result<Vec<Extent>> {
     let rows = load(ctx.db, session_id)?;
     delete(ctx.db, session_id)?;
     let mut extents = Vec::new();

@@ -8,9 +8,9 @@ use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::{draw, uncount};
-use crate::db::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
+use crate::db::pages::{self, MAX_PAGE_EXTENTS};
 use crate::db::sessions::Session;
-use crate::db::sql::{args, row};
+use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row};
 use crate::files::{expiry, staged};
 use crate::internal::{ReleaseOrphans, TrimVersions};
@@ -19,6 +19,7 @@ use crate::namespace::inodes::{self, Inode};
 use crate::soft::Effect;
 use tessera_failpoint as failpoint;
 use tessera_policy::Lifetime;
+use tessera_wire::Extent;
 use tessera_wire::meta::VersionInfo;
 
 row! {
@@ -40,13 +41,13 @@ impl PageRow {
     ///
     /// # Errors
     /// The row is damaged: its extents are out of order, or do not end where the row says.
-    fn pieces(&self) -> Result<Vec<FileExtent>> {
+    fn pieces(&self) -> Result<Vec<Extent>> {
         let pieces = pages::decode(self.start, &self.extents);
         let row = || format!("pages, row (start {}, born {})", self.start, self.born);
         if !pages::are_ordered(&pieces) {
             return Err(corrupt_row(row(), "its extents are out of order").into());
         }
-        match pieces.last().map(FileExtent::end) {
+        match pieces.last().map(Extent::end) {
             Some(end) if end == self.end => Ok(pieces),
             end => Err(corrupt_row(row(), format!("its extents end at {end:?}, not at {}", self.end)).into()),
         }
@@ -77,7 +78,7 @@ pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// Adjacent pages, and the new extents that fall among them.
 struct Cluster {
     pages: Vec<PageRow>,
-    new: Vec<FileExtent>,
+    new: Vec<Extent>,
     /// Start of the last page at or before the last new extent, whether or not that page is rewritten.
     last_page: Option<u64>,
 }
@@ -87,12 +88,12 @@ struct Cluster {
 ///
 /// # Errors
 /// The database fails, or pages of the version before are damaged.
-pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &mut RefChanges) -> Result<i64> {
+pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[Extent], refs: &mut RefChanges) -> Result<i64> {
     assert!(number > 0, "inode {ino}: versions count from 1");
     assert!(pages::are_ordered(new), "inode {ino}: a commit's extents are in order, the request was checked");
     let mut grown = 0i64;
     for cluster in clusters(ctx.db, ino, number - 1, new)? {
-        let mut old: Vec<FileExtent> = Vec::new();
+        let mut old: Vec<Extent> = Vec::new();
         for page in &cluster.pages {
             old.extend(page.pieces()?);
         }
@@ -116,10 +117,10 @@ pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &
     Ok(grown)
 }
 
-fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Cluster>> {
+fn clusters(db: &Db, ino: u64, base: u64, new: &[Extent]) -> Result<Vec<Cluster>> {
     let mut clusters: Vec<Cluster> = Vec::new();
-    for run in new.chunk_by(|a, b| a.end() == b.start) {
-        let (from, to) = (run[0].start, run[run.len() - 1].end());
+    for run in new.chunk_by(|a, b| a.end() == b.offset) {
+        let (from, to) = (run[0].offset, run[run.len() - 1].end());
         let floor = if base == 0 { None } else { floor_page(db, ino, base, from)? };
         let floor_start = floor.as_ref().map(|page| page.start);
         let behind = if base == 0 { Vec::new() } else { pages_between(db, ino, base, from, to, i64::MAX)? };
@@ -146,11 +147,11 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Clus
     Ok(clusters)
 }
 
-fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite::Result<()> {
+fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[Extent]) -> rusqlite::Result<()> {
     pages::assert_page(pieces);
-    assert!(pieces.iter().all(|p| p.chunk != 0), "inode {ino}: a page of a version holds no holes");
+    assert!(pieces.iter().all(|p| p.chunk_id != 0), "inode {ino}: a page of a version holds no holes");
     assert!(born > 0, "inode {ino}: versions count from 1");
-    let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
+    let (start, end) = (pieces[0].offset, pieces[pieces.len() - 1].end());
     assert!(end <= MAX_FILE_BYTES, "inode {ino}: a page ends at {end}");
     let sql = "INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)";
     db.exec(sql, args![ino, start, born, end, pages::encode(pieces)])
@@ -171,7 +172,7 @@ pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Result<()> {
 ///
 /// # Errors
 /// The database fails.
-pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[FileExtent], refs: &mut RefChanges) -> Result<u64> {
+pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[Extent], refs: &mut RefChanges) -> Result<u64> {
     for page in pages::pack(pieces) {
         insert_page(ctx.db, ino, number, &page)?;
         refs.add(&page);
@@ -362,19 +363,11 @@ fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
     Ok(ctx.db.exec("DELETE FROM pages WHERE ino = ?1", args![ino])?)
 }
 
+row! { for VersionInfo { version = "version_id", number, size_bytes, committed_ns, new_bytes } }
+
 /// Versions of a file that the clause `which` selects (`?1` is the file, `?2` is `key`).
 fn select(db: &Db, which: &str, ino: u64, key: u64) -> rusqlite::Result<Vec<VersionInfo>> {
-    let sql =
-        format!("SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 {which}");
-    let rows: Vec<(u64, u64, u64, i64, u64)> = db.all(&sql, args![ino, key])?;
-    let info = |(version, number, size_bytes, committed_ns, new_bytes)| VersionInfo {
-        version,
-        number,
-        size_bytes,
-        committed_ns,
-        new_bytes,
-    };
-    Ok(rows.into_iter().map(info).collect())
+    db.all(&VersionInfo::select(&format!("FROM versions WHERE ino = ?1 {which}")), args![ino, key])
 }
 
 /// Versions of a file, oldest first.
@@ -406,9 +399,9 @@ pub fn by_id(db: &Db, ino: u64, version_id: u64) -> rusqlite::Result<Option<Vers
 ///
 /// # Errors
 /// The database fails, or a page is damaged.
-pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Result<Vec<FileExtent>> {
+pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>> {
     let end = offset.saturating_add(len).min(size);
-    let mut pieces: Vec<FileExtent> = Vec::new();
+    let mut pieces: Vec<Extent> = Vec::new();
     let mut covered = offset.min(size);
     let mut next: Vec<PageRow> = floor_page(db, ino, number, offset)?.into_iter().collect();
     let mut from = offset;
@@ -424,18 +417,18 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
         for page in next.drain(..) {
             from = from.max(page.start);
             for piece in page.pieces()? {
-                if piece.end() <= offset || piece.start >= size || covered >= end || pieces.len() >= max {
+                if piece.end() <= offset || piece.offset >= size || covered >= end || pieces.len() >= max {
                     continue;
                 }
-                if piece.start > covered {
+                if piece.offset > covered {
                     let at = covered;
-                    push_hole(&mut pieces, &mut covered, at, piece.start);
+                    push_hole(&mut pieces, &mut covered, at, piece.offset);
                     if covered >= end || pieces.len() >= max {
                         continue;
                     }
                 }
                 covered = piece.end().min(size);
-                pieces.push(FileExtent { len: covered - piece.start, ..piece });
+                pieces.push(Extent { len_bytes: covered - piece.offset, ..piece });
             }
         }
     }
@@ -451,9 +444,9 @@ fn hole_end(db: &Db, ino: u64, number: u64, from: u64, size: u64) -> rusqlite::R
     Ok(next.first().map_or(size, |page| page.start.min(size)))
 }
 
-fn push_hole(pieces: &mut Vec<FileExtent>, covered: &mut u64, from: u64, to: u64) {
+fn push_hole(pieces: &mut Vec<Extent>, covered: &mut u64, from: u64, to: u64) {
     if to > from {
-        pieces.push(FileExtent { start: from, len: to - from, chunk: 0, chunk_offset: 0 });
+        pieces.push(Extent { offset: from, len_bytes: to - from, ..Extent::default() });
         *covered = to;
     }
 }

@@ -6,7 +6,7 @@
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::draw;
-use crate::db::rows::{DiskRow, Member, NodeRow};
+use crate::db::rows::{DiskRow, Member};
 use crate::db::sql::{TableRow, args};
 use crate::error::{Result, corrupt_row};
 use rusqlite::params_from_iter;
@@ -37,9 +37,9 @@ pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusql
 ///
 /// # Errors
 /// SQLite fails.
-pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rusqlite::Result<()> {
-    assert!(node.health != Health::Out, "node {}: only registering ends Out", node.node_id);
-    assert!(node.health != health, "node {}: is {health:?} already", node.node_id);
+pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeInfo, health: Health) -> rusqlite::Result<()> {
+    assert!(node.health() != Health::Out, "node {}: only registering ends Out", node.node_id);
+    assert!(node.health() != health, "node {}: is {health:?} already", node.node_id);
     let node_id = node.node_id;
     ctx.caches.forget_all();
     let version = ctx.next_map_version();

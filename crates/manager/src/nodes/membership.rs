@@ -9,7 +9,7 @@ use crate::chunks::garbage;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
 use crate::db::meta::draw;
-use crate::db::rows::{self, DiskRow, NodeRow};
+use crate::db::rows::{self, DiskRow};
 use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
 use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth, propose_all};
@@ -90,7 +90,7 @@ fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
 }
 
 /// The registered node that this is: the owner of its disks, or the node of its name (its disks were replaced).
-fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInfo) -> Result<Option<u64>> {
+fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeInfo>, said: &NodeInfo) -> Result<Option<u64>> {
     let mut owners = known.iter().flatten().map(|d| d.node_id);
     let owner = owners.next();
     if let (Some(a), Some(b)) = (owner, owners.find(|n| Some(*n) != owner)) {
@@ -98,7 +98,7 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
         return refuse(Code::Exists, format!("node {}: {text}", said.name));
     }
     match (owner, by_name) {
-        (Some(owner), Some(NodeRow { name, node_id, address, .. })) if *node_id != owner => {
+        (Some(owner), Some(NodeInfo { name, node_id, address, .. })) if *node_id != owner => {
             let text = format!("name {name} belongs to node {node_id} at {address}, these disks to node {owner}");
             refuse(Code::Exists, format!("{text}; choose the name this node had"))
         }
@@ -108,7 +108,7 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
 
 /// Checks that the node may return: no other process serves the same disks, and it is on the same host.
 /// `shared`: a disk of the registered node that it brings; `None`: only the name is the same.
-fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
+fn check_return(ctx: &mut Ctx<'_>, old: &NodeInfo, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
     if old.host != said.host {
         for disk in rows::disks_of(ctx.db, old.node_id)? {
             if !rows::members_on(ctx.db, disk.disk_id)?.is_empty() {
@@ -185,7 +185,7 @@ fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<
 /// The database fails.
 pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<bool> {
     let node_map = view.caches.node_map(view.db)?;
-    Ok(node_map.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
+    Ok(node_map.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health() != Health::Out))
 }
 
 /// Records a heartbeat in soft state. Proposes what must be logged: the node is up again, disks failed.
@@ -211,7 +211,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
         stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
     }
-    if node.health == Health::Down {
+    if node.health() == Health::Down {
         proposals.push(set_health(node, Health::Up));
     }
     let failed =
@@ -224,7 +224,7 @@ fn fail_all<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> Option<Proposal> {
     propose_all(disks.map(|d| d.disk_id).collect(), |disk_ids| FailDisks { disk_ids })
 }
 
-fn set_health(node: &NodeRow, health: Health) -> Proposal {
+fn set_health(node: &NodeInfo, health: Health) -> Proposal {
     SetNodeHealth { node_id: node.node_id, incarnation: node.incarnation, health: health as i32 }.propose()
 }
 
@@ -246,7 +246,7 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     let node_map = view.caches.node_map(view.db)?;
     for node in node_map.nodes.values() {
         let silent_ns = view.now_ns - stats.node_heard_ns(node.node_id, started);
-        match node.health {
+        match node.health() {
             Health::Up if silent_ns >= ns(config.down_after_ms) => proposals.push(set_health(node, Health::Down)),
             Health::Down if silent_ns >= out_after => proposals.push(set_health(node, Health::Out)),
             _ => {}
@@ -271,7 +271,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()>
     }
     let Some(node) = rows::node(ctx.db, command.node_id)? else { return Ok(()) };
     // Only a registration ends `Out`.
-    if node.incarnation != command.incarnation || node.health == wanted || node.health == Health::Out {
+    if node.incarnation != command.incarnation || node.health() == wanted || node.health() == Health::Out {
         return Ok(());
     }
     tables::set_node_health(ctx, &node, wanted)?;

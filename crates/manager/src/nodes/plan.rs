@@ -31,7 +31,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let hurry = view.soft.cluster.jobs.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {
-        let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health == tessera_wire::Health::Down);
+        let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health() == tessera_wire::Health::Down);
         view.soft.cluster.jobs.hurry = waits;
     }
     plan_members(view, proposals)?;

@@ -12,11 +12,11 @@
 //! acknowledgements no longer count (P11). This module changes the rows and plans moves; [`crate::repair::rebuild`] hands
 //! out the work.
 
-use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::missing::{self, Cause};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
-use crate::db::rows::{self, DiskRow, Member};
+use crate::db::rows::{self, DiskRow, Member, Missing};
 use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
@@ -167,7 +167,7 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
         return Ok(());
     }
     let done: BTreeSet<u64> = command.done.iter().copied().collect();
-    let incoming = i32::from(!m.put_to_incoming);
+    let incoming = u8::from(!m.put_to_incoming);
     let fragment = |chunk_id| Missing { chunk_id, fragment: m.position, incoming, pg_id: m.pg_id };
     done.iter().try_for_each(|&chunk_id| missing::delete_in_group(ctx, fragment(chunk_id)))?;
     let passed: BTreeSet<u64> = ctx.db.all(

@@ -7,11 +7,11 @@
 //!
 //! Fragments with ids above the issue counter are never removed: this manager's database does not know those chunks.
 
-use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::missing::{self, Cause};
 use crate::chunks::table;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
-use crate::db::rows;
+use crate::db::rows::{self, Missing};
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::internal::{InventoryPage, SetInventory};

@@ -5,19 +5,18 @@
 //! or k verified fragments from other nodes, checks the chunk's hash and writes the missing fragment. `tasks_per_node` bounds
 //! the tasks of a node. A bad-fragment report counts once the node that holds the fragment has verified it ([`report_bad`]).
 
-use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::missing::{self, Cause};
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::db::cache::Pg;
 use crate::db::node_map::NodeMap;
-use crate::db::rows::{self, Member};
+use crate::db::rows::{self, Member, Missing};
 use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory, propose_all};
 use crate::soft::ClusterState;
-use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
-use bytes::Bytes;
+use crate::soft::tasks::{Assignment, BackfillBatch, Tasks, Work, retry_at};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
@@ -63,12 +62,12 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     if tasks.missing.values().map(VecDeque::len).sum::<usize>() >= MAX_QUEUED / 2 {
         return Ok(());
     }
-    let newest: Vec<MissingRow> = view.db.all(
+    let newest: Vec<Missing> = view.db.all(
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
          ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
         args![Cause::Unacknowledged as i64, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED / 2],
     )?;
-    let others: Vec<MissingRow> = view.db.all(
+    let others: Vec<Missing> = view.db.all(
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
          ORDER BY pg_id, fragment LIMIT ?3",
         args![Cause::Unacknowledged as i64, view.soft.cluster.missing_from, MAX_QUEUED / 2],
@@ -133,15 +132,15 @@ fn next_missing(view: &mut View<'_>, node_map: &NodeMap, node_id: u64, disk_id: 
         let tasks = &mut view.soft.cluster.tasks;
         let Some(queue) = tasks.missing.get_mut(&disk_id) else { return Ok(None) };
         let Some(first) = queue.front().copied() else { return Ok(None) };
-        let same = |r: &MissingRow| (r.pg_id, r.fragment, r.incoming) == (first.pg_id, first.fragment, first.incoming);
-        let mut rows_of_task: Vec<MissingRow> = Vec::new();
+        let same = |r: &Missing| (r.pg_id, r.fragment, r.incoming) == (first.pg_id, first.fragment, first.incoming);
+        let mut rows_of_task: Vec<Missing> = Vec::new();
         let mut rest = VecDeque::new();
         for row in queue.drain(..) {
             if rows_of_task.len() < limit && same(&row) { rows_of_task.push(row) } else { rest.push_back(row) }
         }
         *queue = rest;
         let release =
-            |tasks: &mut Tasks, rows: &[MissingRow]| rows.iter().for_each(|row| _ = tasks.queued.remove(&row.key()));
+            |tasks: &mut Tasks, rows: &[Missing]| rows.iter().for_each(|row| _ = tasks.queued.remove(&row.key()));
         let pg = view.caches.pg(view.db, first.pg_id)?;
         if pg.members.get(first.fragment as usize).is_none_or(|m| first.target(m) != disk_id) {
             release(&mut view.soft.cluster.tasks, &rows_of_task);
@@ -170,7 +169,7 @@ fn next_missing(view: &mut View<'_>, node_map: &NodeMap, node_id: u64, disk_id: 
 }
 
 /// The chunk to rebuild, if its missing row still exists.
-fn still_missing(db: &Db, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
+fn still_missing(db: &Db, row: &Missing) -> Result<Option<ChunkToRebuild>> {
     let sql = "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3";
     match db.any(sql, args![row.chunk_id, row.fragment, row.incoming])? {
         true => load_chunk(db, row.chunk_id),
@@ -186,10 +185,10 @@ fn load_chunk(db: &Db, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
 fn load_chunks(db: &Db, which: &str, args: impl rusqlite::Params) -> Result<Vec<ChunkToRebuild>> {
     let sql =
         format!("SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks WHERE state = 2 AND {which}");
-    let rows: Vec<(u64, Bytes, u64, u32, u64, u32)> = db.all(&sql, args)?;
-    let chunks = rows.into_iter().map(|(chunk_id, hash, len_bytes, class_id, pg_id, domain)| {
-        let missing = missing::of_chunk(db, chunk_id)?;
-        Ok(ChunkToRebuild { info: ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id, missing }, domain })
+    let rows: Vec<(ChunkInfo, u32)> = db.all(&sql, args)?;
+    let chunks = rows.into_iter().map(|(info, domain)| {
+        let missing = missing::of_chunk(db, info.chunk_id)?;
+        Ok(ChunkToRebuild { info: ChunkInfo { missing, ..info }, domain })
     });
     chunks.collect()
 }
@@ -418,7 +417,7 @@ pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
 
 /// The value of `incoming` in a missing row for `disk_id`, this member and `chunk_id`; `None` if the disk need not hold the
 /// fragment.
-pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
+pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<u8> {
     let filled = chunk_id <= m.fill_cursor || (m.fill_until != 0 && chunk_id >= m.fill_until);
     match m.put_to_incoming {
         // A lost disk that is back serves the chunks that the backfill has not reached. A fragment it lacks gets a row

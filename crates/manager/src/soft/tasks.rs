@@ -5,8 +5,7 @@
 //! dies or the member changes, the manager forgets the task and plans its work again; it ignores results of unknown tasks.
 //! [`crate::repair::rebuild`] creates rebuild tasks and handles their results.
 
-use crate::db::rows::Member;
-use crate::db::sql::row;
+use crate::db::rows::{Missing, MissingKey};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Task;
@@ -16,9 +15,6 @@ const SCRUB_TRIES: u32 = 8;
 
 /// A member of a group: (group, position).
 pub type MemberKey = (u64, u32);
-
-/// A missing fragment: (chunk, fragment, 1 if only the incoming disk lacks it).
-pub type MissingKey = (u64, u32, u8);
 
 /// Most suspect fragments per disk that wait for verification.
 const MAX_SUSPECTS: usize = 65_536;
@@ -108,7 +104,7 @@ pub struct Tasks {
     /// Backfills that failed: (not before, tries).
     pub backfill_backoff: HashMap<MemberKey, (i64, u32)>,
     /// Missing fragments to rebuild, by the disk that lacks them.
-    pub missing: BTreeMap<u64, VecDeque<MissingRow>>,
+    pub missing: BTreeMap<u64, VecDeque<Missing>>,
     /// Missing fragments in `missing` or in a task.
     pub queued: HashSet<MissingKey>,
     /// Missing fragments whose rebuild failed: (not before, tries).
@@ -121,30 +117,6 @@ pub struct Tasks {
     pub scrub_cut_short: BTreeMap<u64, u32>,
     /// Disks to compact.
     pub compact_wanted: BTreeSet<u64>,
-}
-
-row! {
-    /// A row of `missing_fragments` to repair.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct MissingRow {
-        pub chunk_id: u64,
-        pub fragment: u32,
-        /// 1: only the incoming disk lacks it.
-        pub incoming: u8,
-        pub pg_id: u64,
-    }
-}
-
-impl MissingRow {
-    /// The disk of the member that lacks the fragment.
-    pub fn target(&self, member: &Member) -> u64 {
-        if self.incoming == 1 { member.incoming } else { member.put_disk() }
-    }
-
-    /// The fragment's key in [`Tasks`].
-    pub fn key(&self) -> MissingKey {
-        (self.chunk_id, self.fragment, self.incoming)
-    }
 }
 
 impl Tasks {

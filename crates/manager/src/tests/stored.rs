@@ -1,13 +1,13 @@
 //! The encoded bytes of the manager's own commands and of encoded columns stay what they are (P14): logs and databases
 //! hold them.
 
-use crate::db::pages::{self, FileExtent};
+use crate::db::pages;
 use crate::internal::*;
 use crate::namespace::hints::HintSet;
 use bytes::Bytes;
 use prost::Message;
 use tessera_wire::meta::FragmentRef;
-use tessera_wire::{Code, Error, Health, hex};
+use tessera_wire::{Code, Error, Extent, Health, hex};
 
 fn fragment() -> FragmentRef {
     FragmentRef { chunk_id: 300, fragment: 2, epoch: 7, disk_id: 9 }
@@ -79,7 +79,7 @@ fn encoded_columns_keep_their_bytes() {
     let mut hints = HintSet::default();
     hints.set("dedup", "off").unwrap();
     hints.set("lifetime", "purge:2d").unwrap();
-    let piece = |start, len, chunk, chunk_offset| FileExtent { start, len, chunk, chunk_offset };
+    let piece = |offset, len_bytes, chunk_id, chunk_offset| Extent { offset, len_bytes, chunk_id, chunk_offset };
     let page = [piece(10, 5, 1, 0), piece(15, 700, 0, 0), piece(800, 1, 3, 300)];
     let columns = [replies.encode_to_vec(), hints.column(), pages::encode(&page)];
     let expected = [

@@ -135,7 +135,11 @@ fn inventories_remove_orphans_and_note_what_lacks() {
 #[test]
 fn false_registrations_are_refused() {
     let mut cluster = Cluster::new(3, 1);
-    let state = |cluster: &Cluster| (rows::nodes(cluster.db()).unwrap(), rows::disks(cluster.db()).unwrap());
+    let state = |cluster: &Cluster| {
+        let sql = "SELECT group_concat(health_since_ns) FROM nodes";
+        let since: String = cluster.db().conn().query_row(sql, [], |row| row.get(0)).unwrap();
+        (since, rows::nodes(cluster.db()).unwrap(), rows::disks(cluster.db()).unwrap())
+    };
     let before = state(&cluster);
     let refuse = |cluster: &mut Cluster, mut request: RegisterNode, words: &str| {
         request.op_id = cluster.op();

@@ -195,13 +195,13 @@ fn read_blocks(db: &Db, ino: u64, size_bytes: u64) -> Vec<Block> {
     let mut chunks = conn.prepare_cached("SELECT hash FROM chunks WHERE chunk_id = ?1").expect("the manager's schema");
     for (start, column) in rows.expect("the manager's schema").map(|row| row.expect("the manager's schema")) {
         for extent in tessera_manager::page_extents(start, &column) {
-            let whole = extent.start.is_multiple_of(BLOCK_BYTES) && extent.len.is_multiple_of(BLOCK_BYTES);
+            let whole = extent.offset.is_multiple_of(BLOCK_BYTES) && extent.len_bytes.is_multiple_of(BLOCK_BYTES);
             assert!(whole, "{extent:?} of inode {ino} is not of whole blocks");
-            let block = match extent.chunk {
+            let block = match extent.chunk_id {
                 0 => HOLE,
                 chunk => chunks.query_row([chunk as i64], |r| r.get(0)).expect("an extent's chunk exists"),
             };
-            let range = extent.start / BLOCK_BYTES..extent.end() / BLOCK_BYTES;
+            let range = extent.offset / BLOCK_BYTES..extent.end() / BLOCK_BYTES;
             let len = blocks.len() as u64;
             range.filter(|at| *at < len).for_each(|at| blocks[at as usize] = block);
         }
