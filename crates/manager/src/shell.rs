@@ -5,8 +5,9 @@
 //! [`ManagerServer::stop`], which returns after the group commit under way.
 
 use crate::config::Config;
-use crate::core::{Action, Event, ManagerCore, StartError};
+use crate::core::{Action, Event, ManagerCore};
 use crate::db::{Db, DbError};
+use crate::error::Failure;
 use crate::log::replicate::Snapshot;
 use crate::log::restore::{Restore, RestoreError, Restored};
 use crate::metrics::Metrics;
@@ -43,7 +44,7 @@ pub enum ServeError {
     Db(#[from] DbError),
     /// The core did not start.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] Failure),
     /// The server could not listen on an address.
     #[error(transparent)]
     Listen(#[from] ServerError),

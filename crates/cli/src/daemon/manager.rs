@@ -8,7 +8,6 @@ use crate::args::ManagerArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crossbeam_channel::RecvTimeoutError;
 use std::time::Duration;
-use tessera_manager::core::StartError;
 use tessera_manager::db::DbError;
 use tessera_manager::metrics::Metrics;
 use tessera_manager::restore::RestoreError;
@@ -66,7 +65,7 @@ fn refused(error: ServeError) -> Failure {
     let exit = match &error {
         ServeError::Db(error) => of_database(error),
         ServeError::Restore(RestoreError::Db(error)) => of_database(error),
-        ServeError::Start(StartError::Refused(error)) => Exit::of_code(error.code()),
+        ServeError::Start(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
         ServeError::Restore(RestoreError::NoReplica { .. } | RestoreError::Silent { .. }) => Exit::Unavailable,
         ServeError::Restore(RestoreError::TwoClusters { .. }) => Exit::Refused,
         _ => Exit::Failed,

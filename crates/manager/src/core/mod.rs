@@ -55,7 +55,6 @@ use tessera_failpoint as failpoint;
 use tessera_wire::meta::{CloseSession, CommitReply, Entry};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
-use thiserror::Error as ThisError;
 
 /// An input of the manager.
 #[derive(Debug, Clone)]
@@ -113,26 +112,6 @@ pub enum Action {
     },
     /// Ask a node or (recalling a lease) a client.
     Call(Call),
-}
-
-/// Why a manager did not start.
-#[derive(Debug, ThisError)]
-pub enum StartError {
-    /// The database could not be read or written.
-    #[error("the manager's database: {0}")]
-    Database(#[from] rusqlite::Error),
-    /// Data in the database, or the configuration, is invalid.
-    #[error("{0}")]
-    Refused(Error),
-}
-
-impl From<Failure> for StartError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Refused(error) => StartError::Refused(error),
-            Failure::Database(error) => StartError::Database(error),
-        }
-    }
 }
 
 /// Where a reply goes.
@@ -234,7 +213,7 @@ impl ManagerCore {
     ///
     /// # Errors
     /// The database or the configuration is invalid, or the database fails.
-    pub fn start(db: Db, config: Config, now_ns: i64) -> Result<ManagerCore, StartError> {
+    pub fn start(db: Db, config: Config, now_ns: i64) -> Result<ManagerCore> {
         ManagerCore::start_with(db, config, now_ns, 0, false)
     }
 
@@ -242,14 +221,8 @@ impl ManagerCore {
     ///
     /// # Errors
     /// As [`ManagerCore::start`].
-    pub fn start_with(
-        db: Db,
-        config: Config,
-        now_ns: i64,
-        above_term: u64,
-        restored: bool,
-    ) -> Result<ManagerCore, StartError> {
-        crate::placement::groups::check_config(&config).map_err(StartError::Refused)?;
+    pub fn start_with(db: Db, config: Config, now_ns: i64, above_term: u64, restored: bool) -> Result<ManagerCore> {
+        crate::placement::groups::check_config(&config)?;
         let meta = db.meta()?;
         let ahead_ns = meta.last_now_ns.saturating_sub(now_ns).max(0);
         let now_ns = now_ns.saturating_add(ahead_ns);
@@ -297,7 +270,7 @@ impl ManagerCore {
         // Task numbers contain the manager's own term.
         core.soft.cluster.tasks.term = core.meta.term;
         match core.stopped.clone() {
-            Some(error) => Err(StartError::Refused(error)),
+            Some(error) => Err(Failure::Refused(error)),
             None => Ok(core),
         }
     }

@@ -255,15 +255,12 @@ impl Space {
 ///
 /// # Errors
 /// Two knobs contradict each other.
-pub fn check_config(config: &Config) -> Result<(), Error> {
+pub fn check_config(config: &Config) -> Result<()> {
     if config.out_after_ms <= config.node_lease_ms.saturating_add(config.node_lease_ms / 4) {
-        return Err(Error::new(
-            Code::Invalid,
-            format!(
-                "out-after {} ms must exceed the node lease of {} ms by a quarter: else a node could be given up while it still \
-                 acknowledges (P11); raise out-after or lower the lease",
-                config.out_after_ms, config.node_lease_ms
-            ),
+        return invalid(format!(
+            "out-after {} ms must exceed the node lease of {} ms by a quarter: else a node could be given up while it still \
+             acknowledges (P11); raise out-after or lower the lease",
+            config.out_after_ms, config.node_lease_ms
         ));
     }
     Ok(())
