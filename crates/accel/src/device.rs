@@ -120,12 +120,15 @@ pub trait Device: Send + Sync {
     /// Counts work that a caller did directly on the CPU.
     fn note(&self, primitive: &str, work: Work);
 
-    /// Work done by this device since it was made.
-    fn usage(&self) -> Usage;
+    /// Work done since this device was made, by each device that took part; the CPU is the last.
+    fn usage_by_device(&self) -> Vec<(String, Usage)>;
 
-    /// The same for each device that took part, by name; the CPU is the last.
-    fn usage_by_device(&self) -> Vec<(String, Usage)> {
-        vec![(self.name().to_owned(), self.usage())]
+    /// The same work of all devices together.
+    fn usage(&self) -> Usage {
+        let mut all = Usage(Vec::new());
+        let each = self.usage_by_device().into_iter().flat_map(|(_, usage)| usage.0);
+        each.for_each(|(name, work)| all.add(name, work));
+        all
     }
 }
 
@@ -168,6 +171,14 @@ impl Usage {
     /// Work done by the primitive called `name`; zero if there is no such primitive.
     pub fn of(&self, name: &str) -> Work {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, work)| *work).unwrap_or_default()
+    }
+
+    /// Adds work of the primitive called `name`.
+    pub(crate) fn add(&mut self, name: &'static str, work: Work) {
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, sum)) => *sum = Work { jobs: sum.jobs + work.jobs, bytes: sum.bytes + work.bytes },
+            None => self.0.push((name, work)),
+        }
     }
 }
 
@@ -289,9 +300,10 @@ impl Device for Cpu {
         }
     }
 
-    fn usage(&self) -> Usage {
+    fn usage_by_device(&self) -> Vec<(String, Usage)> {
         let load = |c: &Counter| Work { jobs: c.jobs.load(Ordering::Relaxed), bytes: c.bytes.load(Ordering::Relaxed) };
-        Usage(PRIMITIVES.iter().zip(&self.counters).map(|(name, counter)| (*name, load(counter))).collect())
+        let usage = PRIMITIVES.into_iter().zip(&self.counters).map(|(name, counter)| (name, load(counter)));
+        vec![(self.name.clone(), Usage(usage.collect()))]
     }
 }
 

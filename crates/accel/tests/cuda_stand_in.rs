@@ -11,7 +11,7 @@ use tessera_accel::cuda;
 use tessera_accel::erasure::{Code, Matrix};
 use tessera_accel::hash::chunk_hash;
 use tessera_accel::runtime::operations::{Coding, HashBatch, Multiply};
-use tessera_accel::runtime::{Backend, Operation, Options, Request, Runtime, Target};
+use tessera_accel::runtime::{Backend, Operation, Options, Runtime, Target};
 
 const MARK: &str = "TESSERA_TEST_CUDA_STAND_IN";
 
@@ -51,7 +51,6 @@ fn through_the_driver() {
     assert!(runtime.devices().iter().all(|d| d.retired.is_none()), "{:#?}", runtime.devices());
     let before = done(&runtime);
 
-    let any = Request { target: Target::AnyDevice, deadline: None };
     let code = Code::new(6, 3, Matrix::Cauchy1).unwrap();
     let bytes: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
     let jobs: Vec<_> = (0..20)
@@ -60,11 +59,11 @@ fn through_the_driver() {
             let mut input = runtime.buffer(names.input_bytes()).unwrap();
             names.pack(0, &bytes[..i * 1000], &mut input);
             names.pack(1, &bytes[i..i + 100_000], &mut input);
-            let hashing = runtime.submit(Arc::new(names.clone()), input, any).unwrap();
+            let hashing = runtime.submit(Arc::new(names.clone()), input, Target::AnyDevice).unwrap();
             let parity = Multiply::encode(&code, 4096, 2);
             let mut input = runtime.buffer(parity.input_bytes()).unwrap();
             input.copy_from_slice(&bytes[i..i + parity.input_bytes()]);
-            let encoding = runtime.submit(Arc::new(parity.clone()), input, any).unwrap();
+            let encoding = runtime.submit(Arc::new(parity.clone()), input, Target::AnyDevice).unwrap();
             (i, names, hashing, parity, encoding)
         })
         .collect();
@@ -87,7 +86,7 @@ fn through_the_driver() {
     // More than the stand-in's 16 MiB: the CPU does it, the device stays.
     let large = HashBatch::names(&[20 << 20]).unwrap();
     let input = runtime.buffer(large.input_bytes()).unwrap();
-    let ended = runtime.submit(Arc::new(large), input, any).unwrap().wait().unwrap();
+    let ended = runtime.submit(Arc::new(large), input, Target::AnyDevice).unwrap().wait().unwrap();
     assert!(ended.device.starts_with("cpu") && runtime.devices().iter().all(|d| d.retired.is_none()));
     drop(ended);
     println!("the stand-in did {} jobs", done(&runtime) - before);
@@ -121,7 +120,7 @@ fn data_in_place(runtime: &Runtime, index: usize, bytes: &[u8]) {
         assert!(theirs().iter().all(|b| *b == 0xa5), "the copy has not happened yet");
         // First after what is queued there, then with what is there.
         for after in [Some(stream.expose_provenance() as u64), None] {
-            let job = runtime.submit_in_place(Arc::new(parity.clone()), index, address, after, None).unwrap();
+            let job = runtime.submit_in_place(Arc::new(parity.clone()), index, address, after).unwrap();
             let ended = job.wait().unwrap();
             assert_eq!(*ended.device, *format!("cuda:{index}"));
             assert!(ended.input.is_none());
@@ -148,7 +147,7 @@ fn data_that_stays(runtime: &Runtime) {
 }
 
 fn done(runtime: &Runtime) -> u64 {
-    runtime.devices().iter().flat_map(|d| d.done.values()).map(|work| work.0).sum()
+    runtime.devices().iter().flat_map(|d| d.done.values()).map(|work| work.jobs).sum()
 }
 
 /// What the stand-in still holds.

@@ -6,7 +6,7 @@ use crate::lookup::{KeyPosition, Levels};
 use crate::operations::{FindInResident, HostLevels};
 use std::sync::Arc;
 use tessera_accel::RunError;
-use tessera_accel::runtime::{Fault, Job, JobError, NoMemory, Request, Resident, Runtime, Target};
+use tessera_accel::runtime::{Fault, Job, JobError, NoMemory, Resident, Runtime, Target};
 
 /// Queries of one job. A larger batch becomes several jobs, whose transfers overlap.
 const JOB_QUERIES: usize = 1 << 17;
@@ -88,8 +88,7 @@ impl ResidentLevels {
         let operation = Arc::new(FindInResident::new(self.host.clone(), self.resident.address(), queries.len()));
         let mut input = runtime.buffer(8 * queries.len()).map_err(JobError::NoMemory)?;
         input.chunks_exact_mut(8).zip(queries).for_each(|(room, query)| room.copy_from_slice(&query.to_ne_bytes()));
-        let request = Request { target: Target::Device(index), deadline: None };
-        let job = runtime.submit(operation.clone(), input, request)?;
+        let job = runtime.submit(operation.clone(), input, Target::Device(index))?;
         Ok((operation, job))
     }
 }

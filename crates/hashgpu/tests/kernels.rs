@@ -4,7 +4,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
-use tessera_accel::runtime::{Backend, Buffer, Operation, Options, Request, Runtime, Target};
+use tessera_accel::runtime::{Backend, Buffer, Operation, Options, Runtime, Target};
 use tessera_accel::testing::test_bytes;
 use tessera_accel::{Isa, emulated::Emulated};
 use tessera_hashgpu::digest::{self, Function};
@@ -35,8 +35,8 @@ impl Bench {
         let mut expected = self.0.buffer(operation.output_bytes()).unwrap();
         operation.on_cpu(Isa::REFERENCE, &input(), &mut expected).unwrap();
         for (index, device) in self.0.devices().iter().enumerate() {
-            let request = Request { target: Target::Device(index), deadline: None };
-            let done = self.0.submit(Arc::new(operation.clone()), input(), request).unwrap().wait().unwrap();
+            let target = Target::Device(index);
+            let done = self.0.submit(Arc::new(operation.clone()), input(), target).unwrap().wait().unwrap();
             assert_eq!(done.device, device.name, "{operation:?}");
             assert!(done.output[..] == expected[..], "{operation:?}");
         }

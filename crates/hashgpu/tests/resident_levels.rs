@@ -4,6 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
 use tessera_accel::RunError;
+use tessera_accel::device::Work;
 use tessera_accel::emulated::Emulated;
 use tessera_accel::runtime::{Backend, Fault, Options, Runtime, SubmitError};
 use tessera_accel::testing::{Faulty, Handle, Plan};
@@ -54,7 +55,7 @@ fn levels_that_stay_on_a_device_answer_from_several_threads() {
     assert!(hits > 2_000, "{hits}");
     // The device answered all of it, and was sent nothing else.
     let state = &runtime.devices()[0];
-    assert_eq!((state.retired.clone(), state.done["lookup"]), (None, (180, 8 * asked as u64)));
+    assert_eq!((state.retired.clone(), state.done["lookup"]), (None, Work { jobs: 180, bytes: 8 * asked as u64 }));
     assert!(runtime.done_on_cpu().is_empty());
 }
 

@@ -12,7 +12,7 @@ use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, Ve
 use crate::erasure::CoderError;
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch};
-use crate::runtime::{Buffer, Job, JobError, JobOutput, Operation, Request, Runtime, SubmitError, Target};
+use crate::runtime::{Buffer, Job, JobError, JobOutput, Operation, Runtime, SubmitError, Target};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,8 +78,7 @@ impl Accelerated {
     /// # Errors
     /// The job was refused.
     pub fn start(&self, operation: &(impl Operation + Clone + 'static), input: Buffer) -> Result<Job, RunError> {
-        let request = Request { target: self.target, deadline: None };
-        Ok(self.runtime.submit(Arc::new(operation.clone()), input, request)?)
+        Ok(self.runtime.submit(Arc::new(operation.clone()), input, self.target)?)
     }
 
     /// Whether a batch goes to a device.
@@ -98,7 +97,7 @@ impl Accelerated {
         fill(&mut input);
         // The decision for the batch holds: `auto` would decide again, for the size of a part.
         let target = if self.target == Target::Auto { Target::AnyDevice } else { self.target };
-        self.runtime.submit(operation, input, Request { target, deadline: None }).ok()
+        self.runtime.submit(operation, input, target).ok()
     }
 
     /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` reads a job's results.
@@ -226,32 +225,12 @@ impl Device for Accelerated {
         self.cpu.note(primitive, work);
     }
 
-    fn usage(&self) -> Usage {
-        let all = self.usage_by_device();
-        let sum = |name: &str| {
-            let add = |a: Work, b: Work| Work { jobs: a.jobs + b.jobs, bytes: a.bytes + b.bytes };
-            all.iter().map(|(_, usage)| usage.of(name)).fold(Work::default(), add)
-        };
-        Usage(self.cpu.usage().0.into_iter().map(|(name, _)| (name, sum(name))).collect())
-    }
-
     /// For devices counts jobs and packed bytes; for the CPU, chunks and their bytes.
     fn usage_by_device(&self) -> Vec<(String, Usage)> {
-        let of = |done: &std::collections::BTreeMap<&'static str, (u64, u64)>| {
-            Usage(done.iter().map(|(name, (jobs, bytes))| (*name, Work { jobs: *jobs, bytes: *bytes })).collect())
-        };
-        let mut all: Vec<(String, Usage)> =
-            self.runtime.devices().iter().map(|d| (d.name.to_string(), of(&d.done))).collect();
+        let devices = self.runtime.devices().into_iter();
+        let mut all: Vec<_> = devices.map(|d| (d.name.to_string(), Usage(d.done.into_iter().collect()))).collect();
         let mut cpu = self.cpu.usage();
-        for (name, (jobs, bytes)) in self.runtime.done_on_cpu() {
-            match cpu.0.iter_mut().find(|(n, _)| *n == name) {
-                Some((_, work)) => {
-                    work.jobs += jobs;
-                    work.bytes += bytes;
-                }
-                None => cpu.0.push((name, Work { jobs, bytes })),
-            }
-        }
+        self.runtime.done_on_cpu().into_iter().for_each(|(name, work)| cpu.add(name, work));
         all.push((self.cpu.name().to_owned(), cpu));
         all
     }

@@ -3,7 +3,7 @@
 
 use super::operations::{FindCandidates, HashBatch, Multiply, Verify, XorFragments};
 use super::routing::{CPU, Cost};
-use super::{Buffer, Calibration, Fault, Operation, Request, Runtime, Target};
+use super::{Buffer, Calibration, Fault, Operation, Runtime, Target};
 use crate::boundaries::Params;
 use crate::coder::Coder;
 use crate::erasure::{Code, Matrix};
@@ -73,7 +73,7 @@ impl Runtime {
             }
             let input = self.input_of(sample)?;
             let start = Instant::now();
-            let done = self.submit(sample.clone(), input, Request { target, deadline: None }).ok()?.wait().ok()?;
+            let done = self.submit(sample.clone(), input, target).ok()?.wait().ok()?;
             let took = start.elapsed();
             if let Some(index) = index.filter(|_| !sample.outputs_equal(&done.output, &expected)) {
                 let device = self.backends[index].name().to_owned();

@@ -2,7 +2,9 @@
 //! (the bound that makes submitters wait).
 
 use super::Fault;
+use super::flight::Input;
 use super::job::{JobError, JobOutput, Target, Ticket};
+use crate::device::Work;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub struct DeviceState {
     /// Why it was retired; `None` while it is in use.
     pub retired: Option<Fault>,
     /// Finished jobs and their input bytes, by primitive.
-    pub done: BTreeMap<&'static str, (u64, u64)>,
+    pub done: BTreeMap<&'static str, Work>,
 }
 
 /// How full the queues are.
@@ -42,13 +44,13 @@ pub struct Queues {
 
 #[derive(Debug, Default)]
 struct State {
-    outstanding: VecDeque<Arc<Ticket>>,
-    cpu: VecDeque<Arc<Ticket>>,
+    outstanding: VecDeque<(Ticket, Input)>,
+    cpu: VecDeque<(Ticket, Input)>,
     running: usize,
     bytes: usize,
     fallen_back: u64,
     devices: Vec<DeviceState>,
-    done_on_cpu: BTreeMap<&'static str, (u64, u64)>,
+    done_on_cpu: BTreeMap<&'static str, Work>,
     stopping: bool,
 }
 
@@ -62,16 +64,9 @@ pub(crate) struct Central {
     room: Condvar,
 }
 
-/// What did a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum By {
-    Device(usize),
-    Cpu,
-}
-
 /// What a thread gets when it asks for work.
 pub(crate) enum Next {
-    Job(Arc<Ticket>),
+    Job(Ticket, Input),
     Nothing,
     Stop,
 }
@@ -83,23 +78,18 @@ impl Central {
         Central { state, bound_bytes, device_work, cpu_work, room }
     }
 
-    /// Queues a job. If all jobs together would hold more than the bound, it waits for room (`wait`) or gives the job
-    /// back. A job larger than the bound runs alone.
-    pub fn submit(&self, ticket: Ticket, wait: bool) -> Result<Arc<Ticket>, Box<Ticket>> {
+    /// Queues a job. If all jobs together would hold more than the bound, it waits for room. A job larger than the bound
+    /// runs alone.
+    pub fn submit(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes.saturating_add(ticket.bytes) > self.bound_bytes {
-            if !wait || state.stopping {
-                return Err(Box::new(ticket));
-            }
             self.room.wait(&mut state);
         }
         state.bytes += ticket.bytes;
-        let ticket = Arc::new(ticket);
-        self.enqueue(&mut state, ticket.clone());
-        Ok(ticket)
+        self.enqueue(&mut state, ticket, input);
     }
 
-    fn enqueue(&self, state: &mut State, ticket: Arc<Ticket>) {
+    fn enqueue(&self, state: &mut State, ticket: Ticket, input: Input) {
         let alive = |index: usize| state.devices.get(index).is_some_and(|d| d.retired.is_none());
         let on_device = match ticket.target {
             Target::Auto | Target::Cpu => false,
@@ -107,10 +97,10 @@ impl Central {
             Target::Device(index) => alive(index),
         };
         if on_device {
-            state.outstanding.push_back(ticket);
+            state.outstanding.push_back((ticket, input));
             self.device_work.notify_all();
         } else {
-            state.cpu.push_back(ticket);
+            state.cpu.push_back((ticket, input));
             self.cpu_work.notify_one();
         }
     }
@@ -120,11 +110,13 @@ impl Central {
         let mut state = self.state.lock();
         let mut waited = false;
         loop {
-            let mine = |t: &Arc<Ticket>| matches!(t.target, Target::AnyDevice) || t.target == Target::Device(index);
-            let first = state.outstanding.iter().position(mine);
-            if let Some(ticket) = first.and_then(|at| state.outstanding.remove(at)) {
+            let first = state
+                .outstanding
+                .iter()
+                .position(|(t, _)| [Target::AnyDevice, Target::Device(index)].contains(&t.target));
+            if let Some((ticket, input)) = first.and_then(|at| state.outstanding.remove(at)) {
                 state.running += 1;
-                return Next::Job(ticket);
+                return Next::Job(ticket, input);
             }
             if state.stopping {
                 return Next::Stop;
@@ -140,9 +132,9 @@ impl Central {
     pub fn next_for_cpu(&self) -> Next {
         let mut state = self.state.lock();
         loop {
-            if let Some(ticket) = state.cpu.pop_front() {
+            if let Some((ticket, input)) = state.cpu.pop_front() {
                 state.running += 1;
-                return Next::Job(ticket);
+                return Next::Job(ticket, input);
             }
             // Devices may still hand jobs over while they stop.
             if state.stopping && state.outstanding.is_empty() && state.running == 0 {
@@ -152,49 +144,43 @@ impl Central {
         }
     }
 
-    /// Ends a job that has not begun, or was cancelled in its queue.
-    pub fn finish(&self, ticket: &Ticket, result: Result<JobOutput, JobError>) {
-        // Lock order: a ticket's cell, then the queues; never the other way round.
-        ticket.finish(result, || self.freed(ticket.bytes));
-    }
-
-    /// Ends a job that a thread took from a queue.
-    pub fn finish_running(&self, ticket: &Ticket, result: Result<JobOutput, JobError>, by: By) {
+    /// Ends a job that device `by`, or the CPU, took from a queue.
+    pub fn finish(&self, ticket: Ticket, result: Result<JobOutput, JobError>, by: Option<usize>) {
         {
             let mut state = self.state.lock();
             let state = &mut *state;
             assert!(state.running > 0, "{ticket:?} ended without having been taken");
+            assert!(state.bytes >= ticket.bytes, "{} bytes given back, {} are counted", ticket.bytes, state.bytes);
             state.running -= 1;
-            let done = match by {
-                By::Device(index) => state.devices.get_mut(index).map(|d| &mut d.done),
-                By::Cpu => Some(&mut state.done_on_cpu),
-            };
-            if let (Some(done), Ok(_)) = (done, &result) {
+            state.bytes -= ticket.bytes;
+            if result.is_ok() {
+                let done = by.map_or(&mut state.done_on_cpu, |index| &mut state.devices[index].done);
                 let work = done.entry(ticket.operation.primitive()).or_default();
-                work.0 += 1;
-                work.1 += ticket.operation.input_bytes() as u64;
+                work.jobs += 1;
+                work.bytes += ticket.operation.input_bytes() as u64;
             }
         }
-        self.finish(ticket, result);
+        self.room.notify_all();
+        ticket.finish(result);
         self.cpu_work.notify_all();
     }
 
     /// Queues for the CPU a job that a thread took.
-    pub fn hand_to_cpu(&self, ticket: Arc<Ticket>) {
+    pub fn hand_to_cpu(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
         assert!(state.running > 0, "{ticket:?} handed over without having been taken");
         state.running -= 1;
         state.fallen_back += 1;
-        state.cpu.push_back(ticket);
+        state.cpu.push_back((ticket, input));
         self.cpu_work.notify_one();
     }
 
     /// Puts a job that a thread took back, first in line.
-    pub fn put_back(&self, ticket: Arc<Ticket>) {
+    pub fn put_back(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
         assert!(state.running > 0, "{ticket:?} put back without having been taken");
         state.running -= 1;
-        state.outstanding.push_front(ticket);
+        state.outstanding.push_front((ticket, input));
         self.device_work.notify_all();
     }
 
@@ -204,11 +190,11 @@ impl Central {
         if let Some(device) = state.devices.get_mut(index) {
             device.retired.get_or_insert(fault);
         }
-        for ticket in std::mem::take(&mut state.outstanding) {
+        for (ticket, input) in std::mem::take(&mut state.outstanding) {
             let waits_in_vain =
                 ticket.target == Target::Device(index) || state.devices.iter().all(|d| d.retired.is_some());
             state.fallen_back += u64::from(waits_in_vain);
-            self.enqueue(&mut state, ticket);
+            self.enqueue(&mut state, ticket, input);
         }
     }
 
@@ -219,11 +205,9 @@ impl Central {
 
     /// Name of the device that `target` names.
     pub fn name_of(&self, target: Target) -> String {
-        match target {
-            Target::Device(index) => self.state.lock().devices.get(index).map(|d| d.name.to_string()),
-            _ => None,
-        }
-        .unwrap_or_else(|| "a device".into())
+        let state = self.state.lock();
+        let device = if let Target::Device(index) = target { state.devices.get(index) } else { None };
+        device.map_or("a device".into(), |d| d.name.to_string())
     }
 
     pub fn devices(&self) -> Vec<DeviceState> {
@@ -231,7 +215,7 @@ impl Central {
     }
 
     /// Jobs the CPU did for this runtime, and their input bytes, by primitive.
-    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, (u64, u64)> {
+    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, Work> {
         self.state.lock().done_on_cpu.clone()
     }
 
@@ -249,27 +233,12 @@ impl Central {
     /// Stops the runtime: no job begins, queued jobs end with [`JobError::Stopped`], and threads stop once nothing
     /// runs.
     pub fn stop(&self) {
-        let queued: Vec<Arc<Ticket>> = {
-            let mut state = self.state.lock();
-            state.stopping = true;
-            let mut queued: Vec<_> = state.outstanding.drain(..).collect();
-            queued.extend(state.cpu.drain(..));
-            queued
-        };
-        for ticket in queued {
-            self.finish(&ticket, Err(JobError::Stopped));
-        }
+        let mut state = self.state.lock();
+        state.stopping = true;
+        let queued = (std::mem::take(&mut state.outstanding), std::mem::take(&mut state.cpu));
+        drop(state);
+        drop(queued);
         self.device_work.notify_all();
         self.cpu_work.notify_all();
-        self.room.notify_all();
-    }
-
-    fn freed(&self, bytes: usize) {
-        {
-            let mut state = self.state.lock();
-            assert!(state.bytes >= bytes, "{bytes} bytes given back, {} are counted", state.bytes);
-            state.bytes -= bytes;
-        }
-        self.room.notify_all();
     }
 }

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use super::{Addresses, Buffer, Fault, NoMemory, Operation, Pool, Stream};
-use std::sync::Arc;
 
 /// Where a job's input is.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl Flight {
     pub fn start(
         stream: &mut dyn Stream,
         pool: &Pool,
-        operation: Arc<dyn Operation>,
+        operation: &dyn Operation,
         input: Input,
     ) -> Result<Flight, (Refusal, Input)> {
         let bytes = operation.tables();
@@ -55,7 +54,7 @@ impl Flight {
         };
         tables.copy_from_slice(&bytes);
         assert_eq!(output.len(), operation.output_bytes(), "room for the result of {}", operation.primitive());
-        match queue(stream, operation.as_ref(), &input, &tables, &mut output) {
+        match queue(stream, operation, &input, &tables, &mut output) {
             Ok(()) => Ok(Flight { input, output, _tables: tables }),
             Err(fault) => {
                 if !matches!(fault, Fault::NoMemory { .. }) {

@@ -1,11 +1,9 @@
-//! A job from submission to result: how a caller asks for it ([`Request`]) and waits for it ([`Job`]), and how it ends.
+//! A job from submission to result: where it may run ([`Target`]), how a caller waits for it ([`Job`]), and how it ends.
 
 use super::flight::Input;
 use super::{Buffer, Operation};
-use parking_lot::{Condvar, Mutex};
-use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Where a job may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,15 +17,6 @@ pub enum Target {
     AnyDevice,
     /// The device of this index in [`super::Runtime::devices`].
     Device(usize),
-}
-
-/// Where a job may run, and its deadline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Request {
-    /// Where.
-    pub target: Target,
-    /// The job does not begin after this instant, and callers wait no longer than until then.
-    pub deadline: Option<Instant>,
 }
 
 /// The result of a job. The buffers return to their pool when dropped.
@@ -44,12 +33,6 @@ pub struct JobOutput {
 /// Why a job ended without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// The caller cancelled it.
-    #[error("the job was cancelled")]
-    Cancelled,
-    /// Its deadline passed.
-    #[error("the job's deadline passed before it was done; devices may be busy, see `tessera accel list`")]
-    Deadline,
     /// The runtime is shutting down.
     #[error("the runtime stopped before the job began")]
     Stopped,
@@ -88,177 +71,44 @@ pub enum JobError {
     },
 }
 
-/// Called once when a job ends, on a thread of the runtime. It must not wait for other jobs.
-pub type Callback = Box<dyn FnOnce(Result<JobOutput, JobError>) + Send>;
-
-enum Stage {
-    /// In a queue, with its input.
-    Waiting(Input),
-    Running,
-    Finished(Box<Result<JobOutput, JobError>>),
-    /// The result was taken, or no caller waits for it.
-    Over,
-}
-
-struct Cell {
-    stage: Stage,
-    callback: Option<Callback>,
-    cancelled: Option<JobError>,
-}
-
-/// A job as the runtime's threads see it.
+/// A job in a queue or on a device. Dropping it ends the job with [`JobError::Stopped`].
+#[derive(Debug)]
 pub(crate) struct Ticket {
     pub operation: Arc<dyn Operation>,
     pub target: Target,
-    pub deadline: Option<Instant>,
     /// Bytes that it counts against the bound on outstanding bytes.
     pub bytes: usize,
-    cell: Mutex<Cell>,
-    ended: Condvar,
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ticket({:?}, {:?})", self.operation, self.target)
-    }
+    end: Sender<Result<JobOutput, JobError>>,
 }
 
 impl Ticket {
-    pub fn new(operation: Arc<dyn Operation>, input: Input, request: Request, callback: Option<Callback>) -> Ticket {
-        let held = match &input {
+    pub fn new(operation: Arc<dyn Operation>, input: &Input, target: Target) -> (Ticket, Job) {
+        assert!(target != Target::Auto, "jobs are routed before they are queued");
+        let held = match input {
             Input::Host(buffer) => buffer.len(),
             Input::Device { .. } => 0,
         };
         let bytes = held + operation.output_bytes();
-        let cell = Cell { stage: Stage::Waiting(input), callback, cancelled: None };
-        let Request { target, deadline } = request;
-        assert!(target != Target::Auto, "jobs are routed before they are queued");
-        Ticket { operation, target, deadline, bytes, cell: Mutex::new(cell), ended: Condvar::new() }
+        let (end, job) = channel();
+        (Ticket { operation, target, bytes, end }, Job(job))
     }
 
-    /// Takes the input to run the job; `None` if the job has ended. An error says how it must end instead.
-    pub fn begin(&self) -> Option<Result<Input, JobError>> {
-        let mut cell = self.cell.lock();
-        if !matches!(cell.stage, Stage::Waiting(_)) {
-            return None;
-        }
-        if let Some(why) = cell.cancelled.clone() {
-            return Some(Err(why));
-        }
-        if self.deadline.is_some_and(|d| Instant::now() >= d) {
-            return Some(Err(JobError::Deadline));
-        }
-        match std::mem::replace(&mut cell.stage, Stage::Running) {
-            Stage::Waiting(input) => Some(Ok(input)),
-            _ => None,
-        }
-    }
-
-    /// Puts the input back, so that the job waits again.
-    pub fn put_back(&self, input: Input) {
-        let mut cell = self.cell.lock();
-        assert!(matches!(cell.stage, Stage::Running), "{self:?} is put back without running");
-        cell.stage = Stage::Waiting(input);
-    }
-
-    /// Ends the job once; later calls do nothing. `before` runs first, so that its effect is visible to a waiting
-    /// caller.
-    pub fn finish(&self, result: Result<JobOutput, JobError>, before: impl FnOnce()) {
-        let callback = {
-            let mut cell = self.cell.lock();
-            if matches!(cell.stage, Stage::Finished(_) | Stage::Over) {
-                return;
-            }
-            before();
-            let result = match cell.cancelled.take() {
-                Some(why) => Err(why),
-                None => result,
-            };
-            match cell.callback.take() {
-                Some(callback) => {
-                    cell.stage = Stage::Over;
-                    Some((callback, result))
-                }
-                None => {
-                    cell.stage = Stage::Finished(Box::new(result));
-                    None
-                }
-            }
-        };
-        self.ended.notify_all();
-        if let Some((callback, result)) = callback {
-            // A callback that panics hurts its own job only.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || callback(result)));
-        }
-    }
-
-    /// Asks the job to end with `why`; a running job ends at its next step. True if it had not begun and so can end
-    /// now.
-    pub fn cancel(&self, why: JobError) -> bool {
-        let mut cell = self.cell.lock();
-        match cell.stage {
-            Stage::Waiting(_) => {
-                cell.cancelled = Some(why);
-                true
-            }
-            Stage::Running => {
-                cell.cancelled = Some(why);
-                false
-            }
-            Stage::Finished(_) | Stage::Over => false,
-        }
-    }
-
-    /// Waits for the end, or for the deadline.
-    fn wait(&self) -> Result<JobOutput, JobError> {
-        let mut cell = self.cell.lock();
-        loop {
-            match std::mem::replace(&mut cell.stage, Stage::Over) {
-                Stage::Finished(result) => return *result,
-                Stage::Over => return Err(JobError::Cancelled),
-                other => cell.stage = other,
-            }
-            match self.deadline {
-                None => self.ended.wait(&mut cell),
-                Some(deadline) => {
-                    let late = self.ended.wait_until(&mut cell, deadline).timed_out();
-                    if late && !matches!(cell.stage, Stage::Finished(_)) {
-                        return Err(JobError::Deadline);
-                    }
-                }
-            }
-        }
+    /// Ends the job.
+    pub fn finish(self, result: Result<JobOutput, JobError>) {
+        let _ = self.end.send(result); // If nobody waits for it, the result is thrown away.
     }
 }
 
 /// A submitted job. Dropping it does not cancel the job; the result is then thrown away.
 #[derive(Debug)]
-pub struct Job {
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) central: Arc<super::central::Central>,
-}
+pub struct Job(Receiver<Result<JobOutput, JobError>>);
 
 impl Job {
-    /// Waits for the end, at most until the deadline.
+    /// Waits for the end.
     ///
     /// # Errors
-    /// How the job ended, or [`JobError::Deadline`].
+    /// Why the job ended without a result.
     pub fn wait(self) -> Result<JobOutput, JobError> {
-        let result = self.ticket.wait();
-        if result.as_ref().is_err_and(|e| *e == JobError::Deadline) {
-            self.end(JobError::Deadline);
-        }
-        result
-    }
-
-    /// Ends the job with [`JobError::Cancelled`]: at once if it has not begun, else when the device is done with it.
-    pub fn cancel(&self) {
-        self.end(JobError::Cancelled);
-    }
-
-    fn end(&self, why: JobError) {
-        if self.ticket.cancel(why.clone()) {
-            self.central.finish(&self.ticket, Err(why));
-        }
+        self.0.recv().unwrap_or(Err(JobError::Stopped))
     }
 }

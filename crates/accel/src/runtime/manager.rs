@@ -1,7 +1,7 @@
 //! A device's manager thread: takes jobs from the common queue, keeps a few of them running, each on a stream of
 //! its own, and retires the device when it fails.
 
-use super::central::{By, Central, Next};
+use super::central::{Central, Next};
 use super::flight::{Flight, Input, Refusal};
 use super::job::{JobError, JobOutput, Ticket};
 use super::{Backend, Fault, Options, Pool, Stream};
@@ -29,7 +29,7 @@ struct Slot {
 }
 
 struct Running {
-    ticket: Arc<Ticket>,
+    ticket: Ticket,
     flight: Flight,
     since: Instant,
 }
@@ -64,8 +64,8 @@ impl Manager {
             let busy = slots.iter().any(|s| s.running.is_some());
             if let Some(free) = slots.iter().position(|s| s.running.is_none()) {
                 match self.central.next_for_device(self.index, if busy { Duration::ZERO } else { IDLE }) {
-                    Next::Job(ticket) => {
-                        self.begin(slots, free, ticket)?;
+                    Next::Job(ticket, input) => {
+                        self.begin(slots, free, ticket, input)?;
                         continue; // Fill the other slots before looking at what runs.
                     }
                     Next::Stop if !busy => return Ok(()),
@@ -82,59 +82,47 @@ impl Manager {
         }
     }
 
-    fn begin(&self, slots: &mut [Slot], free: usize, ticket: Arc<Ticket>) -> Result<(), Fault> {
-        let input = match ticket.begin() {
-            None => return self.end(&ticket, JobError::Cancelled),
-            Some(Err(why)) => return self.end(&ticket, why),
-            Some(Ok(input)) => input,
-        };
+    fn begin(&self, slots: &mut [Slot], free: usize, ticket: Ticket, input: Input) -> Result<(), Fault> {
         let others = slots.iter().any(|s| s.running.is_some());
         let stream = slots[free].stream.as_mut();
-        let operation = ticket.operation.clone();
+        let operation = ticket.operation.as_ref();
         let started = catch_unwind(AssertUnwindSafe(|| Flight::start(stream, &self.pool, operation, input)));
         let Ok(started) = started else {
-            let primitive = ticket.operation.primitive();
-            return self.end(&ticket, JobError::Panicked { primitive });
+            let primitive = operation.primitive();
+            self.end(ticket, Err(JobError::Panicked { primitive }));
+            return Ok(());
         };
         match started {
-            Ok(flight) => {
-                slots[free].running = Some(Running { ticket, flight, since: Instant::now() });
-                Ok(())
-            }
-            Err((Refusal::Host(no_memory), _)) => self.end(&ticket, no_memory.into()),
+            Ok(flight) => slots[free].running = Some(Running { ticket, flight, since: Instant::now() }),
+            Err((Refusal::Host(no_memory), _)) => self.end(ticket, Err(no_memory.into())),
             Err((Refusal::Fault(Fault::NoMemory { device, bytes }), input)) => {
-                let is_here = matches!(input, Input::Device { .. });
-                ticket.put_back(input);
                 // Idle streams free the memory they keep; running streams free theirs when they finish.
                 slots.iter_mut().filter(|s| s.running.is_none()).for_each(|s| s.stream.release());
                 if others {
-                    return self.wait_for_memory(slots, ticket);
+                    self.central.put_back(ticket, input);
+                    self.wait_for_memory(slots)?;
+                } else if matches!(input, Input::Device { .. }) {
+                    self.end(ticket, Err(JobError::NoDeviceMemory { device, bytes }));
+                } else {
+                    self.central.hand_to_cpu(ticket, input);
                 }
-                if is_here {
-                    return self.end(&ticket, JobError::NoDeviceMemory { device, bytes });
-                }
-                self.central.hand_to_cpu(ticket);
-                Ok(())
             }
             Err((Refusal::Fault(fault), input)) => {
                 // First, so that a caller who sees that the CPU did the job also sees why.
                 self.central.retire(self.index, fault.clone());
-                ticket.put_back(input);
-                self.central.hand_to_cpu(ticket);
-                Err(fault)
+                self.central.hand_to_cpu(ticket, input);
+                return Err(fault);
             }
         }
-    }
-
-    /// Ends a job without a result.
-    fn end(&self, ticket: &Ticket, why: JobError) -> Result<(), Fault> {
-        self.central.finish_running(ticket, Err(why), By::Device(self.index));
         Ok(())
     }
 
-    /// Waits until one running job is done, then puts the job without memory back in the queue.
-    fn wait_for_memory(&self, slots: &mut [Slot], ticket: Arc<Ticket>) -> Result<(), Fault> {
-        self.central.put_back(ticket);
+    fn end(&self, ticket: Ticket, result: Result<JobOutput, JobError>) {
+        self.central.finish(ticket, result, Some(self.index));
+    }
+
+    /// Waits until one running job is done, and frees the memory it used.
+    fn wait_for_memory(&self, slots: &mut [Slot]) -> Result<(), Fault> {
         loop {
             for slot in slots.iter_mut() {
                 if self.look_at(slot)? {
@@ -165,10 +153,9 @@ impl Manager {
         if !catch_unwind(AssertUnwindSafe(finish)).unwrap_or(false) {
             if matches!(flight.input, Input::Device { .. }) {
                 let (primitive, device) = (ticket.operation.primitive(), self.backend.name().into());
-                self.end(&ticket, JobError::Cramped { primitive, device })?;
+                self.end(ticket, Err(JobError::Cramped { primitive, device }));
             } else {
-                ticket.put_back(flight.input);
-                self.central.hand_to_cpu(ticket);
+                self.central.hand_to_cpu(ticket, flight.input);
             }
             return Ok(true);
         }
@@ -177,7 +164,7 @@ impl Manager {
             Input::Device { .. } => None,
         };
         let done = JobOutput { input, output: flight.output, device: self.backend.name().into() };
-        self.central.finish_running(&ticket, Ok(done), By::Device(self.index));
+        self.end(ticket, Ok(done));
         Ok(true)
     }
 
@@ -187,8 +174,7 @@ impl Manager {
         self.central.retire(self.index, fault);
         for slot in slots {
             if let Some(Running { ticket, flight, .. }) = slot.running {
-                ticket.put_back(flight.abandon());
-                self.central.hand_to_cpu(ticket);
+                self.central.hand_to_cpu(ticket, flight.abandon());
             }
             std::mem::forget(slot.stream);
         }

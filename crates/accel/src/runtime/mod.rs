@@ -1,5 +1,4 @@
-//! The task runtime: callers queue jobs with their buffers; the jobs run on any free device; callers wait for them or
-//! get a callback.
+//! The task runtime: callers queue jobs with their buffers; the jobs run on any free device; callers wait for them.
 //!
 //! After CrystalGPU (Gharaibeh, Al-Kiswany, Gopalakrishnan, Ripeanu, "A GPU accelerated storage system", HPDC 2010,
 //! §3.2.3): idle buffers in a [`pool`](Pool), one queue of outstanding jobs that all devices drain, and one manager
@@ -36,12 +35,13 @@ pub use backend::{Backend, Fault, Stream};
 pub use calibrate::{add_sample, fill_sample, samples};
 pub use calibration_file::{CalibrationSource, calibration_file};
 pub use central::{DeviceState, Queues};
-pub use job::{Callback, Job, JobError, JobOutput, Request, Target};
+pub use job::{Job, JobError, JobOutput, Target};
 pub use operation::{Addresses, Operation, Packed, Sizes, padded};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
 pub use resident::Resident;
 pub use routing::{CPU, Calibration, CalibrationError, Cost, Decision, Why};
 
+use crate::device::Work;
 use crate::isa::Isa;
 use central::Central;
 use flight::Input;
@@ -127,9 +127,6 @@ pub enum SubmitError {
     /// Data on a device of another runtime, or on a device that no longer exists.
     #[error("the data lies on a device of another runtime; put it on one of this one's")]
     Elsewhere,
-    /// The queues are full (only [`Runtime::try_submit`]), or the runtime is stopping.
-    #[error("the queues hold all the bytes they may; wait for a job, or raise bound_bytes")]
-    Busy,
 }
 
 /// The system started no thread at all for the CPU's jobs, so they would wait for ever.
@@ -205,36 +202,9 @@ impl Runtime {
     /// Queues a job. Waits while the queues hold [`Options::bound_bytes`].
     ///
     /// # Errors
-    /// The input has the wrong length, the device does not exist, or the runtime is stopping.
-    pub fn submit(&self, operation: Arc<dyn Operation>, input: Buffer, request: Request) -> Result<Job, SubmitError> {
-        self.queue(operation, Input::Host(input), request, None, true)
-    }
-
-    /// [`Runtime::submit`] that never waits.
-    ///
-    /// # Errors
-    /// As [`Runtime::submit`], and [`SubmitError::Busy`] if the queues are full.
-    pub fn try_submit(
-        &self,
-        operation: Arc<dyn Operation>,
-        input: Buffer,
-        request: Request,
-    ) -> Result<Job, SubmitError> {
-        self.queue(operation, Input::Host(input), request, None, false)
-    }
-
-    /// [`Runtime::submit`] that calls `callback` with the result.
-    ///
-    /// # Errors
-    /// As [`Runtime::submit`].
-    pub fn submit_then(
-        &self,
-        operation: Arc<dyn Operation>,
-        input: Buffer,
-        request: Request,
-        callback: Callback,
-    ) -> Result<Job, SubmitError> {
-        self.queue(operation, Input::Host(input), request, Some(callback), true)
+    /// The input has the wrong length, or the device does not exist.
+    pub fn submit(&self, operation: Arc<dyn Operation>, input: Buffer, target: Target) -> Result<Job, SubmitError> {
+        self.queue(operation, Input::Host(input), target)
     }
 
     /// Queues a job whose input already lies in the memory of device `index`. The input is read in place and never
@@ -243,8 +213,7 @@ impl Runtime {
     /// [`JobError::NoDeviceMemory`] or [`JobError::Cramped`].
     ///
     /// # Errors
-    /// [`SubmitError::Misaligned`] unless `address` is a multiple of 16; [`SubmitError::NoSuchDevice`];
-    /// [`SubmitError::Busy`] if the runtime is stopping.
+    /// [`SubmitError::Misaligned`] unless `address` is a multiple of 16; [`SubmitError::NoSuchDevice`].
     ///
     /// # Safety
     /// The device can read [`Operation::input_bytes`] bytes from `address` on, rounded up to a multiple of 16. They are
@@ -256,20 +225,11 @@ impl Runtime {
         index: usize,
         address: u64,
         stream: Option<u64>,
-        deadline: Option<std::time::Instant>,
     ) -> Result<Job, SubmitError> {
-        let request = Request { target: Target::Device(index), deadline };
-        self.queue(operation, Input::Device { address, stream }, request, None, true)
+        self.queue(operation, Input::Device { address, stream }, Target::Device(index))
     }
 
-    fn queue(
-        &self,
-        operation: Arc<dyn Operation>,
-        input: Input,
-        mut request: Request,
-        callback: Option<Callback>,
-        wait: bool,
-    ) -> Result<Job, SubmitError> {
+    fn queue(&self, operation: Arc<dyn Operation>, input: Input, mut target: Target) -> Result<Job, SubmitError> {
         let (primitive, expected) = (operation.primitive(), operation.input_bytes());
         match &input {
             Input::Host(buffer) if buffer.len() != expected => {
@@ -280,19 +240,19 @@ impl Runtime {
             }
             _ => {}
         }
-        match request.target {
+        match target {
             Target::Device(index) if index >= self.backends.len() => {
                 return Err(SubmitError::NoSuchDevice { index, count: self.backends.len() });
             }
+            Target::Auto => {
+                let on_device = !self.backends.is_empty() && self.explain(primitive, expected).on_device;
+                target = if on_device { Target::AnyDevice } else { Target::Cpu };
+            }
             _ => {}
         }
-        if request.target == Target::Auto {
-            let on_device = !self.backends.is_empty() && self.explain(primitive, expected).on_device;
-            request.target = if on_device { Target::AnyDevice } else { Target::Cpu };
-        }
-        let ticket = Ticket::new(operation, input, request, callback);
-        let ticket = self.central.submit(ticket, wait).map_err(|_| SubmitError::Busy)?;
-        Ok(Job { ticket, central: self.central.clone() })
+        let (ticket, job) = Ticket::new(operation, &input, target);
+        self.central.submit(ticket, input);
+        Ok(job)
     }
 
     /// Where a job would go now, and why.
@@ -319,7 +279,7 @@ impl Runtime {
     }
 
     /// Jobs that the CPU did for this runtime, and their input bytes, by primitive.
-    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, (u64, u64)> {
+    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, Work> {
         self.central.done_on_cpu()
     }
 

@@ -78,7 +78,7 @@ impl Runtime {
         }
         let submit = |_| {
             // SAFETY: `data` has the bytes, rounded up, and is borrowed until every job below has been waited for.
-            unsafe { self.submit_in_place(operation.clone(), data.index, data.address, None, None) }
+            unsafe { self.submit_in_place(operation.clone(), data.index, data.address, None) }
         };
         let (mut waiting, mut refused) = (Vec::new(), None);
         for job in (0..jobs).map(submit) {

@@ -1,6 +1,6 @@
 //! The CPU's threads: they run jobs for the CPU and jobs that a device failed to do.
 
-use super::central::{By, Central, Next};
+use super::central::{Central, Next};
 use super::flight::Input;
 use super::job::{JobError, JobOutput, Ticket};
 use super::{Buffer, NoMemory, NoThread, Pool};
@@ -30,9 +30,9 @@ pub(crate) fn start(
 pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
     loop {
         match central.next_for_cpu() {
-            Next::Job(ticket) => {
-                let result = carry_out(&ticket, central, pool, isa, name);
-                central.finish_running(&ticket, result, By::Cpu);
+            Next::Job(ticket, input) => {
+                let result = carry_out(&ticket, input, central, pool, isa, name);
+                central.finish(ticket, result, None);
             }
             Next::Nothing => {}
             Next::Stop => return,
@@ -42,16 +42,14 @@ pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
 
 fn carry_out(
     ticket: &Ticket,
+    input: Input,
     central: &Central,
     pool: &Pool,
     isa: Isa,
     name: &Arc<str>,
 ) -> Result<JobOutput, JobError> {
-    let input = match ticket.begin() {
-        None => return Err(JobError::Cancelled),
-        Some(Err(why)) => return Err(why),
-        Some(Ok(Input::Device { .. })) => return Err(JobError::Lost { device: central.name_of(ticket.target) }),
-        Some(Ok(Input::Host(input))) => input,
+    let Input::Host(input) = input else {
+        return Err(JobError::Lost { device: central.name_of(ticket.target) });
     };
     let output = pool.take(ticket.operation.output_bytes())?;
     let compute = |mut output: Buffer| {

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Request, Target, fill_sample};
+use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Target, fill_sample};
 use tessera_accel::{Accelerated, Spec};
 use tessera_hashgpu::samples;
 
@@ -94,10 +94,8 @@ pub fn min_time(on: &Accelerated) -> Duration {
 /// # Errors
 /// A job is refused or fails.
 pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<Measured>> {
-    let submit = |input: Buffer| {
-        on.runtime().submit(work.operation.clone(), input, Request { target, deadline: None }).map_err(failed)
-    };
-    let by_cpu = || on.runtime().done_on_cpu().values().map(|(jobs, _)| jobs).sum::<u64>();
+    let submit = |input: Buffer| on.runtime().submit(work.operation.clone(), input, target).map_err(failed);
+    let by_cpu = || on.runtime().done_on_cpu().values().map(|work| work.jobs).sum::<u64>();
     let before = by_cpu();
     submit(work.input(on)?)?.wait().map_err(failed)?; // Warms up memory and code.
     let kept = if work.fresh_buffers { 0 } else { AT_ONCE };

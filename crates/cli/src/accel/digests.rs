@@ -266,7 +266,7 @@ mod tests {
                 assert_eq!((total, found), (len as u64, digest(Function::Blake3, &bytes)), "{len}");
             }
         }
-        let done = emulated.runtime().devices().iter().map(|d| d.done["tree"].0).sum::<u64>();
+        let done = emulated.runtime().devices().iter().map(|d| d.done["tree"].jobs).sum::<u64>();
         assert!(done >= 7 * 2, "{done} parts");
     }
 

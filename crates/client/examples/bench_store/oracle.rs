@@ -113,7 +113,7 @@ impl Device for Oracle {
         self.0.cpu.note(primitive, work);
     }
 
-    fn usage(&self) -> Usage {
-        self.0.cpu.usage()
+    fn usage_by_device(&self) -> Vec<(String, Usage)> {
+        self.0.cpu.usage_by_device()
     }
 }

@@ -38,8 +38,7 @@ impl Bench {
         for (index, stream) in self.streams.iter_mut().enumerate() {
             let mut input = self.pool.take(operation.input_bytes()).unwrap();
             fill(&mut input);
-            let shared = Arc::new(operation.clone());
-            let mut flight = Flight::start(stream.as_mut(), &self.pool, shared, Input::Host(input)).unwrap();
+            let mut flight = Flight::start(stream.as_mut(), &self.pool, operation, Input::Host(input)).unwrap();
             if index == 0 {
                 flight.output.fill(0x77); // An emulated stream has done nothing yet, so all of this must go.
             }

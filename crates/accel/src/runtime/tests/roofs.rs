@@ -1,6 +1,7 @@
 //! Upper bounds for figures: transfers alone, copies inside a device, kernels alone on resident data.
 
 use super::kernels::Bench;
+use crate::device::Work;
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::runtime::operations::{CopyInside, KernelsAlone, Multiply, Transfer};
@@ -44,7 +45,7 @@ fn kernels_run_alone_on_resident_data() {
     let put = |bytes| runtime.resident(0, runtime.buffer(bytes).unwrap()).unwrap().unwrap();
     runtime.on_resident(&put(640), &alone, 5).unwrap().unwrap();
     let state = &runtime.devices()[0];
-    assert_eq!((state.retired.clone(), state.done["encode"]), (None, (5, 5 * 640)));
+    assert_eq!((state.retired.clone(), state.done["encode"]), (None, Work { jobs: 5, bytes: 5 * 640 }));
     assert!(runtime.done_on_cpu().is_empty());
     let refused = runtime.on_resident(&put(639), &alone, 1);
     assert!(matches!(refused, Err(SubmitError::InputLength { expected: 640, got: 639, .. })));
