@@ -1,7 +1,7 @@
 //! The formats of log files and snapshots: docs/formats.md, section 4.
 
 use tessera_disk::layout;
-use tessera_disk::record::{Field, HeaderFault, HeaderFormat, RecordPlace};
+use tessera_disk::record::{Field, HeaderFormat, RecordPlace};
 
 use crate::snapshot::Snapshot;
 
@@ -11,8 +11,8 @@ pub(crate) const FILE_HEADER_BYTES: u64 = 128;
 pub(crate) const ENTRY_HEADER_BYTES: u64 = 48;
 
 const CRC_AT: usize = 104;
-const FILE: HeaderFormat = HeaderFormat { magic: *b"TESSCLOG", version: LOG_VERSION, crc_at: CRC_AT };
-const SNAPSHOT: HeaderFormat = HeaderFormat { magic: *b"TESSSNAP", version: LOG_VERSION, crc_at: CRC_AT };
+pub(crate) const FILE: HeaderFormat = HeaderFormat { magic: *b"TESSCLOG", version: LOG_VERSION, crc_at: CRC_AT };
+pub(crate) const SNAPSHOT: HeaderFormat = HeaderFormat { magic: *b"TESSSNAP", version: LOG_VERSION, crc_at: CRC_AT };
 const ENTRY_MAGIC: [u8; 4] = *b"TLOG";
 const ENTRY_CRC_AT: usize = ENTRY_HEADER_BYTES as usize - 4;
 
@@ -58,34 +58,17 @@ impl FileHeader {
         assert!(self.number > 0 && self.resume_seq > 0, "log file {} from entry {}", self.number, self.resume_seq);
         FILE.encode(self)
     }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
-        FILE.decode(bytes)
-    }
 }
 
-impl SnapshotHeader {
-    pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
-        SNAPSHOT.encode(self)
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
-        SNAPSHOT.decode(bytes)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum EntryKind {
-    Entry = 1,
-    /// Records that the replica saw a term; holds no entry.
-    Term = 2,
-}
+/// [`EntryHeader::kind`] of an entry.
+pub(crate) const ENTRY: u8 = 1;
+/// [`EntryHeader::kind`] of the record that the replica saw a term; it holds no entry.
+pub(crate) const TERM: u8 = 2;
 
 layout! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct EntryHeader {
-        pub(crate) kind: EntryKind = 4,
+        pub(crate) kind: u8 = 4,
         pub(crate) term: u64 = 8,
         pub(crate) seq: u64 = 16,
         /// Every byte of the file before this offset was durable when this entry was written. So a bad stretch before it is
@@ -93,16 +76,6 @@ layout! {
         pub(crate) synced_to: u64 = 24,
         pub(crate) len: u32 = 32,
         pub(crate) crc: u32 = 36,
-    }
-}
-
-impl Field for EntryKind {
-    fn put(&self, out: &mut [u8]) {
-        out[0] = *self as u8;
-    }
-
-    fn take(bytes: &[u8]) -> Self {
-        if bytes[0] == EntryKind::Term as u8 { EntryKind::Term } else { EntryKind::Entry }
     }
 }
 
@@ -114,8 +87,8 @@ impl EntryHeader {
     pub(crate) fn encode(&self, place: RecordPlace, offset: u64) -> [u8; ENTRY_HEADER_BYTES as usize] {
         assert!(offset.is_multiple_of(8) && offset >= FILE_HEADER_BYTES, "no entry begins at {offset}");
         assert!(self.synced_to <= offset, "{} is durable before it is written", self.synced_to);
-        assert!((self.kind == EntryKind::Term) == (self.seq == 0), "entries are numbered from 1");
-        assert!(self.term > 0 && (self.kind == EntryKind::Entry || self.len == 0), "a term has no bytes");
+        assert!((self.kind == TERM) == (self.seq == 0), "entries are numbered from 1");
+        assert!(self.term > 0 && (self.kind == ENTRY || self.len == 0), "a term has no bytes");
         let mut b = [0; ENTRY_HEADER_BYTES as usize];
         ENTRY_MAGIC.put(&mut b);
         self.put(&mut b);
@@ -128,7 +101,7 @@ impl EntryHeader {
         let bytes = file.get(offset as usize..)?;
         let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;
         let sealed = u32::take(&b[ENTRY_CRC_AT..]) == place.seal(&b[..ENTRY_CRC_AT], offset);
-        if !b.starts_with(&ENTRY_MAGIC) || !sealed || !matches!(b[4], 1 | 2) {
+        if !b.starts_with(&ENTRY_MAGIC) || !sealed || !matches!(b[4], ENTRY | TERM) {
             return None;
         }
         let header = EntryHeader::take(b);

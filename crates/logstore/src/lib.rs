@@ -20,5 +20,5 @@ mod store;
 
 pub use error::{LogDamage, LogError, LogOpenError};
 pub use open::LogReport;
-pub use snapshot::{Snapshot, SnapshotProgress};
+pub use snapshot::Snapshot;
 pub use store::{ENTRY_MAX_BYTES, LogEntry, LogOptions, LogState, LogStore};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_disk::record::{HeaderFault, RecordPlace, parse_numbered_name, read_blocks};
+use tessera_disk::record::{Field, HeaderFault, HeaderFormat, RecordPlace, parse_numbered_name, read_blocks};
 use tessera_disk::{Disk, DiskFile, Identity, OpenMode};
 use tessera_failpoint as failpoint;
 
 use crate::error::{LogDamage, LogOpenError};
-use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, LOG_VERSION, SnapshotHeader};
+use crate::format::{ENTRY, EntryHeader, FILE, FILE_HEADER_BYTES, FileHeader, LOG_VERSION, SNAPSHOT, SnapshotHeader};
 use crate::snapshot;
 use crate::store::{LOG_DIR, Location, LogFile, LogOptions, LogStore, file_path};
 
@@ -73,7 +73,7 @@ impl LogStore {
         for name in names {
             let Some(number) = parse_numbered_name(name, ".log") else { continue };
             let file = self.disk.open(&file_path(number), OpenMode::Existing)?;
-            let header = read_header(&*file, name, FileHeader::decode)?;
+            let header = read_header::<FileHeader>(&*file, name, &FILE)?;
             if let Some(h) = header {
                 self.check_home(name, &h.cluster_id, &h.disk_uuid, h.number == number)?;
             }
@@ -84,14 +84,11 @@ impl LogStore {
     }
 
     fn check_home(&self, name: &str, cluster: &[u8; 16], disk: &[u8; 16], named: bool) -> Result<(), LogOpenError> {
-        let field = if *cluster != self.identity.cluster_id {
-            "cluster id"
-        } else if *disk != self.identity.disk_uuid {
-            "disk uuid"
-        } else if !named {
-            "file name"
-        } else {
-            return Ok(());
+        let field = match (*cluster == self.identity.cluster_id, *disk == self.identity.disk_uuid, named) {
+            (true, true, true) => return Ok(()),
+            (false, ..) => "cluster id",
+            (_, false, _) => "disk uuid",
+            _ => "file name",
         };
         Err(LogOpenError::Foreign { name: name.into(), field })
     }
@@ -102,7 +99,7 @@ impl LogStore {
         for name in names.iter().filter(|name| name.ends_with(".snap")) {
             let file = self.disk.open(&format!("{LOG_DIR}/{name}"), OpenMode::Existing)?;
             let len = file.len()?;
-            let Some(header) = read_header(&*file, name, SnapshotHeader::decode)? else {
+            let Some(header) = read_header::<SnapshotHeader>(&*file, name, &SNAPSHOT)? else {
                 report.damage.push(LogDamage::Snapshot { name: name.clone(), reason: "header is damaged".into() });
                 continue;
             };
@@ -189,7 +186,7 @@ impl LogStore {
                 report.damage.push(LogDamage::Entries { file: number, offset: from, len_bytes: at - from });
             }
             self.term = self.term.max(entry.term);
-            if entry.kind == EntryKind::Entry {
+            if entry.kind == ENTRY {
                 if std::mem::take(&mut first) {
                     self.entries.split_off(&entry.seq);
                 }
@@ -216,17 +213,13 @@ impl LogStore {
 }
 
 /// Reads and decodes a file's header; `None` if it is damaged or incomplete.
-fn read_header<H>(
-    file: &dyn DiskFile,
-    name: &str,
-    decode: fn(&[u8]) -> Result<H, HeaderFault>,
-) -> Result<Option<H>, LogOpenError> {
+fn read_header<H: Field>(file: &dyn DiskFile, name: &str, format: &HeaderFormat) -> Result<Option<H>, LogOpenError> {
     if file.len()? < FILE_HEADER_BYTES {
         return Ok(None);
     }
     let mut bytes = [0; FILE_HEADER_BYTES as usize];
     read_blocks(file, 0, &mut bytes)?;
-    match decode(&bytes) {
+    match format.decode(&bytes) {
         Ok(header) => Ok(Some(header)),
         Err(HeaderFault::Version(found)) => {
             Err(LogOpenError::Version { name: name.into(), found, supported: LOG_VERSION })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tessera_disk::{DiskError, DiskFile, Identity, OpenMode};
 
 use crate::error::LogError;
-use crate::format::{FILE_HEADER_BYTES, SnapshotHeader};
+use crate::format::{FILE_HEADER_BYTES, SNAPSHOT, SnapshotHeader};
 use crate::store::{LOG_DIR, LogStore};
 
 tessera_disk::layout! {
@@ -22,15 +22,6 @@ tessera_disk::layout! {
         /// BLAKE3-256 of the whole snapshot.
         pub hash: [u8; 32] = 24,
     }
-}
-
-/// Progress of receiving a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotProgress {
-    /// Bytes received; offset of the next piece.
-    pub have_bytes: u64,
-    /// The snapshot is complete, durable, and the newest.
-    pub complete: bool,
 }
 
 /// A snapshot that is being received.
@@ -55,13 +46,7 @@ impl LogStore {
     ///
     /// # Errors
     /// [`LogError`]; the newest complete snapshot is kept.
-    pub fn put_snapshot(
-        &mut self,
-        term: u64,
-        snapshot: Snapshot,
-        offset: u64,
-        piece: &[u8],
-    ) -> Result<SnapshotProgress, LogError> {
+    pub fn put_snapshot(&mut self, term: u64, snapshot: Snapshot, offset: u64, piece: &[u8]) -> Result<(), LogError> {
         self.observe_term(term)?;
         let seq = snapshot.seq;
         let end = offset.saturating_add(piece.len() as u64);
@@ -69,7 +54,7 @@ impl LogStore {
             return Err(LogError::PieceLength { seq, end, total_bytes: snapshot.total_bytes });
         }
         if self.snapshot.is_some_and(|s| s.seq > seq || s == snapshot) {
-            return Ok(SnapshotProgress { have_bytes: snapshot.total_bytes, complete: true });
+            return Ok(());
         }
         let part = self.part_of(snapshot, offset)?;
         if offset > part.have_bytes {
@@ -82,12 +67,7 @@ impl LogStore {
             part.hasher.update(new);
             part.have_bytes = end;
         }
-        let have_bytes = part.have_bytes;
-        let complete = have_bytes == snapshot.total_bytes;
-        if complete {
-            self.complete()?;
-        }
-        Ok(SnapshotProgress { have_bytes, complete })
+        if part.have_bytes == snapshot.total_bytes { self.complete() } else { Ok(()) }
     }
 
     /// Reads a piece of the newest complete snapshot, which must be the one at `seq`. The piece is unverified: the
@@ -144,7 +124,7 @@ impl LogStore {
         );
         let Identity { cluster_id, disk_uuid, .. } = self.identity;
         let header = SnapshotHeader { cluster_id, disk_uuid, snapshot };
-        part.file.write_at(0, &header.encode())?;
+        part.file.write_at(0, &SNAPSHOT.encode::<{ FILE_HEADER_BYTES as usize }>(&header))?;
         part.file.sync_data()?;
         let to = path(&snapshot);
         self.disk.rename_durable(&format!("{to}.part"), &to)?;

@@ -9,7 +9,7 @@ use tessera_disk::{Disk, DiskError, DiskFile, Identity};
 use tessera_failpoint as failpoint;
 
 use crate::error::LogError;
-use crate::format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
+use crate::format::{ENTRY, ENTRY_HEADER_BYTES, EntryHeader, FILE_HEADER_BYTES, FileHeader, TERM, padded};
 use crate::snapshot::{self, Snapshot};
 
 /// The log's directory on a disk.
@@ -293,11 +293,11 @@ impl LogStore {
         let (mut end, mut headers, mut locations) = (start, Vec::new(), Vec::new());
         let records: Vec<&LogEntry<&[u8]>> = raised.iter().chain(entries).collect();
         for record in &records {
-            let kind = if record.seq == 0 { EntryKind::Term } else { EntryKind::Entry };
+            let kind = if record.seq == 0 { TERM } else { ENTRY };
             let (len, crc) = (record.bytes.len() as u32, tessera_accel::checksum::crc32c(record.bytes));
             let header = EntryHeader { kind, term: record.term, seq: record.seq, synced_to: start, len, crc };
             headers.push(header.encode(place, end));
-            if kind == EntryKind::Entry {
+            if kind == ENTRY {
                 locations.push((record.seq, Location { term: record.term, file: number, offset: end, len, crc }));
             }
             end += header.total_bytes();

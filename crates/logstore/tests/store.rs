@@ -134,8 +134,8 @@ fn snapshots_are_complete_or_absent_and_let_entries_go() {
     let blob: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
     let snap = snapshot(30, 1, &blob);
     assert!(matches!(log.put_snapshot(1, snap, 10, &blob[10..20]), Err(LogError::Piece { expected: 0, .. })));
-    assert_eq!(log.put_snapshot(1, snap, 0, &blob[..1000]).unwrap().have_bytes, 1000);
-    assert_eq!(log.put_snapshot(1, snap, 500, &blob[500..1000]).unwrap().have_bytes, 1000);
+    log.put_snapshot(1, snap, 0, &blob[..1000]).unwrap();
+    log.put_snapshot(1, snap, 500, &blob[500..1000]).unwrap();
     assert!(matches!(log.put_snapshot(1, snap, 1001, &blob[1001..]), Err(LogError::Piece { expected: 1000, .. })));
     assert!(matches!(log.put_snapshot(1, snap, 2999, b"xx"), Err(LogError::PieceLength { .. })));
     assert_eq!(log.state().snapshot, None);
@@ -148,9 +148,11 @@ fn snapshots_are_complete_or_absent_and_let_entries_go() {
     }
     log.drop_to(30).unwrap();
     assert_eq!(log.state().first_seq, 1, "no snapshot, nothing dropped");
-    assert!(!log.put_snapshot(1, snap, 0, &blob[..1000]).unwrap().complete);
-    assert!(log.put_snapshot(1, snap, 1000, &blob[1000..]).unwrap().complete);
-    assert!(log.put_snapshot(1, snap, 0, &blob).unwrap().complete, "again");
+    log.put_snapshot(1, snap, 0, &blob[..1000]).unwrap();
+    assert_eq!(log.state().snapshot, None);
+    log.put_snapshot(1, snap, 1000, &blob[1000..]).unwrap();
+    assert_eq!(log.state().snapshot, Some(snap));
+    log.put_snapshot(1, snap, 0, &blob).expect("again");
     log.drop_to(99).unwrap();
     let first = log.state().first_seq;
     assert!((20..=31).contains(&first), "{first}");
@@ -160,7 +162,8 @@ fn snapshots_are_complete_or_absent_and_let_entries_go() {
     assert!(snapshot_is_sound(&log));
     assert!(matches!(log.read_snapshot(29, 0, 1), Err(LogError::NoSnapshot { seq: 29 })));
     let newer = snapshot(35, 1, b"small");
-    assert!(log.put_snapshot(1, newer, 0, b"small").unwrap().complete);
+    log.put_snapshot(1, newer, 0, b"small").unwrap();
+    assert_eq!(log.state().snapshot, Some(newer));
     assert_eq!(disk.paths().iter().filter(|p| p.contains("snap")).count(), 1);
     log.append(1, 1, &run(1, 41..=41)).unwrap();
 }
@@ -171,7 +174,8 @@ fn a_snapshot_with_the_wrong_hash_is_refused() {
     let snap = snapshot(3, 1, b"right");
     assert!(matches!(log.put_snapshot(1, snap, 0, b"wrong"), Err(LogError::SnapshotHash { seq: 3 })));
     assert_eq!(log.state().snapshot, None);
-    assert!(log.put_snapshot(1, snap, 0, b"right").unwrap().complete);
+    log.put_snapshot(1, snap, 0, b"right").unwrap();
+    assert_eq!(log.state().snapshot, Some(snap));
 }
 
 #[test]
