@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     prost_build::Config::new()
         .bytes(SHARED_BYTES)
         .boxed(".tessera.meta.Commit.open")
+        .type_attribute(".tessera.Error", "#[derive(thiserror::Error)] #[error(\"{message}\")]")
         .compile_fds(protox::compile(FILES, ["proto"])?)?;
     Ok(())
 }

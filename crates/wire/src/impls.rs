@@ -15,14 +15,6 @@ impl Error {
     }
 }
 
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {}
-
 impl Hello {
     /// Refuses a peer of another protocol version or of another cluster (P14). A cluster id that is not known yet is empty,
     /// and fits every cluster.
@@ -30,24 +22,19 @@ impl Hello {
     /// # Errors
     /// [`Code::ProtocolVersion`] or [`Code::WrongCluster`], naming both sides.
     pub fn check(&self, cluster_id: &[u8]) -> Result<(), Error> {
-        if self.protocol_version != PROTOCOL_VERSION {
-            return Err(Error::new(
-                Code::ProtocolVersion,
-                format!(
-                    "peer (release {:?}) speaks protocol {}, this daemon speaks {PROTOCOL_VERSION}; run the same release on both sides",
-                    self.release, self.protocol_version,
-                ),
-            ));
+        let Hello { protocol_version, release, .. } = self;
+        if *protocol_version != PROTOCOL_VERSION {
+            let text = format!(
+                "peer (release {release:?}) speaks protocol {protocol_version}, this daemon speaks {PROTOCOL_VERSION}; run the \
+                 same release on both sides"
+            );
+            return Err(Error::new(Code::ProtocolVersion, text));
         }
         if !self.cluster_id.is_empty() && !cluster_id.is_empty() && self.cluster_id != cluster_id {
-            return Err(Error::new(
-                Code::WrongCluster,
-                format!(
-                    "peer belongs to cluster {}, this is cluster {}; check --manager and the disk directories",
-                    hex(&self.cluster_id),
-                    hex(cluster_id)
-                ),
-            ));
+            let (theirs, ours) = (hex(&self.cluster_id), hex(cluster_id));
+            let why = "check --manager and the disk directories";
+            let text = format!("peer belongs to cluster {theirs}, this is cluster {ours}; {why}");
+            return Err(Error::new(Code::WrongCluster, text));
         }
         Ok(())
     }
