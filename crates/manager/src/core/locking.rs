@@ -8,7 +8,7 @@ impl ManagerCore {
     pub(super) fn locking(&mut self, origin: Origin, client_id: u64, body: Bytes) {
         let answer = match origin.kind {
             Kind::SetLock => self.set_lock(origin, client_id, &body),
-            Kind::TestLock => decode::<TestLock>(&body).and_then(|request| {
+            Kind::TestLock => registry::decode::<TestLock>("TestLock", &body).and_then(|request| {
                 let reply = self.soft.locks.test(self.now_ns, client_id, &request)?;
                 Ok(Some(reply.encode_to_vec().into()))
             }),
@@ -18,13 +18,13 @@ impl ManagerCore {
         match answer {
             Ok(Some(reply)) => self.reply(origin, Ok(reply)),
             Ok(None) => {}
-            Err(error) => self.reply(origin, Err(error)),
+            Err(failure) => self.reply(origin, Err(failure.into_wire())),
         }
         self.answer_granted();
     }
 
-    fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
-        let request = decode::<SetLock>(body)?;
+    fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
+        let request = registry::decode::<SetLock>("SetLock", body)?;
         match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
             LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
             LockAnswer::Later(ticket, wait_ms) => {
@@ -38,8 +38,8 @@ impl ManagerCore {
         }
     }
 
-    fn cancel_lock(&mut self, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
-        let request = decode::<CancelLock>(body)?;
+    fn cancel_lock(&mut self, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
+        let request = registry::decode::<CancelLock>("CancelLock", body)?;
         let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
         if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
             self.reply(waiting, Ok(encode(LockOutcome::Cancelled)));
@@ -47,8 +47,8 @@ impl ManagerCore {
         Ok(Some(Ack {}.encode_to_vec().into()))
     }
 
-    fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
-        let request = decode::<HoldLocks>(body)?;
+    fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
+        let request = registry::decode::<HoldLocks>("HoldLocks", body)?;
         let reply: Bytes = self.soft.locks.hold(self.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
         // The record must list the client before it holds locks, so that a restarted manager knows.
         match self.soft.locks.note() {
@@ -95,8 +95,4 @@ impl ManagerCore {
 
 fn encode(outcome: LockOutcome) -> Bytes {
     SetLockReply { outcome: outcome as i32 }.encode_to_vec().into()
-}
-
-fn decode<M: Message + Default>(body: &Bytes) -> Result<M, Error> {
-    M::decode(body.clone()).map_err(|why| Error::new(Code::Invalid, format!("this request cannot be decoded: {why}")))
 }

@@ -15,12 +15,13 @@ mod tests;
 use crate::config::{Config, ns};
 use crate::db::Db;
 use crate::db::sql::{Bits, args};
+use crate::error::{Result, invalid, refuse};
 use crate::internal::NoteLockers;
-use ranges::{Bytes, Families, Held, Mode};
+use ranges::{Bytes, Held};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use table::{LockResult, LockTable, Owner, Ticket, Want};
+use tessera_wire::Code;
 use tessera_wire::meta::*;
-use tessera_wire::{Code, Error};
 
 /// The clients on record.
 ///
@@ -125,17 +126,17 @@ impl Lockers {
         client_id: u64,
         request: &HoldLocks,
         config: &Config,
-    ) -> Result<HoldLocksReply, Error> {
+    ) -> Result<HoldLocksReply> {
         let (table, lease_ms) = (self.number, config.lock_session_ms);
         let reply = |lost| HoldLocksReply { table, lease_ms, lost };
         if request.held.len() > config.max_locks_per_client {
             let most = config.max_locks_per_client;
-            return Err(invalid(format!("{} locks, a client may hold {most}", request.held.len())));
+            return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
-        let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>, _>>()?;
+        let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
         if self.expired.contains(&client_id) {
             // The pending removal of its old locks must not remove new ones.
-            return Err(Error::new(Code::Unavailable, "this client's locks are being taken away; ask again"));
+            return refuse(Code::Unavailable, "this client's locks are being taken away; ask again");
         }
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.heard(now_ns);
@@ -157,7 +158,7 @@ impl Lockers {
         Ok(reply(lost))
     }
 
-    fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client, Error> {
+    fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client> {
         let number = self.number;
         match self.clients.get_mut(&client_id) {
             Some(client) if table == number => {
@@ -168,7 +169,7 @@ impl Lockers {
                 let text = format!(
                     "this client has no locks in table {table}; assert what it holds to table {number} (HoldLocks)"
                 );
-                Err(Error::new(Code::SessionExpired, text))
+                refuse(Code::SessionExpired, text)
             }
         }
     }
@@ -177,15 +178,9 @@ impl Lockers {
     ///
     /// # Errors
     /// The client must assert its locks first, or the request is invalid.
-    pub fn set(
-        &mut self,
-        now_ns: i64,
-        client_id: u64,
-        request: &SetLock,
-        config: &Config,
-    ) -> Result<LockAnswer, Error> {
+    pub fn set(&mut self, now_ns: i64, client_id: u64, request: &SetLock, config: &Config) -> Result<LockAnswer> {
         let ticket = Ticket { client_id, seq: request.seq };
-        let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
+        let Some(lock) = &request.lock else { return invalid("a lock is missing") };
         let (want, bytes) = (want(client_id, lock)?, range(lock)?);
         let client = self.client(now_ns, client_id, request.table)?;
         let key = (lock.ino, lock.owner);
@@ -244,9 +239,9 @@ impl Lockers {
     ///
     /// # Errors
     /// As [`Lockers::set`].
-    pub fn test(&mut self, now_ns: i64, client_id: u64, request: &TestLock) -> Result<TestLockReply, Error> {
-        let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
-        let want = want(client_id, lock)?.ok_or_else(|| invalid("no lock can be in the way of unlocking".into()))?;
+    pub fn test(&mut self, now_ns: i64, client_id: u64, request: &TestLock) -> Result<TestLockReply> {
+        let Some(lock) = &request.lock else { return invalid("a lock is missing") };
+        let Some(want) = want(client_id, lock)? else { return invalid("no lock can be in the way of unlocking") };
         self.client(now_ns, client_id, request.table)?;
         let machine = |client_id| self.clients.get(&client_id).map_or("", |client| client.machine.as_str());
         let told = |(owner, bytes, held): (Owner, Bytes, Held)| {
@@ -254,8 +249,8 @@ impl Lockers {
             FileLock {
                 ino: lock.ino,
                 owner: 0,
-                family: i32::from(held.families.0),
-                mode: if held.mode == Mode::Write { LockMode::Write } else { LockMode::Read } as i32,
+                family: i32::from(held.families),
+                mode: held.mode as i32,
                 start: bytes.start,
                 end: bytes.end,
                 pid: if !here.is_empty() && machine(owner.client_id) == here { held.pid } else { 0 },
@@ -268,7 +263,7 @@ impl Lockers {
     ///
     /// # Errors
     /// As [`Lockers::set`].
-    pub fn cancel(&mut self, now_ns: i64, client_id: u64, request: &CancelLock) -> Result<Option<Ticket>, Error> {
+    pub fn cancel(&mut self, now_ns: i64, client_id: u64, request: &CancelLock) -> Result<Option<Ticket>> {
         let client = self.client(now_ns, client_id, request.table)?;
         if request.seq == 0 {
             return Ok(None);
@@ -341,33 +336,28 @@ fn park(ticket: Ticket, request: &SetLock) -> LockAnswer {
     }
 }
 
-fn invalid(message: String) -> Error {
-    Error::new(Code::Invalid, message)
-}
-
 fn owner(client_id: u64, lock: &FileLock) -> Owner {
     Owner { client_id, number: lock.owner }
 }
 
-fn range(lock: &FileLock) -> Result<Bytes, Error> {
+fn range(lock: &FileLock) -> Result<Bytes> {
     match lock.start <= lock.end && lock.end <= LAST_BYTE {
         true => Ok(Bytes { start: lock.start, end: lock.end }),
-        false => Err(invalid(format!("bytes {} to {} are no range of a file", lock.start, lock.end))),
+        false => invalid(format!("bytes {} to {} are no range of a file", lock.start, lock.end)),
     }
 }
 
 /// The lock that a message asks for; `None`: unlock (P14).
-fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>, Error> {
+fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>> {
     let bytes = range(lock)?;
     let families = match lock.family() {
-        LockFamily::Unknown => return Err(invalid(format!("a lock of family {}", lock.family))),
-        family => Families(family as u8),
+        LockFamily::Unknown => return invalid(format!("a lock of family {}", lock.family)),
+        family => family as u8,
     };
     let mode = match lock.mode() {
-        LockMode::Read => Mode::Read,
-        LockMode::Write => Mode::Write,
         LockMode::Unlock => return Ok(None),
-        LockMode::Unknown => return Err(invalid(format!("a lock of mode {}", lock.mode))),
+        LockMode::Unknown => return invalid(format!("a lock of mode {}", lock.mode)),
+        mode => mode,
     };
     let held = Held { mode, families, pid: lock.pid };
     Ok(Some(Want { ino: lock.ino, owner: owner(client_id, lock), bytes, held }))

@@ -2,34 +2,15 @@
 //! `fcntl`).
 
 use rangemap::RangeInclusiveMap;
-
-/// Shared or exclusive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    /// Other owners may hold shared locks on the same bytes.
-    Read,
-    /// Excludes all other locks.
-    Write,
-}
-
-/// Families of locks, a bit each ([`tessera_wire::meta::LockFamily`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Families(pub u8);
-
-impl Families {
-    /// Whether locks of these families can conflict.
-    pub fn meet(self, other: Families) -> bool {
-        self.0 & other.0 != 0
-    }
-}
+use tessera_wire::meta::LockMode;
 
 /// A lock without its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
-    /// Shared or exclusive.
-    pub mode: Mode,
-    /// Its families.
-    pub families: Families,
+    /// Read (shared) or write (excludes all other locks).
+    pub mode: LockMode,
+    /// Its families, a bit each ([`tessera_wire::meta::LockFamily`]); locks of different families do not conflict.
+    pub families: u8,
     /// Process that asked, for display.
     pub pid: u32,
 }
@@ -37,7 +18,7 @@ pub struct Held {
 impl Held {
     /// Whether two owners cannot hold these locks on the same byte.
     pub fn excludes(&self, other: &Held) -> bool {
-        self.families.meet(other.families) && (self.mode == Mode::Write || other.mode == Mode::Write)
+        self.families & other.families != 0 && [self.mode, other.mode].contains(&LockMode::Write)
     }
 }
 
@@ -116,8 +97,8 @@ mod tests {
     const BYTES: u64 = 24;
 
     fn held(mode: u8) -> Option<Held> {
-        let mode = [None, Some(Mode::Read), Some(Mode::Write)][mode as usize];
-        mode.map(|mode| Held { mode, families: Families(1), pid: 7 })
+        let mode = [None, Some(LockMode::Read), Some(LockMode::Write)][mode as usize];
+        mode.map(|mode| Held { mode, families: 1, pid: 7 })
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl LockTable {
             return LockResult::Granted;
         }
         // Only `fcntl` locks are checked for deadlock.
-        let looks = want.held.families.0 & 1 != 0;
+        let looks = want.held.families & 1 != 0;
         if looks && holders.iter().any(|&other| self.waits_for(other, want.owner, false)) {
             return LockResult::Deadlock;
         }

@@ -15,17 +15,17 @@ fn ticket(number: u64, seq: u64) -> Ticket {
     Ticket { client_id: owner(number).client_id, seq }
 }
 
-fn want(ino: u64, number: u64, start: u64, end: u64, mode: Mode, families: u8) -> Want {
-    let held = Held { mode, families: Families(families), pid: number as u32 };
+fn want(ino: u64, number: u64, start: u64, end: u64, mode: LockMode, families: u8) -> Want {
+    let held = Held { mode, families, pid: number as u32 };
     Want { ino, owner: owner(number), bytes: Bytes { start, end }, held }
 }
 
 fn read(number: u64, start: u64, end: u64) -> Want {
-    want(INO, number, start, end, Mode::Read, 1)
+    want(INO, number, start, end, LockMode::Read, 1)
 }
 
 fn write(number: u64, start: u64, end: u64) -> Want {
-    want(INO, number, start, end, Mode::Write, 1)
+    want(INO, number, start, end, LockMode::Write, 1)
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn readers_share_and_writers_do_not() {
     assert_eq!(table.lock(write(1, 0, 4), None), LockResult::Granted, "where it is alone");
     assert_eq!(table.lock(write(1, 4, 5), None), LockResult::Refused);
     let (holder, bytes, held) = table.in_the_way(&write(3, 0, 20)).unwrap();
-    assert_eq!((holder, bytes, held.mode, held.pid), (owner(1), Bytes { start: 0, end: 4 }, Mode::Write, 1));
+    assert_eq!((holder, bytes, held.mode, held.pid), (owner(1), Bytes { start: 0, end: 4 }, LockMode::Write, 1));
     table.unlock(INO, owner(2), Bytes { start: 0, end: LAST_BYTE });
     assert_eq!(table.lock(write(1, 4, 30), None), LockResult::Granted);
     assert_eq!((table.held_by(owner(1).client_id), table.held_by(owner(2).client_id)), (1, 0), "joined; gone");
@@ -45,10 +45,10 @@ fn readers_share_and_writers_do_not() {
 #[test]
 fn families_ignore_each_other_and_either_ignores_none() {
     let mut table = LockTable::default();
-    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 1), None), LockResult::Granted);
-    assert_eq!(table.lock(want(INO, 2, 0, 9, Mode::Write, 2), None), LockResult::Granted);
-    assert_eq!(table.lock(want(INO, 3, 0, 9, Mode::Read, 3), None), LockResult::Refused);
-    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 2), None), LockResult::Refused);
+    assert_eq!(table.lock(want(INO, 1, 0, 9, LockMode::Write, 1), None), LockResult::Granted);
+    assert_eq!(table.lock(want(INO, 2, 0, 9, LockMode::Write, 2), None), LockResult::Granted);
+    assert_eq!(table.lock(want(INO, 3, 0, 9, LockMode::Read, 3), None), LockResult::Refused);
+    assert_eq!(table.lock(want(INO, 1, 0, 9, LockMode::Write, 2), None), LockResult::Refused);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_reader_that_asks_for_more_is_not_held_up_by_the_writer_that_waits_for_it() 
 fn the_wait_that_closes_a_circle_is_refused_and_flock_waits() {
     for (families, outcome) in [(1, LockResult::Deadlock), (2, LockResult::Waiting)] {
         let mut table = LockTable::default();
-        let want = |ino, number| want(ino, number, 0, 9, Mode::Write, families);
+        let want = |ino, number| want(ino, number, 0, 9, LockMode::Write, families);
         (1..=3).for_each(|n| assert_eq!(table.lock(want(n, n), None), LockResult::Granted));
         assert_eq!(table.lock(want(2, 1), Some(ticket(1, 1))), LockResult::Waiting);
         assert_eq!(table.lock(want(3, 2), Some(ticket(2, 2))), LockResult::Waiting);
@@ -145,7 +145,7 @@ proptest! {
                     if waiting.iter().any(|(_, w)| w.owner == owner(number)) {
                         continue;
                     }
-                    let mode = if write { Mode::Write } else { Mode::Read };
+                    let mode = if write { LockMode::Write } else { LockMode::Read };
                     let want = want(ino, number, a.min(b), a.max(b), mode, families);
                     let allowed = free(&model, &want);
                     let outcome = table.lock(want, wait.then_some(ticket(number, seq)));
@@ -207,7 +207,7 @@ proptest! {
                 waiting.retain(|(t, _)| *t != granted);
             }
         }
-        prop_assert!(waiting.iter().all(|(_, w)| w.held.families.0 == 2) || waiting.len() != 1, "{:?}", waiting);
+        prop_assert!(waiting.iter().all(|(_, w)| w.held.families == 2) || waiting.len() != 1, "{:?}", waiting);
         if waiting.is_empty() {
             prop_assert!(table.is_empty() && table.waiting() == 0);
         }
@@ -240,17 +240,17 @@ fn nonsense_is_refused_and_changes_nothing() {
         FileLock { mode: 0, ..good },
     ];
     for lock in bad {
-        assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().code(), Code::Invalid);
+        assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().into_wire().code(), Code::Invalid);
     }
     assert_eq!(
-        lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().code(),
+        lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().into_wire().code(),
         Code::Invalid
     );
     let too_many = HoldLocks { held: vec![good; 4], ..Default::default() };
-    assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().code(), Code::Invalid);
+    assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().into_wire().code(), Code::Invalid);
     for (client, table) in [(1, 8), (2, 9)] {
         let error = lockers.set(0, client, &set(1, table, good), &config()).unwrap_err();
-        assert_eq!(error.code(), Code::SessionExpired);
+        assert_eq!(error.into_wire().code(), Code::SessionExpired);
     }
     assert_eq!(lockers.stats(), (0, 0, 1));
 }
