@@ -64,36 +64,22 @@ pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     if commit.partial {
         return Ok(Vec::new());
     }
-    let target = commit_target(db, commit)?;
-    let mut changes: Vec<LeaseTarget> = Vec::new();
-    match &target {
-        Some(Target::Name(parent, name)) => {
-            changes.extend(named(db, *parent, name)?.map(Inode));
-            changes.push(Names(inodes::root_if_none(*parent)));
+    Ok(match commit_target(db, commit)? {
+        None => Vec::new(),
+        Some((ino, 0, _)) => vec![Inode(ino)],
+        Some((_, parent, name)) => {
+            let there = named(db, parent, &name)?.map(Inode);
+            there.into_iter().chain([Names(inodes::root_if_none(parent))]).collect()
         }
-        Some(Target::Inode(ino)) => changes.push(Inode(*ino)),
-        None => {}
-    }
-    Ok(changes)
+    })
 }
 
-/// The file that a commit writes.
-enum Target {
-    /// By directory and name.
-    Name(u64, Vec<u8>),
-    /// By inode number.
-    Inode(u64),
-}
-
-fn commit_target(db: &Db, commit: &Commit) -> Result<Option<Target>> {
-    let target = |ino, parent, name: &Vec<u8>| match parent {
-        0 => Target::Inode(ino),
-        _ => Target::Name(parent, name.clone()),
-    };
+/// The file that a commit writes: inode number, directory and name; directory 0: by its inode number.
+fn commit_target(db: &Db, commit: &Commit) -> rusqlite::Result<Option<(u64, u64, Vec<u8>)>> {
     if let Some(open) = &commit.open {
-        return Ok(Some(target(open.ino, open.parent, &open.name)));
+        return Ok(Some((open.ino, open.parent, open.name.clone())));
     }
-    Ok(sessions::find(db, commit.session_id)?.map(|session| target(session.ino, session.parent, &session.name)))
+    Ok(sessions::find(db, commit.session_id)?.map(|session| (session.ino, session.parent, session.name)))
 }
 
 /// The reply grants no lease.
@@ -120,9 +106,6 @@ pub fn new_node(_: &Db, r: &MakeNode) -> LeaseGrants {
 /// Leases granted with a commit: the client keeps its delegation of the file's directory.
 pub fn with_commit(db: &Db, r: &Commit) -> LeaseGrants {
     let target = if r.partial { None } else { commit_target(db, r).ok().flatten() };
-    let names = match target {
-        Some(Target::Name(parent, _)) => Some(GrantedNames::Kept(parent)),
-        _ => None,
-    };
-    LeaseGrants { inode: r.want_lease, names }
+    let parent = target.map(|(_, parent, _)| parent).filter(|&parent| parent != 0);
+    LeaseGrants { inode: r.want_lease, names: parent.map(GrantedNames::Kept) }
 }
