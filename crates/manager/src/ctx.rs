@@ -10,6 +10,7 @@ use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::error::{Failure, Result};
+use crate::internal::Proposal;
 use crate::soft::{Effect, SoftState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct View<'a> {
     /// Soft state.
     pub soft: &'a mut SoftState,
     pub config: &'a Config,
+    /// Commands to log, as far as they are known.
+    pub proposals: Vec<Proposal>,
 }
 
 /// The context of a command while it is applied.

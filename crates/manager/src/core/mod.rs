@@ -19,6 +19,7 @@ macro_rules! view {
             caches: &$core.caches,
             soft: &mut $core.soft,
             config: &$core.config,
+            proposals: Vec::new(),
         }
     };
 }

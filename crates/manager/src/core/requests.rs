@@ -143,9 +143,12 @@ impl ManagerCore {
         if kind == Kind::GetStatus {
             self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
         }
-        match registry::take_in(&mut view!(self), kind, &body) {
-            Some(Ok(proposals)) if proposals.is_empty() => return self.compose(origin, &body),
-            Some(Ok(proposals)) => {
+        let mut view = view!(self);
+        let taken = registry::take_in(&mut view, kind, &body);
+        let proposals = view.proposals;
+        match taken {
+            Some(Ok(())) if proposals.is_empty() => return self.compose(origin, &body),
+            Some(Ok(())) => {
                 proposals.into_iter().for_each(|proposal| self.propose(proposal));
                 return self.queue.push_back(QueueItem::Composed { origin, body });
             }

@@ -18,8 +18,9 @@ impl ManagerCore {
             self.tend_sessions();
             self.tend_garbage();
             self.tend_expiry();
-            let proposals = plan::on_tick(&mut view!(self));
-            proposals.into_iter().for_each(|proposal| self.propose(proposal));
+            let mut view = view!(self);
+            plan::on_tick(&mut view);
+            view.proposals.into_iter().for_each(|proposal| self.propose(proposal));
         }
         self.tend_log();
         self.pump();

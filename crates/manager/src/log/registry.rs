@@ -122,12 +122,12 @@ macro_rules! table {
             })
         }
 
-        /// Handles a report; `None` if the request is not a report. The caller commits the proposals and then composes the
-        /// answer ([`reply`]).
-        pub fn take_in(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Option<Result<Vec<Proposal>>> {
+        /// Handles a report; `None` if the request is not a report. The caller commits the view's proposals and then composes
+        /// the answer ([`reply`]).
+        pub fn take_in(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Option<Result<()>> {
             Some(match kind {
                 $(Kind::$report => decode::<$report>(kind.name(), body).and_then(|r| {
-                    let take_in: fn(&mut View<'_>, &$report) -> Result<Vec<Proposal>> = $take_in;
+                    let take_in: fn(&mut View<'_>, &$report) -> Result<()> = $take_in;
                     take_in(view, &r)
                 }),)*
                 _ => return None,
@@ -215,9 +215,9 @@ table! {
     reports {
         Heartbeat => heartbeat::take_in, heartbeat::reply;
         Inventory => heartbeat::take_inventory, |view, r| inventory::reply(view, r);
-        ReportBad => |view, r| rebuild::report_bad(view, &r.fragments).map(|()| Vec::new()), |_, _| Ok(Ack {});
+        ReportBad => rebuild::report_bad, |_, _| Ok(Ack {});
         ReportWork => heartbeat::take_work, |_, _| Ok(Ack {});
-        Maintain => |view, r| maintenance::start(view, r).map(|()| Vec::new()), |view, r| maintenance::report(view, r);
+        Maintain => maintenance::start, |view, r| maintenance::report(view, r);
     }
 }
 

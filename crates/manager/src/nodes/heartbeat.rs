@@ -5,7 +5,7 @@ use crate::chunks::garbage;
 use crate::ctx::View;
 use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
-use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal, propose_all};
+use crate::internal::{DeletesDone, FragmentsBad, Internal, propose_all};
 use crate::map::delta;
 use crate::nodes::membership;
 use crate::repair::{inventory, rebuild};
@@ -31,41 +31,41 @@ fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
 ///
 /// # Errors
 /// The incarnation is old (P11), the disk is not the node's, or the database fails.
-pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<Vec<Proposal>> {
+pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<()> {
     check_current(view, page.node_id, page.incarnation)?;
     if !view.caches.node_map(view.db)?.owns(page.node_id, page.disk_id) {
         return invalid(format!("disk {} is not one of node {}", page.disk_id, page.node_id));
     }
-    Ok(vec![inventory::take_page(view, page)?.propose()])
+    let page = inventory::take_page(view, page)?;
+    view.proposals.push(page.propose());
+    Ok(())
 }
 
 /// Adds a client's device work to the statistics. It never fails; the table of requests wants a `Result`.
-pub fn take_work(view: &mut View, request: &ReportWork) -> Result<Vec<Proposal>> {
+pub fn take_work(view: &mut View, request: &ReportWork) -> Result<()> {
     view.soft.cluster.stats.hear_work(&request.device_work);
-    Ok(Vec::new())
+    Ok(())
 }
 
-/// Processes a heartbeat; returns the changes to log.
+/// Processes a heartbeat.
 ///
 /// # Errors
 /// The database fails.
-pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
+pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<()> {
     if !membership::is_current(view, beat.node_id, beat.incarnation)? {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let mut proposals = membership::hear(view, beat)?;
-    for result in &beat.results {
-        proposals.extend(rebuild::take_result(view, beat.node_id, result)?);
-    }
+    membership::hear(view, beat)?;
+    beat.results.iter().for_each(|result| rebuild::take_result(view, beat.node_id, result));
     let node_map = view.caches.node_map(view.db)?;
     let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
         refs.iter().filter(|r| node_map.owns(beat.node_id, r.disk_id)).cloned().collect()
     };
-    proposals.extend(propose_all(of_own(&beat.deleted), |fragments| DeletesDone { fragments }));
+    view.proposals.extend(propose_all(of_own(&beat.deleted), |fragments| DeletesDone { fragments }));
     let bad = of_own(&beat.bad);
     view.soft.cluster.repaired.bad += bad.len() as u64;
-    proposals.extend(propose_all(bad, |fragments| FragmentsBad { fragments }));
-    Ok(proposals)
+    view.proposals.extend(propose_all(bad, |fragments| FragmentsBad { fragments }));
+    Ok(())
 }
 
 /// Replies to a processed heartbeat with the map, deletes and tasks for the node.

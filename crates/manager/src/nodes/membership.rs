@@ -192,15 +192,14 @@ pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<boo
 ///
 /// # Errors
 /// The database fails.
-pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
-    let mut proposals = Vec::new();
+pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<()> {
     let node_map = view.caches.node_map(view.db)?;
-    let Some(node) = node_map.nodes.get(&beat.node_id) else { return Ok(proposals) };
+    let Some(node) = node_map.nodes.get(&beat.node_id) else { return Ok(()) };
     let stats = &mut view.soft.cluster.stats;
     let heard = stats.nodes.entry(beat.node_id).or_default();
     let repeated = heard.incarnation == beat.incarnation && beat.number != 0 && beat.number <= heard.number;
     if repeated {
-        return Ok(proposals);
+        return Ok(());
     }
     *heard = stats::NodeStats {
         heard_ns: view.now_ns,
@@ -212,12 +211,12 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
         stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
     }
     if node.health() == Health::Down {
-        proposals.push(set_health(node, Health::Up));
+        view.proposals.push(set_health(node, Health::Up));
     }
     let failed =
         |d: &&DiskRow| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained);
-    proposals.extend(fail_all(node_map.disks_of(node.node_id).filter(failed)));
-    Ok(proposals)
+    view.proposals.extend(fail_all(node_map.disks_of(node.node_id).filter(failed)));
+    Ok(())
 }
 
 fn fail_all<'a>(disks: impl Iterator<Item = &'a DiskRow>) -> Option<Proposal> {
@@ -233,8 +232,7 @@ fn set_health(node: &NodeInfo, health: Health) -> Proposal {
 ///
 /// # Errors
 /// The database fails.
-pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
-    let mut proposals = Vec::new();
+pub fn silence(view: &mut View<'_>, hurry: bool) -> Result<()> {
     let stats = &view.soft.cluster.stats;
     let started = view.soft.started_ns;
     let config = view.config;
@@ -247,8 +245,8 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     for node in node_map.nodes.values() {
         let silent_ns = view.now_ns - stats.node_heard_ns(node.node_id, started);
         match node.health() {
-            Health::Up if silent_ns >= ns(config.down_after_ms) => proposals.push(set_health(node, Health::Down)),
-            Health::Down if silent_ns >= out_after => proposals.push(set_health(node, Health::Out)),
+            Health::Up if silent_ns >= ns(config.down_after_ms) => view.proposals.push(set_health(node, Health::Down)),
+            Health::Down if silent_ns >= out_after => view.proposals.push(set_health(node, Health::Out)),
             _ => {}
         }
     }
@@ -256,8 +254,8 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
         (d.node_health, d.own_health, d.inventory_wanted) == (Health::Up, Health::Down, 0)
             && view.now_ns - stats.disk_heard_ns(d.disk_id, started) >= out_after
     };
-    proposals.extend(fail_all(node_map.disks.values().filter(away)));
-    Ok(proposals)
+    view.proposals.extend(fail_all(node_map.disks.values().filter(away)));
+    Ok(())
 }
 
 /// Applies a change of a node's health, unless the node has a later incarnation.

@@ -4,7 +4,7 @@ use crate::chunks::garbage;
 use crate::config::{Config, ns};
 use crate::ctx::View;
 use crate::error::Result;
-use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, Proposal, propose_all};
+use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, propose_all};
 use crate::nodes::membership;
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, rebuild};
@@ -13,12 +13,10 @@ use crate::repair::{backfill, inventory, maintenance, rebuild};
 /// stopped, so the silence says nothing about the nodes.
 const MIN_GAP_NS: i64 = 1_000_000_000;
 /// Proposes changes that are due: nodes that are down or out, moves of members, garbage, groups to open and close.
-pub fn on_tick(view: &mut View) -> Vec<Proposal> {
-    let mut proposals = Vec::new();
-    if let Err(failure) = tick(view, &mut proposals) {
+pub fn on_tick(view: &mut View) {
+    if let Err(failure) = tick(view) {
         tracing::warn!(%failure, "planning failed; it is tried again at the next tick");
     }
-    proposals
 }
 
 /// Longest normal time between ticks. A longer gap means that the manager was stopped or its clock set forward.
@@ -26,22 +24,25 @@ pub fn gap_ns(config: &Config) -> i64 {
     ns(config.down_after_ms / 2).max(MIN_GAP_NS)
 }
 
-fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
+fn tick(view: &mut View) -> Result<()> {
     let now = view.now_ns;
     let hurry = view.soft.cluster.jobs.hurry;
-    proposals.extend(membership::silence(view, hurry)?);
+    membership::silence(view, hurry)?;
     if hurry {
         let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health() == tessera_wire::Health::Down);
         view.soft.cluster.jobs.hurry = waits;
     }
-    plan_members(view, proposals)?;
-    plan_groups(view, proposals)?;
-    proposals.extend(garbage::due(view)?.map(|collect| collect.propose()));
+    plan_members(view)?;
+    if due(&mut view.soft.cluster.pace.groups, view.meta.map_version, now, 2_000) {
+        view.proposals.extend(groups::groups_due(view)?.map(|groups| groups.propose()));
+    }
+    view.proposals.extend(garbage::due(view)?.map(|collect| collect.propose()));
     if elapsed(&mut view.soft.cluster.pace.missing_ns, now, 200) {
         rebuild::queue_missing(view)?;
     }
     if elapsed(&mut view.soft.cluster.pace.maintenance_ns, now, 1_000) {
-        proposals.extend(inventory::due(view)?.map(|want| want.propose()));
+        let inventory = inventory::due(view)?;
+        view.proposals.extend(inventory.map(|want| want.propose()));
         scrub_due(view)?;
         maintenance::on_tick(view)?;
     }
@@ -49,35 +50,33 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
 }
 
 /// Plans moves of members, ends complete backfills, finds emptied disks.
-fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
-    let (now, map_version) = (view.now_ns, view.meta.map_version);
-    let (planned, at) = view.soft.cluster.pace.moves;
-    // Planning looks at every group: at once after a map change, else every few seconds (a disk may have been emptied).
-    if (planned != map_version && now - at >= ns(100)) || now - at >= ns(5_000) {
-        view.soft.cluster.pace.moves = (map_version, now);
-        proposals.extend(propose_all(backfill::moves_due(view)?, |moves| MoveMembers { moves }));
-        proposals.extend(propose_all(membership::emptied(view)?, |disk_ids| DisksDrained { disk_ids }));
+fn plan_members(view: &mut View) -> Result<()> {
+    let now = view.now_ns;
+    if due(&mut view.soft.cluster.pace.moves, view.meta.map_version, now, 5_000) {
+        view.proposals.extend(propose_all(backfill::moves_due(view)?, |moves| MoveMembers { moves }));
+        view.proposals.extend(propose_all(membership::emptied(view)?, |disk_ids| DisksDrained { disk_ids }));
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
         let finished = backfill::finished_backfills(view, 256)?;
-        proposals.extend(propose_all(finished, |backfills| FinishBackfills { backfills }));
+        view.proposals.extend(propose_all(finished, |backfills| FinishBackfills { backfills }));
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
         let disks = view.caches.node_map(view.db)?.disks.len();
         let moves = backfill::rebalance(view, (disks / 2).max(2))?;
-        proposals.extend(propose_all(moves, |moves| MoveMembers { moves }));
+        view.proposals.extend(propose_all(moves, |moves| MoveMembers { moves }));
     }
     Ok(())
 }
 
-fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
-    let (now, map_version) = (view.now_ns, view.meta.map_version);
-    let (planned, at) = view.soft.cluster.pace.groups;
-    if (planned != map_version && now - at >= ns(100)) || now - at >= ns(2_000) {
-        view.soft.cluster.pace.groups = (map_version, now);
-        proposals.extend(groups::groups_due(view)?.map(|groups| groups.propose()));
+/// Whether planning that looks at every group is due: soon after a map change, else every `every_ms` (a disk may have been
+/// emptied or filled). If so, sets `last` to this map version and time.
+fn due(last: &mut (u64, i64), map_version: u64, now_ns: i64, every_ms: u64) -> bool {
+    let (planned, at) = *last;
+    let due = (planned != map_version && now_ns - at >= ns(100)) || now_ns - at >= ns(every_ms);
+    if due {
+        *last = (map_version, now_ns);
     }
-    Ok(())
+    due
 }
 
 /// Starts the scrub of disks that are due.

@@ -19,7 +19,7 @@ use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, BackfillBatch, Tasks, Work, retry_at};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tessera_stripe::ClassLayout;
-use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
+use tessera_wire::meta::{FragmentRef, RebuildTask, ReportBad, Task, TaskResult};
 use tessera_wire::{ChunkInfo, ClassInfo};
 
 /// Most missing rows in the queues.
@@ -275,13 +275,12 @@ fn rebuild(
     Ok(view.soft.cluster.tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
 }
 
-/// Processes a node's task report, and returns the commands to log.
-pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Result<Vec<Proposal>> {
-    let mut proposals = Vec::new();
-    let now_ns = view.now_ns;
+/// Processes a node's task report.
+pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) {
+    let (now_ns, proposals) = (view.now_ns, &mut view.proposals);
     let ClusterState { tasks, repaired, jobs, .. } = &mut view.soft.cluster;
     let Some(given) = tasks.given.get_mut(&result.task_id).filter(|g| g.node_id == node_id) else {
-        return Ok(proposals);
+        return;
     };
     let (member, disk_id, epoch) = (given.member, given.disk_id, given.epoch);
     let scrubbed = matches!(given.work, Work::Scrub);
@@ -348,7 +347,6 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
     if scrubbed && over {
         tasks.scrubbed(disk_id, &result.reason);
     }
-    Ok(proposals)
 }
 
 /// Ends one task of a backfill's batch. The last task moves the cursor, unless no chunk succeeded.
@@ -429,9 +427,9 @@ pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<u8> {
 }
 
 /// Asks the nodes that should hold these fragments to verify them: a reader could not use them.
-pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Result<()> {
+pub fn report_bad(view: &mut View<'_>, report: &ReportBad) -> Result<()> {
     let mut seen = BTreeSet::new();
-    for reported in fragments.iter().take(4_096) {
+    for reported in report.fragments.iter().take(4_096) {
         if !seen.insert((reported.chunk_id, reported.fragment, reported.disk_id)) {
             continue;
         }
