@@ -9,7 +9,7 @@ use crate::db::Db;
 use crate::db::node_map::NodeMap;
 use crate::db::rows::{self, Member};
 use crate::db::sql::{TableRow, args, row};
-use crate::error::{Result, corrupt_row, refuse};
+use crate::error::{Failure, Result, corrupt_row, refuse};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -89,10 +89,8 @@ impl Caches {
     /// # Errors
     /// `NotFound` if it does not exist, or the database fails.
     pub fn class(&self, db: &Db, class_id: u32) -> Result<Arc<ClassInfo>> {
-        match self.classes(db)?.get(&class_id) {
-            Some(class) => Ok(class.clone()),
-            None => refuse(Code::NotFound, format!("there is no redundancy class {class_id}")),
-        }
+        let text = || format!("there is no redundancy class {class_id}");
+        self.classes(db)?.get(&class_id).cloned().ok_or_else(|| Failure::refused(Code::NotFound, text()))
     }
 
     /// The class with this canonical text, if it has a row.

@@ -2,9 +2,9 @@
 
 use crate::db::Db;
 use crate::db::sql::{TableRow, args, row};
-use crate::error::{Result, corrupt_row};
+use crate::error::{Failure, Result, corrupt_row};
 use std::collections::BTreeMap;
-use tessera_wire::{ChunkInfo, DiskInfo, Health, NodeInfo, PgMember};
+use tessera_wire::{ChunkInfo, Code, DiskInfo, Health, NodeInfo, PgMember};
 
 row! { for ChunkInfo { chunk_id, hash, len_bytes, class_id, pg_id } }
 row! { for NodeInfo { node_id, name, host, address, unix_socket, metrics_address, machine, health, incarnation } }
@@ -308,8 +308,8 @@ pub fn node_to_wire(node: &NodeInfo, disks: &[DiskRow]) -> NodeInfo {
     NodeInfo { health: health as i32, ..node.clone() }
 }
 
-/// A disk as sent on the wire. The caller fills in its stats (free space, fragments, queue).
-pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
+/// A disk as sent on the wire; `said`: what its node reported (free space, fragments, queue).
+pub fn disk_to_wire(disk: &DiskRow, said: DiskInfo) -> DiskInfo {
     DiskInfo {
         disk_id: disk.disk_id,
         node_id: disk.node_id,
@@ -317,7 +317,7 @@ pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
         health: disk.health() as i32,
         capacity_bytes: disk.capacity_bytes,
         path: disk.path.clone(),
-        ..DiskInfo::default()
+        ..said
     }
 }
 
@@ -326,11 +326,6 @@ pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
 /// # Errors
 /// `NotFound` if it does not exist.
 pub fn need_disk(db: &Db, disk_id: u64) -> Result<DiskRow> {
-    match disk(db, disk_id)? {
-        Some(disk) => Ok(disk),
-        None => crate::error::refuse(
-            tessera_wire::Code::NotFound,
-            format!("there is no disk {disk_id}; `tessera node list` shows all"),
-        ),
-    }
+    let text = || format!("there is no disk {disk_id}; `tessera node list` shows all");
+    disk(db, disk_id)?.ok_or_else(|| Failure::refused(Code::NotFound, text()))
 }

@@ -7,6 +7,7 @@ use crate::db::rows;
 use crate::db::sql::args;
 use crate::error::Result;
 use std::collections::BTreeSet;
+use tessera_wire::DiskInfo;
 use tessera_wire::meta::{ClusterMap, GetMap};
 
 /// Answers [`GetMap`].
@@ -28,10 +29,10 @@ pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
     };
     for disk in &mut map.disks {
         if let Some(stats) = view.soft.cluster.stats.disks.get(&disk.disk_id) {
-            disk.free_bytes = stats.free_bytes;
-            disk.fragments = stats.fragments;
-            disk.queue_len = stats.queue_len;
-            disk.verified_ns = stats.verified_ns;
+            disk.free_bytes = stats.said.free_bytes;
+            disk.fragments = stats.said.fragments;
+            disk.queue_len = stats.said.queue_len;
+            disk.verified_ns = stats.said.verified_ns;
         }
     }
     Ok(map)
@@ -71,7 +72,9 @@ fn add_changed(db: &Db, known: u64, map: &mut ClusterMap) -> Result<()> {
         for node in rows::nodes(db)?.iter().filter(|n| nodes.contains(&n.node_id)) {
             map.nodes.push(rows::node_to_wire(node, &disks));
         }
-        map.disks.extend(disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(rows::disk_to_wire));
+        map.disks.extend(
+            disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(|d| rows::disk_to_wire(d, DiskInfo::default())),
+        );
     }
     map.classes = cache::classes(db, "WHERE map_version > ?1 ORDER BY class_id", args![known])?;
     Ok(())

@@ -17,10 +17,12 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let redundancy = redundancy::redundancy(view)?;
     let (garbage_chunks, garbage_bytes) = garbage::count(db)?;
     let repaired = view.soft.cluster.repaired;
+    let stats = &view.soft.cluster.stats.disks;
+    let said = |disk: &DiskRow| stats.get(&disk.disk_id).map(|stats| stats.said.clone()).unwrap_or_default();
     Ok(ClusterStatus {
         cluster_id: meta.cluster_id.to_vec(),
         nodes: rows::nodes(db)?.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
-        disks: disks.iter().map(|d| disk_with_stats(view, d)).collect(),
+        disks: disks.iter().map(|d| rows::disk_to_wire(d, said(d))).collect(),
         files: meta.files,
         directories: meta.directories,
         versions: meta.versions,
@@ -51,19 +53,6 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
         device_work: view.soft.cluster.stats.work(),
     })
-}
-
-fn disk_with_stats(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo {
-    let mut info = rows::disk_to_wire(disk);
-    if let Some(stats) = view.soft.cluster.stats.disks.get(&disk.disk_id) {
-        info.free_bytes = stats.free_bytes;
-        info.used_bytes = stats.used_bytes;
-        info.fragments = stats.fragments;
-        info.index_bytes = stats.index_bytes;
-        info.queue_len = stats.queue_len;
-        info.verified_ns = stats.verified_ns;
-    }
-    info
 }
 
 fn counters(view: &View<'_>) -> Vec<Counter> {

@@ -148,7 +148,8 @@ impl OpenGroup {
     /// Free space of the fullest disk, divided by a factor that grows with the longest queue.
     fn weight(&self, stats: &ClusterStats) -> f64 {
         let free = self.disks.iter().map(|&(d, capacity)| stats.available_bytes(d, capacity)).min().unwrap_or(0);
-        let queue = self.disks.iter().filter_map(|(d, _)| stats.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
+        let queue =
+            self.disks.iter().filter_map(|(d, _)| stats.disks.get(d)).map(|d| d.said.queue_len).max().unwrap_or(0);
         free as f64 / (1.0 + f64::from(queue) / 8.0)
     }
 }

@@ -96,7 +96,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
         MaintenanceJob::Scrub => {
             let pass = cluster.jobs.scrub;
             let stats = &cluster.stats.disks;
-            let total = stats.values().map(|d| d.used_bytes).sum();
+            let total = stats.values().map(|d| d.said.used_bytes).sum();
             let now: u64 = stats.values().map(|d| d.scrubbed_bytes).sum();
             let done = if pass.running { now.max(pass.bytes) } else { pass.bytes };
             let counters = vec![

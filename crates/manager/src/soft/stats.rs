@@ -41,30 +41,20 @@ pub fn sensible_work(node_id: u64, said: &[DeviceWork]) -> Vec<DeviceWork> {
 pub struct DiskStats {
     /// When it arrived, ns since 1970.
     pub heard_ns: i64,
-    /// Free bytes, as the node sees it.
-    pub free_bytes: u64,
-    /// Bytes of its segment files.
-    pub used_bytes: u64,
-    /// Fragments held.
-    pub fragments: u64,
-    /// Memory of the node's fragment index, bytes.
-    pub index_bytes: u64,
-    /// Operations waiting.
-    pub queue_len: u32,
+    /// What the node said of it.
+    pub said: DiskInfo,
     /// Bytes re-read by the running scrub pass.
     pub scrubbed_bytes: u64,
-    /// Every fragment that was on the disk at this time has been re-read, ns since 1970; 0: unknown.
-    pub verified_ns: i64,
     /// Bytes of fragments assigned to the disk since that heartbeat.
     assigned: Cell<u64>,
-    /// The same for the interval before that heartbeat: `free_bytes` may not show them yet.
+    /// The same for the interval before that heartbeat: `said.free_bytes` may not show them yet.
     assigned_before: u64,
 }
 
 impl DiskStats {
     /// Free bytes less those already assigned.
     pub fn available_bytes(&self) -> u64 {
-        self.free_bytes.saturating_sub(self.assigned.get()).saturating_sub(self.assigned_before)
+        self.said.free_bytes.saturating_sub(self.assigned.get()).saturating_sub(self.assigned_before)
     }
 
     /// Counts a fragment of this size as assigned to the disk.
@@ -115,13 +105,8 @@ impl ClusterStats {
         let disk = self.disks.entry(disk_id).or_default();
         *disk = DiskStats {
             heard_ns: now_ns,
-            free_bytes: said.free_bytes,
-            used_bytes: said.used_bytes,
-            fragments: said.fragments,
-            index_bytes: said.index_bytes,
-            queue_len: said.queue_len,
+            said: DiskInfo { verified_ns: said.verified_ns.clamp(0, now_ns.max(0)), ..said.clone() },
             scrubbed_bytes,
-            verified_ns: said.verified_ns.clamp(0, now_ns.max(0)),
             assigned: Cell::new(0),
             assigned_before: disk.assigned.get(),
         };
