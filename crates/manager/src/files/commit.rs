@@ -405,13 +405,12 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<
         return inodes::get(ctx.db, session.ino).map(Some);
     }
     inodes::directory(ctx.db, session.parent)?;
-    let Some(ino) = inodes::lookup(ctx.db, session.parent, &session.name)? else {
+    let Some(inode) = inodes::named(ctx.db, session.parent, &session.name)? else {
         return match session.created && mode == CommitMode::Patch {
             true => refuse(Code::NotFound, "the file was removed since it was opened; a patch needs it"),
             false => Ok(None),
         };
     };
-    let inode = inodes::get(ctx.db, ino)?;
     if inode.is_directory() {
         return refuse(Code::IsDirectory, "there is a directory of that name now");
     }

@@ -136,10 +136,7 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Opti
         (parent, _) => {
             check_name(&request.name)?;
             let parent = inodes::directory(ctx.db, parent)?;
-            let inode = match inodes::lookup(ctx.db, parent.ino, &request.name)? {
-                Some(ino) => Some(inodes::get(ctx.db, ino)?),
-                None => None,
-            };
+            let inode = inodes::named(ctx.db, parent.ino, &request.name)?;
             (Some(parent), inode)
         }
     };
@@ -156,12 +153,9 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Opti
 pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Result<String> {
     let redundancy = match asked {
         "" => policy.redundancy,
-        text => match text.parse::<Redundancy>() {
-            Ok(redundancy) => redundancy,
-            Err(error) => {
-                return invalid(format!("redundancy {text:?}: {error}; allowed: {SCHEMES}"));
-            }
-        },
+        text => text
+            .parse::<Redundancy>()
+            .or_else(|why| invalid(format!("redundancy {text:?}: {why}; allowed: {SCHEMES}")))?,
     };
     Ok(redundancy.scheme(file_bytes, &policy.placement).to_string())
 }

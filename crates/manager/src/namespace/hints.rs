@@ -1,6 +1,6 @@
 //! Hints as they are stored: one encoded set per inode, sorted by name, values in canonical form.
 
-use crate::error::{Failure, Result, invalid};
+use crate::error::{Result, invalid};
 use prost::Message;
 use tessera_policy::{Policy, canonical};
 use tessera_wire::Hint;
@@ -29,10 +29,7 @@ impl HintSet {
     /// # Errors
     /// `Invalid` if the name or the value is not valid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let (name, value) = match canonical(name, value) {
-            Ok(canonical) => canonical,
-            Err(error) => return invalid(error.to_string()),
-        };
+        let (name, value) = canonical(name, value).or_else(|error| invalid(error.to_string()))?;
         match self.hints.binary_search_by(|h| h.name.as_str().cmp(name)) {
             Ok(at) => self.hints[at].value = value,
             Err(at) => self.hints.insert(at, Hint { name: name.to_string(), value }),
@@ -63,7 +60,7 @@ impl HintSet {
     /// The policy that the hints resolve to. Stored hints are valid, except those that a later release wrote: these are refused.
     pub fn policy(&self) -> Result<Policy> {
         Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str())))
-            .map_err(|e| Failure::refused(tessera_wire::Code::Invalid, e.to_string()))
+            .or_else(|error| invalid(error.to_string()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::db::Db;
 use crate::db::sql::{TableRow, args, row};
-use crate::error::{Result, corrupt_row, refuse};
+use crate::error::{Failure, Result, corrupt_row, refuse};
 use crate::namespace::hints::HintSet;
 use rusqlite::params_from_iter;
 use std::sync::LazyLock;
@@ -130,10 +130,16 @@ pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
 /// # Errors
 /// `NotFound` if it does not exist.
 pub fn get(db: &Db, ino: u64) -> Result<Inode> {
-    match find(db, ino)? {
-        Some(inode) => Ok(inode),
-        None => refuse(Code::NotFound, format!("there is no inode {ino}; it may have been removed meanwhile")),
-    }
+    let text = || format!("there is no inode {ino}; it may have been removed meanwhile");
+    find(db, ino)?.ok_or_else(|| Failure::refused(Code::NotFound, text()))
+}
+
+/// The inode that `name` in `parent` refers to, if the name exists.
+///
+/// # Errors
+/// As [`get`].
+pub fn named(db: &Db, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+    lookup(db, parent, name)?.map(|ino| get(db, ino)).transpose()
 }
 
 /// Maps 0, which stands for the root in requests, to the root.

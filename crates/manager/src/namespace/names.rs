@@ -7,7 +7,7 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::{draw, uncount};
 use crate::db::sql::{TableRow, args};
-use crate::error::{Result, corrupt_row, invalid, refuse};
+use crate::error::{Failure, Result, corrupt_row, invalid, refuse};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
 use std::sync::LazyLock;
@@ -51,10 +51,8 @@ pub(crate) fn child(db: &Db, parent: &Inode, name: &[u8]) -> Result<Inode> {
     if !parent.is_directory() {
         return refuse(Code::NotDirectory, format!("{} is looked for in a file", shown(name)));
     }
-    match inodes::lookup(db, parent.ino, name)? {
-        Some(ino) => inodes::get(db, ino),
-        None => refuse(Code::NotFound, format!("there is no {} in its directory", shown(name))),
-    }
+    let text = || format!("there is no {} in its directory", shown(name));
+    inodes::named(db, parent.ino, name)?.ok_or_else(|| Failure::refused(Code::NotFound, text()))
 }
 
 /// Attributes of an inode.
@@ -105,7 +103,7 @@ pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
 /// The directory that gets a new name, and the inode that has the name already, if there is one.
 fn new_name(ctx: &Ctx, parent: u64, name: &[u8]) -> Result<(Inode, Option<Inode>)> {
     let parent = inodes::directory(ctx.db, parent)?;
-    let there = inodes::lookup(ctx.db, parent.ino, name)?.map(|ino| inodes::get(ctx.db, ino)).transpose()?;
+    let there = inodes::named(ctx.db, parent.ino, name)?;
     Ok((parent, there))
 }
 
@@ -267,14 +265,13 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
     if request.exchange {
         return exchange(ctx, request, inode, (&from, &to));
     }
-    if let Some(there) = inodes::lookup(ctx.db, to.ino, &request.to_name)? {
+    if let Some(there) = inodes::named(ctx.db, to.ino, &request.to_name)? {
         if request.no_replace {
             return exists(&request.to_name);
         }
-        if there == inode.ino {
+        if there.ino == inode.ino {
             return Ok(Ack {}); // Two names of one file: POSIX rename does nothing.
         }
-        let there = inodes::get(ctx.db, there)?;
         let name = shown(&request.to_name);
         let refuse_kinds = |code, kinds: &str| refuse(code, format!("{name} is {kinds} cannot replace it"));
         match (inode.is_directory(), there.is_directory()) {

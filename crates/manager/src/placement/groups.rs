@@ -37,10 +37,8 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     if let Some(class) = ctx.caches.class_of_spec(ctx.db, spec)? {
         return Ok(class);
     }
-    let scheme: Scheme = match spec.parse() {
-        Ok(scheme) => scheme,
-        Err(why) => return invalid(format!("redundancy {spec:?}: {why}; allowed: {SCHEMES}")),
-    };
+    let refused = |why| invalid(format!("redundancy {spec:?}: {why}; allowed: {SCHEMES}"));
+    let scheme: Scheme = spec.parse().or_else(refused)?;
     let canonical = scheme.to_string();
     if canonical != spec {
         return class_for(ctx, &canonical);
