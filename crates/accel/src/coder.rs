@@ -5,7 +5,7 @@
 //! slices.
 
 use crate::device::{ReconstructJob, UpdateJob, VerifyJob};
-use crate::erasure::{Code, CodeError, CoderError, FRAGMENT_ALIGN_BYTES, Matrix, fragment_len};
+use crate::erasure::{Code, CodeError, CoderError, FRAGMENT_ALIGN_BYTES, Matrix, fragment_len, slice_of};
 use crate::isa::Isa;
 use crate::xorcode::{Technique, XorCode, XorCodeError};
 use std::sync::Arc;
@@ -142,9 +142,7 @@ impl Coder {
 
     /// The bytes of a chunk that data fragment `index` holds; shorter than the others at the chunk's end, even empty.
     pub fn data_slice<'a>(&self, chunk: &'a [u8], index: usize) -> &'a [u8] {
-        let full = self.fragment_len(chunk.len());
-        let start = index.saturating_mul(full).min(chunk.len());
-        &chunk[start..start.saturating_add(full).min(chunk.len())]
+        slice_of(chunk, self.fragment_len(chunk.len()), index)
     }
 
     /// Name of the encoding primitive in calibration and [`crate::Device::takes`].

@@ -141,12 +141,9 @@ pub fn device() -> &'static dyn Device {
 
 /// Work of this process's devices since it started: (device, primitive, work), without zeros.
 pub fn work_done() -> Vec<(String, &'static str, Work)> {
-    let mut all = Vec::new();
-    for (device, usage) in device().usage_by_device() {
-        let some = usage.0.into_iter().filter(|(_, work)| work.jobs > 0);
-        all.extend(some.map(|(primitive, work)| (device.clone(), primitive, work)));
-    }
-    all
+    let of =
+        |(device, usage): (String, Usage)| usage.0.into_iter().map(move |(name, work)| (device.clone(), name, work));
+    device().usage_by_device().into_iter().flat_map(of).filter(|(_, _, work)| work.jobs > 0).collect()
 }
 
 /// Sets, once and before the first call of [`device`], the device that upper crates use. False if it is too late.

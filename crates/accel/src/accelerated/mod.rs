@@ -100,14 +100,19 @@ impl Accelerated {
         self.runtime.submit(operation, input, target).ok()
     }
 
-    /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` reads a job's results.
+    /// Hashes on devices, if they take `primitive` on so many bytes, in jobs of about [`JOB_BYTES`]; `read` reads a job's
+    /// results.
     fn hash_on_devices<T>(
         &self,
+        primitive: &str,
         chunks: &[&[u8]],
         make: impl Fn(&[usize]) -> Option<HashBatch>,
         read: impl Fn(&HashBatch, &[u8]) -> Vec<T>,
     ) -> Option<Vec<T>> {
         let lens: Vec<usize> = chunks.iter().map(|c| c.len()).collect();
+        if !self.is_for_device(primitive, lens.iter().sum()) {
+            return None;
+        }
         let mut jobs = Vec::new();
         for range in parts(&lens, self.job_bytes) {
             let operation = Arc::new(make(&lens[range.clone()])?);
@@ -157,10 +162,8 @@ impl Device for Accelerated {
     }
 
     fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash> {
-        let bytes = chunks.iter().map(|c| c.len()).sum();
-        let worth_it = self.is_for_device("hash", bytes);
-        let done = || self.hash_on_devices(chunks, HashBatch::names, HashBatch::read_names);
-        worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.hash(chunks))
+        let done = self.hash_on_devices("hash", chunks, HashBatch::names, HashBatch::read_names);
+        done.unwrap_or_else(|| self.cpu.hash(chunks))
     }
 
     fn hash_parts(&self, parts: &[&[u8]]) -> Hash {
@@ -183,10 +186,8 @@ impl Device for Accelerated {
     }
 
     fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {
-        let bytes = chunks.iter().map(|c| c.len()).sum();
-        let worth_it = self.is_for_device("tree", bytes);
-        let done = || self.hash_on_devices(chunks, HashBatch::trees, HashBatch::read_trees);
-        worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.tree(chunks))
+        let done = self.hash_on_devices("tree", chunks, HashBatch::trees, HashBatch::read_trees);
+        done.unwrap_or_else(|| self.cpu.tree(chunks))
     }
 
     fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32> {

@@ -57,11 +57,6 @@ impl Cbch {
         self.windows.window_bytes()
     }
 
-    /// Bits that are zero at a boundary (k).
-    pub fn low_bits(&self) -> u32 {
-        self.low_bits
-    }
-
     /// Bytes that a window advances (p).
     pub fn advance_bytes(&self) -> usize {
         self.windows.step_bytes()

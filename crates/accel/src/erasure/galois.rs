@@ -42,15 +42,9 @@ impl Galois {
 
     /// Multiplicative inverse (a^(2^w − 2)); 0 for 0, which callers never pass.
     pub fn inverse(self, a: u32) -> u32 {
-        let (mut result, mut square, mut rest) = (1, a, (1u32 << self.w) - 2);
-        while rest != 0 {
-            if rest & 1 != 0 {
-                result = self.multiply(result, square);
-            }
-            square = self.multiply(square, square);
-            rest >>= 1;
-        }
-        result
+        // The exponent is 2 + 4 + … + 2^(w − 1).
+        let squares = std::iter::successors(Some(a), |x| Some(self.multiply(*x, *x)));
+        squares.skip(1).take(self.w - 1).fold(1, |product, square| self.multiply(product, square))
     }
 
     /// Multiplication by `a` as a w × w bit matrix: column c is a · 2^c, so bit r of it is the entry in row r.

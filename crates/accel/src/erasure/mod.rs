@@ -55,8 +55,11 @@ pub fn fragment_len(chunk_len: usize, k: usize) -> usize {
 
 /// The bytes of a chunk that data fragment `index` holds; shorter than F at the chunk's end, even empty.
 pub fn data_slice(chunk: &[u8], k: usize, index: usize) -> &[u8] {
-    let f = fragment_len(chunk.len(), k);
-    let start = index.saturating_mul(f).min(chunk.len());
-    let end = start.saturating_add(f).min(chunk.len());
-    &chunk[start..end]
+    slice_of(chunk, fragment_len(chunk.len(), k), index)
+}
+
+/// The bytes of data fragment `index` of `len` bytes, as far as the chunk has them.
+pub(crate) fn slice_of(chunk: &[u8], len: usize, index: usize) -> &[u8] {
+    let start = index.saturating_mul(len).min(chunk.len());
+    &chunk[start..start.saturating_add(len).min(chunk.len())]
 }

@@ -16,10 +16,7 @@ pub fn reed_sol_van(field: Galois, k: usize, m: usize) -> Vec<u32> {
         make_identity_row(field, &mut matrix, rows, k, i);
     }
     let mut parity = matrix.split_off(k * k);
-    for column in 0..k {
-        let scale = field.inverse(parity[column]);
-        (0..m).for_each(|row| parity[row * k + column] = field.multiply(parity[row * k + column], scale));
-    }
+    make_first_row_ones(field, &mut parity, k);
     for row in parity.chunks_mut(k).skip(1) {
         let scale = field.inverse(row[0]);
         row.iter_mut().for_each(|x| *x = field.multiply(*x, scale));
@@ -60,6 +57,14 @@ fn make_identity_row(field: Galois, matrix: &mut [u32], rows: usize, columns: us
     }
 }
 
+/// Scales each column so that its first entry is one.
+fn make_first_row_ones(field: Galois, matrix: &mut [u32], columns: usize) {
+    for column in 0..columns {
+        let scale = field.inverse(matrix[column]);
+        matrix.iter_mut().skip(column).step_by(columns).for_each(|x| *x = field.multiply(*x, scale));
+    }
+}
+
 /// `cauchy_orig`: entry (i, j) is 1 / (i xor (m + j)). Needs k + m ≤ 2^w.
 pub fn cauchy_orig(field: Galois, k: usize, m: usize) -> Vec<u32> {
     (0..m).flat_map(|i| (0..k).map(move |j| field.inverse((i ^ (m + j)) as u32))).collect()
@@ -75,10 +80,7 @@ pub fn cauchy_good(field: Galois, k: usize, m: usize, w: usize) -> Vec<u32> {
         return std::iter::repeat_n(1, k).chain(elements.into_iter().take(k)).collect();
     }
     let mut matrix = cauchy_orig(field, k, m);
-    for column in 0..k {
-        let scale = field.inverse(matrix[column]);
-        (0..m).for_each(|row| matrix[row * k + column] = field.multiply(matrix[row * k + column], scale));
-    }
+    make_first_row_ones(field, &mut matrix, k);
     for row in matrix.chunks_mut(k).skip(1) {
         let scaled = |row: &[u32], scale: u32| -> Vec<u32> { row.iter().map(|x| field.multiply(*x, scale)).collect() };
         let ones = |row: &[u32]| -> u32 { row.iter().map(|x| field.ones(*x)).sum() };

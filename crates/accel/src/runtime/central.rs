@@ -46,9 +46,8 @@ pub struct Queues {
 struct State {
     outstanding: VecDeque<(Ticket, Input)>,
     cpu: VecDeque<(Ticket, Input)>,
-    running: usize,
-    bytes: usize,
-    fallen_back: u64,
+    /// Without the lengths of the queues above.
+    counts: Queues,
     devices: Vec<DeviceState>,
     done_on_cpu: BTreeMap<&'static str, Work>,
     stopping: bool,
@@ -64,7 +63,7 @@ pub(crate) struct Central {
     room: Condvar,
 }
 
-/// What a thread gets when it asks for work.
+/// What a device's manager gets when it asks for work.
 pub(crate) enum Next {
     Job(Ticket, Input),
     Nothing,
@@ -82,10 +81,10 @@ impl Central {
     /// runs alone.
     pub fn submit(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
-        while state.bytes > 0 && state.bytes.saturating_add(ticket.bytes) > self.bound_bytes {
+        while state.counts.bytes > 0 && state.counts.bytes.saturating_add(ticket.bytes) > self.bound_bytes {
             self.room.wait(&mut state);
         }
-        state.bytes += ticket.bytes;
+        state.counts.bytes += ticket.bytes;
         self.enqueue(&mut state, ticket, input);
     }
 
@@ -115,7 +114,7 @@ impl Central {
                 .iter()
                 .position(|(t, _)| [Target::AnyDevice, Target::Device(index)].contains(&t.target));
             if let Some((ticket, input)) = first.and_then(|at| state.outstanding.remove(at)) {
-                state.running += 1;
+                state.counts.running += 1;
                 return Next::Job(ticket, input);
             }
             if state.stopping {
@@ -128,17 +127,17 @@ impl Central {
         }
     }
 
-    /// The next job for a CPU thread; waits for one.
-    pub fn next_for_cpu(&self) -> Next {
+    /// The next job for a CPU thread; waits for one. `None` if the runtime has stopped.
+    pub fn next_for_cpu(&self) -> Option<(Ticket, Input)> {
         let mut state = self.state.lock();
         loop {
-            if let Some((ticket, input)) = state.cpu.pop_front() {
-                state.running += 1;
-                return Next::Job(ticket, input);
+            if let Some(job) = state.cpu.pop_front() {
+                state.counts.running += 1;
+                return Some(job);
             }
             // Devices may still hand jobs over while they stop.
-            if state.stopping && state.outstanding.is_empty() && state.running == 0 {
-                return Next::Stop;
+            if state.stopping && state.outstanding.is_empty() && state.counts.running == 0 {
+                return None;
             }
             self.cpu_work.wait(&mut state);
         }
@@ -149,10 +148,15 @@ impl Central {
         {
             let mut state = self.state.lock();
             let state = &mut *state;
-            assert!(state.running > 0, "{ticket:?} ended without having been taken");
-            assert!(state.bytes >= ticket.bytes, "{} bytes given back, {} are counted", ticket.bytes, state.bytes);
-            state.running -= 1;
-            state.bytes -= ticket.bytes;
+            assert!(state.counts.running > 0, "{ticket:?} ended without having been taken");
+            assert!(
+                state.counts.bytes >= ticket.bytes,
+                "{} bytes given back, {} are counted",
+                ticket.bytes,
+                state.counts.bytes
+            );
+            state.counts.running -= 1;
+            state.counts.bytes -= ticket.bytes;
             if result.is_ok() {
                 let done = by.map_or(&mut state.done_on_cpu, |index| &mut state.devices[index].done);
                 let work = done.entry(ticket.operation.primitive()).or_default();
@@ -168,9 +172,9 @@ impl Central {
     /// Queues for the CPU a job that a thread took.
     pub fn hand_to_cpu(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
-        assert!(state.running > 0, "{ticket:?} handed over without having been taken");
-        state.running -= 1;
-        state.fallen_back += 1;
+        assert!(state.counts.running > 0, "{ticket:?} handed over without having been taken");
+        state.counts.running -= 1;
+        state.counts.fallen_back += 1;
         state.cpu.push_back((ticket, input));
         self.cpu_work.notify_one();
     }
@@ -178,8 +182,8 @@ impl Central {
     /// Puts a job that a thread took back, first in line.
     pub fn put_back(&self, ticket: Ticket, input: Input) {
         let mut state = self.state.lock();
-        assert!(state.running > 0, "{ticket:?} put back without having been taken");
-        state.running -= 1;
+        assert!(state.counts.running > 0, "{ticket:?} put back without having been taken");
+        state.counts.running -= 1;
         state.outstanding.push_front((ticket, input));
         self.device_work.notify_all();
     }
@@ -193,7 +197,7 @@ impl Central {
         for (ticket, input) in std::mem::take(&mut state.outstanding) {
             let waits_in_vain =
                 ticket.target == Target::Device(index) || state.devices.iter().all(|d| d.retired.is_some());
-            state.fallen_back += u64::from(waits_in_vain);
+            state.counts.fallen_back += u64::from(waits_in_vain);
             self.enqueue(&mut state, ticket, input);
         }
     }
@@ -221,13 +225,7 @@ impl Central {
 
     pub fn queues(&self) -> Queues {
         let s = self.state.lock();
-        Queues {
-            outstanding: s.outstanding.len(),
-            outstanding_cpu: s.cpu.len(),
-            running: s.running,
-            bytes: s.bytes,
-            fallen_back: s.fallen_back,
-        }
+        Queues { outstanding: s.outstanding.len(), outstanding_cpu: s.cpu.len(), ..s.counts }
     }
 
     /// Stops the runtime: no job begins, queued jobs end with [`JobError::Stopped`], and threads stop once nothing

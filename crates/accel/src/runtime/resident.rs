@@ -97,11 +97,7 @@ fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, 
     let mut stream = backend.stream()?;
     // Kernels read whole 16-byte blocks.
     let address = stream.reserve(bytes.len().next_multiple_of(16))?;
-    let sent = send(stream.as_mut(), address, bytes, patience).and_then(|arrived| match arrived {
-        true => Ok(()),
-        false => Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 }),
-    });
-    match sent {
+    match send(stream.as_mut(), address, bytes, backend, patience) {
         Ok(()) => Ok((address, stream)),
         Err(fault) => {
             // Closing a stuck stream would block for ever.
@@ -111,16 +107,22 @@ fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, 
     }
 }
 
-/// Whether the bytes have arrived within `patience`.
-fn send(stream: &mut dyn Stream, address: u64, bytes: &[u8], patience: Duration) -> Result<bool, Fault> {
+/// Sends the bytes, and waits until they have arrived.
+fn send(
+    stream: &mut dyn Stream,
+    address: u64,
+    bytes: &[u8],
+    backend: &dyn Backend,
+    patience: Duration,
+) -> Result<(), Fault> {
     let start = Instant::now();
     // SAFETY: the reservation is as long; the caller keeps the bytes until the stream is done, or for ever if it fails.
     unsafe { stream.upload(address, bytes)? };
     while !stream.is_done()? {
         if start.elapsed() > patience {
-            return Ok(false);
+            return Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 });
         }
         std::thread::yield_now();
     }
-    Ok(true)
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The CPU's threads: they run jobs for the CPU and jobs that a device failed to do.
 
-use super::central::{Central, Next};
+use super::central::Central;
 use super::flight::Input;
 use super::job::{JobError, JobOutput, Ticket};
 use super::{Buffer, NoMemory, NoThread, Pool};
@@ -28,15 +28,9 @@ pub(crate) fn start(
 
 /// The thread's main function.
 pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
-    loop {
-        match central.next_for_cpu() {
-            Next::Job(ticket, input) => {
-                let result = carry_out(&ticket, input, central, pool, isa, name);
-                central.finish(ticket, result, None);
-            }
-            Next::Nothing => {}
-            Next::Stop => return,
-        }
+    while let Some((ticket, input)) = central.next_for_cpu() {
+        let result = carry_out(&ticket, input, central, pool, isa, name);
+        central.finish(ticket, result, None);
     }
 }
 

@@ -99,11 +99,6 @@ impl Program {
     pub(super) fn flat(&self) -> &[u32] {
         &self.flat
     }
-
-    /// Total number of packets read; a packet that is the XOR of n others reads n.
-    pub fn reads(&self) -> usize {
-        self.steps.iter().map(|s| s.sources.len()).sum()
-    }
 }
 
 /// The cheapest way found so far to compute a packet.

@@ -42,14 +42,13 @@ unsafe impl Operation for HashWindows {
     fn launches(&self, at: &Addresses) -> Vec<Launch> {
         let argument = Digests {
             data: at.input,
-            messages: 0,
             out: at.result,
             step: self.windows.step_bytes() as u64,
             window: self.windows.window_bytes() as u64,
             total: self.len as u64,
             count: self.windows.count(self.len) as u64,
             width: self.windows.width_bytes() as u32,
-            unused: 0,
+            ..Digests::default()
         };
         launch(self.kernel, argument).into_iter().collect()
     }
