@@ -19,10 +19,8 @@ use crate::options::KEY_BYTES_MAX;
 use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
 use crate::plan::BOTTOM;
 
-/// Format version of cells that this code writes and reads.
-pub(crate) const CELL_VERSION: u32 = 1;
 pub(crate) const FOOTER_BYTES: usize = 96;
-const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONACELL", version: CELL_VERSION, crc_at: FOOTER_BYTES - 4 };
+const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONACELL", version: 1, crc_at: FOOTER_BYTES - 4 };
 
 // docs/formats.md, section 5.3: magic, version, page bytes, number, pages, index, bounds, checksum, records, deletes, user bytes; zeros.
 const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 <= FORMAT.crc_at && FORMAT.crc_at == 92);
@@ -117,12 +115,6 @@ pub(crate) struct Cell {
     pub(crate) context: Arc<StoreContext>,
 }
 
-impl std::fmt::Debug for Cell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cell").field("number", &self.footer.number).field("level", &self.level).finish_non_exhaustive()
-    }
-}
-
 impl Drop for Cell {
     fn drop(&mut self) {
         if *self.obsolete.get_mut() {
@@ -176,12 +168,8 @@ pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &m
 pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
     assert!(first <= last, "the first key of a cell is above its last");
     assert!(!first.is_empty() && last.len() <= KEY_BYTES_MAX && first.len() <= KEY_BYTES_MAX, "keys of a cell");
-    let mut bytes = Vec::with_capacity(first.len() + last.len() + 4);
-    bytes.extend_from_slice(&(first.len() as u16).to_le_bytes());
-    bytes.extend_from_slice(&(last.len() as u16).to_le_bytes());
-    bytes.extend_from_slice(first);
-    bytes.extend_from_slice(last);
-    bytes
+    let lens = [first, last].map(|key| (key.len() as u16).to_le_bytes());
+    [lens.as_flattened(), first, last].concat()
 }
 
 fn decode_bounds(bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {

@@ -341,33 +341,32 @@ struct Pending {
 /// Builds the index page by page.
 #[derive(Default)]
 pub(crate) struct IndexBuilder {
-    filter_bits: u32,
-    blocks: Vec<Block>,
-    separators: Vec<u8>,
+    /// What is complete, but for the words.
+    index: PageIndex,
     bits: BitWriter,
     pending: Vec<Pending>,
     fragments: Vec<u64>,
     first_page: u32,
     /// The longest separator of the pending pages except the first.
     longest: usize,
-    pages: u32,
-    keys: u64,
 }
 
 impl IndexBuilder {
     pub(crate) fn new(filter_bits: u32) -> Self {
-        IndexBuilder { filter_bits: filter_bits.min(FILTER_BITS_MAX), ..Self::default() }
+        let index = PageIndex { filter_bits: filter_bits.min(FILTER_BITS_MAX), ..PageIndex::default() };
+        IndexBuilder { index, ..Self::default() }
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.bits.heap_bytes() + self.separators.capacity() + self.blocks.capacity() * size_of::<Block>()
+        let PageIndex { separators, blocks, .. } = &self.index;
+        self.bits.heap_bytes() + separators.capacity() + blocks.capacity() * size_of::<Block>()
     }
 
     /// Adds the next page: its first key, the last key of the page before, the hashes of its keys, and the number of
     /// file pages it takes (more than one only for a record that is longer than a page).
     pub(crate) fn page(&mut self, first_key: &[u8], last_before: &[u8], hashes: &[u64], file_pages: u32) {
         assert!(!hashes.is_empty() && file_pages > 0, "an empty page");
-        assert!(self.pages == 0 || first_key > last_before, "pages are out of order");
+        assert!(self.index.pages == 0 || first_key > last_before, "pages are out of order");
         let common = common_prefix(first_key, last_before);
         if let Some(first) = self.pending.first() {
             let shared = common_prefix(&first.first_key, first_key).min(255);
@@ -380,19 +379,19 @@ impl IndexBuilder {
             }
         }
         if self.pending.is_empty() {
-            self.first_page = self.pages;
+            self.first_page = self.index.pages;
             self.longest = 0;
         }
         let keys = hashes.len() as u64;
-        if self.filter_bits > 0 {
+        if self.index.filter_bits > 0 {
             let from = self.fragments.len();
-            self.fragments.extend(hashes.iter().map(|&h| fragment(h, keys, self.filter_bits)));
+            self.fragments.extend(hashes.iter().map(|&h| fragment(h, keys, self.index.filter_bits)));
             self.fragments[from..].sort_unstable();
         }
         let (first_key, last_before) = (first_key.to_vec(), last_before.to_vec());
         self.pending.push(Pending { first_key, last_before, common, keys });
-        self.pages += file_pages;
-        self.keys += keys;
+        self.index.pages += file_pages;
+        self.index.keys += keys;
         if file_pages > 1 {
             self.close_block();
         }
@@ -404,7 +403,7 @@ impl IndexBuilder {
         let shared = if pending.len() == 1 { 0 } else { common_prefix(&first.first_key, &last.first_key).min(255) };
         let keep = shared.max(first.common + 1).min(first.first_key.len());
         let mut block = Block {
-            separator_at: self.separators.len() as u32,
+            separator_at: self.index.separators.len() as u32,
             words_at: (self.bits.len_bits() / 64) as u32,
             first_page: self.first_page,
             pages: pending.len() as u8,
@@ -412,23 +411,23 @@ impl IndexBuilder {
             ..Block::default()
         };
         let separator = &first.first_key[..keep];
-        self.separators.extend_from_slice(separator);
-        let numbers = choose_numbers(&mut block, &pending, separator, if self.filter_bits == 0 { 20 } else { 4 });
+        self.index.separators.extend_from_slice(separator);
+        let numbers = choose_numbers(&mut block, &pending, separator, if self.index.filter_bits == 0 { 20 } else { 4 });
         self.push_sorted(&numbers, |low, buckets| (block.fence_low, block.fence_buckets) = (low, buckets));
         let mut sum = 0;
         let counts: Vec<u64> = pending.iter().map(|p| (sum += p.keys, sum).1).collect();
         self.push_sorted(&counts, |low, buckets| (block.count_low, block.count_buckets) = (low, buckets));
-        if self.filter_bits > 0 {
+        if self.index.filter_bits > 0 {
             let mut from = 0;
             for page in &pending {
                 let to = from + page.keys as usize;
-                self.bits.push_sorted(&self.fragments[from..to], page.keys, self.filter_bits);
+                self.bits.push_sorted(&self.fragments[from..to], page.keys, self.index.filter_bits);
                 from = to;
             }
         }
         self.bits.align();
         self.fragments.clear();
-        self.blocks.push(block);
+        self.index.blocks.push(block);
     }
 
     fn push_sorted(&mut self, numbers: &[u64], describe: impl FnOnce(u8, u8)) {
@@ -441,17 +440,10 @@ impl IndexBuilder {
 
     pub(crate) fn finish(mut self) -> PageIndex {
         self.close_block();
-        self.blocks.shrink_to_fit();
-        self.separators.shrink_to_fit();
-        let index = PageIndex {
-            filter_bits: self.filter_bits,
-            keys: self.keys,
-            pages: self.pages,
-            blocks: self.blocks,
-            separators: self.separators,
-            words: self.bits.into_words(),
-            ..PageIndex::default()
-        };
+        let mut index = self.index;
+        index.blocks.shrink_to_fit();
+        index.separators.shrink_to_fit();
+        index.words = self.bits.into_words();
         index.with_heads()
     }
 }

@@ -16,10 +16,8 @@ use crate::error::Error;
 use crate::index::hash_key;
 use crate::page::{self, crc32c};
 
-/// Format version of logs that this code writes and reads.
-pub(crate) const LOG_VERSION: u32 = 1;
 const FILE_HEADER_BYTES: usize = 32;
-const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONAWLOG", version: LOG_VERSION, crc_at: FILE_HEADER_BYTES - 4 };
+const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONAWLOG", version: 1, crc_at: FILE_HEADER_BYTES - 4 };
 const FRAME_MAGIC: [u8; 4] = *b"CWFR";
 const FRAME_HEADER_BYTES: usize = 40;
 const FRAME_CRC_AT: usize = FRAME_HEADER_BYTES - 4;

@@ -8,8 +8,6 @@ use crate::cell::{StoreContext, read_exact};
 use crate::error::Error;
 
 pub(crate) const MANIFEST: &str = "MANIFEST";
-/// Format version of manifests that this code writes and reads.
-pub(crate) const MANIFEST_VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
@@ -36,7 +34,7 @@ layout! {
 
 /// The format of a manifest whose cells end at `end`; its checksum follows them.
 fn format(end: usize) -> HeaderFormat {
-    HeaderFormat { magic: *b"CONAMANI", version: MANIFEST_VERSION, crc_at: end }
+    HeaderFormat { magic: *b"CONAMANI", version: 1, crc_at: end }
 }
 
 /// The content of a manifest.

@@ -177,7 +177,12 @@ pub(crate) struct Merger {
 
 impl Merger {
     pub(crate) fn new(sources: Vec<Cursor>) -> Self {
-        let mut merger = Merger { heads: vec![None; sources.len()], sources, skip: 0, winners: Vec::new() };
+        Self::with_prefix(sources, 0)
+    }
+
+    /// A merger of sources whose keys share their first `skip` bytes.
+    fn with_prefix(sources: Vec<Cursor>, skip: usize) -> Self {
+        let mut merger = Merger { heads: vec![None; sources.len()], sources, skip, winners: Vec::new() };
         (0..merger.sources.len()).for_each(|i| merger.note(i));
         merger.choose();
         merger
@@ -185,17 +190,11 @@ impl Merger {
 
     /// Merges whole cells, newest first.
     pub(crate) fn of_cells(cells: &[Arc<Cell>], ahead: u32) -> Result<Self, Error> {
-        let mut sources = Vec::with_capacity(cells.len());
-        for cell in cells {
-            sources.push(Cursor::Cell(Box::new(CellCursor::seek(cell.clone(), &[], ahead, ahead)?)));
-        }
-        let mut merger = Merger::new(sources);
+        let cursor = |cell: &Arc<Cell>| Ok(Cursor::Cell(Box::new(CellCursor::seek(cell.clone(), &[], ahead, ahead)?)));
+        let sources = cells.iter().map(cursor).collect::<Result<_, Error>>()?;
         let one = cells.first().map_or(&[][..], |c| &c.first_key);
         let bounds = cells.iter().flat_map(|c| [&c.first_key, &c.last_key]);
-        merger.skip = bounds.map(|key| common_prefix(one, key)).min().unwrap_or(0);
-        (0..merger.sources.len()).for_each(|i| merger.note(i));
-        merger.choose();
-        Ok(merger)
+        Ok(Self::with_prefix(sources, bounds.map(|key| common_prefix(one, key)).min().unwrap_or(0)))
     }
 
     fn note(&mut self, source: usize) {

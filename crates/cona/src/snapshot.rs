@@ -164,12 +164,8 @@ impl Iterator for Scan {
     fn next(&mut self) -> Option<Self::Item> {
         while !self.failed {
             let (key, value) = self.merger.current(false)?;
-            let beyond = match &self.end {
-                Bound::Included(end) => key > &end[..],
-                Bound::Excluded(end) => key >= &end[..],
-                Bound::Unbounded => false,
-            };
-            if beyond {
+            let end = self.end.as_ref().map(|end| &end[..]);
+            if !(Bound::Unbounded, end).contains(key) {
                 return None;
             }
             let skipped = self.skip.as_deref() == Some(key);
