@@ -107,7 +107,7 @@ fn serve_metrics(address: &str, measured: Arc<OnceLock<Measured>>) -> Outcome<Se
 
 fn families(m: &MountMetrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(op, count)| (vec![("op", op.to_string())], *count));
-    let names = &m.figures.names;
+    let names = &m.stats.names;
     let mut families = vec![
         Family::counters("mount_requests", "Requests of the kernel, by kind", requests),
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
@@ -115,10 +115,10 @@ fn families(m: &MountMetrics) -> Vec<Family> {
         Family::counter("mount_names_known", "Lookups of names and attributes answered under a lease", names.hits),
         Family::counter("mount_names_asked", "Lookups of names and attributes sent to the manager", names.misses),
         Family::gauge("mount_leased_inodes", "Inodes whose attributes are under a lease", names.leased_inodes),
-        Family::gauge("mount_open_files", "Files that are open or wait in the spool", m.figures.open_files),
-        Family::gauge("mount_uncommitted_files", "Open files with uncommitted bytes", m.figures.uncommitted_files),
+        Family::gauge("mount_open_files", "Files that are open or wait in the spool", m.stats.open_files),
+        Family::gauge("mount_uncommitted_files", "Open files with uncommitted bytes", m.stats.uncommitted_files),
     ];
-    if let Some(s) = &m.figures.spool {
+    if let Some(s) = &m.stats.spool {
         families.extend([
             Family::gauge("mount_spool_limit_bytes", "Size limit of the spool", s.limit_bytes),
             Family::gauge("mount_spool_used_bytes", "Bytes in the spool", s.used_bytes),

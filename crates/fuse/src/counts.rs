@@ -4,7 +4,7 @@
 use crate::backend::FuseBackend;
 use crate::block_on::block_on;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tessera_mount::mount::{Figures, Mount};
+use tessera_mount::mount::{Mount, Stats};
 
 /// The kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct MountMetrics {
     /// Bytes that programs wrote; only those that the kernel sent.
     pub written_bytes: u64,
     /// The state of the mount core.
-    pub figures: Figures,
+    pub stats: Stats,
 }
 
 impl MountMetrics {
@@ -79,7 +79,7 @@ impl MountMetrics {
             requests: OPS.into_iter().zip(counts.requests.iter().map(|count| count.load(Relaxed))).collect(),
             read_bytes: counts.read_bytes.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
-            figures: block_on(mount.figures()),
+            stats: block_on(mount.stats()),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::ops::locks::ClosingHandles;
 use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
 use crate::spool::speed::SpeedTable;
-use crate::spool::{Spool, SpoolConfig, SpoolFigures};
+use crate::spool::{Spool, SpoolConfig, SpoolStats};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub struct Queues {
 
 /// State of a mount, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Figures {
+pub struct Stats {
     /// The cache of names and attributes.
     pub names: CacheStats,
     /// Files that are open or wait in the spool.
@@ -61,7 +61,7 @@ pub struct Figures {
     /// Those of them with uncommitted changes.
     pub uncommitted_files: u64,
     /// The spool, if there is one.
-    pub spool: Option<SpoolFigures>,
+    pub spool: Option<SpoolStats>,
 }
 
 /// A mounted store. Its methods are the operations that a kernel asks for ([`crate::ops`]).
@@ -125,17 +125,17 @@ impl<B: Backend> Mount<B> {
     }
 
     /// The state now.
-    pub async fn figures(&self) -> Figures {
+    pub async fn stats(&self) -> Stats {
         let (open_files, uncommitted_files) = self.files.count().await;
         let spool = match &self.spool {
-            Some(spool) => Some(spool.figures(self.files.spooled().await.len())),
+            Some(spool) => Some(spool.stats(self.files.spooled().await.len())),
             None => None,
         };
-        Figures { names: self.namespace.with(|core, now_ns| core.stats(now_ns)), open_files, uncommitted_files, spool }
+        Stats { names: self.namespace.with(|core, now_ns| core.stats(now_ns)), open_files, uncommitted_files, spool }
     }
 
     /// Counts an event of the spool.
-    pub(crate) fn count(&self, event: impl FnOnce(&mut SpoolFigures)) {
+    pub(crate) fn count(&self, event: impl FnOnce(&mut SpoolStats)) {
         if let Some(spool) = &self.spool {
             event(&mut spool.counts.lock());
         }
@@ -144,8 +144,8 @@ impl<B: Backend> Mount<B> {
     /// Number of files, since the mount began, whose close succeeded and whose content cannot be stored: the spool has
     /// lost it, or keeps it in a log that cannot be read.
     pub fn lost_files(&self) -> usize {
-        let spool = self.spool.as_ref().map(|spool| spool.figures(0));
-        spool.map_or(0, |figures| (figures.set_aside + figures.lost) as usize)
+        let spool = self.spool.as_ref().map(|spool| spool.stats(0));
+        spool.map_or(0, |stats| (stats.set_aside + stats.lost) as usize)
     }
 
     /// Open files that are not safe in the spool.

@@ -41,7 +41,7 @@ pub struct SpoolConfig {
 
 /// State of a spool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SpoolFigures {
+pub struct SpoolStats {
     /// Limit in bytes.
     pub limit_bytes: u64,
     /// Bytes used.
@@ -72,8 +72,8 @@ pub struct Spool {
     pub(crate) budget: Arc<Budget>,
     /// The cluster.
     pub cluster_id: Vec<u8>,
-    /// The counts since the mount began; what else the figures say is filled in by [`Spool::figures`].
-    pub(crate) counts: Mutex<SpoolFigures>,
+    /// The counts since the mount began; the rest is filled in by [`Spool::stats`].
+    pub(crate) counts: Mutex<SpoolStats>,
     queue: mpsc::UnboundedSender<u64>,
     stopping: AtomicBool,
     segments: AtomicU64,
@@ -125,14 +125,14 @@ impl Spool {
     }
 
     /// The spool's state; `waiting`: number of files that wait.
-    pub fn figures(&self, waiting: usize) -> SpoolFigures {
+    pub fn stats(&self, waiting: usize) -> SpoolStats {
         let (limit_bytes, used_bytes) = (self.budget.limit_bytes(), self.budget.used_bytes());
-        SpoolFigures { limit_bytes, used_bytes, waiting_files: waiting as u64, ..*self.counts.lock() }
+        SpoolStats { limit_bytes, used_bytes, waiting_files: waiting as u64, ..*self.counts.lock() }
     }
 
-    /// As [`Spool::figures`], in JSON.
+    /// As [`Spool::stats`], in JSON.
     pub fn shown(&self, waiting: usize) -> Value {
-        let mut shown = json!(self.figures(waiting));
+        let mut shown = json!(self.stats(waiting));
         shown["directory"] = json!(self.disk.describe());
         shown
     }

@@ -393,7 +393,7 @@ mod tests {
         }
         b.write(500, &[9; 700]);
         assert_eq!((b.used_bytes(), b.file.lock().len()), (3700, 0));
-        assert!(b.spool.figures(0).fallbacks == 0);
+        assert!(b.spool.stats(0).fallbacks == 0);
         b.gate.close();
         b.tasks.run(b.staged.skip_to(3500)).unwrap();
         assert_eq!(b.sync().unwrap().version, 3500);
@@ -436,7 +436,7 @@ mod tests {
         b.write(5200, &[3; 5000]);
         assert_eq!(b.sync().unwrap().version, 10_200);
         assert_eq!(*b.file.lock(), [vec![1; 200], vec![2; 5000], vec![3; 5000]].concat());
-        assert_eq!(b.spool.figures(0).fallbacks, 1, "said once");
+        assert_eq!(b.spool.stats(0).fallbacks, 1, "said once");
     }
 
     /// The budget covers all waiting files, however long the written pieces are.
@@ -448,7 +448,7 @@ mod tests {
             b.write(i * 2900, &vec![i as u8; 2900]);
         }
         assert_eq!((b.sync().unwrap().version, b.used_bytes()), (58_000, 0));
-        assert_eq!((b.file.lock()[57_999], b.spool.figures(0).fallbacks), (19, 0));
+        assert_eq!((b.file.lock()[57_999], b.spool.stats(0).fallbacks), (19, 0));
     }
 
     #[test]
