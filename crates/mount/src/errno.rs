@@ -3,28 +3,9 @@
 use tessera_wire::{Code, Error};
 
 /// An error number of Linux.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Errno(i32);
-
-macro_rules! errnos {
-    ($($name:ident = $number:literal,)*) => {
-        #[allow(missing_docs, reason = "the names are those of errno(3)")]
-        impl Errno {
-            $(pub const $name: Errno = Errno($number);)*
-        }
-
-        impl std::fmt::Debug for Errno {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self.0 {
-                    $($number => stringify!($name),)*
-                    _ => "an unknown errno",
-                })
-            }
-        }
-    };
-}
-
-errnos! {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, clippy::upper_case_acronyms, reason = "the names are those of errno(3)")]
+pub enum Errno {
     EPERM = 1,
     ENOENT = 2,
     EINTR = 4,
@@ -51,7 +32,7 @@ errnos! {
 impl Errno {
     /// The number.
     pub fn number(self) -> i32 {
-        self.0
+        self as i32
     }
 }
 
