@@ -98,9 +98,12 @@ pub trait Writer: 'static {
     ///
     /// # Errors
     /// As [`Writer::sync`].
-    async fn finish(self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>
+    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        self.sync(mtime_ns, content).await
+    }
 
     /// Length of the file as written so far, bytes.
     fn len_bytes(&self) -> u64;

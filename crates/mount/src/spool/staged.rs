@@ -246,10 +246,6 @@ impl Writer for Staged {
         self.ask(|reply| Job::Sync(mtime_ns, content, reply)).await
     }
 
-    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.sync(mtime_ns, content).await
-    }
-
     fn len_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -341,9 +337,6 @@ mod tests {
         }
         async fn sync(&mut self, _: i64, _: u64) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
-        }
-        async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-            self.sync(mtime_ns, content).await
         }
         fn len_bytes(&self) -> u64 {
             0

@@ -227,10 +227,6 @@ impl Writer for Session {
         Ok(WriteDone { ino: self.ino, version, number, entry, ..WriteDone::default() })
     }
 
-    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.sync(mtime_ns, content).await
-    }
-
     fn len_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
