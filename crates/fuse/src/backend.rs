@@ -208,7 +208,7 @@ impl Backend for FuseBackend {
 /// Hears recalls for the mount. The core answers them at once, and another thread tells the kernel: a recall must not
 /// wait for the kernel, which may be waiting for this mount.
 pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
-    let client = &mount.backend().client;
+    let client = &mount.backend.client;
     let weak = Arc::downgrade(mount);
     client.on_recall(move |inos| {
         if let Some(mount) = weak.upgrade() {

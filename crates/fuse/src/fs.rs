@@ -59,7 +59,7 @@ impl TesseraFs {
     }
 
     fn is_loopback(&self, req: &Request) -> bool {
-        self.mount.backend().loopback.is_loopback(req.pid())
+        self.mount.backend.loopback.is_loopback(req.pid())
     }
 
     fn reply_entry(&self, result: Outcome<ShownEntry>, ttl: Duration, reply: ReplyEntry) {
@@ -132,7 +132,7 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::Lookup);
         if parent == INodeNo::ROOT
             && self.is_loopback(req)
-            && let Some(ino) = self.mount.backend().loopback.inode_of(name.as_bytes())
+            && let Some(ino) = self.mount.backend.loopback.inode_of(name.as_bytes())
         {
             return self.reply_entry(block_on(self.mount.lookup_inode(ino)), Duration::ZERO, reply);
         }

@@ -160,11 +160,11 @@ impl Mount {
     /// for them to arrive here; the `fsync` of each file waits, and commits the file. A failed commit is recorded in
     /// the file, and reported when the file is committed once more.
     fn write_back(&self) {
-        if let Err(error) = self.core.backend().loopback.flush_all() {
+        if let Err(error) = self.core.backend.loopback.flush_all() {
             tracing::warn!(%error, "what the kernel holds cannot be written back at once");
         }
         for ino in block_on(self.core.unsafe_files()) {
-            if let Err(error) = self.core.backend().loopback.flush(ino) {
+            if let Err(error) = self.core.backend.loopback.flush(ino) {
                 tracing::warn!(ino, %error, "what the kernel holds of a file that is open cannot be written back");
             }
         }
@@ -189,7 +189,7 @@ impl Mount {
             }
         }
         failed += self.core.lost_files();
-        self.core.backend().client.report_work();
+        self.core.backend.client.report_work();
         let deadline = Instant::now() + LEAVE_WITHIN;
         while !self.is_over() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));

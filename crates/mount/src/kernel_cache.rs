@@ -19,7 +19,7 @@ pub struct KernelCache {
     last_generation: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inode {
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
@@ -40,15 +40,8 @@ impl KernelCache {
     pub fn looked_up(&mut self, attr: &Attr, open: bool, uncommitted: bool) -> u64 {
         let current = (attr.version, attr.size_bytes);
         let (version, size_bytes) = if uncommitted { (NONE, NONE) } else { current };
-        let inode = self.inodes.entry(attr.ino).or_insert(Inode {
-            lookups: 0,
-            generation: 0,
-            version,
-            size_bytes,
-            shown_bytes: size_bytes,
-            sent_back: false,
-            unlinked: None,
-        });
+        let new = Inode { version, size_bytes, shown_bytes: size_bytes, ..Inode::default() };
+        let inode = self.inodes.entry(attr.ino).or_insert(new);
         inode.lookups += 1;
         let shown = inode.shown_bytes == attr.size_bytes || failpoint::is_active("mount.hidden_length_stays");
         let is_current = (inode.version, inode.size_bytes) == current && shown;

@@ -24,17 +24,17 @@
 pub mod attr;
 pub mod backend;
 pub mod errno;
-pub mod kernel_cache;
+mod kernel_cache;
 pub mod locks;
 pub mod mount;
 pub mod namespace;
-pub mod open_file;
+mod open_file;
 pub mod ops;
 mod race;
-pub mod rewrite_queue;
+mod rewrite_queue;
 pub mod spool;
-pub mod synthetic;
+mod synthetic;
 #[cfg(test)]
 mod tests;
-pub mod write_buffer;
-pub mod xattr;
+mod write_buffer;
+mod xattr;

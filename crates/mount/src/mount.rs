@@ -70,7 +70,8 @@ pub struct Stats {
 /// [`crate::locks::work`], [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls of
 /// leases to [`Mount::leases_recalled`], of delegations to [`Mount::namespace`].
 pub struct Mount<B: Backend> {
-    pub(crate) backend: Arc<B>,
+    /// What the mount runs on.
+    pub backend: Arc<B>,
     /// Cached attributes, delegations, deferred creates.
     pub namespace: Arc<NamespaceDriver<B>>,
     /// What the kernel caches of each inode.
@@ -111,11 +112,6 @@ impl<B: Backend> Mount<B> {
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }
 
-    /// What the mount runs on.
-    pub fn backend(&self) -> &Arc<B> {
-        &self.backend
-    }
-
     /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases.
     pub fn leases_recalled(&self, inos: Option<&[u64]>) {
         self.namespace.recalled(inos);
@@ -131,7 +127,12 @@ impl<B: Backend> Mount<B> {
             Some(spool) => Some(spool.stats(self.files.spooled().await.len())),
             None => None,
         };
-        Stats { names: self.namespace.with(|core, now_ns| core.stats(now_ns)), open_files, uncommitted_files, spool }
+        Stats {
+            names: self.namespace.with(|core, now_ns| core.cache.stats(now_ns)),
+            open_files,
+            uncommitted_files,
+            spool,
+        }
     }
 
     /// Counts an event of the spool.
@@ -172,7 +173,7 @@ impl<B: Backend> Mount<B> {
     /// handle is dropped; programs that have the file open go on seeing them.
     pub(crate) fn forget_unstored(&self, ino: u64) {
         self.kernel.lock().holds_uncommitted(ino);
-        self.namespace.with(|core, _| core.forget(&[ino]));
+        self.namespace.forget(&[ino]);
     }
 
     /// Makes sure that the manager knows a file, which may be a deferred create.

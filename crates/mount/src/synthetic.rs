@@ -16,7 +16,8 @@ pub const VERSIONS_NAME: &[u8] = b"versions";
 /// Inode of the synthetic root.
 pub const ROOT_INO: u64 = SYNTHETIC;
 
-const STORE_ROOT: u64 = 1;
+/// Inode of the store's root.
+pub const STORE_ROOT: u64 = 1;
 const SYNTHETIC: u64 = 1 << 63;
 /// With [`SYNTHETIC`]: the mirror of the directory whose number the lower bits hold.
 const DIRECTORY: u64 = 1 << 62;
@@ -89,19 +90,11 @@ pub fn attr(ino: u64, of: &Attr, version: Option<&VersionInfo>) -> Attr {
     }
 }
 
-/// A version that the kernel was told of.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShownVersion {
-    /// The file.
-    pub file: u64,
-    /// The version.
-    pub version: VersionInfo,
-}
-
 /// The numbers of versions.
 #[derive(Debug, Default)]
 pub struct VersionNumbers {
-    shown: Vec<ShownVersion>,
+    /// File and version.
+    shown: Vec<(u64, VersionInfo)>,
     by_version: HashMap<u64, u64>,
 }
 
@@ -111,14 +104,14 @@ impl VersionNumbers {
         let next = self.shown.len() as u64 + 1;
         let count = *self.by_version.entry(version.version).or_insert(next);
         if count == next {
-            self.shown.push(ShownVersion { file, version: *version });
+            self.shown.push((file, *version));
         }
         SYNTHETIC | count
     }
 
-    /// The version with this number; none: this mount did not show it.
-    pub fn get(&self, count: u64) -> Option<&ShownVersion> {
-        self.shown.get(usize::try_from(count).ok()?.checked_sub(1)?)
+    /// The file and the version of this number; none: this mount did not show it.
+    pub fn get(&self, count: u64) -> Option<(u64, VersionInfo)> {
+        self.shown.get(usize::try_from(count).ok()?.checked_sub(1)?).copied()
     }
 }
 
@@ -143,7 +136,7 @@ mod tests {
         assert_eq!(SyntheticInode::of(first), Some(SyntheticInode::Version(1)));
         assert_eq!(numbers.number(9, &version(100)), first);
         assert_ne!(numbers.number(9, &version(101)), first);
-        assert_eq!(numbers.get(2).unwrap().version.version, 101);
+        assert_eq!(numbers.get(2).unwrap().1.version, 101);
         assert_eq!((numbers.get(3), numbers.get(0)), (None, None));
     }
 }

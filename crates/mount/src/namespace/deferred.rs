@@ -42,7 +42,7 @@ enum State {
 
 /// What to do after an answer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Next {
+pub enum Next {
     /// Send the claimant's request about the file.
     Send(Claimant, u64),
     /// The claimant's wait for the file is over.
@@ -51,7 +51,7 @@ pub(super) enum Next {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct DeferredCreates {
+pub struct DeferredCreates {
     files: HashMap<u64, Deferred>,
     by_name: HashMap<Name, u64>,
     /// Files that do not exist after all, and are still open.

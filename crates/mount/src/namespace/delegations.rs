@@ -53,22 +53,22 @@ struct Counter {
 
 impl Delegations {
     /// Number of recalls so far: part of a [`Stamp`].
-    pub(super) fn recalls(&self) -> u64 {
+    pub fn recalls(&self) -> u64 {
         self.recalls
     }
 
     /// Takes inode numbers from an answer.
-    pub(super) fn add_inos(&mut self, inos: Option<InoRange>) {
+    pub fn add_inos(&mut self, inos: Option<InoRange>) {
         self.inos.extend(inos.filter(|range| range.count > 0));
     }
 
     /// Number of inode numbers to request along with a create.
-    pub(super) fn inos_wanted(&self) -> u32 {
+    pub fn inos_wanted(&self) -> u32 {
         let left: u32 = self.inos.iter().map(|range| range.count).sum();
         if left < INOS / 2 { INOS } else { 0 }
     }
 
-    pub(super) fn draw_ino(&mut self) -> Option<u64> {
+    pub fn draw_ino(&mut self) -> Option<u64> {
         let range = self.inos.last_mut()?;
         assert!(range.count > 0, "an empty range of inode numbers is not kept");
         let ino = range.first;
@@ -82,7 +82,7 @@ impl Delegations {
     /// The manager delegated `directory`, which has `names`, in its answer to the request of `stamp`. `deferred`: names
     /// of files in it that the manager does not know yet. If a recall arrived since the request, it may mean this
     /// grant, so the grant is ignored.
-    pub(super) fn grant(
+    pub fn grant(
         &mut self,
         now_ns: i64,
         directory: u64,
@@ -107,12 +107,12 @@ impl Delegations {
     }
 
     /// Whether this mount has created names in a directory by requests.
-    pub(super) fn has_created_in(&self, directory: u64) -> bool {
+    pub fn has_created_in(&self, directory: u64) -> bool {
         self.counters.contains_key(&directory)
     }
 
     /// A commit in `directory`, sent at `asked_ns`, extended its delegation.
-    pub(super) fn renew(&mut self, directory: u64, asked_ns: i64, lifetime_ms: u64) {
+    pub fn renew(&mut self, directory: u64, asked_ns: i64, lifetime_ms: u64) {
         if let Some(delegation) = self.granted.get_mut(&directory) {
             let until_ns = asked_ns.saturating_add(ms_to_ns(lifetime_ms));
             delegation.until_ns = delegation.until_ns.max(until_ns);
@@ -120,7 +120,7 @@ impl Delegations {
     }
 
     /// The manager recalls `directory`; none: the connection is lost, and with it every delegation.
-    pub(super) fn recall(&mut self, directory: Option<u64>) {
+    pub fn recall(&mut self, directory: Option<u64>) {
         self.recalls += 1;
         match directory {
             Some(directory) => {
@@ -147,7 +147,7 @@ impl Delegations {
 
     /// Claims `name` for a deferred create that must be settled within a third of the lifetime, while the delegation
     /// still lasts. Returns the time to settle it.
-    pub(super) fn claim_name(&mut self, now_ns: i64, directory: u64, name: &[u8]) -> Option<i64> {
+    pub fn claim_name(&mut self, now_ns: i64, directory: u64, name: &[u8]) -> Option<i64> {
         let delegation = self.granted.get_mut(&directory)?;
         let third_ns = delegation.lifetime_ns / 3;
         if now_ns.saturating_add(2 * third_ns) > delegation.until_ns
@@ -162,7 +162,7 @@ impl Delegations {
 
     /// Must be called before sending a request that creates `name` in `directory`. [`Delegations::end_create`] must
     /// follow its answer.
-    pub(super) fn begin_create(&mut self, directory: u64, name: &[u8]) {
+    pub fn begin_create(&mut self, directory: u64, name: &[u8]) {
         if self.counters.len() >= MAX_COUNTED {
             self.counters.retain(|_, counter| counter.in_flight > 0);
         }
@@ -183,7 +183,7 @@ impl Delegations {
     }
 
     /// The answer to a create was handed to [`Delegations::grant`].
-    pub(super) fn end_create(&mut self, directory: u64) {
+    pub fn end_create(&mut self, directory: u64) {
         let counter = self.counters.get_mut(&directory).expect("a create that is in flight keeps its counter");
         assert!(counter.in_flight > 0, "each create ends once");
         counter.in_flight -= 1;
@@ -193,14 +193,14 @@ impl Delegations {
     }
 
     /// The manager now knows a deferred create. A list of names in flight may lack it.
-    pub(super) fn settled(&mut self, directory: u64, name: &[u8]) {
+    pub fn settled(&mut self, directory: u64, name: &[u8]) {
         if let Some(counter) = self.counters.get_mut(&directory).filter(|counter| counter.in_flight > 0) {
             counter.names.insert(name.to_vec());
         }
     }
 
     /// If the next create in `directory` should request a delegation, the number of inode numbers to request with it.
-    pub(super) fn request(&mut self, directory: u64) -> Option<u32> {
+    pub fn request(&mut self, directory: u64) -> Option<u32> {
         let inos = self.inos_wanted();
         let counter = self.counters.get_mut(&directory)?;
         let request_after = counter.request_after.max(REQUEST_AFTER);
@@ -212,7 +212,7 @@ impl Delegations {
     }
 
     #[cfg(test)]
-    pub(super) fn names_in_flight(&self, directory: u64) -> usize {
+    pub fn names_in_flight(&self, directory: u64) -> usize {
         self.counters.get(&directory).map_or(0, |counter| counter.names.len())
     }
 }

@@ -52,33 +52,43 @@ pub(crate) struct CreateInFlight<'a>(&'a Mutex<State>, u64);
 
 impl Drop for CreateInFlight<'_> {
     fn drop(&mut self) {
-        self.0.lock().core.end_create(self.1);
+        self.0.lock().core.delegations.end_create(self.1);
     }
 }
 
 impl<B: Backend> NamespaceDriver<B> {
     /// Nothing is cached, delegated or deferred.
-    pub fn new(backend: Arc<B>) -> NamespaceDriver<B> {
+    pub(crate) fn new(backend: Arc<B>) -> NamespaceDriver<B> {
         NamespaceDriver { backend, state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Calls the core with the current time.
-    pub fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
+    pub(crate) fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
         let mut state = self.state.lock();
         let now_ns = self.backend.now_ns();
         ask(&mut state.core, now_ns)
     }
 
     /// An inode, if the core knows it.
-    pub fn attr(&self, ino: u64) -> Option<EntryAttr> {
+    pub(crate) fn attr(&self, ino: u64) -> Option<EntryAttr> {
         self.with(|core, now_ns| core.attr(now_ns, ino))
+    }
+
+    /// Forgets inodes that this mount changed in a way that the core does not know.
+    pub(crate) fn forget(&self, inos: &[u64]) {
+        self.with(|core, _| core.cache.forget(Some(inos)));
+    }
+
+    /// Forgets a name that this mount created, removed or moved, and its directory's attributes.
+    pub(crate) fn forget_name(&self, parent: u64, name: &[u8]) {
+        self.with(|core, _| core.cache.forget_name(parent, name));
     }
 
     /// Must be called before sending a request that creates `name` in `parent`. Keep the result until the answer was
     /// handed in.
     #[must_use]
     pub(crate) fn begin_create(&self, parent: u64, name: &[u8]) -> CreateInFlight<'_> {
-        self.state.lock().core.begin_create(parent, name);
+        self.state.lock().core.delegations.begin_create(parent, name);
         CreateInFlight(&self.state, parent)
     }
 
@@ -86,13 +96,13 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The manager's.
-    pub async fn get(&self, ino: u64) -> Result<EntryAttr, tessera_wire::Error> {
+    pub(crate) async fn get(&self, ino: u64) -> Result<EntryAttr, tessera_wire::Error> {
         if let Some(entry) = self.attr(ino) {
             return Ok(entry);
         }
         let stamp = self.with(Namespace::stamp);
         let entry = self.backend.get(ino).await?;
-        self.with(|core, _| core.fetched(stamp, None, &entry));
+        self.with(|core, _| core.cache.fetched(stamp, None, &entry));
         Ok(entry.into())
     }
 
@@ -100,7 +110,7 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The manager's, and `NotFound` if the core knows that the name does not exist.
-    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
+    pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
         match self.with(|core, now_ns| core.lookup(now_ns, parent, name)) {
             LookupResult::Found(entry) => return Ok(entry),
             LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
@@ -108,7 +118,7 @@ impl<B: Backend> NamespaceDriver<B> {
         }
         let stamp = self.with(Namespace::stamp);
         let entry = self.backend.lookup(parent, name).await?;
-        self.with(|core, _| core.fetched(stamp, Some((parent, name)), &entry));
+        self.with(|core, _| core.cache.fetched(stamp, Some((parent, name)), &entry));
         Ok(entry.into())
     }
 
@@ -116,7 +126,7 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The error of the first file that the manager rejects.
-    pub async fn settle(&self, scope: Scope) -> Outcome {
+    pub(crate) async fn settle(&self, scope: Scope) -> Outcome {
         let settled = match scope {
             Scope::File(ino) => self.with(|core, _| core.is_settled(ino)),
             _ => None,
@@ -132,7 +142,7 @@ impl<B: Backend> NamespaceDriver<B> {
     }
 
     /// The last handle of a file is closed: creates the file if needed, even if none of its content could be stored.
-    pub async fn closed(&self, ino: u64) {
+    pub(crate) async fn closed(&self, ino: u64) {
         if self.with(|core, _| core.is_settled(ino)) != Some(Ok(())) {
             self.wait(|waiter| Event::Closed(waiter, ino)).await;
         }
@@ -142,12 +152,17 @@ impl<B: Backend> NamespaceDriver<B> {
     ///
     /// # Errors
     /// The loss.
-    pub fn check(&self, ino: u64) -> Outcome {
-        self.with(|core, _| core.check(ino)).map_err(Errno::from)
+    pub(crate) fn check(&self, ino: u64) -> Outcome {
+        self.with(|core, _| core.deferred.check(ino)).map_err(Errno::from)
     }
 
     /// Writes a deferred create's first version, which also creates the file. None: the manager knows the file already.
-    pub async fn first_commit(&self, ino: u64, mtime_ns: i64, bytes: &Bytes) -> Option<Result<WriteDone, FileError>> {
+    pub(crate) async fn first_commit(
+        &self,
+        ino: u64,
+        mtime_ns: i64,
+        bytes: &Bytes,
+    ) -> Option<Result<WriteDone, FileError>> {
         if self.with(|core, _| core.is_settled(ino)).is_some() {
             return None;
         }
@@ -175,7 +190,7 @@ impl<B: Backend> NamespaceDriver<B> {
 
     /// Leases on these inodes end; none: all leases and delegations end. Does not wait for the kernel, which may be
     /// waiting for this mount.
-    pub fn recalled(&self, inos: Option<&[u64]>) {
+    pub(crate) fn recalled(&self, inos: Option<&[u64]>) {
         self.handle(&mut self.state.lock(), Event::Recalled(inos.map(<[u64]>::to_vec)));
     }
 

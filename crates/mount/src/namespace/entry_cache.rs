@@ -23,6 +23,8 @@ const MAX_CHANGES: usize = 1_024;
 
 /// A directory and a name in it.
 pub type Name = (u64, Vec<u8>);
+/// As [`Name`], borrowed.
+pub type NameRef<'a> = (u64, &'a [u8]);
 
 /// Attributes and hints of an inode.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -98,7 +100,7 @@ struct Leased {
 
 impl EntryCache {
     /// Number of recalls and changes so far: part of a [`Stamp`].
-    pub(super) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.changes
     }
 
@@ -130,7 +132,7 @@ impl EntryCache {
     }
 
     /// The manager answered a question; `name`: how the inode was reached.
-    pub fn fetched(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry) {
+    pub fn fetched(&mut self, stamp: Stamp, name: Option<NameRef<'_>>, entry: &Entry) {
         let Some(attr) = &entry.attr else { return };
         if let Some((parent, name)) = name {
             self.note_last_name(attr.ino, (parent, name.to_vec()));
@@ -214,7 +216,7 @@ impl EntryCache {
     }
 
     /// Caches an inode, unless it has several names: a removed name would not say which inode changed.
-    fn put(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry, attr: &Attr) {
+    fn put(&mut self, stamp: Stamp, name: Option<NameRef<'_>>, entry: &Entry, attr: &Attr) {
         if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
             self.inodes.remove(&attr.ino);
             return;
@@ -261,7 +263,7 @@ impl EntryCache {
     }
 
     /// Whether an inode, or the name it was reached by, may have changed since the answer's stamp.
-    fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<(u64, &[u8])>) -> bool {
+    fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<NameRef<'_>>) -> bool {
         assert!(stamp.changes <= self.changes, "a stamp of {} is from the future of {}", stamp.changes, self.changes);
         if failpoint::is_active("mount.stamps_are_ignored") {
             return false;

@@ -24,9 +24,10 @@ mod entry_cache;
 #[cfg(test)]
 mod tests;
 
-pub use deferred::Loss;
-pub use delegations::INOS;
-pub use entry_cache::{CacheStats, EntryAttr, Name, Stamp};
+pub(crate) use deferred::Loss;
+pub(crate) use delegations::INOS;
+pub use entry_cache::{CacheStats, Name, NameRef};
+pub(crate) use entry_cache::{EntryAttr, Stamp};
 
 use crate::backend::NewAttr;
 use deferred::{DeferredCreates, Next};
@@ -43,7 +44,7 @@ const MAX_NAME_BYTES: usize = 255;
 
 /// A thread that waits for an [`Action::Settled`] or [`Action::Commit`]; the shell chooses the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Waiter(pub u64);
+pub(crate) struct Waiter(pub u64);
 
 /// The sender of the request that tells the manager of a deferred create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +57,7 @@ pub(crate) enum Claimant {
 
 /// A set of deferred creates that the manager must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// All.
-    All,
+pub(crate) enum Scope {
     /// This file.
     File(u64),
     /// All files in this directory.
@@ -71,7 +70,7 @@ pub enum Scope {
 
 /// An event. See the module.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// Deferred creates are to be settled.
     Settle(Waiter, Scope),
     /// The first version of this file is to be committed.
@@ -114,7 +113,7 @@ pub enum Event {
 /// A request to the shell.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "actions are few, and taken at once")]
-pub enum Action {
+pub(crate) enum Action {
     /// Create the file at the manager, then hand in [`Event::Created`].
     Create {
         /// Goes back with the event.
@@ -135,7 +134,7 @@ pub enum Action {
 
 /// A deferred create, in the form that the manager needs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NewFile {
+pub(crate) struct NewFile {
     /// Its number.
     pub ino: u64,
     /// Its directory.
@@ -150,7 +149,7 @@ pub struct NewFile {
 
 /// The manager's answer to a first commit.
 #[derive(Debug, Clone, Default)]
-pub struct FirstCommit {
+pub(crate) struct FirstCommit {
     /// The file.
     pub entry: Option<Box<Entry>>,
     /// Inode numbers for later creates.
@@ -161,7 +160,7 @@ pub struct FirstCommit {
 
 /// Answer to a lookup.
 #[derive(Debug, Clone, PartialEq)]
-pub enum LookupResult {
+pub(crate) enum LookupResult {
     /// The name stands for this inode.
     Found(EntryAttr),
     /// The name does not exist.
@@ -189,10 +188,10 @@ enum Then {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Namespace {
-    cache: EntryCache,
-    delegations: Delegations,
-    deferred: DeferredCreates,
+pub(crate) struct Namespace {
+    pub cache: EntryCache,
+    pub delegations: Delegations,
+    pub deferred: DeferredCreates,
     groups: HashMap<u64, Group>,
     last_group: u64,
     actions: VecDeque<Action>,
@@ -244,41 +243,12 @@ impl Namespace {
         }
     }
 
-    /// Directory and name under which an inode was last seen.
-    pub fn last_name(&self, ino: u64) -> Option<Name> {
-        self.cache.last_name(ino)
-    }
-
-    /// Counters of the attribute cache.
-    pub fn stats(&mut self, now_ns: i64) -> CacheStats {
-        let now_ns = self.advance(now_ns);
-        self.cache.stats(now_ns)
-    }
-
-    /// The loss of a file, if it is lost.
-    ///
-    /// # Errors
-    /// The loss.
-    pub fn check(&self, ino: u64) -> Result<(), Loss> {
-        self.deferred.check(ino)
-    }
-
     /// None if the file is a deferred create; otherwise the result that [`Event::Settle`] would give at once.
     pub fn is_settled(&self, ino: u64) -> Option<Result<(), Loss>> {
-        if self.deferred.entry(ino).is_some() { None } else { Some(self.check(ino)) }
+        if self.deferred.entry(ino).is_some() { None } else { Some(self.deferred.check(ino)) }
     }
 
     // --- answers of the manager -------------------------------------------------------------------------------
-
-    /// The manager answered a question; `name`: how the inode was reached.
-    pub fn fetched(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry) {
-        self.cache.fetched(stamp, name, entry);
-    }
-
-    /// This mount changed an inode, and the manager answered with its new attributes.
-    pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
-        self.cache.changed_here(stamp, entry);
-    }
 
     /// This mount created `name` in `parent`. `delegated`: the directory whose delegation the answer may grant.
     pub fn created_here(&mut self, stamp: Stamp, parent: u64, name: &[u8], entry: &mut Entry, delegated: u64) {
@@ -293,43 +263,7 @@ impl Namespace {
         self.delegations.grant(self.now_ns, delegated, stamp, lifetime_ms, names, deferred);
     }
 
-    /// Forgets inodes that this mount changed in a way that the core does not know.
-    pub fn forget(&mut self, inos: &[u64]) {
-        self.cache.forget(Some(inos));
-    }
-
-    /// Forgets a name that this mount created, removed or moved, and its directory's attributes.
-    pub fn forget_name(&mut self, parent: u64, name: &[u8]) {
-        self.cache.forget_name(parent, name);
-    }
-
-    /// This mount removed a name; `left`: the inode's attributes after that.
-    pub fn removed_here(&mut self, parent: u64, name: &[u8], left: &Attr) {
-        self.cache.name_changed(parent, name, left);
-    }
-
     // --- creates ----------------------------------------------------------------------------------------------
-
-    /// Whether a directory was delegated; the delegation may have expired.
-    pub fn is_delegated(&self, directory: u64) -> bool {
-        self.delegations.is_delegated(directory)
-    }
-
-    /// Must be called before sending a request that creates `name`. [`Namespace::end_create`] must follow once the
-    /// answer was handed in.
-    pub fn begin_create(&mut self, directory: u64, name: &[u8]) {
-        self.delegations.begin_create(directory, name);
-    }
-
-    /// See [`Namespace::begin_create`].
-    pub fn end_create(&mut self, directory: u64) {
-        self.delegations.end_create(directory);
-    }
-
-    /// If the next create in `directory` should request a delegation, the number of inode numbers to request with it.
-    pub fn request_delegation(&mut self, directory: u64) -> Option<u32> {
-        self.delegations.request(directory)
-    }
 
     /// Creates a file without the manager, if the directory is delegated for long enough and the name is free. `attr`:
     /// its attributes except the number; `hints_of`: its directory.
@@ -413,7 +347,6 @@ impl Namespace {
 
     fn in_scope(&mut self, now_ns: i64, scope: Scope) -> VecDeque<u64> {
         match scope {
-            Scope::All => self.deferred.in_directory(None),
             Scope::File(ino) => [ino].into(),
             Scope::Directory(directory) => self.deferred.in_directory(Some(directory)),
             Scope::Name(parent, name) => self.deferred.by_name(&(parent, name)).into_iter().collect(),

@@ -77,11 +77,11 @@ fn committed(core: &mut Namespace, waiter: u64, ino: u64, result: Result<FirstCo
 #[test]
 fn a_recall_that_overtakes_the_grant_voids_it() {
     let mut core = delegated();
-    assert!(core.is_delegated(DIR) && core.lookup(NOW, DIR, b"a") == LookupResult::Absent);
+    assert!(core.delegations.is_delegated(DIR) && core.lookup(NOW, DIR, b"a") == LookupResult::Absent);
     let stamp = core.stamp(NOW);
     assert_eq!(handle(&mut core, Event::DelegationRecalled { recall: 1, directories: vec![8] }), ["answer 1"]);
     grant(&mut core, 8, stamp, &[]);
-    assert!(!core.is_delegated(8) && core.lookup(NOW, 8, b"a") == LookupResult::Unknown);
+    assert!(!core.delegations.is_delegated(8) && core.lookup(NOW, 8, b"a") == LookupResult::Unknown);
 }
 
 /// Another program on this mount may use a new directory before the answer to its `mkdir` arrives.
@@ -89,10 +89,10 @@ fn a_recall_that_overtakes_the_grant_voids_it() {
 fn a_new_directory_that_was_used_before_its_answer_came_is_not_delegated() {
     let mut core = Namespace::default();
     let stamp = core.stamp(NOW);
-    core.begin_create(DIR, b"a");
-    core.end_create(DIR);
+    core.delegations.begin_create(DIR, b"a");
+    core.delegations.end_create(DIR);
     grant(&mut core, DIR, stamp, &[]);
-    assert!(!core.is_delegated(DIR));
+    assert!(!core.delegations.is_delegated(DIR));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_lost_connection_ends_every_delegation_and_keeps_the_files() {
     let stamp = core.stamp(NOW);
     handle(&mut core, Event::Recalled(None));
     grant(&mut core, DIR, stamp, &[]);
-    assert!(!core.is_delegated(DIR));
+    assert!(!core.delegations.is_delegated(DIR));
     assert!(matches!(core.lookup(NOW, DIR, b"a"), LookupResult::Found(entry) if entry.attr.ino == ino));
     assert_eq!(create(&mut core, b"b"), None);
 }
@@ -112,12 +112,12 @@ fn delegations_are_requested_after_some_creates_and_less_often_if_others_create_
     let mut core = Namespace::default();
     fn until_requested(core: &mut Namespace) -> Option<u32> {
         (1..2_000).find(|_| {
-            core.begin_create(DIR, b"n");
-            core.end_create(DIR);
-            core.request_delegation(DIR).is_some()
+            core.delegations.begin_create(DIR, b"n");
+            core.delegations.end_create(DIR);
+            core.delegations.request(DIR).is_some()
         })
     }
-    assert_eq!(core.request_delegation(DIR), None);
+    assert_eq!(core.delegations.request(DIR), None);
     let denied = [(); 3].map(|()| until_requested(&mut core));
     assert_eq!(denied, [Some(4), Some(8), Some(16)], "denied");
     let stamp = core.stamp(NOW);
@@ -129,25 +129,25 @@ fn delegations_are_requested_after_some_creates_and_less_often_if_others_create_
     assert_eq!(until_requested(&mut core), Some(32), "recalled");
     (0..20).for_each(|_| assert!(until_requested(&mut core).is_some()));
     assert_eq!(until_requested(&mut core), Some(1024));
-    assert_eq!(core.request_delegation(8), None, "of another directory");
+    assert_eq!(core.delegations.request(8), None, "of another directory");
 }
 
 /// A list from the manager may lack names of requests that were in flight, no matter when their answers arrive.
 #[test]
 fn names_in_flight_are_part_of_a_delegation() {
     let mut core = Namespace::default();
-    core.begin_create(DIR, b"long ago");
-    core.end_create(DIR);
-    core.begin_create(DIR, b"before");
-    core.begin_create(DIR, b"ours");
+    core.delegations.begin_create(DIR, b"long ago");
+    core.delegations.end_create(DIR);
+    core.delegations.begin_create(DIR, b"before");
+    core.delegations.begin_create(DIR, b"ours");
     let stamp = core.stamp(NOW);
-    core.begin_create(DIR, b"meanwhile");
-    core.end_create(DIR);
-    core.end_create(DIR);
-    core.begin_create(DIR, b"after");
+    core.delegations.begin_create(DIR, b"meanwhile");
+    core.delegations.end_create(DIR);
+    core.delegations.end_create(DIR);
+    core.delegations.begin_create(DIR, b"after");
     grant_to_create(&mut core, DIR, stamp, &[b"long ago", b"ours"]);
-    core.end_create(DIR);
-    core.end_create(DIR);
+    core.delegations.end_create(DIR);
+    core.delegations.end_create(DIR);
     for name in [&b"long ago"[..], b"before", b"ours", b"meanwhile", b"after"] {
         assert_eq!(core.lookup(NOW, DIR, name), LookupResult::Unknown, "{name:?}");
         assert_eq!(create(&mut core, name), None);
@@ -166,13 +166,13 @@ fn names_in_flight_are_part_of_a_delegation() {
 fn a_file_that_was_settled_while_names_were_listed_is_among_them() {
     let mut core = delegated();
     let ino = create(&mut core, b"new").unwrap();
-    core.begin_create(DIR, b"ours");
+    core.delegations.begin_create(DIR, b"ours");
     let stamp = core.stamp(NOW);
     assert_eq!(handle(&mut core, Event::Settle(Waiter(1), Scope::File(ino))), ["create 100"]);
     let group = core.last_group;
     assert_eq!(handle(&mut core, created(group, ino, Ok(()))), ["settled 1"]);
     grant_to_create(&mut core, DIR, stamp, &[]);
-    core.end_create(DIR);
+    core.delegations.end_create(DIR);
     assert_eq!(core.lookup(NOW, DIR, b"new"), LookupResult::Unknown);
 }
 
@@ -201,7 +201,7 @@ fn a_failed_request_leaves_the_file_to_the_next_in_the_queue() {
     assert_eq!(answers, ["lost 1 Timeout", "create 100"], "the manager could not be asked, and is asked again");
     assert_eq!(handle(&mut core, created(first + 1, ino, Err(Code::Timeout))), ["lost 2 Timeout"]);
     assert_eq!(core.is_settled(ino), None);
-    assert_eq!(core.check(ino), Ok(()), "it may still come to be");
+    assert_eq!(core.deferred.check(ino), Ok(()), "it may still come to be");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_file_whose_name_was_taken_is_lost_until_it_is_closed() {
     assert_eq!(core.is_settled(ino), Some(Err(Code::VersionConflict)));
     assert_eq!(handle(&mut core, Event::Commit(Waiter(2), ino)), ["commit 2"], "the shell checks, and says so");
     assert_eq!(handle(&mut core, Event::Closed(Waiter(3), ino)), ["lost 3 VersionConflict"]);
-    assert_eq!(core.check(ino), Ok(()));
+    assert_eq!(core.deferred.check(ino), Ok(()));
 }
 
 /// A file exists even if its content could not be stored.

@@ -13,6 +13,7 @@ mod session;
 mod spooled;
 mod table;
 
+pub use spooled::open_version;
 pub use table::Files;
 
 use crate::backend::{Backend, Reader, Writer};
@@ -46,6 +47,7 @@ pub struct OpenFile<B: Backend> {
 }
 
 struct State<B: Backend> {
+    ino: u64,
     /// Length as this mount shows it.
     size_bytes: u64,
     /// The last version that this mount opened or committed.
@@ -76,21 +78,25 @@ struct State<B: Backend> {
 }
 
 impl<B: Backend> State<B> {
-    fn new(size_bytes: u64) -> State<B> {
+    fn new(ino: u64, size_bytes: u64) -> State<B> {
+        let (version, number, content, mtime_ns) = Default::default();
+        let (base, created, replacement, unlinked, optimistic) = Default::default();
+        let (mode, pending) = (WriteMode::SlidingWindow, Pending::clean());
         State {
+            ino,
             size_bytes,
-            version: 0,
-            number: 0,
-            content: 0,
-            base: None,
+            version,
+            number,
+            content,
+            base,
             replaced: size_bytes == 0,
-            unlinked: false,
-            mode: WriteMode::SlidingWindow,
-            optimistic: false,
-            mtime_ns: 0,
-            created: None,
-            replacement: None,
-            pending: Pending::clean(),
+            unlinked,
+            mode,
+            optimistic,
+            mtime_ns,
+            created,
+            replacement,
+            pending,
         }
     }
 }
@@ -127,9 +133,9 @@ impl<B: Backend> OpenFile<B> {
         Ok((version, state.size_bytes))
     }
 
-    /// This mount created the file just now.
-    pub async fn set_created(&self, entry: EntryAttr) {
-        self.state.lock().await.created = Some(entry);
+    /// Sets the attributes from the create: this mount created the file just now. None: they changed since.
+    pub async fn set_created(&self, entry: Option<EntryAttr>) {
+        self.state.lock().await.created = entry;
     }
 
     /// Attributes from the create, if this mount created the file and it has no version yet.
@@ -137,21 +143,12 @@ impl<B: Backend> OpenFile<B> {
         self.state.lock().await.created.clone()
     }
 
-    /// Drops the attributes from the create, because they changed.
-    pub async fn forget_created(&self) {
-        self.state.lock().await.created = None;
-    }
-
     /// Makes sure that a read session keeps the file when its last name is removed.
     ///
     /// # Errors
     /// As the open of a version.
     pub async fn pin(&self, mount: &Mount<B>) -> Outcome {
-        let mut state = self.state.lock().await;
-        if state.base.is_none() {
-            state.base = Some(open_base(mount, self.ino).await?);
-        }
-        Ok(())
+        self.state.lock().await.base(mount).await.map(drop)
     }
 
     /// The last name may be gone: from now on the file always has a session that keeps it.
@@ -171,25 +168,18 @@ impl<B: Backend> OpenFile<B> {
         }
         let under_way = |r: &Range<u64>| r.start < end && r.end > offset;
         if state.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
-            state.commit(mount, self.ino).await?;
+            state.commit(mount).await?;
         }
         let mut out = vec![0; (end - offset) as usize];
         if state.pending.log().is_some() {
-            spooled::read(state, mount, self.ino, offset, &mut out).await?;
+            spooled::read(state, mount, offset, &mut out).await?;
             return Ok(out);
         }
         if state.replaced {
             state.overlay(offset, &mut out);
             return Ok(out);
         }
-        let base = match &state.base {
-            Some(base) => base.clone(),
-            None => {
-                let base = open_base(mount, self.ino).await?;
-                state.base = Some(base.clone());
-                base
-            }
-        };
+        let base = state.base(mount).await?;
         if state.pending.written().is_none_or(|written| written.buffer.is_empty()) {
             drop(state);
             read_base(&*base, offset, &mut out).await?;
@@ -206,11 +196,9 @@ impl<B: Backend> OpenFile<B> {
     /// Those of the session or of the log; an earlier failure is returned again.
     pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
         let mut state = self.state.lock().await;
-        if let Some(errno) = state.pending.failed() {
-            return Err(errno);
-        }
+        state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
-        if state.begin_log(mount, self.ino).await {
+        if state.begin_log(mount).await {
             match state.change_log(|log| log.write(offset, bytes)) {
                 Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
@@ -218,14 +206,14 @@ impl<B: Backend> OpenFile<B> {
         }
         let end = offset + bytes.len() as u64;
         if state.pending.is_cut() && end > state.size_bytes {
-            state.commit(mount, self.ino).await?;
+            state.commit(mount).await?;
         }
         state.size_bytes = state.size_bytes.max(end);
         let done = match state.continues(offset, end) {
-            true => state.stream(mount, self.ino, offset, bytes).await,
+            true => state.stream(mount, offset, bytes).await,
             false => {
                 state.pending.write().buffer.write(offset, bytes);
-                state.feed(mount, self.ino, false).await
+                state.feed(mount, false).await
             }
         };
         state.note(done)
@@ -237,13 +225,13 @@ impl<B: Backend> OpenFile<B> {
     /// As [`OpenFile::write`].
     pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
         let mut state = self.state.lock().await;
-        if size_bytes != state.size_bytes && state.begin_log(mount, self.ino).await {
+        if size_bytes != state.size_bytes && state.begin_log(mount).await {
             match state.change_log(|log| log.set_len(size_bytes)) {
                 Ok(()) => return self.truncated_log(mount, state).await,
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
-        let done = state.truncate(mount, self.ino, size_bytes).await;
+        let done = state.truncate(mount, size_bytes).await;
         state.note(done)
     }
 
@@ -265,10 +253,10 @@ impl<B: Backend> OpenFile<B> {
             state.pending.drop_session();
         }
         self.meter.lock().ends();
-        if state.pending.failed().is_some() {
+        if state.pending.check().is_err() {
             mount.forget_unstored(self.ino);
         }
-        state.leave_to_spool(mount, self.ino);
+        state.leave_to_spool(mount);
         done
     }
 
@@ -279,7 +267,7 @@ impl<B: Backend> OpenFile<B> {
     pub async fn commit(&self, mount: &Mount<B>) -> Outcome {
         let mut state = self.state.lock().await;
         if state.pending.log().is_none() {
-            return state.commit(mount, self.ino).await;
+            return state.commit(mount).await;
         }
         drop(state);
         self.in_turn(mount, AfterPush::Commit).await.1
@@ -287,6 +275,14 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
+    /// The version below; opens the current one if none is open.
+    async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
+        Ok(match &self.base {
+            Some(base) => base.clone(),
+            None => self.base.insert(open_base(mount, self.ino).await?).clone(),
+        })
+    }
+
     /// On an error, the file fails.
     fn note<T>(&mut self, result: Outcome<T>) -> Outcome<T> {
         if let Err(errno) = &result {
@@ -308,7 +304,7 @@ impl<B: Backend> State<B> {
         }
     }
 
-    async fn truncate(&mut self, mount: &Mount<B>, ino: u64, size_bytes: u64) -> Outcome {
+    async fn truncate(&mut self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
         if size_bytes == self.size_bytes {
             return Ok(());
         }
@@ -321,31 +317,29 @@ impl<B: Backend> State<B> {
             self.replaced = true;
         } else if shrinks && !(self.replaced && written.session.is_none()) {
             if written.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
-                self.sync_session(mount, ino).await?;
+                self.sync_session(mount).await?;
             }
             self.pending.write().cut = !failpoint::is_active("mount.cut_is_forgotten");
         } else if written.cut {
-            self.commit(mount, ino).await?;
+            self.commit(mount).await?;
         }
         self.pending.write();
         self.size_bytes = size_bytes;
         Ok(())
     }
 
-    async fn commit(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
-        if let Some(errno) = self.pending.failed() {
-            return Err(errno);
-        }
+    async fn commit(&mut self, mount: &Mount<B>) -> Outcome {
+        self.pending.check()?;
         if self.pending.is_unsaved() {
             if self.unlinked && failpoint::is_active("mount.unlinked_not_committed") {
                 return Ok(());
             }
-            if mount.locks.are_lost(ino).await && !failpoint::is_active("mount.lost_locks_count") {
-                tracing::error!(ino, "what was written under a lock that was lost is not committed");
+            if mount.locks.are_lost(self.ino).await && !failpoint::is_active("mount.lost_locks_count") {
+                tracing::error!(ino = self.ino, "what was written under a lock that was lost is not committed");
                 return self.note(Err(Errno::EIO));
             }
-            let done = match mount.namespace.check(ino) {
-                Ok(()) => self.commit_changes(mount, ino).await,
+            let done = match mount.namespace.check(self.ino) {
+                Ok(()) => self.commit_changes(mount).await,
                 lost => lost,
             };
             if done.is_err() && self.pending.pour_back() {
@@ -353,40 +347,41 @@ impl<B: Backend> State<B> {
             }
             return self.note(done);
         }
-        mount.settle(ino).await
+        mount.settle(self.ino).await
     }
 
-    async fn commit_changes(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
-        self.pour_log(mount, ino).await?;
+    async fn commit_changes(&mut self, mount: &Mount<B>) -> Outcome {
+        self.pour_log(mount).await?;
         if let Some(bytes) = self.whole() {
             // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
             // current one.
-            let policy = mount.namespace.attr(ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
+            let policy =
+                mount.namespace.attr(self.ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
             let stamp = mount.namespace.with(Namespace::stamp);
-            let (done, stamp) = match mount.namespace.first_commit(ino, self.mtime_ns, &bytes).await {
+            let (done, stamp) = match mount.namespace.first_commit(self.ino, self.mtime_ns, &bytes).await {
                 Some(done) => (done, None),
-                None => (mount.backend.write_whole(ino, bytes, policy, self.mtime_ns).await, Some(stamp)),
+                None => (mount.backend.write_whole(self.ino, bytes, policy, self.mtime_ns).await, Some(stamp)),
             };
             let done = done.map_err(|e| {
-                let errno = failed("commit", ino, e.code(), &e);
-                mount.namespace.check(ino).err().unwrap_or(errno)
+                let errno = failed("commit", self.ino, e.code(), &e);
+                mount.namespace.check(self.ino).err().unwrap_or(errno)
             })?;
-            return self.committed(mount, ino, &done, stamp).await;
+            return self.committed(mount, &done, stamp).await;
         }
-        let size_bytes = self.size_bytes;
+        let (ino, size_bytes) = (self.ino, self.size_bytes);
         if self.pending.is_cut() {
-            let session = self.session(mount, ino).await?;
+            let session = self.session(mount).await?;
             session.handle.set_len(size_bytes).await.map_err(|e| failed("truncate", ino, e.code(), &e))?;
         }
-        self.feed(mount, ino, true).await?;
-        let session = self.session(mount, ino).await?;
+        self.feed(mount, true).await?;
+        let session = self.session(mount).await?;
         if session.handle.len_bytes() < size_bytes {
             session.handle.skip_to(size_bytes).await.map_err(|e| failed("extend", ino, e.code(), &e))?;
             session.position = size_bytes;
         }
         self.pending.write().cut = false;
-        self.sync_session(mount, ino).await
+        self.sync_session(mount).await
     }
 
     /// The whole content, if all of it is in the buffer and no session was opened.
@@ -400,7 +395,7 @@ impl<B: Backend> State<B> {
     }
 
     /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.
-    async fn committed(&mut self, mount: &Mount<B>, ino: u64, done: &WriteDone, stamp: Option<Stamp>) -> Outcome {
+    async fn committed(&mut self, mount: &Mount<B>, done: &WriteDone, stamp: Option<Stamp>) -> Outcome {
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
@@ -408,17 +403,17 @@ impl<B: Backend> State<B> {
         self.mtime_ns = 0;
         self.replaced = false;
         match (stamp, &done.entry) {
-            (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.changed_here(stamp, entry)),
-            (Some(_), None) => mount.namespace.with(|core, _| core.forget(&[ino])),
+            (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.cache.changed_here(stamp, entry)),
+            (Some(_), None) => mount.namespace.forget(&[self.ino]),
             (None, _) => {}
         }
         // A patch over another mount's version shows bytes that the kernel's pages do not have.
         let follows = done.number == self.number + 1 || failpoint::is_active("mount.patch_keeps_pages");
         self.number = done.number;
-        mount.kernel.lock().committed(ino, done.version, self.size_bytes, follows);
-        self.release(mount, ino);
+        mount.kernel.lock().committed(self.ino, done.version, self.size_bytes, follows);
+        self.release(mount);
         // Only sessions keep a file without a name: open the new one before dropping the old.
-        self.base = if self.unlinked { Some(open_base(mount, ino).await?) } else { None };
+        self.base = if self.unlinked { Some(open_base(mount, self.ino).await?) } else { None };
         Ok(())
     }
 }

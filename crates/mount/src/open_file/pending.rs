@@ -17,7 +17,7 @@
 //! | `Failed` in `Spooled` | `Failed` in `Written` | the last writer closed: the log waits for the next mount as it was closed before |
 
 use super::session::Session;
-use crate::errno::Errno;
+use crate::errno::{Errno, Outcome};
 use crate::spool::log::Log;
 use crate::write_buffer::WriteBuffer;
 
@@ -48,14 +48,6 @@ pub(super) struct Written<W> {
     /// The file was shortened and no version says so yet. No write behind the end is allowed before a commit, or the
     /// bytes that were cut off would show through.
     pub cut: bool,
-}
-
-/// What a commit leaves to be released.
-pub(super) struct Released {
-    /// The log, which the version replaces.
-    pub log: Option<Log>,
-    /// The spool's handle, unless it goes with the log.
-    pub drained: bool,
 }
 
 impl<W> Pending<W> {
@@ -103,11 +95,14 @@ impl<W> Pending<W> {
         matches!(self.state(), Pending::Draining(_))
     }
 
-    /// The error, if the file failed.
-    pub fn failed(&self) -> Option<Errno> {
+    /// Reports whether the file failed.
+    ///
+    /// # Errors
+    /// The error with which it failed.
+    pub fn check(&self) -> Outcome {
         match self {
-            Pending::Failed { errno, .. } => Some(*errno),
-            _ => None,
+            Pending::Failed { errno, .. } => Err(*errno),
+            _ => Ok(()),
         }
     }
 
@@ -247,7 +242,8 @@ impl<W> Pending<W> {
     }
 
     /// A version has what is in the session, or the whole file. Bytes that are still buffered, and a cut, remain.
-    pub fn committed(&mut self) -> Released {
+    /// Returns the log, which the version replaces, and whether the file was draining.
+    pub fn committed(&mut self) -> (Option<Log>, bool) {
         self.become_of(|state| {
             let (written, log, drained) = match state {
                 Pending::Written(written) => (written, None, false),
@@ -257,7 +253,7 @@ impl<W> Pending<W> {
             };
             let is_saved = written.buffer.is_empty() && !written.cut;
             let next = if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) };
-            (next, Released { log, drained })
+            (next, (log, drained))
         })
     }
 
@@ -271,7 +267,7 @@ impl<W> Pending<W> {
 
     /// What drained could not be stored: the version before stands. Returns whether the spool still holds a handle.
     pub fn give_up_draining(&mut self) -> bool {
-        assert!(self.failed().is_some(), "a push that can be repeated is not given up");
+        assert!(self.check().is_err(), "a push that can be repeated is not given up");
         self.become_of(|state| match state {
             Pending::Draining(_) => (Pending::clean(), true),
             state => (state, false),
@@ -297,7 +293,7 @@ mod tests {
     fn a_commit_keeps_what_is_still_buffered() {
         let mut pending = Pending::<()>::clean();
         pending.write().buffer.write(0, b"bytes");
-        assert!(!pending.committed().drained && pending.is_unsaved());
+        assert!(!pending.committed().1 && pending.is_unsaved());
         pending.write().buffer.pop_first();
         pending.committed();
         assert!(pending.is_clean());
@@ -310,7 +306,7 @@ mod tests {
         assert!(pending.pour().is_some() && pending.log().is_none());
         assert!(pending.pour_back() && pending.log().is_some());
         pending.pour();
-        assert!(pending.committed().log.is_some() && pending.is_clean() && !pending.pour_back());
+        assert!(pending.committed().0.is_some() && pending.is_clean() && !pending.pour_back());
     }
 
     #[test]
@@ -318,12 +314,9 @@ mod tests {
         let mut pending = Pending::<()>::clean();
         pending.spool(log());
         pending.fail(Errno::ENOSPC);
-        assert_eq!(
-            (pending.failed(), pending.is_unsaved(), pending.log().is_some()),
-            (Some(Errno::ENOSPC), true, true)
-        );
+        assert_eq!((pending.check(), pending.is_unsaved(), pending.log().is_some()), (Err(Errno::ENOSPC), true, true));
         assert!(pending.drop_log().is_some());
-        assert_eq!((pending.failed(), pending.is_unsaved()), (Some(Errno::ENOSPC), false));
+        assert_eq!((pending.check(), pending.is_unsaved()), (Err(Errno::ENOSPC), false));
         assert!(!pending.is_clean());
     }
 

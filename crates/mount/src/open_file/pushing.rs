@@ -77,12 +77,12 @@ impl<B: Backend> OpenFile<B> {
         state.created = None;
         if state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view)) {
             state.replaced = false;
-            state.drop_log(mount, self.ino);
+            state.drop_log(mount);
         }
         // Only sessions keep a file without a name: open the new one before dropping the old.
         let newest = if state.unlinked { open_version(mount, self.ino, version).await.ok() } else { None };
         state.base = newest;
-        mount.namespace.with(|core, _| core.forget(&[self.ino]));
+        mount.namespace.forget(&[self.ino]);
         mount.kernel.lock().committed(self.ino, version, state.size_bytes, true);
         drop(state);
         self.count_pushed(mount);
@@ -117,7 +117,7 @@ impl<B: Backend> OpenFile<B> {
         if !state.pending.is_draining() {
             return;
         }
-        let done = state.commit(mount, self.ino).await;
+        let done = state.commit(mount).await;
         if done.is_err() {
             // Not if only the new version could not be opened: the commit ended the draining.
             if state.pending.give_up_draining() {
@@ -143,7 +143,7 @@ impl<B: Backend> OpenFile<B> {
         if state.pending.log().is_some_and(|log| log.gave(view)) {
             tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
             mount.count(|counts| counts.dropped += 1);
-            state.drop_log(mount, self.ino);
+            state.drop_log(mount);
         }
     }
 
@@ -169,12 +169,12 @@ impl<B: Backend> OpenFile<B> {
         if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
             (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
             (state.base, state.replaced) = (None, false);
-            state.drop_log(mount, self.ino);
+            state.drop_log(mount);
             state.replacement = Some((attr.version, attr.size_bytes));
             mount.kernel.lock().holds_uncommitted(self.ino);
         }
         drop(state);
-        mount.namespace.with(|core, _| core.forget(&[self.ino]));
+        mount.namespace.forget(&[self.ino]);
     }
 
     /// If another mount's version replaced the file's content, shows that version to the programs that have the file

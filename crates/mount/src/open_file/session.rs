@@ -56,10 +56,6 @@ impl<W: Writer> Writer for SessionWriter<W> {
         either!(self, writer => writer.sync(mtime_ns, content).await)
     }
 
-    async fn finish(self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        either!(self, writer => writer.finish(mtime_ns, content).await)
-    }
-
     fn len_bytes(&self) -> u64 {
         either!(self, writer => writer.len_bytes())
     }
@@ -67,17 +63,17 @@ impl<W: Writer> Writer for SessionWriter<W> {
 
 impl<B: Backend> State<B> {
     /// Hands over bytes that continue the stream without copying them, then the buffered bytes that follow.
-    pub(super) async fn stream(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Outcome {
-        self.hand_over(mount, ino, offset, bytes).await?;
+    pub(super) async fn stream(&mut self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
+        self.hand_over(mount, offset, bytes).await?;
         while let Some((at, piece)) = self.next_in_stream() {
-            self.hand_over(mount, ino, at, &piece).await?;
+            self.hand_over(mount, at, &piece).await?;
         }
         Ok(())
     }
 
     /// Hands over buffered bytes while [`STREAM_FROM_BYTES`] or more wait; with `all`, every byte. Bytes that continue
     /// the stream go first.
-    pub(super) async fn feed(&mut self, mount: &Mount<B>, ino: u64, all: bool) -> Outcome {
+    pub(super) async fn feed(&mut self, mount: &Mount<B>, all: bool) -> Outcome {
         while all || self.pending.write().buffer.len_bytes() >= STREAM_FROM_BYTES {
             let follows = self.next_in_stream();
             let written = self.pending.write();
@@ -90,7 +86,7 @@ impl<B: Backend> State<B> {
                 follows => follows,
             };
             let Some((offset, bytes)) = next else { return Ok(()) };
-            self.hand_over(mount, ino, offset, &bytes).await?;
+            self.hand_over(mount, offset, &bytes).await?;
         }
         Ok(())
     }
@@ -102,14 +98,15 @@ impl<B: Backend> State<B> {
         Some((at, written.buffer.take_at(at)?))
     }
 
-    async fn hand_over(&mut self, mount: &Mount<B>, ino: u64, offset: u64, bytes: &[u8]) -> Outcome {
+    async fn hand_over(&mut self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
         let goes_back = self.pending.session().is_some_and(|s| !s.patches && offset < s.position);
         if goes_back {
-            self.sync_session(mount, ino).await?;
+            self.sync_session(mount).await?;
         }
         // After the commit above nothing may be unsaved.
         self.pending.write();
-        let session = self.session(mount, ino).await?;
+        let ino = self.ino;
+        let session = self.session(mount).await?;
         session.handle.write_at(offset, bytes).await.map_err(|e| failed("write", ino, e.code(), &e))?;
         session.position = offset + bytes.len() as u64;
         let hull = session.uncommitted.get_or_insert(offset..offset);
@@ -118,9 +115,9 @@ impl<B: Backend> State<B> {
     }
 
     /// The write session; opens one if there is none.
-    pub(super) async fn session(&mut self, mount: &Mount<B>, ino: u64) -> Outcome<&mut Session<B::Writer>> {
+    pub(super) async fn session(&mut self, mount: &Mount<B>) -> Outcome<&mut Session<B::Writer>> {
         if self.pending.session().is_none() {
-            return self.open_session(mount, ino, None).await;
+            return self.open_session(mount, None).await;
         }
         Ok(self.pending.session_mut().expect("it is open"))
     }
@@ -129,34 +126,33 @@ impl<B: Backend> State<B> {
     pub(super) async fn open_session(
         &mut self,
         mount: &Mount<B>,
-        ino: u64,
         if_version: Option<u64>,
     ) -> Outcome<&mut Session<B::Writer>> {
         let patches = !self.replaced;
-        mount.settle(ino).await?;
-        let opened = mount.backend.open_write(ino, patches, if_version).await;
-        let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
-        let handle = self.staged(mount, ino, handle)?;
+        mount.settle(self.ino).await?;
+        let opened = mount.backend.open_write(self.ino, patches, if_version).await;
+        let handle = opened.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;
+        let handle = self.staged(mount, handle)?;
         let session = Session { handle, position: 0, uncommitted: None, patches, content: 0 };
         Ok(self.pending.write().session.insert(session))
     }
 
     /// Commits the session's content and keeps the session.
-    pub(super) async fn sync_session(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
+    pub(super) async fn sync_session(&mut self, mount: &Mount<B>) -> Outcome {
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
         let stamp = mount.namespace.with(Namespace::stamp);
         let done = session.handle.sync(self.mtime_ns, session.content).await;
-        let done = done.map_err(|e| failed("commit", ino, e.code(), &e))?;
+        let done = done.map_err(|e| failed("commit", self.ino, e.code(), &e))?;
         (session.patches, session.uncommitted, session.content) = (true, None, 0);
-        self.committed(mount, ino, &done, Some(stamp)).await
+        self.committed(mount, &done, Some(stamp)).await
     }
 
     /// The session to write through, behind local files if the mode is incremental.
-    fn staged(&self, mount: &Mount<B>, ino: u64, session: B::Writer) -> Outcome<SessionWriter<B::Writer>> {
+    fn staged(&self, mount: &Mount<B>, session: B::Writer) -> Outcome<SessionWriter<B::Writer>> {
         match &mount.spool {
             Some(spool) if self.mode == WriteMode::Incremental => {
-                let (staged, task) = Staged::new(session, spool.clone(), ino);
-                mount.backend.start_drain(task).map_err(|error| failed("stage", ino, Code::Io, &error))?;
+                let (staged, task) = Staged::new(session, spool.clone(), self.ino);
+                mount.backend.start_drain(task).map_err(|error| failed("stage", self.ino, Code::Io, &error))?;
                 Ok(SessionWriter::Staged(staged))
             }
             _ => Ok(SessionWriter::Direct(session)),

@@ -3,7 +3,6 @@
 //! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
 //! is full.
 
-use super::pending::Released;
 use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
@@ -75,16 +74,16 @@ pub(super) enum AfterPush {
 }
 
 impl<B: Backend> OpenFile<B> {
-    pub(super) fn new(ino: u64, state: State<B>) -> OpenFile<B> {
-        OpenFile { ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
+    pub(super) fn new(state: State<B>) -> OpenFile<B> {
+        OpenFile { ino: state.ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
     }
 
     /// A file whose log an earlier mount left.
     pub(super) fn with_log(ino: u64, log: Log) -> OpenFile<B> {
-        let mut state = State::new(log.size_bytes());
+        let mut state = State::new(ino, log.size_bytes());
         (state.replaced, state.mode) = (false, WriteMode::CompleteLocal);
         state.pending.spool(log);
-        OpenFile::new(ino, state)
+        OpenFile::new(state)
     }
 
     /// Inode number.
@@ -124,7 +123,7 @@ impl<B: Backend> OpenFile<B> {
         mount: &Mount<B>,
         mut state: MutexGuard<'a, State<B>>,
     ) -> (MutexGuard<'a, State<B>>, Outcome) {
-        let error = match state.close(mount, self.ino).await {
+        let error = match state.close(mount).await {
             Ok(done) => return (state, done),
             Err(error) => error,
         };
@@ -187,9 +186,9 @@ impl<B: Backend> OpenFile<B> {
             }
             let mut state = self.state.lock().await;
             let done = match then {
-                AfterPush::Commit => state.commit(mount, self.ino).await,
+                AfterPush::Commit => state.commit(mount).await,
                 AfterPush::LeaveSpool if replaced => Err(Errno::ESTALE),
-                AfterPush::LeaveSpool => state.fall_back(mount, self.ino).await,
+                AfterPush::LeaveSpool => state.fall_back(mount).await,
             };
             attempts += 1;
             if done != Err(Errno::ESTALE) || state.pending.log().is_none() || attempts == ATTEMPTS {
@@ -214,10 +213,10 @@ impl<B: Backend> OpenFile<B> {
 pub(super) async fn read<B: Backend>(
     mut state: MutexGuard<'_, State<B>>,
     mount: &Mount<B>,
-    ino: u64,
     offset: u64,
     out: &mut [u8],
 ) -> Outcome {
+    let ino = state.ino;
     let Some(log) = state.pending.log() else { return Ok(()) };
     let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let (pieces, file) = log.view_of(offset, out.len() as u64);
@@ -244,7 +243,8 @@ pub(super) async fn read<B: Backend>(
     Ok(())
 }
 
-pub(super) async fn open_version<B: Backend>(mount: &Mount<B>, ino: u64, version: u64) -> Outcome<Arc<B::Reader>> {
+/// Opens a version of a file; 0: the current one.
+pub async fn open_version<B: Backend>(mount: &Mount<B>, ino: u64, version: u64) -> Outcome<Arc<B::Reader>> {
     let opened = mount.backend.open_read(ino, version, 0..FIRST_EXTENTS_BYTES).await;
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
@@ -261,7 +261,7 @@ fn release_log<B: Backend>(mount: &Mount<B>, ino: u64, log: Option<Log>) {
 
 impl<B: Backend> State<B> {
     /// Whether writes go to a log. Begins one if nothing waits to be committed and the policy asks for it.
-    pub(super) async fn begin_log(&mut self, mount: &Mount<B>, ino: u64) -> bool {
+    pub(super) async fn begin_log(&mut self, mount: &Mount<B>) -> bool {
         if self.pending.log().is_some() {
             return true;
         }
@@ -269,10 +269,10 @@ impl<B: Backend> State<B> {
         if !self.pending.is_clean() || self.unlinked {
             return false;
         }
-        let Some((policy, attr)) = self.asked(mount, ino).await else { return false };
+        let Some((policy, attr)) = self.asked(mount).await else { return false };
         (self.mode, self.optimistic) = (policy.write_mode, policy.durability == Durability::Optimistic);
         // The manager must know a file before the spool acknowledges anything of it.
-        if self.mode != WriteMode::CompleteLocal || mount.settle(ino).await.is_err() {
+        if self.mode != WriteMode::CompleteLocal || mount.settle(self.ino).await.is_err() {
             return false;
         }
         if self.version == 0 && self.base.is_none() && self.created.is_none() {
@@ -288,17 +288,18 @@ impl<B: Backend> State<B> {
             }
             _ => 0,
         };
-        let (parent, name) = mount.namespace.with(|core, _| core.last_name(ino)).unwrap_or_default();
+        let (parent, name) = mount.namespace.with(|core, _| core.cache.last_name(self.ino)).unwrap_or_default();
         let (base_version, base_bytes, base_content) = (self.version, self.size_bytes, content);
-        let origin = LogOrigin { cluster_id: Vec::new(), ino, parent, name, base_version, base_bytes, base_content };
+        let origin =
+            LogOrigin { cluster_id: Vec::new(), ino: self.ino, parent, name, base_version, base_bytes, base_content };
         match spool.begin(mount.backend.random(), origin) {
             Ok(log) => {
                 self.pending.spool(log);
-                mount.files.hold_spooled(ino);
+                mount.files.hold_spooled(self.ino);
                 true
             }
             Err(error) => {
-                spool.falls_back(ino, &error);
+                spool.falls_back(self.ino, &error);
                 self.mode = WriteMode::SlidingWindow;
                 false
             }
@@ -314,20 +315,20 @@ impl<B: Backend> State<B> {
     }
 
     /// See [`OpenFile::go_on_without_log`], which holds the turn.
-    async fn fall_back(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
+    async fn fall_back(&mut self, mount: &Mount<B>) -> Outcome {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.pending.log().is_some_and(Log::owes);
-        let done = match self.pour_log(mount, ino).await {
+        let done = match self.pour_log(mount).await {
             Ok(()) if owes => {
                 self.pending.write().cut = false;
-                self.sync_session(mount, ino).await
+                self.sync_session(mount).await
             }
             poured => poured,
         };
         match done {
             Ok(()) => {
                 let log = self.pending.leave_spool();
-                release_log(mount, ino, log);
+                release_log(mount, self.ino, log);
             }
             Err(_) => drop(self.pending.pour_back()),
         }
@@ -339,16 +340,16 @@ impl<B: Backend> State<B> {
     }
 
     /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
-    async fn close(&mut self, mount: &Mount<B>, ino: u64) -> Result<Outcome, LogError> {
+    async fn close(&mut self, mount: &Mount<B>) -> Result<Outcome, LogError> {
         let is_unsaved = self.pending.is_unsaved();
-        if self.pending.failed().is_some() || (is_unsaved && mount.locks.are_lost(ino).await) {
-            return Ok(self.commit(mount, ino).await);
+        if self.pending.check().is_err() || (is_unsaved && mount.locks.are_lost(self.ino).await) {
+            return Ok(self.commit(mount).await);
         }
         let is_staged = self.mode == WriteMode::Incremental && self.pending.session().is_some();
         if is_unsaved && is_staged && self.optimistic {
-            return Ok(self.close_staged(mount, ino).await);
+            return Ok(self.close_staged(mount).await);
         }
-        let Some(log) = self.pending.log_mut() else { return Ok(self.commit(mount, ino).await) };
+        let Some(log) = self.pending.log_mut() else { return Ok(self.commit(mount).await) };
         let mtime_ns = match (self.mtime_ns, log.closed()) {
             (0, Some(before)) => before,
             (0, None) => mount.backend.wall_ns(),
@@ -361,40 +362,40 @@ impl<B: Backend> State<B> {
 
     /// Acknowledges a file of incremental writes: everything is in local files or in the session, and a push commits it
     /// later.
-    async fn close_staged(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
-        let handed_over = self.feed(mount, ino, true).await;
+    async fn close_staged(&mut self, mount: &Mount<B>) -> Outcome {
+        let handed_over = self.feed(mount, true).await;
         self.note(handed_over)?;
         if self.mtime_ns == 0 {
             self.mtime_ns = mount.backend.wall_ns();
         }
         if self.pending.drain() {
-            mount.files.hold_spooled(ino);
+            mount.files.hold_spooled(self.ino);
         }
         Ok(())
     }
 
     /// No handle that writes is left: queues the push.
-    pub(super) fn leave_to_spool(&mut self, mount: &Mount<B>, ino: u64) {
+    pub(super) fn leave_to_spool(&mut self, mount: &Mount<B>) {
         if self.pending.is_draining()
             && let Some(spool) = &mount.spool
         {
-            return spool.push(ino);
+            return spool.push(self.ino);
         }
         let Some(log) = self.pending.log() else { return };
-        match (&mount.spool, self.pending.failed()) {
-            (Some(spool), None) => spool.push(ino),
+        match (&mount.spool, self.pending.check()) {
+            (Some(spool), Ok(())) => spool.push(self.ino),
             _ if log.owes() => {
                 tracing::error!(
-                    ino,
+                    ino = self.ino,
                     log = log.path(),
                     "a file that failed later stays in the spool as it was closed before"
                 );
                 drop(self.pending.drop_log());
                 // What was written after that close is in no version.
                 self.pending.write();
-                mount.files.release_spooled(ino);
+                mount.files.release_spooled(self.ino);
             }
-            _ => self.drop_log(mount, ino),
+            _ => self.drop_log(mount),
         }
     }
 
@@ -414,7 +415,7 @@ impl<B: Backend> State<B> {
     }
 
     /// Pours the log into a session.
-    pub(super) async fn pour_log(&mut self, mount: &Mount<B>, ino: u64) -> Outcome {
+    pub(super) async fn pour_log(&mut self, mount: &Mount<B>) -> Outcome {
         let Some(log) = self.pending.pour() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());
@@ -422,11 +423,11 @@ impl<B: Backend> State<B> {
         if self.mtime_ns == 0 {
             self.mtime_ns = std::mem::take(&mut view.mtime_ns);
         }
-        let size_bytes = self.size_bytes;
+        let (ino, size_bytes) = (self.ino, self.size_bytes);
         // The acknowledged state must not overwrite a version that another client committed since.
         let session = match owes {
-            true => self.open_session(mount, ino, Some(view.origin.base_version)).await?,
-            false => self.session(mount, ino).await?,
+            true => self.open_session(mount, Some(view.origin.base_version)).await?,
+            false => self.session(mount).await?,
         };
         let below = session.handle.len_bytes();
         pour(&view, &mut session.handle).await.map_err(|e| failed("push", ino, e.code(), &e))?;
@@ -439,24 +440,24 @@ impl<B: Backend> State<B> {
     }
 
     /// A version has what was written: drops the log, and the spool's handle.
-    pub(super) fn release(&mut self, mount: &Mount<B>, ino: u64) {
-        let Released { log, drained } = self.pending.committed();
-        release_log(mount, ino, log);
+    pub(super) fn release(&mut self, mount: &Mount<B>) {
+        let (log, drained) = self.pending.committed();
+        release_log(mount, self.ino, log);
         if drained {
-            mount.files.release_spooled(ino);
+            mount.files.release_spooled(self.ino);
         }
     }
 
-    pub(super) fn drop_log(&mut self, mount: &Mount<B>, ino: u64) {
+    pub(super) fn drop_log(&mut self, mount: &Mount<B>) {
         let log = self.pending.drop_log();
-        release_log(mount, ino, log);
+        release_log(mount, self.ino, log);
     }
 
     /// The file's policy, and its attributes in the store.
-    async fn asked(&self, mount: &Mount<B>, ino: u64) -> Option<(Policy, Attr)> {
-        let known = match mount.namespace.attr(ino).or_else(|| self.created.clone()) {
+    async fn asked(&self, mount: &Mount<B>) -> Option<(Policy, Attr)> {
+        let known = match mount.namespace.attr(self.ino).or_else(|| self.created.clone()) {
             Some(known) => known,
-            None => mount.namespace.get(ino).await.ok()?,
+            None => mount.namespace.get(self.ino).await.ok()?,
         };
         Some((known.policy()?, known.attr))
     }

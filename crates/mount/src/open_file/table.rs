@@ -59,7 +59,7 @@ impl<B: Backend> Files<B> {
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool, now_ns: i64) -> Arc<OpenFile<B>> {
         let mut files = self.0.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
-            file: Arc::new(OpenFile::new(ino, State::new(size_bytes))),
+            file: Arc::new(OpenFile::new(State::new(ino, size_bytes))),
             handles: 0,
             writers: 0,
         });

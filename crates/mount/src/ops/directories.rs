@@ -5,8 +5,8 @@
 //! fetches again.
 
 use crate::backend::Backend;
+use tessera_wire::Error;
 use tessera_wire::meta::Dirent;
-use tessera_wire::{Error, InodeKind};
 
 /// Positions before the first entry: `.` and `..`.
 pub const DOTS: u64 = 2;
@@ -19,11 +19,6 @@ pub struct OpenDirectory {
 }
 
 impl OpenDirectory {
-    /// Drops the fetched entries: the program reads from the start.
-    pub fn rewind(&mut self) {
-        *self = OpenDirectory::default();
-    }
-
     /// The entry at a position from [`DOTS`] on; none at the end.
     ///
     /// # Errors
@@ -38,9 +33,4 @@ impl OpenDirectory {
         }
         Ok(self.entries.get(index))
     }
-}
-
-/// Kind of an entry.
-pub fn kind(entry: &Dirent) -> InodeKind {
-    entry.attr.as_ref().map_or(InodeKind::Unknown, |attr| attr.kind())
 }

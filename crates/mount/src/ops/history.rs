@@ -3,15 +3,12 @@
 use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
-use crate::synthetic::{self, ShownVersion, SyntheticInode, VersionNumbers};
+use crate::open_file::open_version;
+use crate::synthetic::{self, STORE_ROOT, SyntheticInode, VersionNumbers};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use tessera_wire::Attr;
 use tessera_wire::meta::VersionInfo;
-
-const STORE_ROOT: u64 = 1;
-
-/// Bytes of the file whose extents an open fetches.
-const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// An entry of a synthetic directory.
 #[derive(Debug, Clone)]
@@ -27,8 +24,8 @@ pub struct Entry {
 pub struct History(Mutex<VersionNumbers>);
 
 impl History {
-    fn shown(&self, count: u64) -> Outcome<ShownVersion> {
-        self.0.lock().get(count).cloned().ok_or(Errno::ESTALE)
+    fn shown(&self, count: u64) -> Outcome<(u64, VersionInfo)> {
+        self.0.lock().get(count).ok_or(Errno::ESTALE)
     }
 
     /// Attributes of a synthetic inode.
@@ -40,7 +37,7 @@ impl History {
             SyntheticInode::Root => (STORE_ROOT, None),
             SyntheticInode::Directory(real) | SyntheticInode::File(real) => (real, None),
             SyntheticInode::Version(count) => {
-                let ShownVersion { file, version } = self.shown(count)?;
+                let (file, version) = self.shown(count)?;
                 (file, Some(version))
             }
         };
@@ -99,15 +96,10 @@ impl History {
     ///
     /// # Errors
     /// `EISDIR` for a synthetic directory, and the store's.
-    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Outcome<B::Reader> {
+    pub async fn open<B: Backend>(&self, mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
         let Some(SyntheticInode::Version(count)) = SyntheticInode::of(ino) else { return Err(Errno::EISDIR) };
-        let ShownVersion { file, version } = self.shown(count)?;
-        let first = 0..version.size_bytes.min(FIRST_EXTENTS_BYTES);
-        let opened = mount.backend.open_read(file, version.version, first).await;
-        opened.map_err(|error| {
-            tracing::warn!(ino = file, version = version.number, %error, "a version cannot be opened");
-            error.code().into()
-        })
+        let (file, version) = self.shown(count)?;
+        open_version(mount, file, version.version).await
     }
 }
 

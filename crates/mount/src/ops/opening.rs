@@ -22,7 +22,7 @@ pub(crate) enum Handle<B: Backend> {
     },
     Directory(tokio::sync::Mutex<OpenDirectory>),
     /// One old version of a file.
-    Version(B::Reader),
+    Version(Arc<B::Reader>),
     /// A directory of old versions, with its entries.
     Versions(Vec<history::Entry>),
 }
@@ -61,7 +61,7 @@ impl<B: Backend> Mount<B> {
         let (version, size_bytes) = match file.refresh(self).await {
             Ok(found) => found,
             Err(errno) => {
-                self.namespace.with(|core, _| core.forget(&[ino]));
+                self.namespace.forget(&[ino]);
                 self.files.release(self, &file, writes).await;
                 // The inode that the kernel had cached for the name is gone. `ESTALE` makes the kernel look the name up
                 // again.
@@ -69,7 +69,7 @@ impl<B: Backend> Mount<B> {
             }
         };
         if self.files.is_open_once(ino) && self.kernel.lock().must_look_up_again(ino, size_bytes) {
-            self.namespace.with(|core, _| core.forget(&[ino]));
+            self.namespace.forget(&[ino]);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
@@ -112,13 +112,13 @@ impl<B: Backend> Mount<B> {
         };
         let attr = entry.attr.clone();
         let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
-        file.set_created(entry).await;
+        file.set_created(Some(entry)).await;
         let shown = self.show(attr).await;
         Ok((shown, Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache: true }))
     }
 
     async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Outcome<(ShownEntry, Opened)> {
-        self.namespace.with(|core, _| core.forget_name(parent, name));
+        self.namespace.forget_name(parent, name);
         let known = self.lookup_known(parent, name).await?;
         let opened = self.open(known.attr.ino, writes).await?;
         Ok((self.show(known.attr).await, opened))
@@ -130,7 +130,7 @@ impl<B: Backend> Mount<B> {
     /// The store's, and the spool's.
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         match &*self.handle(handle)? {
-            Handle::Version(version) => read_version(version, offset, len).await,
+            Handle::Version(version) => read_version(&**version, offset, len).await,
             Handle::File { file, .. } => file.read(self, offset, len).await,
             Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
         }
@@ -248,7 +248,8 @@ impl<B: Backend> Mount<B> {
         let mut directory = directory.lock().await;
         if position == 0 {
             self.namespace.settle(Scope::Directory(ino)).await?;
-            directory.rewind();
+            // The program reads from the start: fetch again.
+            *directory = OpenDirectory::default();
         }
         for at in position.. {
             let next = at + 1;
@@ -261,13 +262,13 @@ impl<B: Backend> Mount<B> {
             }
             let found = directory.entry(&*self.backend, ino, at).await;
             let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
-            let child = entry.attr.as_ref().map_or(0, |attr| attr.ino);
+            let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let shown = match entry.attr.clone().filter(|_| full) {
                 Some(attr) => Some(self.show(attr).await),
                 None => None,
             };
             let counted = shown.is_some();
-            if add(&ListedEntry { ino: child, name: &entry.name, kind: directories::kind(entry), next, shown }) {
+            if add(&ListedEntry { ino: child, name: &entry.name, kind, next, shown }) {
                 if counted {
                     self.kernel.lock().forgot(child, 1);
                 }

@@ -69,7 +69,7 @@ async fn rewrite<B: Backend>(mount: &Mount<B>, ino: u64) {
     match done {
         Ok(done) if done.version != 0 => {
             tracing::info!(ino, new_bytes = done.new_bytes, "rewrote a file as its hints ask");
-            mount.namespace.with(|core, _| core.forget(&[ino]));
+            mount.namespace.forget(&[ino]);
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(ino, %error, "cannot rewrite a file; `tessera rewrite` tries again"),

@@ -7,14 +7,13 @@ use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, Namespace, Scope};
 use crate::open_file::OpenFile;
-use crate::synthetic::{self, SyntheticInode};
+use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
 use tessera_client::Owner;
 use tessera_policy::WriteMode;
 use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
-const ROOT: u64 = 1;
 
 impl<B: Backend> Mount<B> {
     pub(crate) async fn known(&self, ino: u64) -> Outcome<EntryAttr> {
@@ -58,7 +57,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// `ENOENT`, and the store's.
     pub async fn lookup(&self, parent: u64, name: &[u8]) -> Outcome<ShownEntry> {
-        if SyntheticInode::of(parent).is_some() || (parent == ROOT && name == synthetic::ROOT_NAME) {
+        if SyntheticInode::of(parent).is_some() || (parent == STORE_ROOT && name == synthetic::ROOT_NAME) {
             let attr = self.history.lookup(self, parent, name).await?;
             return Ok(ShownEntry { attr, generation: 0 });
         }
@@ -134,13 +133,13 @@ impl<B: Backend> Mount<B> {
             let _in_flight = namespace.begin_create(parent, name);
             let stamp = namespace.with(Namespace::stamp);
             let mut made = self.backend.make_directory(parent, name, owner, INOS).await.map_err(|error| {
-                namespace.with(|core, _| core.forget_name(parent, name));
+                namespace.forget_name(parent, name);
                 explained("make directory", parent, &error)
             })?;
             let attr = made.attr.clone().ok_or(Errno::EIO)?;
             namespace.with(|core, _| {
                 // The parent has one more link.
-                core.forget(&[parent]);
+                core.cache.forget(Some(&[parent]));
                 core.created_here(stamp, parent, name, &mut made, attr.ino);
             });
             attr
@@ -157,7 +156,7 @@ impl<B: Backend> Mount<B> {
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
             let made = self.backend.symlink(parent, name, target, owner.uid, owner.gid).await;
-            self.namespace.with(|core, _| core.forget_name(parent, name));
+            self.namespace.forget_name(parent, name);
             made.map_err(|e| explained("make symbolic link", parent, &e))?
         };
         Ok(self.show(made).await)
@@ -173,7 +172,7 @@ impl<B: Backend> Mount<B> {
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
             let made = self.backend.link(ino, parent, name).await;
-            self.namespace.with(|core, _| core.forget(&[ino, parent]));
+            self.namespace.forget(&[ino, parent]);
             made.map_err(|e| explained("link", ino, &e))?
         };
         Ok(self.show(made).await)
@@ -215,7 +214,7 @@ impl<B: Backend> Mount<B> {
         let namespace = &self.namespace;
         let _in_flight = namespace.begin_create(parent, name);
         let delegates = kind == InodeKind::File && self.may_defer_creates(parent).await?;
-        let inos = if delegates { namespace.with(|core, _| core.request_delegation(parent)) } else { None };
+        let inos = if delegates { namespace.with(|core, _| core.delegations.request(parent)) } else { None };
         let new = NewNode {
             kind,
             owner,
@@ -231,7 +230,7 @@ impl<B: Backend> Mount<B> {
                 Ok(entry.into())
             }
             Err(error) => {
-                namespace.with(|core, _| core.forget_name(parent, name));
+                namespace.forget_name(parent, name);
                 Err(explained("create", parent, &error))
             }
         }
@@ -256,7 +255,7 @@ impl<B: Backend> Mount<B> {
         mode: u32,
     ) -> Outcome<Option<EntryAttr>> {
         let namespace = &self.namespace;
-        if !namespace.with(|core, _| core.is_delegated(parent)) || !self.may_defer_creates(parent).await? {
+        if !namespace.with(|core, _| core.delegations.is_delegated(parent)) || !self.may_defer_creates(parent).await? {
             return Ok(None);
         }
         let Owner { mode, uid, gid } = self.owner(parent, caller, mode, false).await?;
@@ -286,7 +285,7 @@ impl<B: Backend> Mount<B> {
         let file = self.files.get(ino);
         if let Some(known) = self.namespace.with(|core, _| core.set_deferred_attr(ino, &new)) {
             if let Some(file) = file {
-                file.set_created(known.clone()).await;
+                file.set_created(Some(known.clone())).await;
             }
             return Ok(known.attr);
         }
@@ -302,15 +301,15 @@ impl<B: Backend> Mount<B> {
             };
         }
         if let Some(file) = file {
-            file.forget_created().await;
+            file.set_created(None).await;
         }
         let stamp = self.namespace.with(Namespace::stamp);
         let changed = self.backend.set_attr(ino, new).await;
         if changed.is_err() {
-            self.namespace.with(|core, _| core.forget(&[ino]));
+            self.namespace.forget(&[ino]);
         }
         let entry = changed.map_err(|e| explained("set attributes", ino, &e))?;
-        self.namespace.with(|core, _| core.changed_here(stamp, &entry));
+        self.namespace.with(|core, _| core.cache.changed_here(stamp, &entry));
         entry.attr.ok_or(Errno::EIO)
     }
 
@@ -326,8 +325,8 @@ impl<B: Backend> Mount<B> {
         let _in_flight = self.namespace.begin_create(to.0, to.1);
         let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1).await } else { None };
         let done = self.backend.rename(from, to, mode).await;
-        self.namespace.with(|core, _| core.forget_name(from.0, from.1));
-        self.namespace.with(|core, _| core.forget_name(to.0, to.1));
+        self.namespace.forget_name(from.0, from.1);
+        self.namespace.forget_name(to.0, to.1);
         done.map_err(|e| explained("rename", from.0, &e))?;
         if let Some(file) = replaced {
             file.set_unlinked().await;
@@ -348,12 +347,12 @@ impl<B: Backend> Mount<B> {
         let open = if directory { None } else { self.pin(parent, name).await };
         match self.backend.unlink(parent, name, directory).await {
             Ok(left) if !directory => {
-                self.namespace.with(|core, _| core.removed_here(parent, name, &left));
+                self.namespace.with(|core, _| core.cache.name_changed(parent, name, &left));
                 self.kernel.lock().name_removed(left);
             }
-            Ok(_) => self.namespace.with(|core, _| core.forget_name(parent, name)),
+            Ok(_) => self.namespace.forget_name(parent, name),
             Err(error) => {
-                self.namespace.with(|core, _| core.forget_name(parent, name));
+                self.namespace.forget_name(parent, name);
                 return Err(explained("remove", parent, &error));
             }
         }

@@ -114,9 +114,9 @@ impl<B: Backend> Mount<B> {
         // The deferred creates in directory `ino` took the hints that it has before the change.
         self.settle(ino).await.and(self.namespace.settle(Scope::Directory(ino)).await)?;
         let done = change(name).await;
-        self.namespace.with(|core, _| core.forget(&[ino]));
+        self.namespace.forget(&[ino]);
         if let Some(file) = self.files.get(ino) {
-            file.forget_created().await;
+            file.set_created(None).await;
         }
         // A missing attribute has an errno of its own.
         done.map_err(|error| match error.code() {

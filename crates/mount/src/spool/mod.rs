@@ -6,14 +6,14 @@
 //! earlier mount left, [`recover`] takes it over, and [`budget`] limits all logs together. [`push`] brings logs into the
 //! store in the background; [`crate::open_file`] decides which file has a log, and reads through it.
 
-pub mod budget;
-pub mod log;
-pub mod logfile;
-pub mod overlay;
+pub(crate) mod budget;
+pub(crate) mod log;
+pub(crate) mod logfile;
+pub(crate) mod overlay;
 pub mod push;
-pub mod record;
+pub(crate) mod record;
 mod recover;
-pub mod replay;
+pub(crate) mod replay;
 pub mod speed;
 pub mod staged;
 

@@ -9,6 +9,7 @@ use super::logfile::View;
 use crate::backend::{Backend, NewNode, Reader, Writer};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
+use crate::synthetic::STORE_ROOT;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::{FileError, Owner, WriteDone};
@@ -25,7 +26,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// Time between two log lines about the progress of unmounting.
 const REPORT_EVERY_NS: i64 = 5_000_000_000;
-const ROOT: u64 = 1;
 
 /// Why a log is not in the store.
 #[derive(Debug, Error)]
@@ -273,7 +273,7 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
         return Err(error);
     }
     mount.count(|counts| counts.conflicts += 1);
-    mount.namespace.with(|core, _| core.forget(&[parent]));
+    mount.namespace.forget(&[parent]);
     tracing::error!(
         ino,
         parent,
@@ -338,7 +338,7 @@ impl<R: Reader> Content<'_, R> {
 async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &Attr) -> Pushed<(u64, Vec<u8>, u64)> {
     let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
     let unnamed = format!("inode-{}", attr.ino).into_bytes();
-    let places = [(view.origin.parent, view.origin.name.clone()), (ROOT, unnamed)];
+    let places = [(view.origin.parent, view.origin.name.clone()), (STORE_ROOT, unnamed)];
     let mut refusal = tessera_wire::Error::new(Code::NotFound, "there is no place for it");
     for (parent, name) in places.into_iter().filter(|(parent, _)| *parent != 0) {
         for number in 1..1000 {

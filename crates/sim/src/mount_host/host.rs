@@ -79,7 +79,7 @@ fn found(attr: &Attr) -> Found {
 
 impl MountHost {
     fn backend(&self) -> &SimBackend {
-        self.mount.backend()
+        &self.mount.backend
     }
 
     fn ino(&self, file: Handle) -> u64 {
