@@ -136,7 +136,7 @@ impl Filesystem for TesseraFs {
         {
             return self.reply_entry(block_on(self.mount.lookup_inode(ino)), Duration::ZERO, reply);
         }
-        self.reply_entry(block_on(self.mount.lookup(parent.0, name.as_bytes())), self.ttl(), reply);
+        self.reply_entry(block_on(self.mount.lookup((parent.0, name.as_bytes()))), self.ttl(), reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -190,26 +190,26 @@ impl Filesystem for TesseraFs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = block_on(self.mount.make_node(caller(req), parent.0, name.as_bytes(), mode, rdev));
+        let made = block_on(self.mount.make_node(caller(req), (parent.0, name.as_bytes()), mode, rdev));
         self.reply_entry(made, self.ttl(), reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let made = block_on(self.mount.make_directory(caller(req), parent.0, name.as_bytes(), mode));
+        let made = block_on(self.mount.make_directory(caller(req), (parent.0, name.as_bytes()), mode));
         self.reply_entry(made, self.ttl(), reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(block_on(self.mount.remove(parent.0, name.as_bytes(), false)), reply);
+        reply_empty(block_on(self.mount.remove((parent.0, name.as_bytes()), false)), reply);
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(block_on(self.mount.remove(parent.0, name.as_bytes(), true)), reply);
+        reply_empty(block_on(self.mount.remove((parent.0, name.as_bytes()), true)), reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let made = block_on(self.mount.make_symlink(caller(req), parent.0, name.as_bytes(), target));
+        let made = block_on(self.mount.make_symlink(caller(req), (parent.0, name.as_bytes()), target));
         self.reply_entry(made, self.ttl(), reply);
     }
 
@@ -234,7 +234,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let made = block_on(self.mount.link(ino.0, parent.0, name.as_bytes()));
+        let made = block_on(self.mount.link(ino.0, (parent.0, name.as_bytes())));
         self.reply_entry(made, self.ttl(), reply);
     }
 
@@ -262,7 +262,7 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::Create);
         let (writes, exclusive) = (writes(OpenFlags(flags)), flags & EXCLUSIVE != 0);
         let (caller, mode) = (caller(req), mode & 0o7777);
-        let created = block_on(self.mount.create(caller, parent.0, name.as_bytes(), mode, writes, exclusive));
+        let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
         answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache }) => {
             let (attr, generation) = (file_attr(&attr), Generation(generation));
             reply.created(&self.ttl(), &attr, generation, FileHandle(handle), open_flags(keep_cache));

@@ -216,23 +216,6 @@ pub trait Backend: 'static {
         self.ask(&MakeNode { op_id: self.op_id(), want_lease: true, ..request }).await
     }
 
-    /// Makes a symbolic link.
-    ///
-    /// # Errors
-    /// As [`Backend::make_node`].
-    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
-        let (op_id, name, target) = (self.op_id(), name.to_vec(), target.to_vec());
-        attr(self.ask(&Symlink { op_id, parent, name, target, uid, gid }).await?)
-    }
-
-    /// Adds a name to a file.
-    ///
-    /// # Errors
-    /// As [`Backend::make_node`].
-    async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
-        attr(self.ask(&Link { op_id: self.op_id(), ino, parent, name: name.to_vec() }).await?)
-    }
-
     /// Removes a name (`directory`: that of a directory). Returns the inode after that; its change time is also the
     /// directory's new modification time.
     ///
@@ -242,78 +225,11 @@ pub trait Backend: 'static {
         attr(self.ask(&Unlink { op_id: self.op_id(), parent, name: name.to_vec(), directory }).await?)
     }
 
-    /// Moves a name.
-    ///
-    /// # Errors
-    /// The manager refuses (`mode` says what the target may be), or does not answer.
-    async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
-        let request = Rename {
-            op_id: self.op_id(),
-            from_parent: from.0,
-            from_name: from.1.to_vec(),
-            to_parent: to.0,
-            to_name: to.1.to_vec(),
-            no_replace: mode == RenameMode::NoReplace,
-            exchange: mode == RenameMode::Exchange,
-        };
-        self.ask(&request).await.map(drop)
-    }
-
-    /// Changes attributes. Returns the inode after that.
-    ///
-    /// # Errors
-    /// There is no such inode, or the manager does not answer.
-    async fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
-        let (op_id, NewAttr { mode, uid, gid, mtime_ns, atime_ns }) = (self.op_id(), new);
-        self.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true }).await
-    }
-
-    /// Extended attributes, hints included.
-    ///
-    /// # Errors
-    /// As [`Backend::set_attr`].
-    async fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
-        Ok(self.ask(&ListXattrs { ino }).await?.xattrs)
-    }
-
-    /// Sets an extended attribute (`create`: it must be new, `replace`: it must exist).
-    ///
-    /// # Errors
-    /// The manager refuses the attribute or its value, or does not answer.
-    async fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
-        let (op_id, name, value) = (self.op_id(), name.into(), value.to_vec());
-        self.ask(&SetXattr { op_id, ino, name, value, create_only: create, replace_only: replace }).await.map(drop)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// There is no such attribute, or the manager does not answer.
-    async fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
-        self.ask(&RemoveXattr { op_id: self.op_id(), ino, name: name.into() }).await.map(drop)
-    }
-
     /// Where the fragments of a file's current version are.
     ///
     /// # Errors
     /// There is no such file, or the manager does not answer.
     async fn locate(&self, ino: u64) -> Result<Located, Error>;
-
-    /// Versions of a file, oldest first.
-    ///
-    /// # Errors
-    /// As [`Backend::locate`].
-    async fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
-        Ok(self.ask(&ListVersions { ino }).await?.versions)
-    }
-
-    /// A summary of the cluster: its space and its number of files.
-    ///
-    /// # Errors
-    /// The manager does not answer.
-    async fn status(&self) -> Result<ClusterStatus, Error> {
-        self.ask(&GetStatus {}).await
-    }
 
     // --- content --------------------------------------------------------------------------------------------------
 
@@ -405,6 +321,7 @@ pub trait Backend: 'static {
         Self: Sized;
 }
 
-fn attr(entry: Entry) -> Result<Attr, Error> {
+/// The attributes of an entry, which every answer about an inode has.
+pub(crate) fn attr(entry: Entry) -> Result<Attr, Error> {
     entry.attr.ok_or_else(|| Error::new(Code::Internal, "an answer without attributes"))
 }

@@ -270,8 +270,7 @@ impl Namespace {
     pub fn create_deferred(
         &mut self,
         now_ns: i64,
-        parent: u64,
-        name: &[u8],
+        (parent, name): NameRef<'_>,
         attr: Attr,
         hints_of: &EntryAttr,
     ) -> Option<EntryAttr> {

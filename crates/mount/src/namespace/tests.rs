@@ -39,7 +39,7 @@ fn create(core: &mut Namespace, name: &[u8]) -> Option<u64> {
 
 fn create_at(core: &mut Namespace, now_ns: i64, name: &[u8]) -> Option<u64> {
     let attr = Attr { nlink: 1, ..Attr::default() };
-    core.create_deferred(now_ns, DIR, name, attr, &EntryAttr::default()).map(|entry| entry.attr.ino)
+    core.create_deferred(now_ns, (DIR, name), attr, &EntryAttr::default()).map(|entry| entry.attr.ino)
 }
 
 fn actions(core: &mut Namespace) -> Vec<Action> {

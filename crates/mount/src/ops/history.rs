@@ -8,7 +8,7 @@ use crate::synthetic::{self, STORE_ROOT, SyntheticInode, VersionNumbers};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tessera_wire::Attr;
-use tessera_wire::meta::VersionInfo;
+use tessera_wire::meta::{ListVersions, VersionInfo};
 
 /// An entry of a synthetic directory.
 #[derive(Debug, Clone)]
@@ -126,5 +126,6 @@ async fn mirrored<B: Backend>(mount: &Mount<B>, real: u64) -> Outcome<Vec<Entry>
 }
 
 async fn versions<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Vec<VersionInfo>> {
-    mount.backend.versions(ino).await.map_err(|e| explained("list versions of", ino, &e))
+    let listed = mount.backend.ask(&ListVersions { ino }).await;
+    Ok(listed.map_err(|e| explained("list versions of", ino, &e))?.versions)
 }

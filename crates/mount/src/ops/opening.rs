@@ -6,13 +6,13 @@ use super::{Caller, ListedEntry, Opened, ShownEntry};
 use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
-use crate::namespace::Scope;
+use crate::namespace::{NameRef, Scope};
 use crate::open_file::{OpenFile, read_version};
 use crate::synthetic::SyntheticInode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tessera_wire::InodeKind;
-use tessera_wire::meta::ClusterStatus;
+use tessera_wire::meta::{ClusterStatus, GetStatus};
 
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
@@ -91,23 +91,22 @@ impl<B: Backend> Mount<B> {
     pub async fn create(
         &self,
         caller: Caller,
-        parent: u64,
-        name: &[u8],
+        at: NameRef<'_>,
         mode: u32,
         writes: bool,
         exclusive: bool,
     ) -> Outcome<(ShownEntry, Opened)> {
         let deferred = match writes {
-            true => self.create_deferred(caller, parent, name, mode).await?,
+            true => self.create_deferred(caller, at, mode).await?,
             false => None,
         };
         let created = match deferred {
             Some(entry) => Ok(entry),
-            None => self.create_node(caller, parent, name, mode, 0).await,
+            None => self.create_node(caller, at, mode, 0).await,
         };
         let entry = match created {
             // Another client created it between the kernel's lookup and its create.
-            Err(Errno::EEXIST) if !exclusive => return self.open_existing(parent, name, writes).await,
+            Err(Errno::EEXIST) if !exclusive => return self.open_existing(at, writes).await,
             created => created?,
         };
         let attr = entry.attr.clone();
@@ -117,9 +116,9 @@ impl<B: Backend> Mount<B> {
         Ok((shown, Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache: true }))
     }
 
-    async fn open_existing(&self, parent: u64, name: &[u8], writes: bool) -> Outcome<(ShownEntry, Opened)> {
-        self.namespace.forget_name(parent, name);
-        let known = self.lookup_known(parent, name).await?;
+    async fn open_existing(&self, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
+        self.namespace.forget_name(at.0, at.1);
+        let known = self.lookup_known(at).await?;
         let opened = self.open(known.attr.ino, writes).await?;
         Ok((self.show(known.attr).await, opened))
     }
@@ -297,6 +296,6 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The manager does not answer.
     pub async fn status(&self) -> Outcome<ClusterStatus> {
-        self.backend.status().await.map_err(|error| error.code().into())
+        self.backend.ask(&GetStatus {}).await.map_err(|error| error.code().into())
     }
 }

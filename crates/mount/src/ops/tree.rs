@@ -2,15 +2,16 @@
 
 use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
-use crate::backend::{Backend, NewAttr, NewNode, RenameMode};
+use crate::backend::{self, Backend, NewAttr, NewNode, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
-use crate::namespace::{EntryAttr, INOS, Namespace, Scope};
+use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
 use crate::open_file::OpenFile;
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
 use tessera_client::Owner;
 use tessera_policy::WriteMode;
+use tessera_wire::meta::{Link, Rename, SetAttr, Symlink};
 use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -21,7 +22,7 @@ impl<B: Backend> Mount<B> {
         self.namespace.get(ino).await.map_err(|e| explained("get", ino, &e))
     }
 
-    pub(crate) async fn lookup_known(&self, parent: u64, name: &[u8]) -> Outcome<EntryAttr> {
+    pub(crate) async fn lookup_known(&self, (parent, name): NameRef<'_>) -> Outcome<EntryAttr> {
         self.namespace.lookup(parent, name).await.map_err(|e| explained("look up", parent, &e))
     }
 
@@ -56,12 +57,12 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `ENOENT`, and the store's.
-    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Outcome<ShownEntry> {
+    pub async fn lookup(&self, (parent, name): NameRef<'_>) -> Outcome<ShownEntry> {
         if SyntheticInode::of(parent).is_some() || (parent == STORE_ROOT && name == synthetic::ROOT_NAME) {
             let attr = self.history.lookup(self, parent, name).await?;
             return Ok(ShownEntry { attr, generation: 0 });
         }
-        Ok(self.show(self.lookup_known(parent, name).await?.attr).await)
+        Ok(self.show(self.lookup_known((parent, name)).await?.attr).await)
     }
 
     /// As [`Mount::lookup`], by number: for the loopback threads of the shell, which have the file open.
@@ -110,15 +111,8 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EINVAL` for another kind in `mode`, and the store's.
-    pub async fn make_node(
-        &self,
-        caller: Caller,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        rdev: u32,
-    ) -> Outcome<ShownEntry> {
-        let entry = self.create_node(caller, parent, name, mode, rdev).await?;
+    pub async fn make_node(&self, caller: Caller, at: NameRef<'_>, mode: u32, rdev: u32) -> Outcome<ShownEntry> {
+        let entry = self.create_node(caller, at, mode, rdev).await?;
         Ok(self.show(entry.attr).await)
     }
 
@@ -126,7 +120,8 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn make_directory(&self, caller: Caller, parent: u64, name: &[u8], mode: u32) -> Outcome<ShownEntry> {
+    pub async fn make_directory(&self, caller: Caller, at: NameRef<'_>, mode: u32) -> Outcome<ShownEntry> {
+        let (parent, name) = at;
         let attr = {
             let owner = self.owner(parent, caller, mode, true).await?;
             let namespace = &self.namespace;
@@ -151,11 +146,14 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// The store's.
-    pub async fn make_symlink(&self, caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Outcome<ShownEntry> {
-        let owner = self.owner(parent, caller, 0o777, false).await?;
+    pub async fn make_symlink(&self, caller: Caller, at: NameRef<'_>, target: &[u8]) -> Outcome<ShownEntry> {
+        let (parent, name) = at;
+        let Owner { uid, gid, .. } = self.owner(parent, caller, 0o777, false).await?;
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
-            let made = self.backend.symlink(parent, name, target, owner.uid, owner.gid).await;
+            let (op_id, new_name, target) = (self.backend.op_id(), name.to_vec(), target.to_vec());
+            let request = Symlink { op_id, parent, name: new_name, target, uid, gid };
+            let made = self.backend.ask(&request).await.and_then(backend::attr);
             self.namespace.forget_name(parent, name);
             made.map_err(|e| explained("make symbolic link", parent, &e))?
         };
@@ -166,12 +164,13 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Outcome<ShownEntry> {
+    pub async fn link(&self, ino: u64, (parent, name): NameRef<'_>) -> Outcome<ShownEntry> {
         writable(ino).and(writable(parent))?;
         self.settle(ino).await?;
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
-            let made = self.backend.link(ino, parent, name).await;
+            let request = Link { op_id: self.backend.op_id(), ino, parent, name: name.to_vec() };
+            let made = self.backend.ask(&request).await.and_then(backend::attr);
             self.namespace.forget(&[ino, parent]);
             made.map_err(|e| explained("link", ino, &e))?
         };
@@ -189,11 +188,11 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Pins the open file behind a name that is about to be removed: an open file must outlive its last name.
-    pub(crate) async fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile<B>>> {
+    pub(crate) async fn pin(&self, name: NameRef<'_>) -> Option<Arc<OpenFile<B>>> {
         if self.files.is_empty() {
             return None;
         }
-        let attr = self.lookup_known(parent, name).await.ok()?.attr;
+        let attr = self.lookup_known(name).await.ok()?.attr;
         let file = self.files.get(attr.ino)?;
         if let Err(errno) = file.pin(self).await {
             tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
@@ -204,8 +203,7 @@ impl<B: Backend> Mount<B> {
     pub(super) async fn create_node(
         &self,
         caller: Caller,
-        parent: u64,
-        name: &[u8],
+        (parent, name): NameRef<'_>,
         mode: u32,
         rdev: u32,
     ) -> Outcome<EntryAttr> {
@@ -250,11 +248,10 @@ impl<B: Backend> Mount<B> {
     pub(crate) async fn create_deferred(
         &self,
         caller: Caller,
-        parent: u64,
-        name: &[u8],
+        at: NameRef<'_>,
         mode: u32,
     ) -> Outcome<Option<EntryAttr>> {
-        let namespace = &self.namespace;
+        let (parent, namespace) = (at.0, &self.namespace);
         if !namespace.with(|core, _| core.delegations.is_delegated(parent)) || !self.may_defer_creates(parent).await? {
             return Ok(None);
         }
@@ -263,7 +260,7 @@ impl<B: Backend> Mount<B> {
         let (kind, now) = (InodeKind::File as i32, self.backend.wall_ns());
         let times = Attr { mtime_ns: now, ctime_ns: now, atime_ns: now, ..Attr::default() };
         let attr = Attr { kind, mode, uid, gid, nlink: 1, ..times };
-        Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
+        Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, at, attr, &above)))
     }
 
     async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
@@ -304,7 +301,9 @@ impl<B: Backend> Mount<B> {
             file.set_created(None).await;
         }
         let stamp = self.namespace.with(Namespace::stamp);
-        let changed = self.backend.set_attr(ino, new).await;
+        let (op_id, NewAttr { mode, uid, gid, mtime_ns, atime_ns }) = (self.backend.op_id(), new);
+        let request = SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true };
+        let changed = self.backend.ask(&request).await;
         if changed.is_err() {
             self.namespace.forget(&[ino]);
         }
@@ -317,14 +316,23 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Outcome {
+    pub async fn rename(&self, from: NameRef<'_>, to: NameRef<'_>, mode: RenameMode) -> Outcome {
         writable(from.0).and(writable(to.0))?;
         self.namespace.settle(Scope::Name(from.0, from.1.to_vec())).await?;
         self.namespace.settle(Scope::Name(to.0, to.1.to_vec())).await?;
         self.namespace.settle(Scope::Below(to.0, to.1.to_vec())).await?;
         let _in_flight = self.namespace.begin_create(to.0, to.1);
-        let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1).await } else { None };
-        let done = self.backend.rename(from, to, mode).await;
+        let replaced = if mode == RenameMode::Replace { self.pin(to).await } else { None };
+        let request = Rename {
+            op_id: self.backend.op_id(),
+            from_parent: from.0,
+            from_name: from.1.to_vec(),
+            to_parent: to.0,
+            to_name: to.1.to_vec(),
+            no_replace: mode == RenameMode::NoReplace,
+            exchange: mode == RenameMode::Exchange,
+        };
+        let done = self.backend.ask(&request).await;
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
         done.map_err(|e| explained("rename", from.0, &e))?;
@@ -338,13 +346,13 @@ impl<B: Backend> Mount<B> {
     ///
     /// # Errors
     /// `EROFS` for an old version, and the store's.
-    pub async fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Outcome {
+    pub async fn remove(&self, (parent, name): NameRef<'_>, directory: bool) -> Outcome {
         writable(parent)?;
         match directory {
             true => self.namespace.settle(Scope::Below(parent, name.to_vec())).await?,
             false => self.namespace.settle(Scope::Name(parent, name.to_vec())).await?,
         }
-        let open = if directory { None } else { self.pin(parent, name).await };
+        let open = if directory { None } else { self.pin((parent, name)).await };
         match self.backend.unlink(parent, name, directory).await {
             Ok(left) if !directory => {
                 self.namespace.with(|core, _| core.cache.name_changed(parent, name, &left));

@@ -14,7 +14,7 @@ use crate::xattr::XattrName;
 use serde_json::{Value, json};
 use tessera_client::locate::Located;
 use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
-use tessera_wire::meta::Xattr;
+use tessera_wire::meta::{ListXattrs, RemoveXattr, SetXattr, Xattr};
 use tessera_wire::{Code, Error, InodeKind};
 
 const CREATE: i32 = 1;
@@ -47,12 +47,17 @@ impl<B: Backend> Mount<B> {
             XattrName::State => return Ok(self.file_state(&self.locate(ino).await?).to_string().into_bytes()),
             XattrName::Stored(name) => name,
         };
-        self.settle(ino).await?;
-        let all = self.backend.xattrs(ino).await.map_err(|e| explained("attributes", ino, &e))?;
+        let all = self.stored_xattrs(ino).await?;
         match name.strip_prefix("user.").and_then(|name| CLASSIC.iter().find(|classic| classic.name == name)) {
             Some(classic) => classic_value(classic, &all).ok_or(Errno::ENODATA),
             None => all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA),
         }
+    }
+
+    async fn stored_xattrs(&self, ino: u64) -> Outcome<Vec<Xattr>> {
+        self.settle(ino).await?;
+        let listed = self.backend.ask(&ListXattrs { ino }).await;
+        Ok(listed.map_err(|e| explained("attributes", ino, &e))?.xattrs)
     }
 
     async fn locate(&self, ino: u64) -> Outcome<Located> {
@@ -76,8 +81,7 @@ impl<B: Backend> Mount<B> {
         if SyntheticInode::of(ino).is_some() {
             return Ok(Vec::new());
         }
-        self.settle(ino).await?;
-        let all = self.backend.xattrs(ino).await.map_err(|e| explained("attributes", ino, &e))?;
+        let all = self.stored_xattrs(ino).await?;
         Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
     }
 
@@ -86,8 +90,11 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// `EPERM` for a computed attribute, and the manager's.
     pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Outcome {
-        let (create, replace) = (flags & CREATE != 0, flags & REPLACE != 0);
-        let set = async |name: &str| self.backend.set_xattr(ino, name, value, create, replace).await;
+        let (create_only, replace_only) = (flags & CREATE != 0, flags & REPLACE != 0);
+        let set = async |name: &str| {
+            let (op_id, name, value) = (self.backend.op_id(), name.into(), value.to_vec());
+            self.backend.ask(&SetXattr { op_id, ino, name, value, create_only, replace_only }).await.map(drop)
+        };
         self.change_xattr("set attribute", ino, name, Errno::EPERM, set).await
     }
 
@@ -96,7 +103,10 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// `ENODATA` if there is none, and the manager's.
     pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Outcome {
-        let remove = async |name: &str| self.backend.remove_xattr(ino, name).await;
+        let remove = async |name: &str| {
+            let (op_id, name) = (self.backend.op_id(), name.into());
+            self.backend.ask(&RemoveXattr { op_id, ino, name }).await.map(drop)
+        };
         self.change_xattr("remove attribute", ino, name, Errno::ENODATA, remove).await
     }
 

@@ -89,7 +89,7 @@ fn another_clients_version_stands_and_the_spooled_bytes_are_kept_beside_it() {
     store.commit(ino, b"before", 0);
     tasks.run(async {
         // So that the mount knows the file's name.
-        mount.lookup(ROOT, b"file").await.unwrap();
+        mount.lookup((ROOT, b"file")).await.unwrap();
         write(&mount, ino, b"here!!").await;
     });
     store.commit(ino, b"elsewhere", 0);
@@ -123,8 +123,8 @@ fn a_closed_file_is_pushed_by_the_next_mount() {
 fn a_recalled_delegation_is_answered_once_the_manager_knows_the_new_files() {
     let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
     let (mount, _) = mount(&store, &disk, 1);
-    let directory = tasks.run(mount.make_directory(CALLER, ROOT, b"d", 0o755)).unwrap().attr.ino;
-    tasks.run(mount.create(CALLER, directory, b"new", 0o644, true, true)).unwrap();
+    let directory = tasks.run(mount.make_directory(CALLER, (ROOT, b"d"), 0o755)).unwrap().attr.ino;
+    tasks.run(mount.create(CALLER, (directory, b"new"), 0o644, true, true)).unwrap();
     assert!(store.list(directory).is_empty(), "the manager does not know the file yet");
     tasks.spawn(driver::work(Arc::downgrade(&mount)));
     store.holds_creates.set(true);
@@ -229,7 +229,7 @@ fn after_a_patch_over_another_mounts_version_no_commit_keeps_the_kernels_pages()
         store.commit(ino, b"aabb", 0);
         start_pushes(&mut tasks, &mount, queues);
         tasks.run(async {
-            mount.lookup(ROOT, b"file").await.unwrap();
+            mount.lookup((ROOT, b"file")).await.unwrap();
             assert!(keeps_pages(&mount, ino).await);
             let handle = mount.open(ino, true).await.unwrap().handle;
             mount.read(handle, 0, 4).await.unwrap();
@@ -254,7 +254,7 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"aabb", 0);
     tasks.run(async {
-        mount.lookup(ROOT, b"file").await.unwrap();
+        mount.lookup((ROOT, b"file")).await.unwrap();
         let handle = mount.open(ino, true).await.unwrap().handle;
         mount.write(handle, 2, b"cc").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
@@ -277,7 +277,7 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
 fn known_file(mount: &Mount<Client>, store: &Rc<Store>, tasks: &mut Tasks) -> u64 {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
-    tasks.run(mount.lookup(ROOT, b"file")).unwrap();
+    tasks.run(mount.lookup((ROOT, b"file"))).unwrap();
     assert!(tasks.run(keeps_pages(mount, ino)));
     ino
 }
@@ -372,7 +372,7 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     tasks.spawn(run_drains(store.clone()));
     let reads = tasks.run(write_and_close_early(&mount, ino, &[7; 5 << 20]));
-    tasks.run(mount.remove(ROOT, b"file", false)).unwrap();
+    tasks.run(mount.remove((ROOT, b"file"), false)).unwrap();
     store.refuses_opens.set(true);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));

@@ -114,7 +114,7 @@ impl FileSystem for MountHost {
             let forgotten = self.backend().kernel.forget_closed();
             forgotten.into_iter().for_each(|(ino, lookups)| self.mount.forget(ino, lookups));
         }
-        let entry = self.mount.lookup(at.0, at.1).await?;
+        let entry = self.mount.lookup(at).await?;
         self.backend().kernel.looked_up(entry.attr.ino, entry.generation, entry.attr.size_bytes);
         Ok(self.shown(&entry.attr))
     }
@@ -143,7 +143,7 @@ impl FileSystem for MountHost {
 
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno> {
         self.must_be_absent(at).await?;
-        let (entry, opened) = self.mount.create(CALLER, at.0, at.1, mode, true, true).await?;
+        let (entry, opened) = self.mount.create(CALLER, at, mode, true, true).await?;
         let ino = entry.attr.ino;
         self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
         Ok((found(&entry.attr), self.opened(ino, opened.handle, opened.keep_cache)))
@@ -211,11 +211,11 @@ impl FileSystem for MountHost {
 
     async fn make_directory(&self, at: At<'_>, mode: u32) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
-        Ok(found(&self.mount.make_directory(CALLER, at.0, at.1, mode).await?.attr))
+        Ok(found(&self.mount.make_directory(CALLER, at, mode).await?.attr))
     }
 
     async fn remove(&self, at: At<'_>, directory: bool) -> Result<(), Errno> {
-        self.mount.remove(at.0, at.1, directory).await
+        self.mount.remove(at, directory).await
     }
 
     async fn rename(&self, from: At<'_>, to: At<'_>, replace: bool) -> Result<(), Errno> {
@@ -225,14 +225,14 @@ impl FileSystem for MountHost {
 
     async fn link(&self, ino: u64, at: At<'_>) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
-        let entry = self.mount.link(ino, at.0, at.1).await?;
+        let entry = self.mount.link(ino, at).await?;
         self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
         Ok(found(&entry.attr))
     }
 
     async fn symlink(&self, at: At<'_>, target: &[u8]) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
-        Ok(found(&self.mount.make_symlink(CALLER, at.0, at.1, target).await?.attr))
+        Ok(found(&self.mount.make_symlink(CALLER, at, target).await?.attr))
     }
 
     async fn set_mode(&self, ino: u64, mode: u32) -> Result<Found, Errno> {
