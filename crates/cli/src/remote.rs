@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
 use tessera_client::{Client, Error, Options};
-use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
+use tessera_net::{BufferPool, Dialer, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
 use tessera_wire::{Attr, Hello, Role};
 
@@ -146,7 +146,7 @@ pub fn status_once(address: &str) -> Outcome<ClusterStatus> {
         client_id: rand::random(),
         ..Hello::default()
     };
-    let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default());
+    let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20));
     let answer = dialer.call_wait(&endpoint, &GetStatus {}, Vec::new(), Duration::from_secs(5));
     dialer.close();
     Ok(answer?.0)

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_accel::device::Work;
-use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
+use tessera_net::{BufferPool, Dialer, Endpoint};
 use tessera_wire::meta::*;
 use tessera_wire::rpc::{Call, Peer};
 use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Request, Role};
@@ -49,7 +49,7 @@ impl Client {
             host: options.host.clone(),
         };
         let service = Arc::new(RecallService(directories.clone()));
-        let dialer = Dialer::new(hello, service, pool.clone(), DialerOptions::default());
+        let dialer = Dialer::new(hello, service, pool.clone());
         // The first request is not repeated: a wrong address fails at once.
         let first = GetMap { known_version: 0, pg_ids: Vec::new(), all_nodes: true };
         let timeout = Duration::from_millis(options.manager_timeout_ms);

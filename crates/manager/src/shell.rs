@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, ServerError, Service};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, ServerError, Service};
 use tessera_wire::frame::decode_message;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role, hex};
@@ -482,7 +482,7 @@ fn dialer(cluster_id: &[u8]) -> Dialer {
     let protocol_version = PROTOCOL_VERSION;
     let hello = Hello { protocol_version, role: Role::Manager as i32, cluster_id, release, ..Hello::default() };
     let service = Arc::new(tessera_net::dialer::NoService);
-    Dialer::new(hello, service, BufferPool::new(16 << 20), DialerOptions::default())
+    Dialer::new(hello, service, BufferPool::new(16 << 20))
 }
 
 /// Reads the log from its replicas.

@@ -41,12 +41,7 @@ fn main() {
                     .expect("a server")
             })
             .collect();
-        let dialer = Dialer::new(
-            Hello::default(),
-            Arc::new(dialer::NoService),
-            BufferPool::new(256 << 20),
-            DialerOptions::default(),
-        );
+        let dialer = Dialer::new(Hello::default(), Arc::new(dialer::NoService), BufferPool::new(256 << 20));
         for kind in [Kind::PutFragments, Kind::GetFragments] {
             let (done, finished) = sync_channel::<()>(FRAGMENTS);
             let (started, cpu) = (Instant::now(), cpu_seconds());

@@ -152,7 +152,8 @@ impl Connection {
                 service.closing();
             }
         });
-        self.stream.shutdown();
+        // Blocked reads and writes return.
+        let _ = self.stream.0.shutdown(std::net::Shutdown::Both);
         self.outbox.close();
         let pending = std::mem::take(&mut *self.pending.lock());
         for (_, call) in pending {
@@ -200,7 +201,7 @@ impl Connection {
     }
 
     fn send(&self, kind: u16, flags: u8, request_id: u64, body: &[u8], payload: Vec<Part>) -> io::Result<()> {
-        let payload_len = payload.iter().map(Part::len).sum::<usize>();
+        let payload_len = payload.iter().map(Part::len_bytes).sum::<usize>();
         if body.len() > frame::MAX_BODY_BYTES as usize || payload_len > frame::MAX_PAYLOAD_BYTES as usize {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -238,13 +239,8 @@ impl Connection {
     }
 
     fn expire_calls(&self, now: Instant) {
-        let mut late = Vec::new();
-        {
-            let mut pending = self.pending.lock();
-            let ids: Vec<u64> = pending.iter().filter(|(_, call)| call.deadline <= now).map(|(id, _)| *id).collect();
-            late.extend(ids.iter().filter_map(|id| pending.remove(id)));
-        }
-        for call in late {
+        let late: Vec<_> = self.pending.lock().extract_if(|_, call| call.deadline <= now).collect();
+        for (_, call) in late {
             (call.callback)(Err(Error::new(Code::Timeout, format!("{} did not answer in time", self.peer))));
         }
     }
@@ -324,12 +320,7 @@ impl Reader<'_> {
             }
             let rest = &mut out[filled..];
             let direct = rest.len() >= READ_BUFFER_BYTES;
-            let got = if direct {
-                (&self.connection.stream).read(rest)
-            } else {
-                (&self.connection.stream).read(&mut self.buffer)
-            };
-            match got {
+            match (&self.connection.stream.0).read(if direct { rest } else { &mut self.buffer }) {
                 Ok(0) if filled == 0 && may_end => return Ok(false),
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(n) if direct => filled += n,

@@ -1,7 +1,7 @@
 //! Connections to peers: opened and greeted on first use, shared, and replaced when they break.
 //!
 //! Every call gets exactly one result. After a failure the dialer does not try the peer again for
-//! `retry_after`, so calls to a dead node fail at once.
+//! [`RETRY_AFTER`], so calls to a dead node fail at once.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service, wait_for};
@@ -13,26 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_wire::{Code, Error, Hello, Kind, Request};
 
-/// Options of a [`Dialer`].
-#[derive(Debug, Clone)]
-pub struct DialerOptions {
-    /// Connections to one endpoint; calls take them in turn.
-    pub connections_per_peer: usize,
-    /// Longest wait for a connection and for the greeting.
-    pub connect_timeout: Duration,
-    /// Time after a failure before the peer is tried again.
-    pub retry_after: Duration,
-}
-
-impl Default for DialerOptions {
-    fn default() -> Self {
-        DialerOptions {
-            connections_per_peer: 1,
-            connect_timeout: Duration::from_secs(2),
-            retry_after: Duration::from_millis(200),
-        }
-    }
-}
+/// Longest wait for a connection and for the greeting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time after a failure before the peer is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 struct QueuedCall {
     kind: Kind,
@@ -52,9 +36,7 @@ struct Inner {
     hello: Hello,
     service: Arc<dyn Service>,
     pool: BufferPool,
-    options: DialerOptions,
-    lines: Mutex<HashMap<(Endpoint, usize), Line>>,
-    turn: std::sync::atomic::AtomicUsize,
+    lines: Mutex<HashMap<Endpoint, Line>>,
 }
 
 /// Connections to any number of peers. Cloning shares them.
@@ -63,8 +45,8 @@ pub struct Dialer(Arc<Inner>);
 
 impl Dialer {
     /// A dialer that greets peers with `hello`; `service` serves their requests.
-    pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool, options: DialerOptions) -> Self {
-        Dialer(Arc::new(Inner { hello, service, pool, options, lines: Mutex::default(), turn: Default::default() }))
+    pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool) -> Self {
+        Dialer(Arc::new(Inner { hello, service, pool, lines: Mutex::default() }))
     }
 
     /// Calls `endpoint`; `callback` runs exactly once, on a connection's thread or on this one.
@@ -77,26 +59,24 @@ impl Dialer {
         timeout: Duration,
         callback: Callback,
     ) {
-        let turn = self.0.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let key = (endpoint.clone(), turn % self.0.options.connections_per_peer.max(1));
         let call = QueuedCall { kind, body, payload, timeout, callback };
         let mut lines = self.0.lines.lock();
-        match lines.get_mut(&key) {
+        match lines.get_mut(endpoint) {
             Some(Line::Open(connection)) if !connection.is_closed() => {
                 let connection = connection.clone();
                 drop(lines);
                 call.send(&connection);
             }
             Some(Line::Connecting(queue)) => queue.push(call),
-            Some(Line::Failed(when, error)) if when.elapsed() < self.0.options.retry_after => {
+            Some(Line::Failed(when, error)) if when.elapsed() < RETRY_AFTER => {
                 let error = error.clone();
                 drop(lines);
                 (call.callback)(Err(error));
             }
             _ => {
-                lines.insert(key.clone(), Line::Connecting(vec![call]));
+                lines.insert(endpoint.clone(), Line::Connecting(vec![call]));
                 drop(lines);
-                self.connect_in_background(key);
+                self.connect_in_background(endpoint);
             }
         }
     }
@@ -126,38 +106,34 @@ impl Dialer {
         }
     }
 
-    fn connect_in_background(&self, key: (Endpoint, usize)) {
-        let dialer = self.clone();
-        let line = key.clone();
+    fn connect_in_background(&self, endpoint: &Endpoint) {
+        let (dialer, peer) = (self.clone(), endpoint.clone());
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
-            let opened = dialer.open(&line.0);
-            dialer.connected(&line, opened);
+            let opened = dialer.open(&peer);
+            dialer.connected(peer, opened);
         });
         if let Err(error) = spawned {
-            self.connected(
-                &key,
-                Err(Error::new(Code::Unavailable, format!("cannot start a thread to dial {}: {error}", key.0))),
-            );
+            let message = format!("cannot start a thread to dial {endpoint}: {error}");
+            self.connected(endpoint.clone(), Err(Error::new(Code::Unavailable, message)));
         }
     }
 
     fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>, Error> {
-        let options = &self.0.options;
         let unreachable =
             |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
-        let stream = Stream::connect(endpoint, options.connect_timeout).map_err(unreachable)?;
+        let stream = Stream::connect(endpoint, CONNECT_TIMEOUT).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
-        let greeted = connection.call_wait(&self.0.hello, Vec::new(), options.connect_timeout);
+        let greeted = connection.call_wait(&self.0.hello, Vec::new(), CONNECT_TIMEOUT);
         greeted.inspect_err(|_| connection.close())?;
         Ok(connection)
     }
 
-    fn connected(&self, key: &(Endpoint, usize), opened: Result<Arc<Connection>, Error>) {
+    fn connected(&self, endpoint: Endpoint, opened: Result<Arc<Connection>, Error>) {
         let line = match &opened {
             Ok(connection) => Line::Open(connection.clone()),
             Err(error) => Line::Failed(Instant::now(), error.clone()),
         };
-        let before = self.0.lines.lock().insert(key.clone(), line);
+        let before = self.0.lines.lock().insert(endpoint, line);
         let Some(Line::Connecting(queue)) = before else { return };
         for call in queue {
             match &opened {

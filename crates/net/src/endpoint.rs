@@ -1,9 +1,8 @@
 //! The address of a daemon, and the stream to it.
 
-use rustix::fd::{AsFd, BorrowedFd};
 use socket2::{Domain, Socket};
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -118,11 +117,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends both directions; blocked reads and writes return.
-    pub fn shutdown(&self) {
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
-    }
-
     /// The peer's address, for logs.
     pub fn peer(&self) -> String {
         match self.0.peer_addr().ok().and_then(|address| address.as_socket()) {
@@ -142,16 +136,4 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<Stream> {
         }
     }
     Err(last)
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Read for &Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(buf)
-    }
 }

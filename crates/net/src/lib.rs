@@ -18,7 +18,7 @@ pub mod server;
 
 pub use buffer::{BufferPool, PooledBuf};
 pub use connection::{Callback, Connection, Service};
-pub use dialer::{Dialer, DialerOptions};
+pub use dialer::Dialer;
 pub use endpoint::{Endpoint, Stream, machine};
 pub use sending::{FileRange, Part};
 pub use server::{Server, ServerError};

@@ -43,16 +43,11 @@ pub enum Part {
 
 impl Part {
     /// Length in bytes.
-    pub fn len(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         match self {
             Part::Bytes(bytes) => bytes.len(),
             Part::File(range) => range.len as usize,
         }
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -84,8 +79,8 @@ impl Outbox {
         if queue.failed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        for part in parts.into_iter().filter(|p| !p.is_empty()) {
-            queue.bytes += part.len();
+        for part in parts.into_iter().filter(|part| part.len_bytes() > 0) {
+            queue.bytes += part.len_bytes();
             queue.parts.push_back(part);
         }
         if queue.writing {
@@ -121,7 +116,7 @@ fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
             Part::File(range) => {
                 let mut offset = range.offset;
                 let count = usize::try_from(range.len).unwrap_or(usize::MAX).min(1 << 30);
-                match rustix::fs::sendfile(stream.as_fd(), range.file.as_fd(), Some(&mut offset), count)? {
+                match rustix::fs::sendfile(&stream.0, range.file.as_fd(), Some(&mut offset), count)? {
                     0 => {
                         return Err(io::Error::new(
                             io::ErrorKind::UnexpectedEof,
@@ -138,7 +133,7 @@ fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
                 };
                 let held: Vec<Bytes> = parts.iter().map_while(in_memory).take(MAX_SLICES).collect();
                 let slices: Vec<IoSlice<'_>> = held.iter().map(|b| IoSlice::new(b)).collect();
-                match rustix::io::writev(stream.as_fd(), &slices) {
+                match rustix::io::writev(&stream.0, &slices) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Ok(n) => n,
                     Err(rustix::io::Errno::INTR) => 0,
@@ -154,7 +149,7 @@ fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
 fn advance(parts: &mut VecDeque<Part>, mut written: usize) {
     while written > 0 {
         let Some(first) = parts.front_mut() else { panic!("{written} bytes more were written than queued") };
-        let step = written.min(first.len());
+        let step = written.min(first.len_bytes());
         match first {
             Part::Bytes(bytes) => drop(bytes.split_to(step)),
             Part::File(range) => {
@@ -163,7 +158,7 @@ fn advance(parts: &mut VecDeque<Part>, mut written: usize) {
             }
         }
         written -= step;
-        if first.is_empty() {
+        if first.len_bytes() == 0 {
             parts.pop_front();
         }
     }

@@ -25,7 +25,7 @@ impl Service for Echo {
 }
 
 fn dialer() -> Dialer {
-    Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default())
+    Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(1 << 20))
 }
 
 fn server(endpoints: &[Endpoint]) -> Server {
@@ -246,7 +246,7 @@ fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
         let server =
             Server::start(&["127.0.0.1:0".parse().unwrap()], service.clone(), BufferPool::new(1 << 20)).unwrap();
         let mine = Arc::<Ends>::default();
-        let dialer = Dialer::new(Hello::default(), mine.clone(), BufferPool::new(1 << 20), DialerOptions::default());
+        let dialer = Dialer::new(Hello::default(), mine.clone(), BufferPool::new(1 << 20));
         (server, mine, dialer)
     };
     // This side closes.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
+use tessera_net::{BufferPool, Dialer, Endpoint};
 use tessera_wire::data::{GetFragments, GetItem};
 use tessera_wire::{Hello, PROTOCOL_VERSION, Role};
 
@@ -24,7 +24,7 @@ impl Reader {
             client_id: 1,
             host: String::new(),
         };
-        Reader(Dialer::new(hello, Arc::new(NoService), BufferPool::new(8 << 20), DialerOptions::default()))
+        Reader(Dialer::new(hello, Arc::new(NoService), BufferPool::new(8 << 20)))
     }
 
     /// The fragment of one `extents[].fragments[]` of `tessera locate --extents --json`, from its node.

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::shell::ManagerServer;
 use std::sync::Arc;
 use std::time::Duration;
-use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint, dialer::NoService};
+use tessera_net::{BufferPool, Dialer, Endpoint, dialer::NoService};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Hello, PROTOCOL_VERSION, Role};
 
@@ -17,7 +17,7 @@ fn dialer(client_id: u64, change: impl FnOnce(&mut Hello)) -> Dialer {
         ..Default::default()
     };
     change(&mut hello);
-    Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default())
+    Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20))
 }
 
 const WAIT: Duration = Duration::from_secs(30);

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_disk::{Disk, DiskLock};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Stream};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, Stream};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{DiskQueue, Queue};
@@ -127,7 +127,7 @@ impl NodeServer {
         let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
         let me = describe(&options, cluster_id, address, log.state().term);
         let hello = hello(cluster_id, &options.host);
-        let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone(), DialerOptions::default());
+        let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
         let (sender, fatal) = unbounded();
         let stores = disks.iter().map(|d| d.store.clone()).collect();
         let queues = disks.iter().map(|_| DiskQueue::new()).collect();

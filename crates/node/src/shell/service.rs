@@ -114,7 +114,7 @@ impl Shared {
         let served = read::serve(get, self.options.sendfile_min_bytes, &|disk_id| self.store(disk_id));
         let GetAnswer { reply, payload, bad } = served;
         let payload: Vec<Part> = payload.into_iter().map(part).collect();
-        let sent_bytes: u64 = payload.iter().map(|p| p.len() as u64).sum();
+        let sent_bytes: u64 = payload.iter().map(|p| p.len_bytes() as u64).sum();
         {
             let mut traffic = self.traffic.lock();
             traffic.gets += 1;

@@ -6,7 +6,7 @@ use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_disk::{Disk, RealDisk};
-use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Service, dialer::NoService};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, Service, dialer::NoService};
 use tessera_node::{NodeOptions, NodeServer};
 use tessera_wire::data::{PutFragments, PutItem};
 use tessera_wire::frame::decode_message;
@@ -225,7 +225,7 @@ pub fn peer(role: Role) -> Dialer {
         client_id: 1,
         host: String::new(),
     };
-    Dialer::new(hello, Arc::new(NoService), BufferPool::new(64 << 20), DialerOptions::default())
+    Dialer::new(hello, Arc::new(NoService), BufferPool::new(64 << 20))
 }
 
 /// A put item of a fragment.
