@@ -6,9 +6,9 @@
 
 use super::overlay::Overlay;
 use super::record::{HEADER_BYTES, Header, Kind, MAGIC, MAX_PAYLOAD_BYTES};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{self, Read};
-use tessera_wire::hex;
 use thiserror::Error;
 
 /// Length of a `Closed` record.
@@ -17,15 +17,17 @@ pub const CLOSED_BYTES: usize = HEADER_BYTES + 8;
 const FORMAT: u64 = 1;
 
 /// The file that a log belongs to: the payload of its first record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogOrigin {
     /// The cluster.
+    #[serde(with = "hex_text")]
     pub cluster_id: Vec<u8>,
     /// The file.
     pub ino: u64,
     /// Directory in which this mount last saw it; 0: unknown.
     pub parent: u64,
     /// Name under which this mount last saw it.
+    #[serde(with = "hex_text")]
     pub name: Vec<u8>,
     /// The version below the log; 0: none.
     pub base_version: u64,
@@ -38,35 +40,29 @@ pub struct LogOrigin {
 impl LogOrigin {
     /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
-        json!({
-            "format": FORMAT,
-            "cluster_id": hex(&self.cluster_id),
-            "ino": self.ino,
-            "parent": self.parent,
-            "name": hex(&self.name),
-            "base_version": self.base_version,
-            "base_bytes": self.base_bytes,
-            "base_content": self.base_content,
-        })
-        .to_string()
-        .into_bytes()
+        let mut payload = json!(self);
+        payload["format"] = json!(FORMAT);
+        payload.to_string().into_bytes()
     }
 
     /// Decodes it; none: it is not valid.
     pub fn decode(payload: &[u8]) -> Option<LogOrigin> {
-        let said: Value = serde_json::from_slice(payload).ok()?;
-        let number = |name: &str| said.get(name)?.as_u64();
-        let bytes = |name: &str| unhex(said.get(name)?.as_str()?);
-        (number("format")? == FORMAT).then_some(())?;
-        Some(LogOrigin {
-            cluster_id: bytes("cluster_id")?,
-            ino: number("ino")?,
-            parent: number("parent")?,
-            name: bytes("name")?,
-            base_version: number("base_version")?,
-            base_bytes: number("base_bytes")?,
-            base_content: number("base_content")?,
-        })
+        let payload: Value = serde_json::from_slice(payload).ok()?;
+        if payload["format"] == FORMAT { serde_json::from_value(payload).ok() } else { None }
+    }
+}
+
+/// Bytes as hexadecimal text.
+mod hex_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&tessera_wire::hex(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        super::unhex(&String::deserialize(from)?).ok_or_else(|| D::Error::custom("not hexadecimal"))
     }
 }
 
