@@ -6,6 +6,7 @@ use crate::block_on::block_on;
 use crate::counts::{Counts, Op};
 use crate::locking::{LockRequest, Locking};
 use crate::loopback;
+use crate::mount::READ_AHEAD_KIB;
 use fuser::*;
 use std::ffi::OsStr;
 use std::io;
@@ -122,7 +123,7 @@ impl Filesystem for TesseraFs {
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(MAX_WRITE_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
-        if let Err(most) = config.set_max_readahead((self.options.read_ahead_kib << 10) as u32) {
+        if let Err(most) = config.set_max_readahead(READ_AHEAD_KIB << 10) {
             let _ = config.set_max_readahead(most);
         }
         Ok(())

@@ -35,8 +35,6 @@ pub struct Options {
     pub read_only: bool,
     /// Number of requests served at a time.
     pub threads: usize,
-    /// KiB that the kernel reads ahead of a sequential reader.
-    pub read_ahead_kib: u64,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolOptions>,
 }
@@ -49,7 +47,6 @@ impl Default for Options {
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
             threads: 16,
-            read_ahead_kib: 8 << 10,
             spool: None,
         }
     }
@@ -85,6 +82,8 @@ pub enum MountError {
     },
 }
 
+/// KiB that the kernel reads ahead of a sequential reader.
+pub(crate) const READ_AHEAD_KIB: u32 = 8 << 10;
 /// Longest wait after the unmount for requests in progress.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -120,11 +119,10 @@ impl Mount {
         let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
         hear_recalls(&core);
         block_on(core.recover());
-        let read_ahead_kib = options.read_ahead_kib;
         let fs = TesseraFs::new(core.clone(), counts.clone(), options);
         let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
         let session = session.spawn().map_err(refused)?;
-        read_ahead(&path, read_ahead_kib);
+        read_ahead(&path);
         let notifier = session.notifier();
         let notifying = spawn("notify", move || notify(&notifier, &notices)).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
@@ -262,11 +260,11 @@ fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
 }
 
 /// Sets the kernel's read-ahead, 128 KiB by default. A failure leaves the default.
-fn read_ahead(path: &Path, kib: u64) {
+fn read_ahead(path: &Path) {
     let Ok(meta) = std::fs::metadata(path) else { return };
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    if let Err(error) = std::fs::write(&knob, kib.to_string()) {
+    if let Err(error) = std::fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         tracing::debug!(%error, knob, "read-ahead stays at the kernel's default");
     }
 }
