@@ -47,5 +47,5 @@ pub fn file_type(kind: InodeKind) -> FileType {
 
 /// The FUSE library's form of an error number.
 pub fn errno(errno: tessera_mount::errno::Errno) -> Errno {
-    Errno::from_i32(errno.number())
+    Errno::from_i32(errno as i32)
 }

@@ -9,7 +9,7 @@
 //! Futures need not be `Send`: the thread that starts an operation also finishes it. Types of `tessera_client` that
 //! occur here are plain data; a backend need not use the client library.
 
-use crate::namespace::Name;
+use crate::namespace::{Name, NameRef};
 use bytes::Bytes;
 use std::io;
 use std::ops::Range;
@@ -48,21 +48,10 @@ pub struct NewAttr {
     pub atime_ns: Option<i64>,
 }
 
-/// A new entry that is neither a directory nor a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct NewNode {
-    /// What it is.
-    pub kind: InodeKind,
-    /// Permission bits, owner, group.
-    pub owner: Owner,
-    /// Device number, for devices.
-    pub rdev: u32,
-    /// Its inode number, granted before; 0: any.
-    pub ino: u64,
-    /// Also request the delegation of the directory that it is made in ([`Entry::delegation_ms`]).
-    pub want_delegation: bool,
-    /// Inode numbers to draw along with it, for later files.
-    pub inos: u32,
+/// The request for a new entry that is neither a directory nor a symbolic link.
+pub(crate) fn new_node((parent, name): NameRef<'_>, kind: InodeKind, owner: Owner) -> MakeNode {
+    let (name, kind, Owner { mode, uid, gid }) = (name.to_vec(), kind as i32, owner);
+    MakeNode { parent, name, kind, mode, uid, gid, ..MakeNode::default() }
 }
 
 /// An open write session. Dropping it discards everything written since the last commit.
@@ -208,12 +197,8 @@ pub trait Backend: 'static {
     ///
     /// # Errors
     /// [`Code::Exists`], or the manager refuses or does not answer.
-    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
-        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_delegation, inos } = new;
-        let (name, kind) = (name.to_vec(), kind as i32);
-        let request =
-            MakeNode { parent, name, kind, mode, uid, gid, rdev, ino, want_delegation, inos, ..MakeNode::default() };
-        self.ask(&MakeNode { op_id: self.op_id(), want_lease: true, ..request }).await
+    async fn make_node(&self, new: MakeNode) -> Result<Entry, Error> {
+        self.ask(&MakeNode { op_id: self.op_id(), want_lease: true, ..new }).await
     }
 
     /// Removes a name (`directory`: that of a directory). Returns the inode after that; its change time is also the

@@ -29,13 +29,6 @@ pub enum Errno {
     ESTALE = 116,
 }
 
-impl Errno {
-    /// The number.
-    pub fn number(self) -> i32 {
-        self as i32
-    }
-}
-
 /// The result of an operation.
 pub type Outcome<T = ()> = Result<T, Errno>;
 

@@ -151,7 +151,7 @@ impl<B: Backend> Mount<B> {
 
     /// Open files that are not safe in the spool.
     pub async fn unsafe_files(&self) -> Vec<u64> {
-        self.files.unsafe_now().await.iter().map(|file| file.ino()).collect()
+        self.files.unsafe_now().await.iter().map(|file| file.ino).collect()
     }
 
     /// Pushes what waits in the spool, and commits all open files. Returns how many files failed, without

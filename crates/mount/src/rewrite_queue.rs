@@ -1,9 +1,10 @@
 //! Files to be rewritten because a hint about their stored bytes changed: one at a time, each once.
 
+use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// Progress of a rewrite, in bytes of the file; total 0: it waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct RewriteProgress {
     /// Bytes rewritten.
     pub done_bytes: u64,

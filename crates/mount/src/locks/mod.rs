@@ -70,16 +70,6 @@ pub type Interrupted<'a> = &'a mut dyn FnMut() -> bool;
 /// File and owner.
 type Key = (u64, u64);
 
-/// What [`work`] has to do.
-struct Due {
-    /// Send a sign of life for this table.
-    sign: Option<u64>,
-    /// Send these owners' messages.
-    unsent: Vec<Key>,
-    /// Look again after this, unless woken.
-    next: Duration,
-}
-
 impl State {
     fn next_seq(&mut self) -> u64 {
         self.last_seq += 1;
@@ -107,7 +97,9 @@ impl State {
         self.heard_ns = self.heard_ns.max(Some(sent_ns));
     }
 
-    fn due(&mut self, now_ns: i64) -> Due {
+    /// The table to send a sign of life for, the owners whose messages to send, and after how long to look again,
+    /// unless woken.
+    fn due(&mut self, now_ns: i64) -> (Option<u64>, Vec<Key>, Duration) {
         let busy = !self.owners.is_empty() || self.waiting > 0;
         let every_ns = self.lease_ns / SIGNS_PER_LEASE;
         let wait_ns = self.heard_ns.map_or(0, |heard_ns| every_ns - (now_ns - heard_ns));
@@ -116,7 +108,7 @@ impl State {
         let unsent: Vec<Key> = self.owners.iter().filter(|(_, o)| o.has_unsent()).map(|(key, _)| *key).collect();
         let until_sign = Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(0)).clamp(LOOK, Duration::from_secs(1));
         let next = if busy && unsent.is_empty() { until_sign } else { RETRY };
-        Due { sign, unsent, next }
+        (sign, unsent, next)
     }
 }
 
@@ -453,18 +445,18 @@ impl<B: Backend> Locks<B> {
 
     /// Does what is due. Returns after how long to look again, unless woken.
     async fn tend(&self) -> Duration {
-        let due = self.state.lock().due(self.backend.now_ns());
-        if let Some(table) = due.sign
+        let (sign, unsent, next) = self.state.lock().due(self.backend.now_ns());
+        if let Some(table) = sign
             && let Err(error) = self.sign_of_life(table, 0).await
         {
             tracing::debug!(%error, "the manager does not hear that locks are held");
             self.state.lock().cut_off = true;
             return PAUSE;
         }
-        for key in due.unsent {
+        for key in unsent {
             let _ = self.send_pending(key).await;
         }
-        due.next
+        next
     }
 }
 

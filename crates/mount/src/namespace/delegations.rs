@@ -26,7 +26,8 @@ pub struct Delegations {
     granted: HashMap<u64, Delegation>,
     counters: HashMap<u64, Counter>,
     inos: Vec<InoRange>,
-    recalls: u64,
+    /// Number of recalls so far: part of a [`Stamp`].
+    pub recalls: u64,
 }
 
 #[derive(Debug)]
@@ -52,11 +53,6 @@ struct Counter {
 }
 
 impl Delegations {
-    /// Number of recalls so far: part of a [`Stamp`].
-    pub fn recalls(&self) -> u64 {
-        self.recalls
-    }
-
     /// Takes inode numbers from an answer.
     pub fn add_inos(&mut self, inos: Option<InoRange>) {
         self.inos.extend(inos.filter(|range| range.count > 0));

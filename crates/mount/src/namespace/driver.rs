@@ -5,7 +5,7 @@
 //! files that are due).
 
 use super::{Action, EntryAttr, Event, FirstCommit, LookupResult, Namespace, NewFile, Scope, Waiter};
-use crate::backend::{Backend, NewNode};
+use crate::backend::{Backend, new_node};
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::race::race;
@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::inodes::NewFile as FileToWrite;
 use tessera_client::{FileError, Owner, WriteDone};
+use tessera_wire::meta::MakeNode;
 use tessera_wire::{Attr, Code, InodeKind};
 use tokio::sync::Notify;
 
@@ -254,9 +255,8 @@ impl<B: Backend> NamespaceDriver<B> {
     }
 
     async fn create(&self, group: u64, file: &NewFile) {
-        let owner = owner_of(&file.entry.attr);
-        let node = NewNode { kind: InodeKind::File, owner, ino: file.ino, ..NewNode::default() };
-        let made = self.backend.make_node(file.parent, &file.name, node).await;
+        let new = new_node((file.parent, &file.name), InodeKind::File, owner_of(&file.entry.attr));
+        let made = self.backend.make_node(MakeNode { ino: file.ino, ..new }).await;
         let result = made.map(drop).map_err(|error| match error.code() {
             Code::Exists => {
                 say_taken(file.ino, file.parent);

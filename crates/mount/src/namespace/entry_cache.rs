@@ -74,8 +74,8 @@ pub struct EntryCache {
     names: HashMap<Name, u64>,
     /// Name under which an inode was last seen; it may be outdated.
     last_names: HashMap<u64, Name>,
-    /// Number of recalls and changes so far.
-    changes: u64,
+    /// Number of recalls and changes so far: part of a [`Stamp`].
+    pub changes: u64,
     /// The most recent of them.
     recent: VecDeque<Change>,
     hits: u64,
@@ -99,11 +99,6 @@ struct Leased {
 }
 
 impl EntryCache {
-    /// Number of recalls and changes so far: part of a [`Stamp`].
-    pub fn changes(&self) -> u64 {
-        self.changes
-    }
-
     /// What `name` in `parent` stands for, if a lease covers it.
     pub fn lookup(&self, now_ns: i64, parent: u64, name: &[u8]) -> Option<EntryAttr> {
         self.names.get(&(parent, name.to_vec())).and_then(|ino| self.get(now_ns, *ino))
@@ -302,7 +297,7 @@ mod tests {
     }
 
     fn stamp(cache: &EntryCache, at_ns: i64) -> Stamp {
-        Stamp { at_ns, changes: cache.changes(), recalls: 0 }
+        Stamp { at_ns, changes: cache.changes, recalls: 0 }
     }
 
     const NOW: i64 = 100_000 * MS;

@@ -1,7 +1,7 @@
 //! The mount's view of the namespace: the attribute cache, delegations and deferred creates, as one state machine.
 //!
 //! *Questions* ([`Namespace::lookup`], [`Namespace::attr`]) are answered from memory or not at all. In the second case
-//! the shell asks the manager and hands the answer in ([`Namespace::fetched`] and similar), with the [`Stamp`] that it
+//! the shell asks the manager and hands the answer in ([`EntryCache::fetched`] and similar), with the [`Stamp`] that it
 //! took before the request. Work that needs requests of the core's own goes through [`Namespace::handle`] and
 //! [`Namespace::poll`]:
 //!
@@ -209,7 +209,7 @@ impl Namespace {
     /// The stamp of a request that is about to be sent.
     pub fn stamp(&mut self, now_ns: i64) -> Stamp {
         let at_ns = self.advance(now_ns);
-        Stamp { at_ns, changes: self.cache.changes(), recalls: self.delegations.recalls() }
+        Stamp { at_ns, changes: self.cache.changes, recalls: self.delegations.recalls }
     }
 
     /// An inode, if it is cached or a deferred create.

@@ -39,9 +39,9 @@ const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// One file and its unwritten state. See the module.
 pub struct OpenFile<B: Backend> {
-    ino: u64,
+    pub ino: u64,
     /// Held while the spool's content of this file is brought into the store. Taken before `state`.
-    turn: Mutex<()>,
+    pub turn: Mutex<()>,
     meter: parking_lot::Mutex<spooled::Meter>,
     state: Mutex<State<B>>,
 }

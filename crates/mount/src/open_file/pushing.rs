@@ -11,14 +11,8 @@ use crate::spool::log::{Log, LogError};
 use crate::spool::logfile::View;
 use tessera_failpoint as failpoint;
 use tessera_wire::Attr;
-use tokio::sync::MutexGuard;
 
 impl<B: Backend> OpenFile<B> {
-    /// The right to bring the log into the store; one holder at a time.
-    pub async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
-    }
-
     /// The state to push, if the file was closed and not written since.
     pub async fn closed_view(&self) -> Option<View> {
         let state = self.state.lock().await;
@@ -55,7 +49,7 @@ impl<B: Backend> OpenFile<B> {
             // The whole log was committed here meanwhile.
             return true;
         };
-        if attr.content != 0 && attr.content == log.base_content() {
+        if attr.content != 0 && attr.content == log.origin.base_content {
             log.rebase(attr.version);
             (state.version, state.content) = (attr.version, attr.content);
             return true;

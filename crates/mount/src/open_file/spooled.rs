@@ -86,11 +86,6 @@ impl<B: Backend> OpenFile<B> {
         OpenFile::new(state)
     }
 
-    /// Inode number.
-    pub fn ino(&self) -> u64 {
-        self.ino
-    }
-
     /// Modification time of the state that waits in the spool, ns since 1970.
     pub async fn mtime_ns(&self) -> Option<i64> {
         let state = self.state.lock().await;
@@ -175,7 +170,7 @@ impl<B: Backend> OpenFile<B> {
         mount: &Mount<B>,
         then: AfterPush,
     ) -> (MutexGuard<'a, State<B>>, Outcome) {
-        let _turn = self.turn().await;
+        let _turn = self.turn.lock().await;
         let (mut replaced, mut attempts) = (false, 0);
         loop {
             match push_acknowledged(mount, self).await {
@@ -202,7 +197,7 @@ impl<B: Backend> OpenFile<B> {
         let log = {
             let state = self.state.lock().await;
             let synced = |log: &&Log| !state.optimistic && log.unsynced_bytes() > SYNC_AHEAD_BYTES;
-            state.pending.log().filter(synced).map(Log::file)
+            state.pending.log().filter(synced).map(|log| log.file.clone())
         };
         // The log remembers a failure and returns it at its next close.
         let _ = log.map(|log| log.sync());
@@ -221,7 +216,7 @@ pub(super) async fn read<B: Backend>(
     let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let (pieces, file) = log.view_of(offset, out.len() as u64);
     if kept > 0 && state.base.is_none() {
-        let version = log.base_version();
+        let version = log.origin.base_version;
         state.base = Some(match open_version(mount, ino, version).await {
             Ok(base) => base,
             // The version below the log may no longer exist.

@@ -2,7 +2,7 @@
 
 use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
-use crate::backend::{self, Backend, NewAttr, NewNode, RenameMode};
+use crate::backend::{self, Backend, NewAttr, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
@@ -11,7 +11,7 @@ use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
 use tessera_client::Owner;
 use tessera_policy::WriteMode;
-use tessera_wire::meta::{Link, Rename, SetAttr, Symlink};
+use tessera_wire::meta::{Link, MakeNode, Rename, SetAttr, Symlink};
 use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -213,16 +213,10 @@ impl<B: Backend> Mount<B> {
         let _in_flight = namespace.begin_create(parent, name);
         let delegates = kind == InodeKind::File && self.may_defer_creates(parent).await?;
         let inos = if delegates { namespace.with(|core, _| core.delegations.request(parent)) } else { None };
-        let new = NewNode {
-            kind,
-            owner,
-            rdev,
-            want_delegation: inos.is_some(),
-            inos: inos.unwrap_or(0),
-            ..NewNode::default()
-        };
+        let (want_delegation, inos) = (inos.is_some(), inos.unwrap_or(0));
+        let new = MakeNode { rdev, want_delegation, inos, ..backend::new_node((parent, name), kind, owner) };
         let stamp = namespace.with(Namespace::stamp);
-        match self.backend.make_node(parent, name, new).await {
+        match self.backend.make_node(new).await {
             Ok(mut entry) => {
                 namespace.with(|core, _| core.created_here(stamp, parent, name, &mut entry, parent));
                 Ok(entry.into())
@@ -263,7 +257,7 @@ impl<B: Backend> Mount<B> {
         Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, at, attr, &above)))
     }
 
-    async fn change_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
+    async fn change_attributes(&self, ino: u64, mut new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
         writable(ino)?;
         if let Some(size) = size {
             self.truncate(ino, size).await?;
@@ -273,7 +267,6 @@ impl<B: Backend> Mount<B> {
         {
             return Ok(attr);
         }
-        let mut new = new;
         if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.files.get(ino))
             && file.set_mtime(mtime_ns).await
         {
@@ -288,14 +281,12 @@ impl<B: Backend> Mount<B> {
         }
         self.settle(ino).await?;
         if new == NewAttr::default() {
-            let created = match file {
-                Some(file) => file.created().await,
-                None => None,
-            };
-            return match created {
-                Some(entry) => Ok(entry.attr),
-                None => Ok(self.known(ino).await?.attr),
-            };
+            if let Some(file) = file
+                && let Some(created) = file.created().await
+            {
+                return Ok(created.attr);
+            }
+            return Ok(self.known(ino).await?.attr);
         }
         if let Some(file) = file {
             file.set_created(None).await;

@@ -8,7 +8,6 @@ use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::Scope;
 use crate::ops::writable;
-use crate::rewrite_queue::RewriteProgress;
 use crate::synthetic::SyntheticInode;
 use crate::xattr::XattrName;
 use serde_json::{Value, json};
@@ -67,8 +66,7 @@ impl<B: Backend> Mount<B> {
 
     fn file_state(&self, located: &Located) -> Value {
         let mut state = json!(located.state());
-        let progress = |r: RewriteProgress| json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes});
-        state["rewriting"] = self.rewrites.queue.lock().get(located.ino).map_or(Value::Null, progress);
+        state["rewriting"] = json!(self.rewrites.queue.lock().get(located.ino));
         state["written"] = self.speeds.lock().get(located.ino).map_or(Value::Null, |speed| speed.to_json());
         state
     }

@@ -6,7 +6,7 @@
 
 use super::log::LogError;
 use super::logfile::View;
-use crate::backend::{Backend, NewNode, Reader, Writer};
+use crate::backend::{Backend, Reader, Writer, new_node};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
 use crate::synthetic::STORE_ROOT;
@@ -93,7 +93,7 @@ impl<B: Backend> Mount<B> {
             }
             if let Err(error) = push(self, file).await {
                 failed += 1;
-                tracing::error!(ino = file.ino(), %error, "a file stays in the spool; the next mount with it pushes it");
+                tracing::error!(ino = file.ino, %error, "a file stays in the spool; the next mount with it pushes it");
                 if matches!(error.code(), Code::Unavailable | Code::Timeout) {
                     // The manager does not answer: each remaining push would wait just as long.
                     failed = all - done;
@@ -112,7 +112,7 @@ impl<B: Backend> Mount<B> {
 /// [`PushError`]; the push can be retried.
 pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
     let done = {
-        let _turn = file.turn().await;
+        let _turn = file.turn.lock().await;
         file.finish_staged(mount).await;
         push_closed(mount, file).await
     };
@@ -132,7 +132,7 @@ pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
 pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed<bool> {
     push_closed(mount, file).await?;
     while let Some(view) = file.owed_view().await {
-        let attr = mount.backend.get(file.ino()).await?.attr.unwrap_or_default();
+        let attr = mount.backend.get(file.ino).await?.attr.unwrap_or_default();
         if attr.version == view.origin.base_version {
             break;
         }
@@ -146,7 +146,7 @@ async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed
         match push_view(mount, file, &view).await {
             Ok(()) => {}
             Err(PushError::Log(error)) => file.spool_is_lost(mount, &error).await,
-            Err(error) if error.code() == Code::NotFound && is_gone(mount, file.ino()).await => {
+            Err(error) if error.code() == Code::NotFound && is_gone(mount, file.ino).await => {
                 file.spool_is_gone(mount, &view).await;
             }
             Err(error) => return Err(error),
@@ -161,7 +161,7 @@ async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
 }
 
 async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Pushed {
-    let ino = file.ino();
+    let ino = file.ino;
     let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
     if attr.nlink == 0 && mount.files.is_open_once(ino) {
         file.spool_is_gone(mount, view).await;
@@ -244,7 +244,7 @@ async fn other_version<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &
 
 /// Another client committed that version: keeps the log's content beside it, unless the contents are equal.
 async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
-    let ino = file.ino();
+    let ino = file.ino;
     let current = match mount.backend.open_read(ino, attr.version, 0..u64::MAX).await {
         // Yet another version replaced it; the caller looks again, and finds out if the file itself is gone.
         Err(error) if error.code() == Code::NotFound => return Ok(()),
@@ -347,8 +347,7 @@ async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &At
             name.truncate(255 - end.len());
             name.extend_from_slice(&end);
             let _in_flight = mount.namespace.begin_create(parent, &name);
-            let new = NewNode { kind: InodeKind::File, owner, ..NewNode::default() };
-            match mount.backend.make_node(parent, &name, new).await {
+            match mount.backend.make_node(new_node((parent, &name), InodeKind::File, owner)).await {
                 Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
                 Err(error) if error.code() == Code::Exists => {}
                 Err(error) => {

@@ -1,6 +1,6 @@
 //! A store in memory for one test: files with versions, whose commits can lose their answer, and requests that wait.
 
-use crate::backend::{Backend, Drain, NewNode, Reader, Writer};
+use crate::backend::{Backend, Drain, Reader, Writer};
 use crate::namespace::Name;
 use bytes::Bytes;
 use prost::Message;
@@ -288,10 +288,10 @@ impl Backend for Client {
         Ok(Entry { attr, hints, lease_ms: DELEGATION_MS, delegation_ms: DELEGATION_MS, inos, ..Entry::default() })
     }
 
-    async fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+    async fn make_node(&self, new: MakeNode) -> Result<Entry, Error> {
         let waits = || if self.store.holds_creates.get() { Poll::Pending } else { Poll::Ready(()) };
         poll_fn(|_| waits()).await;
-        self.store.entry(self.store.create(parent, name, new.ino)?)
+        self.store.entry(self.store.create(new.parent, &new.name, new.ino)?)
     }
 
     async fn unlink(&self, parent: u64, name: &[u8], _: bool) -> Result<Attr, Error> {

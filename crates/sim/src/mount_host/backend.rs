@@ -188,7 +188,7 @@ impl Backend for SimBackend {
         let handle = mount.open_loopback(ino).await;
         let synced = mount.fsync(handle).await;
         mount.release(ino, handle, None).await;
-        synced.map_err(|errno| io::Error::from_raw_os_error(errno.number()))
+        synced.map_err(|errno| io::Error::from_raw_os_error(errno as i32))
     }
 
     async fn drop_pages(&self, ino: u64, size_bytes: u64) -> io::Result<()> {

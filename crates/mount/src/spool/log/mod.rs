@@ -38,8 +38,9 @@ pub enum LogError {
 
 /// A log that can be written.
 pub struct Log {
-    file: Arc<LogFile>,
-    origin: LogOrigin,
+    pub file: Arc<LogFile>,
+    /// With the version below the log.
+    pub origin: LogOrigin,
     overlay: Overlay,
     end: u64,
     /// End of the last record that changes the file's bytes.
@@ -141,11 +142,6 @@ impl Log {
     /// Bytes that may not be on the disk yet.
     pub fn unsynced_bytes(&self) -> u64 {
         self.end - self.durable_end.unwrap_or_default()
-    }
-
-    /// The log's file.
-    pub fn file(&self) -> Arc<LogFile> {
-        self.file.clone()
     }
 
     /// Modification time at the last close, if nothing was written since.
@@ -288,16 +284,6 @@ impl Log {
     /// Path of the log on its disk.
     pub fn path(&self) -> &str {
         self.file.path()
-    }
-
-    /// The version below the log; 0: none.
-    pub fn base_version(&self) -> u64 {
-        self.origin.base_version
-    }
-
-    /// The store's name of that version's content; 0: unknown.
-    pub fn base_content(&self) -> u64 {
-        self.origin.base_content
     }
 
     /// Renames the log so that no mount takes it for one. Returns the new path.

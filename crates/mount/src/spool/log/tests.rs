@@ -154,7 +154,7 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
         assert_eq!((found.origin.base_version, found.origin.base_content, found.mtime_ns), (12, 70, 6));
         assert_eq!((found.pushes.len(), found.pushes[0]), (2, PendingPush { content, closed_end }));
         let log = adopt(&disk, &path, budget.clone());
-        assert_eq!((log.pushed_as(content), log.base_content()), (Some(closed_end), 70));
+        assert_eq!((log.pushed_as(content), log.origin.base_content), (Some(closed_end), 70));
     }
 }
 
