@@ -103,16 +103,6 @@ pub enum IdentityError {
         /// The cluster found.
         found: String,
     },
-    /// Another disk of the same cluster.
-    #[error("{disk}: is disk {found}, not {expected}; the directories of two disks were swapped")]
-    OtherDisk {
-        /// The directory.
-        disk: String,
-        /// The expected disk, in hexadecimal.
-        expected: String,
-        /// The disk found.
-        found: String,
-    },
     /// The disk itself failed, or another daemon holds it.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -192,24 +182,5 @@ impl Identity {
     /// As for [`Identity::load`]; [`IdentityError::Missing`].
     pub fn require(disk: &dyn Disk) -> Result<Self, IdentityError> {
         Self::load(disk)?.ok_or_else(|| IdentityError::Missing { disk: disk.describe() })
-    }
-
-    /// Reads a disk's identity and compares it with the expected one.
-    ///
-    /// # Errors
-    /// As for [`Identity::require`]; [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
-    /// [`IdentityError::OtherDisk`].
-    pub fn check(disk: &dyn Disk, cluster_id: &[u8; 16], disk_uuid: Option<&[u8; 16]>) -> Result<Self, IdentityError> {
-        let identity = Self::require(disk)?;
-        let differ = |expected, found| (disk.describe(), hex16(expected), hex16(found));
-        if identity.cluster_id != *cluster_id {
-            let (disk, expected, found) = differ(cluster_id, &identity.cluster_id);
-            return Err(IdentityError::OtherCluster { disk, expected, found });
-        }
-        if let Some(uuid) = disk_uuid.filter(|uuid| **uuid != identity.disk_uuid) {
-            let (disk, expected, found) = differ(uuid, &identity.disk_uuid);
-            return Err(IdentityError::OtherDisk { disk, expected, found });
-        }
-        Ok(identity)
     }
 }

@@ -81,13 +81,11 @@ const ID: Identity = Identity { cluster_id: [1; 16], disk_uuid: [2; 16], created
 #[test]
 fn wrong_directories_are_refused_by_name_and_unchanged() {
     each(|disk| {
-        assert!(matches!(Identity::check(disk, &[1; 16], None), Err(IdentityError::Missing { .. })));
+        assert!(matches!(Identity::require(disk), Err(IdentityError::Missing { .. })));
         ID.create(disk).unwrap();
-        assert_eq!(Identity::check(disk, &[1; 16], Some(&[2; 16])).unwrap(), ID);
+        assert_eq!(Identity::require(disk).unwrap(), ID);
         assert_eq!(Identity::load(disk).unwrap(), Some(ID));
         assert!(matches!(ID.create(disk), Err(IdentityError::AlreadyThere { .. })));
-        assert!(matches!(Identity::check(disk, &[9; 16], None), Err(IdentityError::OtherCluster { .. })));
-        assert!(matches!(Identity::check(disk, &[1; 16], Some(&[9; 16])), Err(IdentityError::OtherDisk { .. })));
         assert_eq!(Identity::load(disk).unwrap(), Some(ID));
     });
 }
