@@ -11,6 +11,7 @@ use tessera_accel::checksum::crc32c;
 use tessera_accel::coder::MOST_STRIPE_BYTES;
 use tessera_accel::erasure::MAX_FRAGMENTS;
 use tessera_accel::hash::{HASH_BYTES, group_count};
+use tessera_segment::RecordMeta;
 use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutItem};
 use tessera_wire::frame::{MAX_PAYLOAD_BYTES, decode_message};
 use tessera_wire::{Code, Error, Kind};
@@ -18,8 +19,6 @@ use tessera_wire::{Code, Error, Kind};
 /// A put whose lengths and checksums are valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedPut {
-    /// Session of the writer; 0: repair.
-    pub session_id: u64,
     /// Reply once durable instead of once written.
     pub sync: bool,
     /// (disk id, fragment), in the order of the request.
@@ -112,14 +111,20 @@ fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u3
     let mut at = 0;
     for (number, item) in put.items.into_iter().enumerate() {
         let end = at + item.len_bytes as usize;
-        items.push(check_item(config, item, payload.slice(at..end), sums.get(number).copied())?);
+        items.push(check_item(config, put.session_id, item, payload.slice(at..end), sums.get(number).copied())?);
         at = end;
     }
     assert_eq!(at, payload.len(), "the fragments of a put are its payload");
-    Ok(CheckedPut { session_id: put.session_id, sync: !put.no_sync, items })
+    Ok(CheckedPut { sync: !put.no_sync, items })
 }
 
-fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>) -> Result<(u64, AppendItem), Error> {
+fn check_item(
+    config: &NodeConfig,
+    session_id: u64,
+    item: PutItem,
+    data: Bytes,
+    sum: Option<u32>,
+) -> Result<(u64, AppendItem), Error> {
     let bad = |what: String| invalid(format!("chunk {} fragment {}: {what}", item.chunk_id, item.fragment));
     if item.chunk_id == 0 || item.disk_id == 0 || item.pg_id == 0 {
         return Err(bad("chunk, disk and group must be named (none may be 0)".into()));
@@ -127,7 +132,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     if item.fragment as usize >= MAX_FRAGMENTS {
         return Err(bad(format!("a chunk has at most {MAX_FRAGMENTS} fragments, numbered from 0")));
     }
-    let Ok(hash) = <[u8; HASH_BYTES]>::try_from(&item.hash[..]) else {
+    let Ok(chunk_hash) = <[u8; HASH_BYTES]>::try_from(&item.hash[..]) else {
         return Err(bad(format!("a chunk name has {HASH_BYTES} bytes, got {}", item.hash.len())));
     };
     if item.chunk_len_bytes == 0 || item.chunk_len_bytes > config.max_chunk_bytes {
@@ -159,19 +164,18 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
             ),
         ));
     }
-    let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
-    let append = AppendItem {
-        key,
+    let meta = RecordMeta {
+        session_id,
         pg_id: item.pg_id,
         epoch: item.epoch,
         domain: item.domain,
         class_id: item.class_id,
-        hash,
+        chunk_hash,
         chunk_len_bytes: item.chunk_len_bytes,
-        groups: item.groups,
-        crc32c: item.crc32c,
-        data,
+        ..RecordMeta::default()
     };
+    let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
+    let append = AppendItem { key, meta, groups: item.groups, crc32c: item.crc32c, data };
     Ok((item.disk_id, append))
 }
 

@@ -4,13 +4,13 @@
 //! Writes go through [`write_batch`]: it writes all waiting appends, syncs once, and only then answers them (P9). Reads
 //! ([`read`]) never wait for that.
 
-use crate::core::{AppendItem, ScrubCursor};
-use crate::core::{DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
+use crate::core::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
 use tessera_accel::hash::{HASH_BYTES, group_count};
 use tessera_disk::DiskError;
 use tessera_segment::{
     AppendOutcome, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
 };
+use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
 /// The result of one operation.
@@ -111,11 +111,11 @@ fn key_of(id: FragmentId) -> FragmentKey {
 fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec<DiskReply>, DiskFault> {
     let mut records: Vec<Record<'_>> = Vec::new();
     for QueuedOp { op, .. } in appends {
-        if let DiskOp::Append { session_id, items, .. } = op {
+        if let DiskOp::Append { items, .. } = op {
             for item in items {
                 let error = || Error::new(Code::Invalid, format!("fragment number {} is too large", item.key.fragment));
                 let id = fragment_id(item.key).ok_or_else(|| DiskFault { error: error(), poisoned: false })?;
-                records.push(record(now_ms, *session_id, item, id));
+                records.push(record(now_ms, item, id));
             }
         }
     }
@@ -135,20 +135,11 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
     Ok(replies)
 }
 
-fn record<'a>(now_ms: u64, session_id: u64, item: &'a AppendItem, id: FragmentId) -> Record<'a> {
-    let groups = group_count(item.chunk_len_bytes) * HASH_BYTES as u64;
-    assert_eq!(item.groups.len() as u64, groups, "bytes of group hashes of a chunk of {} bytes", item.chunk_len_bytes);
-    let meta = RecordMeta {
-        encoding: 0,
-        pg_id: item.pg_id,
-        session_id,
-        domain: item.domain,
-        class_id: item.class_id,
-        chunk_hash: item.hash,
-        chunk_len_bytes: item.chunk_len_bytes,
-        epoch: item.epoch,
-        written_ms: now_ms,
-    };
+fn record(now_ms: u64, item: &AppendItem, id: FragmentId) -> Record<'_> {
+    let chunk_len = item.meta.chunk_len_bytes;
+    let groups = group_count(chunk_len) * HASH_BYTES as u64;
+    assert_eq!(item.groups.len() as u64, groups, "bytes of group hashes of a chunk of {chunk_len} bytes");
+    let meta = RecordMeta { written_ms: now_ms, ..item.meta };
     Record { id, meta, groups: &item.groups, data: &item.data, data_crc: item.crc32c }
 }
 
@@ -167,24 +158,15 @@ fn fate(id: FragmentId, outcome: AppendOutcome) -> Result<(), Error> {
 }
 
 fn replace(store: &SegmentStore, now_ms: u64, record: &Record<'_>) -> Result<(), Error> {
-    let order = DeleteOrder { id: record.id, pg_id: record.meta.pg_id, epoch: 0 };
+    let order = DeleteOrder { id: record.id, epoch: 0 };
     store.delete(&[order], now_ms).map_err(|e| store_error(&e))?;
     let outcome = store.append(std::slice::from_ref(record)).map_err(|e| store_error(&e))?;
     outcome.into_iter().next().map_or(Ok(()), |outcome| fate(record.id, outcome))
 }
 
-fn delete(store: &SegmentStore, now_ms: u64, doomed: &[DeleteItem]) -> DiskResult {
-    let possible: Vec<(FragmentId, u64)> =
-        doomed.iter().filter_map(|d| fragment_id(d.key).map(|id| (id, d.epoch))).collect();
-    let ids: Vec<FragmentId> = possible.iter().map(|(id, _)| *id).collect();
-    let held = store.get_many(&ids).map_err(|e| fault(store, &e))?;
-    assert_eq!(held.len(), ids.len(), "each fragment has its entry or none");
-    let order = |(&(id, epoch), held): (&(FragmentId, u64), Option<tessera_segment::Entry>)| DeleteOrder {
-        id,
-        pg_id: held.map_or(0, |e| e.pg_id),
-        epoch,
-    };
-    let orders: Vec<DeleteOrder> = possible.iter().zip(held).map(order).collect();
+fn delete(store: &SegmentStore, now_ms: u64, doomed: &[FragmentRef]) -> DiskResult {
+    let order = |it: &FragmentRef| Some(DeleteOrder { id: fragment_id(it.into())?, epoch: it.epoch });
+    let orders: Vec<DeleteOrder> = doomed.iter().filter_map(order).collect();
     store.delete(&orders, now_ms).map_err(|e| fault(store, &e))?;
     Ok(DiskReply::Deleted)
 }
@@ -195,7 +177,7 @@ fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -
         Err(e) if !e.is_no_space() => return Err(fault(store, &e)),
         _ => {}
     }
-    let report = store.compact_step_above(u64::from(dead_percent), max_bytes).map_err(|e| fault(store, &e))?;
+    let report = store.compact_step(u64::from(dead_percent), max_bytes).map_err(|e| fault(store, &e))?;
     Ok(DiskReply::Compacted { freed_bytes: report.freed_bytes, more: report.more })
 }
 
@@ -257,19 +239,8 @@ fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
 /// # Errors
 /// The disk does not report its free space.
 pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
-    let (stats, space) = (store.stats(), store.disk().space()?);
-    Ok(DiskStats {
-        capacity_bytes: space.capacity_bytes,
-        // Excludes the store's reserve, which puts cannot use.
-        free_bytes: store.spare_bytes()?,
-        used_bytes: stats.file_bytes,
-        segments: stats.segments,
-        fragments: stats.fragments,
-        live_bytes: stats.live_bytes,
-        dead_bytes: stats.dead_bytes,
-        index_bytes: stats.index_bytes,
-        rot: Vec::new(),
-    })
+    let capacity_bytes = store.disk().space()?.capacity_bytes;
+    Ok(DiskStats { capacity_bytes, free_bytes: store.spare_bytes()?, store: store.stats(), rot: Vec::new() })
 }
 
 /// Fragments found corrupt or cut off when the store was opened, for reporting.

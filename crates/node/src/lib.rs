@@ -24,4 +24,5 @@ mod shell;
 mod test_chunks;
 
 pub use config::NodeConfig;
-pub use shell::{NodeMetrics, NodeOptions, NodeServer, StartError, Traffic};
+pub use core::{NodeMetrics, Traffic};
+pub use shell::{NodeOptions, NodeServer, StartError};

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Fault, Identity, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
-use tessera_node::core::{AppendItem, DeleteItem, DiskOp, DiskReply, FragmentKey, Verdict};
+use tessera_node::core::{AppendItem, DiskOp, DiskReply, FragmentKey, Verdict};
 use tessera_node::disk_worker::{DiskResult, QueuedOp, read, write_batch};
-use tessera_segment::{ConaIndex, Options, SegmentStore};
+use tessera_segment::{ConaIndex, Options, RecordMeta, SegmentStore};
 
 const HASH: [u8; 32] = [3; 32];
 
@@ -29,23 +29,22 @@ fn key(chunk_id: u64) -> FragmentKey {
 
 fn item(chunk_id: u64) -> AppendItem {
     let data = vec![chunk_id as u8; 500 + (chunk_id as usize * 37) % 3_000];
-    AppendItem {
-        key: key(chunk_id),
+    let meta = RecordMeta {
+        session_id: 9,
         pg_id: 1,
         epoch: 1,
-        domain: 0,
         class_id: 1,
-        hash: HASH,
+        chunk_hash: HASH,
         chunk_len_bytes: data.len() as u64,
-        groups: Default::default(),
-        crc32c: tessera_accel::checksum::crc32c(&data),
-        data: data.into(),
-    }
+        ..RecordMeta::default()
+    };
+    let (groups, crc32c) = (Default::default(), tessera_accel::checksum::crc32c(&data));
+    AppendItem { key: key(chunk_id), meta, groups, crc32c, data: data.into() }
 }
 
 fn append(op_id: u64, chunk_ids: &[u64], sync: bool) -> QueuedOp {
     let items = chunk_ids.iter().map(|&id| item(id)).collect();
-    QueuedOp { op_id, op: DiskOp::Append { session_id: 9, sync, items } }
+    QueuedOp { op_id, op: DiskOp::Append { sync, items } }
 }
 
 /// What must, must not, or may be there.
@@ -77,7 +76,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -
             let delete = next_chunk > 4 && random.below(3) == 0;
             if delete {
                 let ids: Vec<u64> = (0..2).map(|_| 1 + random.below(next_chunk - 1)).collect();
-                let keys = ids.iter().map(|&id| DeleteItem { key: key(id), epoch: 0 }).collect();
+                let keys = ids.iter().map(|&id| key(id).on_disk(0)).collect();
                 batch.push(QueuedOp { op_id, op: DiskOp::Delete(keys) });
                 ops.insert(op_id, (true, ids, true));
             } else {
@@ -254,7 +253,7 @@ fn a_full_disk() {
     assert!(!refused.poisoned);
     assert_eq!(answered[&3], Ok(DiskReply::Appended(vec![Ok(())])));
     let mut answered = Vec::new();
-    let delete = QueuedOp { op_id: 4, op: DiskOp::Delete(vec![DeleteItem { key: key(1), epoch: 0 }]) };
+    let delete = QueuedOp { op_id: 4, op: DiskOp::Delete(vec![key(1).on_disk(0)]) };
     write_batch(&store, 7, vec![delete], &mut |done| answered.extend(done));
     assert_eq!(answered, vec![(4, Ok(DiskReply::Deleted))]);
     drop(store);
@@ -279,9 +278,11 @@ fn conflicts_and_repairs() {
     let put = |session_id, chunk_id: u64, byte: u8| {
         let data = vec![byte; 700];
         let crc32c = tessera_accel::checksum::crc32c(&data);
-        let it = AppendItem { data: data.into(), crc32c, chunk_len_bytes: 700, ..item(chunk_id) };
+        let it = item(chunk_id);
+        let meta = RecordMeta { session_id, chunk_len_bytes: 700, ..it.meta };
+        let it = AppendItem { data: data.into(), crc32c, meta, ..it };
         let mut answered = Vec::new();
-        let op = DiskOp::Append { session_id, sync: true, items: vec![it] };
+        let op = DiskOp::Append { sync: true, items: vec![it] };
         write_batch(&store, 7, vec![QueuedOp { op_id: 1, op }], &mut |done| answered.extend(done));
         match answered.remove(0).1 {
             Ok(DiskReply::Appended(mut fates)) => fates.remove(0),

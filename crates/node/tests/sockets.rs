@@ -124,9 +124,7 @@ fn a_life_of_two_nodes() {
     // After a clean stop everything is there again.
     drop(a);
     let registrations = manager.with(|s| s.registrations);
-    let mut options = node(&manager, "a", &[&one, &two]);
-    options.cluster_id = Some(CLUSTER);
-    let a = NodeServer::start(options).unwrap();
+    let a = NodeServer::start(node(&manager, "a", &[&one, &two])).unwrap();
     manager.wait("the node to come back", |s| s.registrations > registrations && s.nodes[0].incarnation == 2);
     let known = a.endpoints()[0].clone();
     let mut payload = bytes::Bytes::new();

@@ -62,21 +62,13 @@ struct CopyBatch {
 }
 
 impl SegmentStore {
-    /// Copies about `budget_bytes` of live records out of mostly dead segments, and removes the segments without live
-    /// records. Call it again while [`CompactReport::more`] is true. Reads and appends continue meanwhile.
+    /// Copies about `budget_bytes` of live records out of segments of which at least `dead_percent` is dead, and removes
+    /// the segments without live records; 0: any dead byte counts. Call it again while [`CompactReport::more`] is true.
+    /// Reads and appends continue meanwhile.
     ///
     /// # Errors
     /// The disk's, or no space for the copies. Nothing is lost; the step can be retried.
-    pub fn compact_step(&self, budget_bytes: u64) -> Result<CompactReport, StoreError> {
-        self.compact_step_above(self.options.compact_dead_percent, budget_bytes)
-    }
-
-    /// Like [`SegmentStore::compact_step`], for segments of which at least `dead_percent` is dead; 0: any dead byte
-    /// counts.
-    ///
-    /// # Errors
-    /// As for [`SegmentStore::compact_step`].
-    pub fn compact_step_above(&self, dead_percent: u64, budget_bytes: u64) -> Result<CompactReport, StoreError> {
+    pub fn compact_step(&self, dead_percent: u64, budget_bytes: u64) -> Result<CompactReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let mut report = CompactReport::default();
         let mut left = budget_bytes;

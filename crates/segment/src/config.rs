@@ -10,8 +10,6 @@ tessera_knobs::knobs! {
         /// Fragments are refused when less than this would stay free on the disk, so that deletes and compaction,
         /// which free space, always have some; 0: none is kept free.
         reserve_bytes: u64 = 512 << 20, in 0..=u64::MAX;
-        /// A sealed segment is compacted once this share of it is dead.
-        compact_dead_percent: u64 = 50, in 1..=100;
         /// Bytes that compaction of one disk holds in memory at most, one record at least.
         compact_buffer_bytes: u64 = 4 << 20;
     }

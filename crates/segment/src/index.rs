@@ -9,9 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Bound;
 
-use parking_lot::RwLock;
 use tessera_cona::Stats;
 use tessera_disk::{Identity, layout};
 
@@ -271,51 +269,4 @@ pub trait Index: Send + Sync {
     /// # Errors
     /// [`IndexError`]; the applied changes remain in effect.
     fn persist(&self, wait: bool) -> Result<(), IndexError>;
-}
-
-/// An index in memory, for tests and simulations: about 100 bytes per fragment, and a full scan at each opening.
-#[derive(Debug, Default)]
-pub struct MemIndex(RwLock<BTreeMap<FragmentId, Entry>>);
-
-impl Index for MemIndex {
-    fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
-        Ok(self.0.read().get(&id).copied())
-    }
-
-    fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(self.0.read().range((from, Bound::Unbounded)).take(limit).map(|(_, e)| *e).collect())
-    }
-
-    fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
-        let mut map = self.0.write();
-        for (id, entry) in &changes.entries {
-            match entry {
-                Some(entry) => map.insert(*id, *entry),
-                None => map.remove(id),
-            };
-        }
-        Ok(())
-    }
-
-    fn len(&self) -> u64 {
-        self.0.read().len() as u64
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.len() * 100
-    }
-
-    fn recover(&self, _: &Identity) -> Result<Option<IndexState>, IndexError> {
-        Ok(None)
-    }
-
-    fn reset(&mut self, _: &Identity) -> Result<(), IndexError> {
-        self.0.get_mut().clear();
-        Ok(())
-    }
-
-    fn persist(&self, _: bool) -> Result<(), IndexError> {
-        Ok(())
-    }
 }

@@ -27,6 +27,8 @@ mod scan;
 mod scrub;
 mod segment;
 mod store;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 mod tombstones;
 mod writer;
 
@@ -38,7 +40,9 @@ pub use format::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader,
 };
 pub use handle::FragmentHandle;
-pub use index::{Changes, Entry, FragmentId, Index, IndexError, IndexState, MemIndex, Point, SegmentRow, Tombstone};
+pub use index::{Changes, Entry, FragmentId, Index, IndexError, IndexState, Point, SegmentRow, Tombstone};
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
 pub use store::{AppendOutcome, DeleteOrder, DeleteOutcome, Record, SegmentStore, Stats};
+#[cfg(any(test, feature = "testing"))]
+pub use testing::MemIndex;

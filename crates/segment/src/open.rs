@@ -110,11 +110,14 @@ pub(crate) struct Opening {
 }
 
 impl SegmentStore {
-    /// Like [`SegmentStore::open`], with the caller's index. If the state that the index kept over a restart matches
-    /// the segments, only later records are scanned. Otherwise the index is reset and all segments are scanned.
+    /// Opens the segments of a disk that has an identity.
+    ///
+    /// If the state that the index kept over a restart matches the segments, only later records are scanned. Otherwise
+    /// the index is reset, and the headers of all records and the data of the last segment are scanned. A torn tail is
+    /// cut, and everything visible is synced. Calls `progress` once per segment. The caller holds the disk's lock.
     ///
     /// # Errors
-    /// As for [`SegmentStore::open`].
+    /// [`OpenError`]; the disk is unchanged.
     pub fn open_with_index(
         disk: Arc<dyn Disk>,
         options: Options,

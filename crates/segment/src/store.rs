@@ -22,12 +22,11 @@ use tessera_disk::{Disk, Identity, record::RecordPlace};
 
 use crate::compact::Compactor;
 use crate::config::Options;
-use crate::error::{OpenError, StoreError};
+use crate::error::StoreError;
 use crate::format::RecordMeta;
 use crate::handle::FragmentHandle;
-use crate::index::{Entry, FragmentId, Index, IndexError, MemIndex};
+use crate::index::{Entry, FragmentId, Index, IndexError};
 use crate::ledger::Segments;
-use crate::open::{OpenProgress, OpenReport};
 use crate::writer::Writer;
 
 /// A fragment to append.
@@ -67,8 +66,6 @@ pub enum AppendOutcome {
 pub struct DeleteOrder {
     /// The fragment.
     pub id: FragmentId,
-    /// Its placement group.
-    pub pg_id: u64,
     /// 0: the chunk is gone permanently. Otherwise the group's epoch when the manager found that the fragment does not
     /// belong here. A put under a newer epoch belongs here again, and the order does not apply to it (P4, P11).
     pub epoch: u64,
@@ -126,21 +123,6 @@ impl std::fmt::Debug for SegmentStore {
 }
 
 impl SegmentStore {
-    /// Opens the segments of a disk that has an identity, with an index in memory.
-    ///
-    /// Scans the headers of all records and the data of the last segment, cuts a torn tail, and syncs, so that
-    /// everything visible is durable. Calls `progress` once per segment. The caller holds the disk's lock.
-    ///
-    /// # Errors
-    /// [`OpenError`]; the disk is unchanged.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        options: Options,
-        progress: &mut dyn FnMut(OpenProgress),
-    ) -> Result<(Self, OpenReport), OpenError> {
-        Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
-    }
-
     /// The index.
     ///
     /// # Errors
@@ -165,15 +147,6 @@ impl SegmentStore {
             }
         }
         Ok(None)
-    }
-
-    /// Returns the entries of several fragments, in the order of `ids`; `None`: not held. Costs one look-up of the
-    /// index.
-    ///
-    /// # Errors
-    /// As for [`SegmentStore::get`].
-    pub fn get_many(&self, ids: &[FragmentId]) -> Result<Vec<Option<Entry>>, StoreError> {
-        Ok(self.index()?.get_many(ids)?)
     }
 
     /// Returns up to `limit` fragments after `after`, in order of (chunk id, fragment number). Serves the inventory.

@@ -141,16 +141,16 @@ impl SegmentStore {
         let mut outcomes = Vec::with_capacity(orders.len());
         let mut outgoing: Vec<PendingRecord<'_>> = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        for &DeleteOrder { id, pg_id, epoch } in orders {
+        for &DeleteOrder { id, epoch } in orders {
             let held = match writer.staged_ids.get(&id) {
                 Some(staged) => (staged.kind == RecordKind::Fragment).then_some(staged.entry),
                 None => self.index()?.get(id)?,
             };
-            let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
-            if !meant || !seen.insert(id) {
+            let meant = held.filter(|e| epoch == 0 || self.epoch_of(e).is_none_or(|written| written <= epoch));
+            let Some(Entry { pg_id, .. }) = meant.filter(|_| seen.insert(id)) else {
                 outcomes.push(DeleteOutcome::NotHeld);
                 continue;
-            }
+            };
             outcomes.push(DeleteOutcome::Removed);
             let meta = RecordMeta { pg_id, epoch, written_ms, ..RecordMeta::default() };
             let record = Record { id, meta, groups: &[], data: &[], data_crc: 0 };

@@ -247,7 +247,7 @@ fn a_restart_goes_on_from_the_index() {
         agrees_with_a_scan(&store, &disk);
         round(&store, n);
         if n == 3 {
-            while store.compact_step(50_000).unwrap().more {}
+            while store.compact_step(50, 50_000).unwrap().more {}
         }
         agrees_with_a_scan(&store, &disk);
         if n % 2 == 0 {
@@ -389,7 +389,7 @@ fn a_running_store_makes_its_index_anew() {
     agrees_with_a_scan(&store, &disk);
     store.sync().unwrap();
     round(&store, 1);
-    while store.compact_step(50_000).unwrap().more {}
+    while store.compact_step(50, 50_000).unwrap().more {}
     agrees_with_a_scan(&store, &disk);
     store.close().unwrap();
     drop(store);

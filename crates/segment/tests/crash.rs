@@ -130,7 +130,7 @@ impl World {
 
     fn compact(&mut self) {
         for _ in 0..6 {
-            match self.store.compact_step(1500) {
+            match self.store.compact_step(50, 1500) {
                 Ok(report) => {
                     let unreadable = |f: &Finding| matches!(f.damage, Damage::Unreadable { .. });
                     assert!(report.findings.iter().all(unreadable), "{report:?}");
@@ -162,7 +162,7 @@ fn live(world: &mut World, from: u64) {
 }
 
 fn options() -> Options {
-    Options { segment_size_bytes: 7000, reserve_bytes: 0, compact_buffer_bytes: 1000, ..Options::default() }
+    Options { segment_size_bytes: 7000, reserve_bytes: 0, compact_buffer_bytes: 1000 }
 }
 
 fn check(known: &BTreeMap<FragmentId, Known>, store: &SegmentStore, context: &str) {

@@ -56,7 +56,7 @@ struct Model {
 }
 
 fn options() -> Options {
-    Options { segment_size_bytes: 5500, reserve_bytes: 0, compact_buffer_bytes: 400, ..Options::default() }
+    Options { segment_size_bytes: 5500, reserve_bytes: 0, compact_buffer_bytes: 400 }
 }
 
 impl Model {
@@ -82,7 +82,7 @@ impl Model {
                 self.settle();
             }
             Op::Compact { budget } => {
-                let report = self.store.compact_step(budget).unwrap();
+                let report = self.store.compact_step(50, budget).unwrap();
                 assert!(report.findings.is_empty());
             }
             Op::Seal => {

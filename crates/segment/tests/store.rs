@@ -117,7 +117,7 @@ fn what_moved_away_comes_back_under_a_newer_epoch_only() {
         outcome
     };
     let remove = |store: &SegmentStore, epoch: u64| {
-        let outcome = store.delete(&[DeleteOrder { id: id(1, 0), pg_id: 4, epoch }], 0).unwrap()[0];
+        let outcome = store.delete(&[DeleteOrder { id: id(1, 0), epoch }], 0).unwrap()[0];
         store.sync().unwrap();
         outcome
     };
@@ -199,13 +199,13 @@ fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
 
     assert!(!store.seal_dead(20).unwrap(), "a tenth is less than a fifth");
     assert!(store.seal_dead(0).unwrap());
-    assert!(!store.compact_step_above(20, u64::MAX).unwrap().more);
-    let report = store.compact_step_above(0, u64::MAX).unwrap();
+    assert!(!store.compact_step(20, u64::MAX).unwrap().more);
+    let report = store.compact_step(0, u64::MAX).unwrap();
     assert_eq!((report.removed_segments, report.moved_records), (1, 10), "nine fragments and the delete record");
     assert_eq!(held(&store).len(), 9);
     let stats = store.stats();
     assert_eq!((stats.segments, stats.dead_bytes), (1, 128), "the delete record died with what it deleted");
-    assert!(store.compact_step_above(0, u64::MAX).unwrap().removed_segments == 0, "not over and over for its sake");
+    assert!(store.compact_step(0, u64::MAX).unwrap().removed_segments == 0, "not over and over for its sake");
 
     (1..9).for_each(|chunk| assert!(delete(&store, id(chunk, 0)).is_ok()));
     put(&store, id(10, 0), 100).unwrap();
@@ -448,7 +448,7 @@ fn what_compaction_frees_is_what_the_files_lose() {
         assert!(store.seal_dead(10).unwrap());
         let mut freed = 0;
         loop {
-            let report = store.compact_step_above(10, budget).unwrap();
+            let report = store.compact_step(10, budget).unwrap();
             freed += report.freed_bytes;
             if !report.more {
                 break;

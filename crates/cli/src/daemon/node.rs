@@ -130,11 +130,11 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
     };
     families.push(each("disk_capacity_bytes", "Size of the disk, or its limit", |s| s.capacity_bytes));
     families.push(each("disk_free_bytes", "Free bytes of the disk, within its limit", |s| s.free_bytes));
-    families.push(each("disk_segments", "Segments", |s| s.segments));
-    families.push(each("disk_fragments", "Live fragments", |s| s.fragments));
-    families.push(each("disk_live_bytes", "Bytes of live records", |s| s.live_bytes));
-    families.push(each("disk_dead_bytes", "Dead bytes that compaction can free", |s| s.dead_bytes));
-    families.push(each("disk_index_bytes", "Memory of the disk's index", |s| s.index_bytes));
+    families.push(each("disk_segments", "Segments", |s| s.store.segments));
+    families.push(each("disk_fragments", "Live fragments", |s| s.store.fragments));
+    families.push(each("disk_live_bytes", "Bytes of live records", |s| s.store.live_bytes));
+    families.push(each("disk_dead_bytes", "Dead bytes that compaction can free", |s| s.store.dead_bytes));
+    families.push(each("disk_index_bytes", "Memory of the disk's index", |s| s.store.index_bytes));
     let failed = m.disks.iter().map(|(path, id, why, _)| (labels(path, id), u64::from(!why.is_empty())));
     families.extend(device_families(&m.device_work));
     families.push(Family::each("disk_failed", "Whether the disk has failed and accepts no writes", failed));

@@ -1,6 +1,6 @@
 //! Deletes: ordered by the manager, made durable by the disks, reported until a heartbeat is answered (P3, P5).
 
-use super::ops::{DeleteItem, DiskOp, DiskReply, FragmentKey};
+use super::ops::{DiskOp, DiskReply, FragmentKey};
 use super::{NodeCore, OpPurpose};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use tessera_wire::Error;
@@ -30,7 +30,7 @@ impl Deletes {
 impl NodeCore {
     /// Carries out the deletes of a manager that `admit_manager` accepted.
     pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
-        let mut by_disk: BTreeMap<usize, Vec<DeleteItem>> = BTreeMap::new();
+        let mut by_disk: BTreeMap<usize, Vec<FragmentRef>> = BTreeMap::new();
         for it in deletes {
             let Some(disk) = self.disk_index(it.disk_id) else {
                 tracing::warn!(disk = it.disk_id, "a delete for a disk that is not here is left alone");
@@ -40,12 +40,12 @@ impl NodeCore {
             if self.disks[disk].failed.is_none() && self.deletes.unreported.insert((it.disk_id, key)) {
                 // Stops a rebuild of the fragment, which must not bring it back (P3).
                 self.forget_rebuild(disk, key);
-                by_disk.entry(disk).or_default().push(DeleteItem::from(it));
+                by_disk.entry(disk).or_default().push(*it);
             }
         }
         for (disk, doomed) in by_disk {
             for doomed in doomed.chunks(BATCH).map(<[_]>::to_vec) {
-                let keys = doomed.iter().map(|d| d.key).collect();
+                let keys = doomed.iter().map(FragmentKey::from).collect();
                 self.disk_op(disk, DiskOp::Delete(doomed), OpPurpose::Delete { keys });
             }
         }

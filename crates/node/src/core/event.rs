@@ -49,13 +49,6 @@ pub enum Event {
         /// The term.
         term: u64,
     },
-    /// A disk failed outside the core's operations: it is unreadable, or its thread ended.
-    DiskFailed {
-        /// Index of the disk in the node's list.
-        disk: usize,
-        /// The cause.
-        reason: String,
-    },
 }
 
 /// An action for the shell.

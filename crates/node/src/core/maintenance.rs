@@ -178,7 +178,7 @@ impl NodeCore {
 
     fn run_compaction(&mut self, disk: usize) {
         let (every_ms, dead_percent) = (self.config.compact_every_ms, self.config.compact_dead_percent);
-        let anything_dead = self.disks[disk].about.stats.dead_bytes > 0;
+        let anything_dead = self.disks[disk].about.stats.store.dead_bytes > 0;
         let compact = &mut self.disks[disk].compact;
         let hurried = !compact.tasks.is_empty();
         let due = every_ms > 0 && self.now_ns >= compact.next_ns;

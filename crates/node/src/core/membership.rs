@@ -342,11 +342,11 @@ impl NodeCore {
             health: if state.failed.is_none() { Health::Up as i32 } else { Health::Out as i32 },
             capacity_bytes: state.about.stats.capacity_bytes,
             free_bytes: state.about.stats.free_bytes,
-            fragments: state.about.stats.fragments,
+            fragments: state.about.stats.store.fragments,
             queue_len: state.queue_len,
             path: state.about.path.clone(),
-            used_bytes: state.about.stats.used_bytes,
-            index_bytes: state.about.stats.index_bytes,
+            used_bytes: state.about.stats.store.file_bytes,
+            index_bytes: state.about.stats.store.index_bytes,
             verified_ns: state.scrub.verified_ns,
         }
     }

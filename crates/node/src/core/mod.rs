@@ -21,8 +21,8 @@ mod tasks;
 mod tests;
 
 pub use event::{Action, Event, ManagerMark};
-pub use ops::{AppendItem, DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
-pub use status::Counters;
+pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
+pub use status::{Counters, NodeMetrics, Traffic};
 
 use crate::config::{NodeConfig, ms};
 use bucket::TokenBucket;
@@ -200,7 +200,6 @@ impl NodeCore {
             Event::Computed { op_id, result } => self.on_computed(op_id, result),
             Event::FoundBad(fragment) => self.report_bad(fragment),
             Event::ManagerSeen { term } => self.see_term(term),
-            Event::DiskFailed { disk, reason } => self.fail_disk(disk, &reason),
         }
         self.run();
     }
@@ -219,41 +218,9 @@ impl NodeCore {
         deadline.min(self.tasks_deadline_ns()).min(self.maintenance_deadline_ns())
     }
 
-    /// Counters since the start.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// The node's cluster id, 16 bytes; empty while unknown.
-    pub fn cluster_id(&self) -> &[u8] {
-        &self.me.cluster_id
-    }
-
     /// A node of the map; `None` if unknown.
     pub fn node(&self, node_id: u64) -> Option<&NodeInfo> {
         self.cluster.nodes.get(&node_id)
-    }
-
-    /// True if puts are acknowledged now.
-    pub fn has_lease(&self) -> bool {
-        self.check_lease().is_ok()
-    }
-
-    /// Id of the node; 0 before the first registration.
-    pub fn node_id(&self) -> u64 {
-        self.membership.node_id
-    }
-
-    /// Disks: directory, id, failure (empty if it works), statistics.
-    pub fn disks(&self) -> impl Iterator<Item = (String, u64, String, DiskStats)> {
-        self.disks
-            .iter()
-            .map(|d| (d.about.path.clone(), d.disk_id, d.failed.clone().unwrap_or_default(), d.about.stats.clone()))
-    }
-
-    /// Incarnation of the node; 0 before the first registration.
-    pub fn incarnation(&self) -> u64 {
-        self.membership.incarnation
     }
 
     /// Advances the core's clock, which never runs backwards, even if the caller's does.
@@ -352,7 +319,7 @@ impl NodeCore {
 
     /// Marks a disk as failed: it takes no more writes, and the manager has its fragments rebuilt elsewhere.
     fn fail_disk(&mut self, disk: usize, reason: &str) {
-        let Some(state) = self.disks.get_mut(disk) else { return };
+        let state = &mut self.disks[disk];
         if state.failed.is_none() {
             tracing::error!(
                 disk = state.about.path,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 pub use tessera_segment::ScrubCursor;
+use tessera_segment::{RecordMeta, Stats};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
@@ -32,18 +33,8 @@ impl From<&FragmentRef> for FragmentKey {
 pub struct AppendItem {
     /// Identity.
     pub key: FragmentKey,
-    /// Placement group.
-    pub pg_id: u64,
-    /// Group epoch it is written under.
-    pub epoch: u64,
-    /// Domain of the chunk.
-    pub domain: u32,
-    /// Class of the chunk.
-    pub class_id: u32,
-    /// Name of the chunk.
-    pub hash: [u8; 32],
-    /// Length of the chunk.
-    pub chunk_len_bytes: u64,
+    /// The writer's session (0: repair), the chunk and its group. The disk's writer sets the time.
+    pub meta: RecordMeta,
     /// Group hashes of the chunk, 32 bytes each.
     pub groups: Bytes,
     /// crc32c of `data`; already verified.
@@ -58,15 +49,14 @@ pub enum DiskOp {
     /// Store fragments. With `sync` the operation ends once they are durable, otherwise once they are written. Runs on
     /// the writer.
     Append {
-        /// Session of the writer; 0: repair.
-        session_id: u64,
         /// Wait until the fragments are durable.
         sync: bool,
         /// The fragments.
         items: Vec<AppendItem>,
     },
-    /// Delete fragments durably. Absent fragments count as deleted. Runs on the writer.
-    Delete(Vec<DeleteItem>),
+    /// Delete fragments durably. Epoch 0: the fragment's chunk is gone. Otherwise the fragment is deleted only if it was
+    /// written under this epoch of its group or an older one (P11). Absent fragments count as deleted. Runs on the writer.
+    Delete(Vec<FragmentRef>),
     /// Copy live records out of segments with at least this share of dead bytes, and remove those segments. Runs on the
     /// writer.
     Compact {
@@ -99,22 +89,6 @@ pub enum DiskOp {
     Stats,
 }
 
-/// A fragment to delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeleteItem {
-    /// The fragment.
-    pub key: FragmentKey,
-    /// 0: its chunk is gone. Otherwise the fragment is deleted only if it was written under this epoch of its group or
-    /// an older one (P11).
-    pub epoch: u64,
-}
-
-impl From<&tessera_wire::meta::FragmentRef> for DeleteItem {
-    fn from(it: &tessera_wire::meta::FragmentRef) -> DeleteItem {
-        DeleteItem { key: FragmentKey::from(it), epoch: it.epoch }
-    }
-}
-
 impl DiskOp {
     /// True if the disk's only writer thread runs it; reader threads run the others.
     pub fn is_write(&self) -> bool {
@@ -145,18 +119,8 @@ pub struct DiskStats {
     pub capacity_bytes: u64,
     /// Bytes available to puts, without the reserve for deletes and compaction.
     pub free_bytes: u64,
-    /// Bytes of the segment files.
-    pub used_bytes: u64,
-    /// Number of segments.
-    pub segments: u64,
-    /// Live fragments.
-    pub fragments: u64,
-    /// Bytes of live records.
-    pub live_bytes: u64,
-    /// Bytes that compaction can free.
-    pub dead_bytes: u64,
-    /// Approximate bytes of memory of the index.
-    pub index_bytes: u64,
+    /// What the disk's segments hold.
+    pub store: Stats,
     /// Corrupt fragments found when the disk was opened; the core reports them once.
     pub rot: Vec<FragmentKey>,
 }

@@ -38,7 +38,6 @@ impl NodeCore {
             self.counters.puts_refused += 1;
             return self.out.push_back(super::Action::Reply { request, result: Err(error) });
         }
-        let session_id = put.session_id;
         let mut slots = Vec::with_capacity(put.items.len());
         let mut by_disk: BTreeMap<usize, (Vec<usize>, Vec<super::AppendItem>)> = BTreeMap::new();
         for (slot, (disk_id, item)) in put.items.into_iter().enumerate() {
@@ -63,7 +62,7 @@ impl NodeCore {
             assert_eq!(slots.len(), items.len(), "each fragment of a put has its slot");
             let bytes: u64 = items.iter().map(|item| item.data.len() as u64).sum();
             self.waiting_put_bytes += bytes;
-            let op = DiskOp::Append { session_id, sync: put.sync, items };
+            let op = DiskOp::Append { sync: put.sync, items };
             self.disk_op(disk, op, OpPurpose::Put { put_id, slots, bytes });
         }
         if open_ops == 0 {
@@ -82,8 +81,8 @@ impl NodeCore {
         if let Some(reason) = &self.disks[disk].failed {
             return Err(Error::new(Code::Io, format!("disk {disk_id} takes no more writes: {reason}")));
         }
-        if let Some(class) = self.cluster.classes.get(&item.class_id) {
-            let expected = class.fragment_bytes(item.chunk_len_bytes, item.key.fragment);
+        if let Some(class) = self.cluster.classes.get(&item.meta.class_id) {
+            let expected = class.fragment_bytes(item.meta.chunk_len_bytes, item.key.fragment);
             if expected != Some(item.data.len() as u64) {
                 return Err(Error::new(
                     Code::Invalid,
@@ -177,6 +176,6 @@ impl NodeCore {
 
 impl Slot {
     fn new(disk_id: u64, item: &super::AppendItem) -> Self {
-        Slot { pg_id: item.pg_id, epoch: item.epoch, fragment: item.key.fragment, disk_id, fate: None }
+        Slot { pg_id: item.meta.pg_id, epoch: item.meta.epoch, fragment: item.key.fragment, disk_id, fate: None }
     }
 }

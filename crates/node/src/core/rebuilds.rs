@@ -137,7 +137,7 @@ impl NodeCore {
                 }
                 RebuildAction::Append(item) => {
                     assert_eq!(item.key, key, "a rebuild stores the fragment that its task names");
-                    let op = DiskOp::Append { session_id: 0, sync: true, items: vec![item] };
+                    let op = DiskOp::Append { sync: true, items: vec![item] };
                     self.disk_op(disk, op, OpPurpose::RebuildAppend { rebuild_id });
                 }
                 RebuildAction::Finished(outcome) => self.rebuild_finished(rebuild_id, outcome),

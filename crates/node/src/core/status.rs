@@ -1,9 +1,10 @@
 //! Status and counters of a node.
 
 use super::ops::{DiskOp, DiskReply};
-use super::{NodeCore, OpPurpose};
+use super::{DiskState, DiskStats, NodeCore, OpPurpose};
 use tessera_wire::Error;
 use tessera_wire::data::{DiskStatus, NodeStatus};
+use tessera_wire::meta::DeviceWork;
 
 /// Counters since the start, as shown in metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,16 +45,69 @@ pub struct Counters {
     pub tasks_finished: u64,
 }
 
+/// Payloads since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic {
+    /// Put requests received.
+    pub puts: u64,
+    /// Get requests served.
+    pub gets: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes of fragments received from peers with another host label; part of `received_bytes`.
+    pub far_received_bytes: u64,
+    /// Bytes sent to peers with another host label; part of `sent_bytes`.
+    pub far_sent_bytes: u64,
+    /// Bytes of the manager's command log and snapshots: traffic of the cluster, not of users' data; part of
+    /// `received_bytes`.
+    pub log_received_bytes: u64,
+}
+
+/// A snapshot of a node's metrics.
+#[derive(Clone, Debug, Default)]
+pub struct NodeMetrics {
+    /// The core's counters.
+    pub core: Counters,
+    /// Payloads received and sent.
+    pub traffic: Traffic,
+    /// True if puts are acknowledged now.
+    pub has_lease: bool,
+    /// Node id; 0 before the first registration.
+    pub node_id: u64,
+    /// The node's incarnation.
+    pub incarnation: u64,
+    /// Disks: directory, id, failure (empty if it works), statistics.
+    pub disks: Vec<(String, u64, String, DiskStats)>,
+    /// Work done by the process's devices.
+    pub device_work: Vec<DeviceWork>,
+}
+
 impl NodeCore {
+    /// Metrics of the node, without its traffic and its devices' work.
+    pub fn metrics(&self) -> NodeMetrics {
+        let failure = |disk: &DiskState| disk.failed.clone().unwrap_or_default();
+        let disk = |d: &DiskState| (d.about.path.clone(), d.disk_id, failure(d), d.about.stats.clone());
+        NodeMetrics {
+            core: self.counters.clone(),
+            has_lease: self.check_lease().is_ok(),
+            node_id: self.membership.node_id,
+            incarnation: self.membership.incarnation,
+            disks: self.disks.iter().map(disk).collect(),
+            ..NodeMetrics::default()
+        }
+    }
+
     pub(super) fn status(&self) -> NodeStatus {
         let disks = self.disks.iter().map(|d| DiskStatus {
             disk_id: d.disk_id,
             path: d.about.path.clone(),
-            segments: d.about.stats.segments,
-            fragments: d.about.stats.fragments,
-            live_bytes: d.about.stats.live_bytes,
-            dead_bytes: d.about.stats.dead_bytes,
-            index_bytes: d.about.stats.index_bytes,
+            segments: d.about.stats.store.segments,
+            fragments: d.about.stats.store.fragments,
+            live_bytes: d.about.stats.store.live_bytes,
+            dead_bytes: d.about.stats.store.dead_bytes,
+            index_bytes: d.about.stats.store.index_bytes,
             poisoned: d.failed.clone().unwrap_or_default(),
             scrubbed_bytes: d.scrub.bytes,
             rot_found: d.scrub.rot_found,
@@ -82,7 +136,7 @@ impl NodeCore {
         state.stats_asked = false;
         if let Ok(DiskReply::Stats(stats)) = result {
             let rot = std::mem::take(&mut state.about.stats.rot);
-            state.about.stats = super::DiskStats { rot, ..stats };
+            state.about.stats = DiskStats { rot, ..stats };
         }
     }
 

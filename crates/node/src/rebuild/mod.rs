@@ -8,6 +8,7 @@ use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use tessera_accel::hash::{HASH_BYTES, Hash, group_count};
+use tessera_segment::RecordMeta;
 use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
@@ -359,18 +360,16 @@ impl ChunkRebuild {
             fragment.number
         );
         assert_eq!(groups.len() as u64, group_count(chunk_len) * HASH_BYTES as u64, "group hashes of a rebuilt chunk");
-        AppendItem {
-            key: self.key,
+        let meta = RecordMeta {
             pg_id: self.pg.pg_id,
             epoch: self.pg.epoch,
             domain: self.domain,
             class_id: self.class.class_id,
-            hash: self.name.0,
-            chunk_len_bytes: self.chunk.len_bytes,
-            groups,
-            crc32c: fragment.crc32c,
-            data: fragment.bytes,
-        }
+            chunk_hash: self.name.0,
+            chunk_len_bytes: chunk_len,
+            ..RecordMeta::default()
+        };
+        AppendItem { key: self.key, meta, groups, crc32c: fragment.crc32c, data: fragment.bytes }
     }
 
     /// Reports wrong sources, and keeps them in case no other is left.

@@ -104,7 +104,7 @@ impl Cluster {
         let item = self.appended.as_ref().expect("something was appended");
         let right = &fragments(&self.class, &self.chunk)[wanted as usize];
         assert_eq!(item.data, right.bytes);
-        assert_eq!((item.crc32c, item.epoch, item.pg_id, item.domain), (right.crc32c, 9, 5, 3));
+        assert_eq!((item.crc32c, item.meta.epoch, item.meta.pg_id, item.meta.domain), (right.crc32c, 9, 5, 3));
         assert_eq!(item.groups, tessera_accel::hash::tree(&self.chunk).groups.concat());
     }
 }

@@ -6,17 +6,15 @@
 
 mod clock;
 mod error;
-mod metrics;
 mod open;
 mod service;
 mod shared;
 mod threads;
 
 pub use error::StartError;
-pub use metrics::{NodeMetrics, Traffic};
 
 use crate::config::NodeConfig;
-use crate::core::{Event, ManagerMark, NodeCore, NodeDescription};
+use crate::core::{Event, ManagerMark, NodeCore, NodeDescription, NodeMetrics};
 use clock::Clock;
 use crossbeam_channel::{Receiver, unbounded};
 use parking_lot::{Mutex, RwLock};
@@ -32,7 +30,10 @@ use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, Stream};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
-use threads::{DiskQueue, Queue};
+use threads::{COMPUTE_THREADS, DiskQueue, Queue, READERS_PER_DISK};
+
+/// Bytes of idle payload buffers to keep.
+const POOL_BYTES: usize = 64 << 20;
 
 /// Options of a node.
 #[derive(Clone)]
@@ -53,22 +54,12 @@ pub struct NodeOptions {
     pub metrics_address: String,
     /// The node's disks. New ones (empty directories) join the cluster of the other disks, or the manager's.
     pub disks: Vec<Arc<dyn Disk>>,
-    /// Cluster that the disks must belong to, if known.
-    pub cluster_id: Option<[u8; 16]>,
     /// How long to wait for the manager to name its cluster. Needed only with new disks.
     pub join_timeout: Duration,
     /// Knobs of the node.
     pub config: NodeConfig,
     /// Knobs of its segment stores.
     pub segments: Options,
-    /// Reader threads per disk, for rebuilds, scrubbing and other background work.
-    pub readers_per_disk: usize,
-    /// Threads that decode fragments for rebuilds.
-    pub compute_threads: usize,
-    /// Pieces of at least this many bytes go from page cache to socket without being copied.
-    pub sendfile_min_bytes: u64,
-    /// Bytes of idle payload buffers to keep.
-    pub pool_bytes: usize,
 }
 
 impl NodeOptions {
@@ -83,14 +74,9 @@ impl NodeOptions {
             host: "localhost".into(),
             metrics_address: String::new(),
             disks,
-            cluster_id: None,
             join_timeout: Duration::from_secs(60),
             config: NodeConfig::default(),
             segments: Options::default(),
-            readers_per_disk: 2,
-            compute_threads: 2,
-            sendfile_min_bytes: 16 << 10,
-            pool_bytes: 64 << 20,
         }
     }
 }
@@ -113,12 +99,12 @@ impl NodeServer {
     pub fn start(options: NodeOptions) -> Result<NodeServer, StartError> {
         let clock = Clock::new();
         let locked = open::lock_all(options.disks.clone())?;
-        let mut cluster_id = open::cluster_of(&locked, options.cluster_id)?;
+        let mut cluster_id = open::cluster_of(&locked)?;
         if cluster_id.is_none() && open::any_new(&locked) {
             cluster_id = Some(ask_cluster(&options)?);
         }
         let cluster_id = cluster_id.unwrap_or_default();
-        let pool = BufferPool::new(options.pool_bytes);
+        let pool = BufferPool::new(POOL_BYTES);
         let service = Arc::new(NodeService::default());
         let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
         listen.extend(options.unix_socket.clone().map(Endpoint::Unix));
@@ -192,9 +178,9 @@ impl NodeServer {
         self.shared.dialer.close();
         for disk in &self.shared.queues {
             disk.writes.stop(1);
-            disk.reads.stop(self.shared.readers());
+            disk.reads.stop(READERS_PER_DISK);
         }
-        self.shared.computing.stop(self.shared.computers());
+        self.shared.computing.stop(COMPUTE_THREADS);
         self.shared.wake_timer();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -37,10 +37,9 @@ pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, Sta
     disks.into_iter().map(lock).collect()
 }
 
-/// The cluster of the disks, which must agree with each other and with the node's configuration. `None` if all disks
-/// are new.
-pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> Result<Option<[u8; 16]>, StartError> {
-    let mut cluster = configured;
+/// The cluster of the disks, which must agree with each other. `None` if all disks are new.
+pub(super) fn cluster_of(disks: &[LockedDisk]) -> Result<Option<[u8; 16]>, StartError> {
+    let mut cluster = None;
     for it in disks {
         let Some(identity) = &it.identity else { continue };
         match cluster {

@@ -17,6 +17,9 @@ use tessera_wire::data::GetFragments;
 use tessera_wire::frame::FrameHeader;
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
 
+/// Pieces of at least this many bytes go from page cache to socket without being copied.
+const SENDFILE_MIN_BYTES: u64 = 16 << 10;
+
 /// Serves connections. It exists from the moment the node listens; it serves requests once the disks are open.
 #[derive(Default)]
 pub(super) struct NodeService {
@@ -111,7 +114,7 @@ impl Service for NodeService {
 
 impl Shared {
     fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments, far: bool) {
-        let served = read::serve(get, self.options.sendfile_min_bytes, &|disk_id| self.store(disk_id));
+        let served = read::serve(get, SENDFILE_MIN_BYTES, &|disk_id| self.store(disk_id));
         let GetAnswer { reply, payload, bad } = served;
         let payload: Vec<Part> = payload.into_iter().map(part).collect();
         let sent_bytes: u64 = payload.iter().map(|p| p.len_bytes() as u64).sum();

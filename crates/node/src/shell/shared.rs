@@ -2,9 +2,8 @@
 
 use super::NodeOptions;
 use super::clock::Clock;
-use super::metrics::{NodeMetrics, Traffic, device_work};
-use super::threads::{DiskQueue, Queue};
-use crate::core::{Action, Event, NodeCore};
+use super::threads::{DiskQueue, Queue, device_work};
+use crate::core::{Action, Event, NodeCore, NodeMetrics, Traffic};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -156,16 +155,6 @@ impl Shared {
         self.stores.get(disk).cloned()
     }
 
-    /// Reader threads per disk.
-    pub(super) fn readers(&self) -> usize {
-        self.options.readers_per_disk.max(1)
-    }
-
-    /// Threads that decode fragments for rebuilds.
-    pub(super) fn computers(&self) -> usize {
-        self.options.compute_threads.max(1)
-    }
-
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Acquire)
     }
@@ -194,15 +183,7 @@ impl Shared {
     }
 
     pub(super) fn metrics(&self) -> NodeMetrics {
-        let core = self.core.lock();
-        NodeMetrics {
-            core: core.counters().clone(),
-            traffic: self.traffic.lock().clone(),
-            has_lease: core.has_lease(),
-            node_id: core.node_id(),
-            incarnation: core.incarnation(),
-            disks: core.disks().collect(),
-            device_work: device_work(),
-        }
+        let (core, traffic) = (self.core.lock().metrics(), self.traffic.lock().clone());
+        NodeMetrics { traffic, device_work: device_work(), ..core }
     }
 }

@@ -1,6 +1,5 @@
 //! A node's threads: one writer and several readers per disk, a timer, and compute threads.
 
-use super::metrics::device_work;
 use super::shared::Shared;
 use crate::core::{DiskFault, DiskOp, Event};
 use crate::disk_worker::{self, QueuedOp};
@@ -11,6 +10,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tessera_net::BufferPool;
+use tessera_wire::meta::DeviceWork;
+
+/// Reader threads per disk, for rebuilds, scrubbing and other background work.
+pub(super) const READERS_PER_DISK: usize = 2;
+/// Threads that decode fragments for rebuilds.
+pub(super) const COMPUTE_THREADS: usize = 2;
 
 /// Work for threads; `None` tells one of them to stop.
 pub(super) struct Queue<T> {
@@ -71,11 +76,11 @@ pub(super) fn start(node: &Arc<Shared>, pool: &BufferPool, threads: &mut Vec<Joi
     };
     for disk in 0..node.stores.len() {
         spawn(format!("write-{disk}"), Box::new(move |node| write_loop(node, disk)))?;
-        for _ in 0..node.readers() {
+        for _ in 0..READERS_PER_DISK {
             spawn(format!("read-{disk}"), Box::new(move |node| read_loop(node, disk)))?;
         }
     }
-    for _ in 0..node.computers() {
+    for _ in 0..COMPUTE_THREADS {
         let pool = pool.clone();
         spawn("compute".into(), Box::new(move |node| compute_loop(node, &pool)))?;
     }
@@ -140,4 +145,10 @@ fn timer_loop(shared: &Arc<Shared>) {
         }
         shared.asleep_until_ns.store(i64::MIN, SeqCst);
     }
+}
+
+/// Work done by the process's devices since it started, for heartbeats and metrics.
+pub(super) fn device_work() -> Vec<DeviceWork> {
+    let done = tessera_accel::work_done().into_iter();
+    done.map(|(device, primitive, work)| DeviceWork::of_process(device, primitive, work.jobs, work.bytes)).collect()
 }

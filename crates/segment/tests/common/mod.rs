@@ -54,7 +54,7 @@ pub fn put_session(
 }
 
 pub fn delete(store: &SegmentStore, id: FragmentId) -> Result<DeleteOutcome, StoreError> {
-    store.delete(&[DeleteOrder { id, pg_id: 4, epoch: 0 }], 0).map(|outcomes| outcomes[0])
+    store.delete(&[DeleteOrder { id, epoch: 0 }], 0).map(|outcomes| outcomes[0])
 }
 
 pub fn sim(seed: u64) -> SimDisk {
@@ -102,7 +102,7 @@ pub fn held(store: &SegmentStore) -> Vec<(FragmentId, usize)> {
 pub fn compact_all(store: &SegmentStore) -> Result<u64, StoreError> {
     let mut removed = 0;
     loop {
-        let report = store.compact_step(10_000)?;
+        let report = store.compact_step(50, 10_000)?;
         removed += report.removed_segments;
         if !report.more {
             return Ok(removed);

@@ -69,7 +69,7 @@ fn a_put_to_two_disks() {
     let full = Error::new(Code::NoSpace, "full");
     assert_eq!(script.disk(Ok(DiskReply::Appended(vec![Ok(()), Err(full)]))), NOTHING);
     assert_eq!(script.disk(Err(fault(false))), ["reply 1: ok in incarnation 1, Io, NoSpace"]);
-    assert_eq!(script.core.counters().fragments_stored, 1);
+    assert_eq!(script.core.counters.fragments_stored, 1);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_poisoned_disk_is_reported_and_left_alone() {
 /// merely full is not given up.
 #[test]
 fn a_disk_that_only_fails_is_given_up() {
-    let failed = |script: &Script| script.core.disks().filter(|d| !d.2.is_empty()).count();
+    let failed = |script: &Script| script.core.metrics().disks.into_iter().filter(|d| !d.2.is_empty()).count();
     let mut script = Script::served(beat());
     let full = DiskFault { error: Error::new(Code::NoSpace, "full"), poisoned: false };
     let results = [Err(full.clone()), Err(full.clone()), Err(full), Err(fault(false)), stored(1), Err(fault(false))];
@@ -125,10 +125,15 @@ fn a_stuck_disk_is_found_out() {
     let mut script = Script::served(beat());
     script.put(1, 1, &[(7, 0, 101)]);
     script.tick(3_600_000);
-    assert_eq!(script.core.disks().filter(|d| !d.2.is_empty()).count(), 0, "we slept, the disk did not fail");
+    assert_eq!(
+        script.core.metrics().disks.into_iter().filter(|d| !d.2.is_empty()).count(),
+        0,
+        "we slept, the disk did not fail"
+    );
     for _ in 0..30 {
         script.tick(1_000);
     }
-    let failed: Vec<String> = script.core.disks().filter(|d| !d.2.is_empty()).map(|d| d.0).collect();
+    let failed: Vec<String> =
+        script.core.metrics().disks.into_iter().filter(|d| !d.2.is_empty()).map(|d| d.0).collect();
     assert_eq!(failed, ["d1"]);
 }

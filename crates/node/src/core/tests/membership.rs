@@ -143,7 +143,7 @@ fn a_node_that_was_given_up_rejoins() {
     let verify = VerifyTask { fragments: vec![of(7, 0, 101)] };
     let task = Task { task_id: 4, verify: Some(verify), ..Task::default() };
     let mut script = Script::joined();
-    let before: u64 = script.core.incarnation();
+    let before: u64 = script.core.membership.incarnation;
     script.put(1, 1, &[(7, 0, 101)]);
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
     script.tick(200);
@@ -192,7 +192,7 @@ fn a_manager_that_went_backwards_is_refused() {
         assert_eq!(script.answer(Kind::Heartbeat, Ok(reply)), NOTHING);
         script.now_ms = 2_000;
         assert_eq!(script.put(1, 1, &[(7, 0, 101)]), ["reply 1: Unavailable"]);
-        assert_eq!(script.core.counters().manager_went_backwards, 1);
+        assert_eq!(script.core.counters.manager_went_backwards, 1);
     }
 }
 
@@ -220,7 +220,7 @@ fn answers_may_overtake_each_other() {
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { log_seq: 50, ..beat() }));
     let reply = InventoryReply { remove: vec![of(7, 0, 0)], term: 1, log_seq: 49 };
     assert_eq!(script.answer(Kind::Inventory, Ok(reply)), ["disk 0 delete 7.0"]);
-    assert_eq!(script.core.counters().manager_went_backwards, 0);
+    assert_eq!(script.core.counters.manager_went_backwards, 0);
 }
 
 /// A node stops if another node has its place. Its own previous incarnation, which ended a moment ago, is not another

@@ -5,6 +5,7 @@ use crate::check::CheckedPut;
 use crate::test_chunks::{bytes, class, fragments};
 use prost::Message;
 use std::collections::BTreeMap;
+use tessera_segment::{RecordMeta, Stats};
 use tessera_wire::data::PutFragmentsReply;
 use tessera_wire::meta::*;
 use tessera_wire::{ChunkInfo, Code, DiskInfo, Error, Health, Kind, PgMember};
@@ -112,7 +113,10 @@ impl Script {
             }
             // Requested with every heartbeat; not shown.
             Action::Disk { op: DiskOp::Stats, op_id, .. } => {
-                let result = Ok(DiskReply::Stats(DiskStats { dead_bytes: 7, ..DiskStats::default() }));
+                let result = Ok(DiskReply::Stats(DiskStats {
+                    store: Stats { dead_bytes: 7, ..Stats::default() },
+                    ..DiskStats::default()
+                }));
                 let lines = self.happen(Event::DiskDone { op_id, result });
                 assert!(lines.is_empty(), "{lines:?}");
                 return None;
@@ -147,21 +151,13 @@ impl Script {
     fn put(&mut self, request: u64, epoch: u64, items: &[(u64, u32, u64)]) -> Vec<String> {
         let item = |&(chunk_id, fragment, disk_id): &(u64, u32, u64)| {
             let data = vec![1u8; 10];
-            let append = AppendItem {
-                key: FragmentKey { chunk_id, fragment },
-                pg_id: 5,
-                epoch,
-                domain: 0,
-                class_id: 1,
-                hash: [0; 32],
-                chunk_len_bytes: 10,
-                groups: Default::default(),
-                crc32c: tessera_accel::checksum::crc32c(&data),
-                data: data.into(),
-            };
+            let meta =
+                RecordMeta { session_id: 3, pg_id: 5, epoch, class_id: 1, chunk_len_bytes: 10, ..Default::default() };
+            let (key, crc32c) = (FragmentKey { chunk_id, fragment }, tessera_accel::checksum::crc32c(&data));
+            let append = AppendItem { key, meta, groups: Default::default(), crc32c, data: data.into() };
             (disk_id, append)
         };
-        let put = CheckedPut { session_id: 3, sync: true, items: items.iter().map(item).collect() };
+        let put = CheckedPut { sync: true, items: items.iter().map(item).collect() };
         self.happen(Event::Put { request, put })
     }
 }
@@ -170,11 +166,12 @@ fn show(op: &DiskOp) -> String {
     let key = |k: &FragmentKey| format!("{}.{}", k.chunk_id, k.fragment);
     let keys = |keys: &[FragmentKey]| keys.iter().map(key).collect::<Vec<_>>().join(" ");
     match op {
-        DiskOp::Append { items, session_id, .. } => {
+        DiskOp::Append { items, .. } => {
+            let session_id = items[0].meta.session_id;
             let named: Vec<String> = items.iter().map(|i| key(&i.key)).collect();
             format!("append {} of session {session_id}", named.join(" "))
         }
-        DiskOp::Delete(of) => format!("delete {}", keys(&of.iter().map(|d| d.key).collect::<Vec<_>>())),
+        DiskOp::Delete(of) => format!("delete {}", keys(&of.iter().map(FragmentKey::from).collect::<Vec<_>>())),
         DiskOp::Verify(of) => format!("verify {}", keys(of)),
         DiskOp::Read(of) => format!("read {}", key(of)),
         DiskOp::Compact { dead_percent, seal, .. } => {

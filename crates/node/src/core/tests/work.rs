@@ -145,7 +145,7 @@ fn a_rebuild_from_end_to_end() {
     let lines = script.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     assert_eq!(lines, ["disk 1 append 77.1 of session 0"]);
     let Some((_, DiskOp::Append { items, .. })) = script.ops.first() else { panic!("an append") };
-    assert_eq!((items[0].data.clone(), items[0].epoch), (all[1].bytes.clone(), 4));
+    assert_eq!((items[0].data.clone(), items[0].meta.epoch), (all[1].bytes.clone(), 4));
     script.disk(stored(1));
     let result = results(&mut script).remove(0);
     assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
