@@ -4,15 +4,16 @@
 use crate::config::Options;
 use crate::context::{Context, wait_until};
 use crate::error::Error;
-use crate::inodes::Inodes;
 use crate::lease_cache::{DirectoryCache, RecallService};
 use crate::read::core::ReadReport;
-use crate::transport::{NetTransport, Transport};
-use crate::view::{SharedView, View};
+use crate::rpc_table::RpcTable;
+use crate::transport::NetTransport;
+use crate::view::View;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, Endpoint};
 use tessera_wire::meta::*;
@@ -56,18 +57,8 @@ impl Client {
         let (map, _) = dialer.call_wait(&manager, &first, Vec::new(), timeout).map_err(failed)?;
         view.write().merge(&map, true);
         let transport = NetTransport::new(dialer, manager, view.clone());
-        Self::with_transport(Arc::new(transport), pool, view, directories, options)
-            .map_err(|e| failed(WireError::new(Code::Io, format!("cannot start threads: {e}"))))
-    }
-
-    pub(crate) fn with_transport(
-        transport: Arc<dyn Transport>,
-        pool: BufferPool,
-        view: SharedView,
-        directories: Arc<DirectoryCache>,
-        options: Options,
-    ) -> std::io::Result<Self> {
-        let context = Context::start(transport, pool, view, Arc::new(options))?;
+        let context = Context::start(Arc::new(transport), pool, view, options)
+            .map_err(|e| failed(WireError::new(Code::Io, format!("cannot start threads: {e}"))))?;
         Ok(Client { context, directories })
     }
 
@@ -101,17 +92,27 @@ impl Client {
     /// # Errors
     /// The manager refuses, or does not answer.
     pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
-        self.context.ask(request)
+        let deadline = Instant::now() + Duration::from_millis(self.context.options.manager_deadline_ms);
+        for attempt in 1.. {
+            match self.ask_once(request) {
+                Err(error) if error.is_retryable() && Instant::now() < deadline => {}
+                done => return done,
+            }
+            std::thread::sleep(Duration::from_nanos(self.context.options.backoff_ns(attempt) as u64));
+        }
+        unreachable!("the loop has no end of its own")
+    }
+
+    /// Sends a request to the manager once and waits for the reply.
+    fn ask_once<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        self.ask_manager(request, 0, move |reply| drop(sender.send(reply)));
+        receiver.recv().unwrap_or_else(|_| Err(WireError::new(Code::Unavailable, "the call was dropped")))
     }
 
     /// An id for a request that changes something: the manager carries out one request with it.
     pub fn op_id(&self) -> u64 {
-        self.context.op_id()
-    }
-
-    /// The content of files by inode number instead of path.
-    pub fn inodes(&self) -> Inodes<'_> {
-        Inodes { client: self }
+        RpcTable::<()>::new(self.context.seed()).op_id()
     }
 
     /// Registers a function that the client calls with the inodes whose leases the manager recalls, before it answers
@@ -133,7 +134,7 @@ impl Client {
     /// # Errors
     /// The manager does not answer.
     pub fn status(&self) -> Result<ClusterStatus, Error> {
-        Ok(self.context.ask(&GetStatus {})?)
+        Ok(self.ask(&GetStatus {})?)
     }
 
     /// Drains a node or one of its disks (0: all), or stops draining it.
@@ -142,8 +143,8 @@ impl Client {
     /// There is no such node or disk, or the manager does not answer.
     pub fn drain(&self, node_id: u64, disk_id: u64, undo: bool) -> Result<(), Error> {
         let node_id = if disk_id == 0 { node_id } else { 0 };
-        let request = Drain { op_id: self.context.op_id(), node_id, disk_id, undo };
-        self.context.ask(&request)?;
+        let request = Drain { op_id: self.op_id(), node_id, disk_id, undo };
+        self.ask(&request)?;
         Ok(())
     }
 
@@ -152,12 +153,12 @@ impl Client {
     /// # Errors
     /// The manager refuses, or does not answer.
     pub fn maintain(&self, what: MaintenanceJob, start: bool) -> Result<MaintainReply, Error> {
-        Ok(self.context.ask(&Maintain { what: what as i32, start })?)
+        Ok(self.ask(&Maintain { what: what as i32, start })?)
     }
 
     /// Fragments that all ended reads of this client had to do without, summed.
     pub fn read_report(&self) -> ReadReport {
-        self.context.read_report()
+        *self.context.read_report.lock()
     }
 
     /// Tells the manager what this process's devices computed since the last call, for `tessera status`. Ignores
@@ -175,11 +176,10 @@ impl Client {
                 *known = work;
             }
         }
-        if !device_work.is_empty() {
-            let timeout_ms = self.context.options.manager_timeout_ms;
-            if let Err(error) = self.context.ask_once(Peer::Manager, &ReportWork { device_work }, timeout_ms) {
-                tracing::debug!(%error, "the manager was not told what was computed");
-            }
+        if !device_work.is_empty()
+            && let Err(error) = self.ask_once(&ReportWork { device_work })
+        {
+            tracing::debug!(%error, "the manager was not told what was computed");
         }
     }
 
@@ -187,7 +187,16 @@ impl Client {
     /// Returns whether it has. A process that is about to end calls this; otherwise its sessions last until they
     /// expire. Reads that other threads wait for never end after it.
     pub fn close(&self, limit: Duration) -> bool {
-        self.context.close_all(limit)
+        let sessions = self.context.sessions();
+        sessions.iter().for_each(|driver| driver.clone().cancel());
+        let preallocated = self.context.view.write().preallocated.clear();
+        for session_id in preallocated {
+            let context = self.context.clone();
+            context.close_begins();
+            self.ask_manager(&CloseSession { session_id }, 0, move |_| context.close_ends());
+        }
+        let closed = || self.context.pending_closes.load(Ordering::Acquire) == 0;
+        wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))
     }
 
     /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is.

@@ -13,9 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::BufferPool;
-use tessera_wire::meta::CloseSession;
-use tessera_wire::rpc::{Answer, Call, Peer};
-use tessera_wire::{Error, Request};
 
 /// How often the clock looks for sessions that have something due.
 const TICK: Duration = Duration::from_millis(10);
@@ -30,10 +27,11 @@ pub(crate) struct Context {
     pub options: Arc<Options>,
     seeds: AtomicU64,
     /// Requests to close a session that the manager has not answered yet.
-    pending_closes: AtomicU64,
+    pub pending_closes: AtomicU64,
     drivers: Mutex<Vec<Weak<dyn DriverHandle>>>,
     background: Mutex<Vec<Arc<dyn DriverHandle>>>,
-    read_report: Mutex<ReadReport>,
+    /// The sum over all read sessions that ended.
+    pub read_report: Mutex<ReadReport>,
 }
 
 /// Nanoseconds since 1970.
@@ -47,7 +45,7 @@ impl Context {
         transport: Arc<dyn Transport>,
         pool: BufferPool,
         view: SharedView,
-        options: Arc<Options>,
+        options: Options,
     ) -> std::io::Result<Arc<Self>> {
         let context = Arc::new(Context {
             transport,
@@ -55,7 +53,7 @@ impl Context {
             pool,
             view,
             cache: ChunkCache::shared(options.chunk_cache_bytes),
-            options,
+            options: Arc::new(options),
             seeds: AtomicU64::new(rand::random()),
             pending_closes: AtomicU64::new(0),
             drivers: Mutex::default(),
@@ -72,13 +70,15 @@ impl Context {
         self.seeds.fetch_add(0xda94_2042_e4dd_58b5, Ordering::Relaxed)
     }
 
-    /// A fresh op id.
-    pub fn op_id(&self) -> u64 {
-        crate::rpc_table::RpcTable::<()>::new(self.seed()).op_id()
-    }
-
     pub fn register(&self, driver: Weak<dyn DriverHandle>) {
         self.drivers.lock().push(driver);
+    }
+
+    /// The sessions that still have an owner.
+    pub fn sessions(&self) -> Vec<Arc<dyn DriverHandle>> {
+        let mut drivers = self.drivers.lock();
+        drivers.retain(|driver| driver.strong_count() > 0);
+        drivers.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Keeps a session running after its owner dropped it (redundancy of an optimistic write).
@@ -103,57 +103,12 @@ impl Context {
         self.pending_closes.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Gives up every session, and waits at most `limit` until the manager knows of all that ended. Returns whether it
-    /// does.
-    pub fn close_all(self: &Arc<Self>, limit: Duration) -> bool {
-        let sessions: Vec<Arc<dyn DriverHandle>> = self.drivers.lock().iter().filter_map(Weak::upgrade).collect();
-        sessions.iter().for_each(|driver| driver.clone().cancel());
-        self.release_preallocated();
-        let closed = || self.pending_closes.load(Ordering::Acquire) == 0;
-        wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))
-    }
-
-    fn release_preallocated(self: &Arc<Self>) {
-        let sessions = self.view.write().preallocated.clear();
-        for session_id in sessions {
-            let call =
-                Call::new(Peer::Manager, 0, &CloseSession { session_id }, Vec::new(), self.options.manager_timeout_ms);
-            let context = self.clone();
-            self.close_begins();
-            self.transport.call(call, Box::new(move |_| context.close_ends()));
-        }
-    }
-
     /// Adds the report of a read session that ended.
     pub fn note_read(&self, report: ReadReport) {
-        *self.read_report.lock() += report;
-    }
-
-    /// The sum over all read sessions that ended.
-    pub fn read_report(&self) -> ReadReport {
-        *self.read_report.lock()
-    }
-
-    /// Sends a request once and waits for the reply.
-    pub fn ask_once<R: Request>(&self, peer: Peer, request: &R, timeout_ms: u64) -> Result<R::Reply, Error> {
-        let call = Call::new(peer, 0, request, Vec::new(), timeout_ms);
-        let (sender, receiver) = std::sync::mpsc::sync_channel::<Answer>(1);
-        self.transport.call(call, Box::new(move |answer| drop(sender.send(answer))));
-        let lost = |_| Error::new(tessera_wire::Code::Unavailable, "the call was dropped");
-        Ok(receiver.recv().map_err(lost)?.decode::<R>()?.0)
-    }
-
-    /// Sends a request to the manager, and repeats it (P8) with pauses, until it answers or the deadline passes.
-    pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
-        let deadline = Instant::now() + Duration::from_millis(self.options.manager_deadline_ms);
-        for attempt in 1.. {
-            match self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms) {
-                Err(error) if error.is_retryable() && Instant::now() < deadline => {}
-                done => return done,
-            }
-            std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempt) as u64));
-        }
-        unreachable!("the loop has no end of its own")
+        let mut sum = self.read_report.lock();
+        sum.bad += report.bad;
+        sum.unreachable += report.unreachable;
+        sum.late += report.late;
     }
 }
 
@@ -174,11 +129,7 @@ fn clock(context: Weak<Context>) {
     loop {
         std::thread::sleep(TICK);
         let Some(context) = context.upgrade() else { return };
-        let alive: Vec<Arc<dyn DriverHandle>> = {
-            let mut drivers = context.drivers.lock();
-            drivers.retain(|driver| driver.strong_count() > 0);
-            drivers.iter().filter_map(Weak::upgrade).collect()
-        };
+        let alive = context.sessions();
         context.in_background();
         drop(context);
         let now = now_ns();

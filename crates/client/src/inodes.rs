@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::error::FileError;
-use crate::locate::Located;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
 use crate::write::core::{Owner, Target, WriteDone, WriteParams};
@@ -10,14 +9,7 @@ use crate::write::input::Source;
 use crate::write::{Cancel, WriteHandle};
 use bytes::Bytes;
 use tessera_policy::Policy;
-use tessera_wire::Error;
 use tessera_wire::meta::{CommitMode, OpenRead};
-
-/// See the module.
-#[derive(Clone, Copy)]
-pub struct Inodes<'a> {
-    pub(crate) client: &'a Client,
-}
 
 /// A file that is created by writing it.
 #[derive(Debug, Clone)]
@@ -36,25 +28,17 @@ pub struct NewFile<'a> {
     pub inos: u32,
 }
 
-impl Inodes<'_> {
-    /// Where the fragments of a file's current version are.
-    ///
-    /// # Errors
-    /// There is no such file, or the manager does not answer.
-    pub fn locate(&self, ino: u64) -> Result<Located, Error> {
-        self.client.locate_inode(ino)
-    }
-
+impl Client {
     /// Opens a version (its id; 0: the current one) for reads at any offset. It stays readable while the handle lives,
     /// even if its name is removed.
     ///
     /// # Errors
     /// There is no such version, or the manager does not answer.
-    pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, FileError> {
+    pub fn read_inode(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, FileError> {
         let file = format!("inode {ino}");
         let (offset, len_bytes) = (first.start, first.end.saturating_sub(first.start));
         let params = ReadParams { file, open: OpenRead { ino, version, offset, len_bytes, ..OpenRead::default() } };
-        ReadHandle::open(&self.client.context, params)
+        ReadHandle::open(&self.context, params)
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
@@ -62,7 +46,7 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// The write failed; no part of it is visible.
-    pub fn write_whole(
+    pub fn write_inode(
         &self,
         ino: u64,
         bytes: Bytes,
@@ -71,14 +55,14 @@ impl Inodes<'_> {
     ) -> Result<WriteDone, FileError> {
         let size = Some(bytes.len() as u64);
         let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..write_params(ino, false) };
-        crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())
     }
 
-    /// As [`Inodes::write_whole`], for a file that the write creates.
+    /// As [`Client::write_inode`], for a file that the write creates.
     ///
     /// # Errors
-    /// `VersionConflict` if the name is taken; else as [`Inodes::write_whole`].
-    pub fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+    /// `VersionConflict` if the name is taken; else as [`Client::write_inode`].
+    pub fn create_inode(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, policy, inos } = new;
         let params = WriteParams {
             target: Target::New { parent, name: name.to_vec(), ino, inos },
@@ -89,7 +73,7 @@ impl Inodes<'_> {
             owner,
             ..write_params(ino, false)
         };
-        crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())
     }
 
     /// Opens a file for writing: the written bytes overwrite parts of the current version (`patch`), or replace all of
@@ -98,9 +82,9 @@ impl Inodes<'_> {
     ///
     /// # Errors
     /// There is no such file, or the manager refuses or does not answer.
-    pub fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<WriteHandle, FileError> {
+    pub fn open_inode(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<WriteHandle, FileError> {
         let params = WriteParams { if_version, ..write_params(ino, patch) };
-        WriteHandle::open(&self.client.context, params, Cancel::default())
+        WriteHandle::open(&self.context, params, Cancel::default())
     }
 }
 

@@ -40,7 +40,7 @@ pub use client::Client;
 pub use config::Options;
 pub use error::{Cause, Error, FileError};
 pub use path::{PathError, StorePath};
-pub use paths::{GetOptions, PutMode, PutOptions};
+pub use paths::{GetOptions, PutOptions};
 pub use read::core::{Opened, ReadReport};
 pub use read::{ReadHandle, Sink, WriteHoles};
 pub use write::core::{Owner, WriteDone};

@@ -178,12 +178,16 @@ impl Located {
 }
 
 impl Client {
-    pub(crate) fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
+    /// Where the fragments of a file's current version are.
+    ///
+    /// # Errors
+    /// There is no such file, or the manager does not answer.
+    pub fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
         let (opened, listed) = self.extents_of(ino, 0)?;
         let pg_ids: BTreeSet<u64> = listed.chunks.iter().map(|c| c.pg_id).collect();
         let pg_ids = pg_ids.into_iter().collect();
         let mut view = View::default();
-        view.merge(&self.context.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?, true);
+        view.merge(&self.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?, true);
         listed.classes.iter().for_each(|class| view.add_class(class));
         let chunks: HashMap<u64, &ChunkInfo> = listed.chunks.iter().map(|c| (c.chunk_id, c)).collect();
         let version = opened.version.unwrap_or_default();
@@ -200,13 +204,13 @@ impl Client {
 
     /// A version (0: the current one), and all its extents with their chunks and classes.
     pub(crate) fn extents_of(&self, ino: u64, version: u64) -> Result<(OpenReadReply, ListExtentsReply), WireError> {
-        let mut opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
+        let mut opened = self.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
         let (session_id, size_bytes) = (opened.session_id, opened.version.as_ref().map_or(0, |v| v.size_bytes));
         let mut all = opened.extents.take().unwrap_or_default();
         let mut listed = Ok(());
         while all.next_offset < size_bytes && !all.extents.is_empty() && listed.is_ok() {
             let (offset, len_bytes) = (all.next_offset, size_bytes - all.next_offset);
-            let page = self.context.ask(&ListExtents { session_id, offset, len_bytes, known_map_version: 0 });
+            let page = self.ask(&ListExtents { session_id, offset, len_bytes, known_map_version: 0 });
             listed = page.map(|page| {
                 all.extents.extend(page.extents);
                 all.chunks.extend(page.chunks);
@@ -216,7 +220,7 @@ impl Client {
             });
         }
         // A lost answer does no harm; a session that is not closed expires.
-        let _ = self.context.ask(&CloseSession { session_id });
+        let _ = self.ask(&CloseSession { session_id });
         listed.map(|()| (opened, all))
     }
 }

@@ -24,8 +24,6 @@ const SPARSE_BUFFER_BYTES: usize = 1 << 20;
 pub struct PutOptions<'a> {
     /// Hints (name without `user.tessera.`, value) that override the file's own; stored with a new file.
     pub hints: Vec<(String, String)>,
-    /// What happens to the current content.
-    pub mode: PutMode,
     /// Refuse unless this version is current (0: unless there is no file): compare and swap.
     pub if_version: Option<u64>,
     /// Modification time to record, ns since 1970; 0: now.
@@ -36,21 +34,6 @@ pub struct PutOptions<'a> {
     pub progress: Option<ProgressFn<'a>>,
     /// Stops the write.
     pub cancel: Cancel,
-}
-
-/// What happens to the current content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PutMode {
-    /// The source replaces it.
-    #[default]
-    Replace,
-    /// The source overwrites it from `offset` on.
-    Patch {
-        /// First byte to overwrite.
-        offset: u64,
-    },
-    /// The source follows it.
-    Append,
 }
 
 /// Which bytes of which version are read.
@@ -285,7 +268,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`].
     pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
-        at("locate", path, self.inodes().locate(self.ino(path)?))
+        at("locate", path, self.locate_inode(self.ino(path)?))
     }
 
     /// Writes a source as a new version, which appears whole or not at all.
@@ -303,8 +286,7 @@ impl Client {
             source => source,
         };
         let params = self.write_params(path, &options, source.len_bytes())?;
-        let base = if let PutMode::Patch { offset } = options.mode { offset } else { 0 };
-        Ok(crate::write::put(&self.context, params, source, base, options.progress, options.cancel)?)
+        Ok(crate::write::put(&self.context, params, source, options.progress, options.cancel)?)
     }
 
     /// Writes a file that has holes: they are not read, and stay holes.
@@ -371,11 +353,7 @@ impl Client {
             content: 0,
             file: path.to_string(),
             target: Target::Name { parent: parent.ino, name },
-            mode: match options.mode {
-                PutMode::Replace => CommitMode::Replace,
-                PutMode::Patch { .. } => CommitMode::Patch,
-                PutMode::Append => CommitMode::Append,
-            },
+            mode: CommitMode::Replace,
             if_version: options.if_version,
             size_hint_bytes: size,
             // Hints of a newer release on the directory are no reason to fail: the manager knows them.

@@ -4,8 +4,9 @@
 //! time. It is committed only if no client changed the file meanwhile; otherwise the rewrite starts again from the new
 //! version.
 
+use crate::client::Client;
 use crate::error::{Cause, Error, FileError};
-use crate::inodes::{Inodes, write_params};
+use crate::inodes::write_params;
 use crate::read::ReadHandle;
 use crate::write::core::{WriteDone, WriteParams};
 use crate::write::input::Source;
@@ -17,15 +18,15 @@ const ATTEMPTS: u32 = 4;
 /// A version is opened with the extents of this many bytes.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
-impl Inodes<'_> {
+impl Client {
     /// Rewrites a file's current version under its current policy. A file that was never written, or is empty, stays as
     /// it is.
     ///
     /// # Errors
     /// Reading or writing failed, or other clients change the file faster than it can be rewritten.
-    pub fn rewrite(&self, ino: u64, progress: ProgressFn<'_>, cancel: &Cancel) -> Result<WriteDone, Error> {
+    pub fn rewrite_inode(&self, ino: u64, progress: ProgressFn<'_>, cancel: &Cancel) -> Result<WriteDone, Error> {
         for attempt in 1.. {
-            let from = self.open_read(ino, 0, 0..FIRST_EXTENTS_BYTES)?;
+            let from = self.read_inode(ino, 0, 0..FIRST_EXTENTS_BYTES)?;
             if from.len_bytes() == 0 {
                 return Ok(WriteDone::default());
             }
@@ -56,7 +57,7 @@ impl Inodes<'_> {
         };
         let mut reader = InOrder { from, at: 0 };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };
-        crate::write::put(&self.client.context, params, source, 0, Some(progress), cancel.clone())
+        crate::write::put(&self.context, params, source, Some(progress), cancel.clone())
     }
 }
 

@@ -141,7 +141,7 @@ impl<T: Ord + Copy> Timers<T> {
 #[derive(Debug)]
 pub(crate) struct JobTable<T> {
     next_id: u64,
-    pending: HashMap<u64, T>,
+    pub pending: HashMap<u64, T>,
 }
 
 impl<T> Default for JobTable<T> {
@@ -162,18 +162,6 @@ impl<T> JobTable<T> {
     pub fn finish(&mut self, id: u64) -> Option<T> {
         assert!(id < self.next_id, "job {id} was never started");
         self.pending.remove(&id)
-    }
-
-    pub fn len(&self) -> usize {
-        self.pending.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    pub fn clear(&mut self) {
-        self.pending.clear();
     }
 }
 

@@ -37,7 +37,7 @@ impl Client {
     pub fn similarity(&self, path: &StorePath) -> Result<Vec<Similarity>, Error> {
         let refused = |error| Cause::Refused(by_name(error)).of(path.brief());
         let ino = self.stat(path)?.ino;
-        let versions = self.context.ask(&ListVersions { ino }).map_err(refused)?.versions;
+        let versions = self.ask(&ListVersions { ino }).map_err(refused)?.versions;
         let mut previous = HashSet::new();
         let mut found = Vec::new();
         for version in versions {

@@ -130,15 +130,15 @@ impl Backend for FuseBackend {
     }
 
     async fn locate(&self, ino: u64) -> Result<Located, Error> {
-        self.client.inodes().locate(ino)
+        self.client.locate_inode(ino)
     }
 
     async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<ClientReader, FileError> {
-        self.client.inodes().open_read(ino, version, first).map(ClientReader)
+        self.client.read_inode(ino, version, first).map(ClientReader)
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<ClientWriter, FileError> {
-        self.client.inodes().open_write(ino, patch, if_version).map(ClientWriter)
+        self.client.open_inode(ino, patch, if_version).map(ClientWriter)
     }
 
     async fn write_whole(
@@ -148,11 +148,11 @@ impl Backend for FuseBackend {
         policy: Option<Policy>,
         mtime_ns: i64,
     ) -> Result<WriteDone, FileError> {
-        self.client.inodes().write_whole(ino, bytes, policy, mtime_ns)
+        self.client.write_inode(ino, bytes, policy, mtime_ns)
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
-        self.client.inodes().write_new(new, bytes, mtime_ns)
+        self.client.create_inode(new, bytes, mtime_ns)
     }
 
     async fn rewrite(
@@ -161,7 +161,7 @@ impl Backend for FuseBackend {
         progress: ProgressFn<'_>,
         cancel: &Cancel,
     ) -> Result<WriteDone, tessera_client::Error> {
-        self.client.inodes().rewrite(ino, progress, cancel)
+        self.client.rewrite_inode(ino, progress, cancel)
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {

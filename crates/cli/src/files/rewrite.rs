@@ -29,7 +29,7 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
     let progress = Progress::bytes(out, "rewrite", Some(files.iter().map(|item| item.size_bytes).sum()));
     let (new, sent) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = |item: Item| -> Outcome {
-        let done = store.inodes().rewrite(item.ino, &mut progress.steps(), &Cancel::default());
+        let done = store.rewrite_inode(item.ino, &mut progress.steps(), &Cancel::default());
         let done = done.map_err(|e| Failure::from(e).of(&item.path))?;
         new.fetch_add(done.new_bytes, Ordering::Relaxed);
         sent.fetch_add(done.sent_bytes, Ordering::Relaxed);

@@ -74,7 +74,7 @@ impl Driven for ReadCore {
         }
     }
     fn update_status(&mut self, status: &mut ReadStatus) -> bool {
-        status.report = self.report();
+        status.report = self.report;
         false
     }
 }

@@ -15,8 +15,6 @@ use tessera_wire::meta::CommitMode;
 pub struct WriteHandle {
     writer: Writer,
     rule: CutRule,
-    /// File offset of the handle's offset 0 (`Append`: the file's length at the opening).
-    base: u64,
     mode: CommitMode,
     /// Bytes not handed over yet, and their offset.
     run: Run,
@@ -36,7 +34,6 @@ impl WriteHandle {
         Ok(WriteHandle {
             writer,
             rule,
-            base: if mode == CommitMode::Append { base_size } else { 0 },
             mode,
             run: Run::new(context.pool.clone()),
             run_at: 0,
@@ -45,7 +42,7 @@ impl WriteHandle {
         })
     }
 
-    /// Length of the file as written so far (`Append`: of what is appended), in bytes.
+    /// Length of the file as written so far, in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -177,7 +174,7 @@ impl WriteHandle {
         }
         // Each run is cut as its own stream, from its start, wherever it is in the file.
         let bytes = self.run.take();
-        let mut cutting = Cutting::new(self.rule, self.base + self.run_at);
+        let mut cutting = Cutting::new(self.rule, self.run_at);
         let (chunks, rest) = cutting.feed(&Stretch { bytes, fresh: 0, last });
         let start = self.run_at;
         for (offset, data) in chunks {

@@ -13,7 +13,7 @@ use crate::error::{Cause, FileError};
 use crate::exchange::Event;
 use crate::write::core::{ChunkReady, SMALL_BYTES, WriteCore, WriteDone, WriteNotice, WriteParams, WriteRequest};
 use bytes::Bytes;
-use input::{CutRule, Cutting, Input, Source, Stretch, is_hole};
+use input::{CutRule, Cutting, Input, Source, is_hole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,6 +106,12 @@ impl Writer {
         Writer { driver, file, index: 0, cancel, over: false }
     }
 
+    /// Cuts a file from its start, as its policy says.
+    fn cutting(&self, policy: &Policy) -> Result<Cutting, FileError> {
+        let rule = CutRule::of(policy).map_err(|message| Cause::Policy(message).of(&self.file))?;
+        Ok(Cutting::new(rule, 0))
+    }
+
     /// Waits for `look` to find something in the status. If the write ends or is cancelled, returns its error.
     fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, FileError> {
         loop {
@@ -177,35 +183,32 @@ impl Writer {
     }
 }
 
-/// Writes all of a source as one version; the source's offset 0 is `base` of the file (`Patch`).
+/// Writes all of a source as one version, which replaces the file's content.
 pub(crate) fn put(
     context: &Arc<Context>,
     params: WriteParams,
     source: Source<'_>,
-    base: u64,
     mut progress: Option<ProgressFn<'_>>,
     cancel: Cancel,
 ) -> Result<WriteDone, FileError> {
     let total = source.len_bytes();
-    let (mode, expected) = (params.mode, params.expect_policy.clone().unwrap_or_default());
+    assert_eq!(params.mode, CommitMode::Replace, "a whole source replaces the content");
+    let expected = params.expect_policy.clone().unwrap_or_default();
     let file = params.file.clone();
     let mut input = Input::new(source, context.pool.clone(), &context.options);
     let read_failed = |e: std::io::Error| Cause::Input(e.to_string()).of(&file);
     let first = input.next(Bytes::new()).map_err(read_failed)?;
     let mut writer = Writer::new(context, params, cancel);
-    let size_of = |input_bytes: u64, base_size: u64| match mode {
-        CommitMode::Patch => base_size.max(base + input_bytes),
-        _ => input_bytes,
-    };
     let mut report = |done: u64| {
         if let Some(progress) = progress.as_mut() {
             progress(Progress { done, total });
         }
     };
 
-    if first.last && first.bytes.len() <= SMALL_BYTES && mode != CommitMode::Patch {
+    if first.last && first.bytes.len() <= SMALL_BYTES {
         let len = first.bytes.len() as u64;
-        let mut events = cut_small(&mut writer, &first, &expected)?;
+        let (chunks, _) = writer.cutting(&expected)?.feed(&first);
+        let mut events: Vec<_> = chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect();
         events.push(WriteRequest::EndOfInput { size_bytes: len, keep_session: false });
         events.push(WriteRequest::Open);
         writer.driver.post_and_drive(events);
@@ -215,28 +218,20 @@ pub(crate) fn put(
     }
 
     writer.driver.post_and_drive([WriteRequest::Open]);
-    let (policy, base_size) = writer.wait(|status| status.opened.take())?;
-    let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(&file))?;
-    let start = if mode == CommitMode::Append { base_size } else { base };
-    let mut cutting = Cutting::new(rule, start);
+    let (policy, _) = writer.wait(|status| status.opened.take())?;
+    let mut cutting = writer.cutting(&policy)?;
     let (mut stretch, mut at) = (first, 0);
     loop {
         let (chunks, rest) = cutting.feed(&stretch);
         for (offset, data) in chunks {
             at += data.len() as u64;
-            writer.add(base + offset, data)?;
+            writer.add(offset, data)?;
             report(at);
         }
         if stretch.last {
-            return writer.finish(size_of(at, base_size), false);
+            return writer.finish(at, false);
         }
         drop(stretch);
         stretch = input.next(rest).map_err(read_failed)?;
     }
-}
-
-fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteRequest>, FileError> {
-    let rule = CutRule::of(policy).map_err(|message| Cause::Policy(message).of(&writer.file))?;
-    let (chunks, _) = Cutting::new(rule, 0).feed(stretch);
-    Ok(chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect())
 }

@@ -158,14 +158,6 @@ pub struct ReadReport {
     pub late: u64,
 }
 
-impl std::ops::AddAssign for ReadReport {
-    fn add_assign(&mut self, other: Self) {
-        self.bad += other.bad;
-        self.unreachable += other.unreachable;
-        self.late += other.late;
-    }
-}
-
 /// See the module.
 pub struct ReadCore {
     params: ReadParams,
@@ -192,7 +184,7 @@ pub struct ReadCore {
     jobs: JobTable<JobOwner>,
     maps: MapQueue<u64>,
     last_end: u64,
-    report: ReadReport,
+    pub(crate) report: ReadReport,
     /// Whether the wait for fragments was already logged.
     wait_logged: bool,
 }
@@ -272,11 +264,6 @@ impl ReadCore {
             report: ReadReport::default(),
             wait_logged: false,
         }
-    }
-
-    /// Fragments that the reads so far had to do without.
-    pub fn report(&self) -> ReadReport {
-        self.report
     }
 
     fn close(&mut self) {

@@ -326,7 +326,7 @@ impl std::fmt::Debug for WriteCore {
             Some(format!("chunk {index} (id {id}, {stage:?}, missing {missing:?}): {frags}, last refused: {error:?}"))
         };
         let chunks = self.chunks.iter().enumerate().filter_map(describe).collect::<Vec<_>>().join("; ");
-        let (asks, jobs, puts) = (self.dedup.in_flight, self.jobs.len(), self.sender.describe());
+        let (asks, jobs, puts) = (self.dedup.in_flight, self.jobs.pending.len(), self.sender.describe());
         let (committed, map) = (self.committer.done.is_some(), self.placer.maps.is_asked());
         let (file, session) = (&self.params.file, self.session.lease.id);
         write!(

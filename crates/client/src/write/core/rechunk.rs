@@ -55,7 +55,7 @@ impl WriteCore {
         self.extents = ExtentQueue::default();
         self.dedup.clear();
         self.placer.clear();
-        self.jobs.clear();
+        self.jobs.pending.clear();
         (self.input_bytes, self.session.asked_bytes) = (0, 0);
     }
 }

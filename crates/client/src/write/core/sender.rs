@@ -129,7 +129,7 @@ impl Sender {
 impl WriteCore {
     pub(super) fn pump_puts(&mut self) {
         let ids: Vec<u64> = self.sender.nodes.keys().copied().collect();
-        let (encoding, is_last) = (!self.jobs.is_empty(), self.committer.ending.is_some());
+        let (encoding, is_last) = (!self.jobs.pending.is_empty(), self.committer.ending.is_some());
         for node_id in ids {
             let chunks = &self.chunks;
             let current = |put: &FragmentPut| {
