@@ -107,7 +107,7 @@ fn families(m: &MountMetrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(op, count)| (vec![("op", op.to_string())], *count));
     let names = &m.stats.names;
     let mut families = vec![
-        Family::counters("mount_requests", "Requests of the kernel, by kind", requests),
+        Family { counter: true, ..Family::each("mount_requests", "Requests of the kernel, by kind", requests) },
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
         Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
         Family::counter("mount_names_known", "Lookups of names and attributes answered under a lease", names.hits),

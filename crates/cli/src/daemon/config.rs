@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tessera_accel::Spec;
 use tessera_net::Endpoint;
-use tessera_node::NodeOptions;
+use tessera_node::{NodeConfig, NodeOptions};
 
 /// Values of the `[tuning]` table, by knob.
 pub type Tuning = BTreeMap<String, toml::Value>;
@@ -99,7 +99,7 @@ impl ManagerSettings {
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
         let mut core = tessera_manager::config::Config::default();
-        apply(&mut [&mut core], &file.tuning, &args.flags)?;
+        apply(&mut [&mut (tessera_manager::config::Config::KNOBS, &mut core)], &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
             let (out, lease) = (core.out_after_ms, core.node_lease_ms);
             bail!(
@@ -143,7 +143,9 @@ impl NodeSettings {
         };
         let host = args.host.or(file.host).unwrap_or_else(host_name);
         let mut options = NodeOptions::new(endpoint(&manager)?, &listen, Vec::new());
-        apply(&mut [&mut options.config, &mut options.segments], &file.tuning, &args.flags)?;
+        let mut own = (NodeConfig::KNOBS, &mut options.config);
+        let mut segments = (tessera_segment::Options::KNOBS, &mut options.segments);
+        apply(&mut [&mut own, &mut segments], &file.tuning, &args.flags)?;
         Ok(NodeSettings {
             disks,
             capacity_bytes: args.capacity.or(capacity),

@@ -4,7 +4,7 @@
 use tessera_knobs::Knob;
 use toml::Value;
 
-/// A configuration with keys.
+/// Configuration keys, and what they set.
 pub trait Keys {
     /// The names of all keys.
     fn keys(&self) -> Vec<&'static str>;
@@ -12,21 +12,15 @@ pub trait Keys {
     fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>>;
 }
 
-macro_rules! keys {
-    ($($config:ty),+) => {$(
-        impl Keys for $config {
-            fn keys(&self) -> Vec<&'static str> {
-                Self::KNOBS.iter().map(|knob| knob.key).collect()
-            }
+impl<T> Keys for (&[Knob<T>], &mut T) {
+    fn keys(&self) -> Vec<&'static str> {
+        self.0.iter().map(|knob| knob.key).collect()
+    }
 
-            fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
-                Self::KNOBS.iter().find(|knob| knob.key == key).map(|knob| assign(knob, self, value))
-            }
-        }
-    )+};
+    fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
+        self.0.iter().find(|knob| knob.key == key).map(|knob| assign(knob, self.1, value))
+    }
 }
-
-keys!(tessera_manager::config::Config, tessera_node::NodeConfig, tessera_segment::Options);
 
 /// Sets a key of the first configuration that has it.
 ///
@@ -90,9 +84,9 @@ mod tests {
     use std::fmt::Write;
     use tessera_manager::config::Config;
 
-    fn table<T: Default>(knobs: &[Knob<T>], skipped: &[&str]) -> String {
+    fn table<T: Default>(knobs: &[Knob<T>]) -> String {
         let mut text = String::new();
-        for knob in knobs.iter().filter(|knob| !skipped.contains(&knob.key)) {
+        for knob in knobs {
             let default = (knob.get)(&T::default());
             assert!(knob.range.contains(&default), "the default of {} is out of its range", knob.key);
             let zero_is_said = knob.help.contains("0: ");
@@ -112,10 +106,9 @@ mod tests {
     fn the_documentation_lists_every_key_with_unit_range_and_default() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
         let mut text = std::fs::read_to_string(path).unwrap();
-        let own: Vec<_> = tessera_node::NodeConfig::KNOBS.iter().map(|knob| knob.key).collect();
-        let node = table(tessera_node::NodeConfig::KNOBS, &[]) + &table(tessera_segment::Options::KNOBS, &own);
-        let client = table(tessera_client::Options::KNOBS, &[]);
-        for (name, rows) in [("manager", table(Config::KNOBS, &[])), ("node", node), ("client", client)] {
+        let node = table(tessera_node::NodeConfig::KNOBS) + &table(tessera_segment::Options::KNOBS);
+        let client = table(tessera_client::Options::KNOBS);
+        for (name, rows) in [("manager", table(Config::KNOBS)), ("node", node), ("client", client)] {
             let table = format!("| key | default | unit | range | meaning |\n|---|---|---|---|---|\n{rows}");
             let (start, end) = (format!("<!-- knobs: {name} -->\n"), format!("<!-- end: {name} -->"));
             let from = text.find(&start).expect("start mark") + start.len();
@@ -133,24 +126,26 @@ mod tests {
     fn zero_is_accepted_where_it_has_a_meaning() {
         let mut config = Config::default();
         let zero = Value::String("0".into());
-        let refused = set(&mut [&mut config], "log_copies", &zero).unwrap_err();
+        let refused = set(&mut [&mut (Config::KNOBS, &mut config)], "log_copies", &zero).unwrap_err();
         assert!(refused.contains("log_copies cannot be 0") && config.log_copies == 3, "{refused}");
-        set(&mut [&mut config], "repair_bytes_per_s", &zero).unwrap();
+        set(&mut [&mut (Config::KNOBS, &mut config)], "repair_bytes_per_s", &zero).unwrap();
     }
 
     #[test]
     fn a_number_out_of_range_changes_nothing() {
         let mut config = Config::default();
         for value in [Value::Integer(1 << 40), Value::Integer(-1), Value::Boolean(true), Value::String("x".into())] {
-            assert!(set(&mut [&mut config], "log_copies", &value).is_err());
+            assert!(set(&mut [&mut (Config::KNOBS, &mut config)], "log_copies", &value).is_err());
         }
         assert_eq!(config, Config::default());
-        set(&mut [&mut config], "pg_cap_bytes", &Value::String("1G".into())).unwrap();
+        set(&mut [&mut (Config::KNOBS, &mut config)], "pg_cap_bytes", &Value::String("1G".into())).unwrap();
         assert_eq!(config.pg_cap_bytes, 1 << 30);
         let (mut node, mut segments) = (tessera_node::NodeConfig::default(), tessera_segment::Options::default());
-        let refused = set(&mut [&mut node, &mut segments], "compact_dead_percent", &Value::Integer(101)).unwrap_err();
+        let mut keys: [&mut dyn Keys; 2] =
+            [&mut (tessera_node::NodeConfig::KNOBS, &mut node), &mut (tessera_segment::Options::KNOBS, &mut segments)];
+        let refused = set(&mut keys, "compact_dead_percent", &Value::Integer(101)).unwrap_err();
         assert!(refused.contains("1 to 100"), "{refused}");
-        set(&mut [&mut node, &mut segments], "segment_size_bytes", &Value::String("8M".into())).unwrap();
+        set(&mut keys, "segment_size_bytes", &Value::String("8M".into())).unwrap();
         assert_eq!(segments.segment_size_bytes, 8 << 20);
     }
 }

@@ -89,7 +89,7 @@ fn of_database(error: &DbError) -> Exit {
 fn families(m: &Metrics) -> Vec<Family> {
     let requests = m.requests.iter().map(|(kind, n)| (vec![("kind", kind.to_string())], *n));
     let mut families = vec![
-        Family::counters("manager_requests", "Requests by kind", requests),
+        Family { counter: true, ..Family::each("manager_requests", "Requests by kind", requests) },
         Family::counter("manager_refused", "Requests answered with an error", m.refused),
         Family::counter("manager_group_commits", "Group commits", m.batches),
         Family::counter("manager_commands", "Commands in group commits", m.commands),

@@ -41,16 +41,7 @@ impl Family {
         Family { counter: true, ..Self::gauge(name, help, value) }
     }
 
-    /// A counter with one sample for each set of labels.
-    pub fn counters(
-        name: impl Into<String>,
-        help: &'static str,
-        samples: impl IntoIterator<Item = (Labels, u64)>,
-    ) -> Self {
-        Family { counter: true, ..Self::each(name, help, samples) }
-    }
-
-    /// A gauge with one sample for each set of labels.
+    /// A number with one sample for each set of labels; a gauge unless `counter` is set.
     pub fn each(name: impl Into<String>, help: &'static str, samples: impl IntoIterator<Item = (Labels, u64)>) -> Self {
         Family { name: name.into(), help, counter: false, samples: samples.into_iter().collect() }
     }
@@ -110,7 +101,7 @@ fn process() -> Vec<Family> {
 pub fn device_families(all: &[DeviceWork]) -> [Family; 2] {
     let each = |name, help, value: fn(&DeviceWork) -> u64| {
         let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
-        Family::counters(name, help, all.iter().map(|w| (labels(w), value(w))))
+        Family { counter: true, ..Family::each(name, help, all.iter().map(|w| (labels(w), value(w)))) }
     };
     [
         each("device_jobs", "Jobs each device of this process did", |w| w.jobs),
