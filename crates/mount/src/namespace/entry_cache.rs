@@ -148,7 +148,7 @@ impl EntryCache {
         let leased = self.inodes.get(&attr.ino).is_some_and(|leased| leased.until_ns > stamp.at_ns);
         match !outdated && (leased || entry.lease_ms > 0) {
             true => self.put(stamp, None, entry, attr),
-            false => drop(self.inodes.remove(&attr.ino)),
+            false => drop(self.remove(attr.ino)),
         }
     }
 
@@ -213,7 +213,7 @@ impl EntryCache {
     /// Caches an inode, unless it has several names: a removed name would not say which inode changed.
     fn put(&mut self, stamp: Stamp, name: Option<NameRef<'_>>, entry: &Entry, attr: &Attr) {
         if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
-            self.inodes.remove(&attr.ino);
+            self.remove(attr.ino);
             return;
         }
         if self.inodes.len() >= MAX_INODES {
@@ -278,7 +278,7 @@ impl EntryCache {
         let meant = self.names.remove(&name);
         self.note(Change::Name(name));
         for ino in meant.into_iter().chain(ino) {
-            self.inodes.remove(&ino);
+            self.remove(ino);
             self.note(Change::Inode(ino));
         }
         if meant.or(ino).is_none() {
@@ -309,6 +309,31 @@ mod tests {
         cache.fetched(stamp(&cache, NOW), None, &entry(7, 5_000));
         assert!(cache.get(NOW, 7).is_some() && cache.lookup(NOW, 1, b"a").is_none());
         assert!(cache.get(NOW + 5_000 * MS, 7).is_none(), "the lease ended");
+    }
+
+    #[test]
+    fn a_name_that_went_with_its_inode_does_not_come_back_with_a_new_lease() {
+        let leased = || {
+            let mut cache = EntryCache::default();
+            cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 60_000));
+            cache
+        };
+        let two_names =
+            |lease_ms| Entry { attr: Some(Attr { ino: 7, nlink: 2, ..Attr::default() }), lease_ms, ..Entry::default() };
+        let mut linked = leased();
+        linked.fetched(stamp(&linked, NOW), None, &two_names(60_000));
+        let mut changed = leased();
+        let before = stamp(&changed, NOW);
+        changed.changed_here(stamp(&changed, NOW), &entry(7, 0));
+        changed.changed_here(before, &entry(7, 60_000));
+        let mut unlinked = leased();
+        unlinked.name_changed(1, b"b", &Attr { ino: 7, nlink: 1, ..Attr::default() });
+        for mut cache in [linked, changed, unlinked] {
+            assert!(cache.get(NOW, 7).is_none());
+            // Elsewhere the name `a` is removed: without a lease, no recall says so.
+            cache.fetched(stamp(&cache, NOW), None, &entry(7, 60_000));
+            assert!(cache.get(NOW, 7).is_some() && cache.lookup(NOW, 1, b"a").is_none());
+        }
     }
 
     #[test]
