@@ -301,10 +301,12 @@ impl Model {
         let history = self.history.borrow();
         let versions = history.versions_of(key.1).map(|version| &version.blocks[..]);
         let bases: Vec<&[Block]> = versions.chain([&[][..]]).collect();
-        // If the version below the log is gone, the copy takes as much of the current one as the log keeps.
+        let longest = bases.iter().map(|base| base.len()).max().unwrap_or_default();
+        // If the version below the log is gone, the copy takes as much of the current one as the log keeps, and zeros
+        // where the version below was longer.
         let explains = |writes: &Vec<&Write>| {
-            let parts = bases.iter().flat_map(|base| (0..=base.len()).map(|len| &base[..len]));
-            parts.into_iter().any(|base| apply(writes, base) == *copy.blocks)
+            let parts = bases.iter().flat_map(|base| (0..=longest).map(|len| resized(base, len)));
+            parts.into_iter().any(|base| apply(writes, &base) == *copy.blocks)
         };
         (0..=local.writes.len()).rev().find(|count| {
             let all: Vec<Write> = local.set_aside.iter().chain(&local.writes[..*count]).cloned().collect();
@@ -403,6 +405,12 @@ pub(super) fn changes_nothing(writes: &[Write], content: &[Block]) -> bool {
     let sure: Vec<&Write> = writes.iter().filter(|write| write.fate != Fate::Doubtful).collect();
     let all: Vec<&Write> = writes.iter().collect();
     apply(&all, content) == content || !sure.is_empty() && apply(&sure, content) == content
+}
+
+fn resized(base: &[Block], len: usize) -> Vec<Block> {
+    let mut blocks = base.to_vec();
+    blocks.resize(len, HOLE);
+    blocks
 }
 
 /// A file's content after some writes.
