@@ -1,6 +1,7 @@
 //! What programs wrote, which versions that explains, and what a read may return.
 
 use super::*;
+use std::ops::Range;
 
 impl Model {
     /// Sets how new files in a directory are written.
@@ -113,6 +114,7 @@ impl Model {
     /// The mount's process was killed, or its machine lost power.
     pub fn killed(&mut self, mount: usize, power_loss: bool) {
         let needs = if power_loss { Survives::PowerLoss } else { Survives::Kill };
+        self.killed.insert(mount);
         if power_loss {
             self.lost_power.insert(mount);
         }
@@ -139,7 +141,8 @@ impl Model {
         };
         // A loss of power may bring back a log that was removed after its content was stored.
         let may_return = version.by.is_some_and(|by| self.lost_power.contains(&by.index));
-        if is_conflict_copy(tree, version.ino) && (self.set_aside(version) || may_return) {
+        let is_copy = is_conflict_copy(tree, version.ino);
+        if is_copy && (self.set_aside(version) || self.is_pushed_again(version) || may_return) {
             return;
         }
         if *before == *version.blocks {
@@ -159,12 +162,17 @@ impl Model {
         if self.is_whole(version) {
             return;
         }
-        let fact = format!(
+        let mut fact = format!(
             "a version of inode {} by {:?} is not what any program wrote over the version before: {}",
             version.ino,
             version.by,
             describe_version(version)
         );
+        if is_conflict_copy(tree, version.ino) {
+            for key in self.spooled_by(version.by) {
+                fact += &format!("\n{}", self.describe_local(key));
+            }
+        }
         self.broken("P2", version.ino, fact);
     }
 
@@ -273,12 +281,16 @@ impl Model {
         }
     }
 
+    /// What a mount wrote and the spool may hold; none: what any mount wrote.
+    fn spooled_by(&self, by: Option<Owner>) -> Vec<Key> {
+        let of_writer = |key: &&Key| self.is_spooled(key.1) && by.is_none_or(|by| by.index == key.0);
+        self.locals.keys().filter(of_writer).copied().collect()
+    }
+
     /// Whether a conflict copy holds what its mount wrote over some version of another file.
     pub(super) fn set_aside(&mut self, copy: &Version) -> bool {
-        let spooled = self.locals.keys().filter(|key| self.is_spooled(key.1));
-        let of_writer = spooled.filter(|key| copy.by.is_none_or(|by| by.index == key.0));
-        let keys: Vec<Key> = of_writer.copied().collect();
-        let counts = keys.into_iter().filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
+        let counts = self.spooled_by(copy.by).into_iter();
+        let counts = counts.filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
         let is_replaced = |(mount, ino): Key| {
             self.history.borrow().versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
         };
@@ -308,9 +320,24 @@ impl Model {
             let parts = bases.iter().flat_map(|base| (0..=longest).map(|len| resized(base, len)));
             parts.into_iter().any(|base| apply(writes, &base) == *copy.blocks)
         };
+        // What an earlier copy has belongs to this one too, unless the mount showed the other version in between.
+        let begins = [&local.set_aside[..], &[]];
         (0..=local.writes.len()).rev().find(|count| {
-            let all: Vec<Write> = local.set_aside.iter().chain(&local.writes[..*count]).cloned().collect();
-            !all.is_empty() && variants(&all).iter().any(explains)
+            begins.iter().any(|begin| {
+                let all: Vec<Write> = begin.iter().chain(&local.writes[..*count]).cloned().collect();
+                !all.is_empty() && windows(&all).iter().any(explains)
+            })
+        })
+    }
+
+    /// Whether a conflict copy repeats what its mount has pushed: a mount that dies before it hears of its commit pushes
+    /// the log again, and cannot recognize the commit below another mount's version.
+    fn is_pushed_again(&self, copy: &Version) -> bool {
+        let Some(by) = copy.by.filter(|by| self.killed.contains(&by.index)) else { return false };
+        let history = self.history.borrow();
+        self.spooled_by(copy.by).into_iter().any(|(_, ino)| {
+            let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
+            history.versions_of(ino).filter(made).any(|version| version.blocks == copy.blocks)
         })
     }
 
@@ -398,6 +425,18 @@ pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Write>> {
         variants.push(kept.map(|(_, write)| write).collect());
     }
     variants
+}
+
+/// The writes without doubtful ones before and after some place: what was dropped as a log before, and what failed.
+fn windows(writes: &[Write]) -> Vec<Vec<&Write>> {
+    let doubtful = |write: &Write| write.fate == Fate::Doubtful;
+    let first = writes.iter().position(doubtful).unwrap_or_default();
+    let last = writes.iter().rposition(doubtful).map_or(first, |last| last + 1);
+    let ranges = (first..=last).flat_map(|from| (from..=last).map(move |to| from..to));
+    let kept = |range: &Range<usize>, at: usize| range.contains(&at) || !doubtful(&writes[at]);
+    let pick =
+        |range: Range<usize>| writes.iter().enumerate().filter(|(at, _)| kept(&range, *at)).map(|(_, w)| w).collect();
+    ranges.map(pick).collect()
 }
 
 /// Whether all writes together leave a content as it is, as a truncate to the same length does.

@@ -123,6 +123,8 @@ pub struct Model {
     locals: BTreeMap<Key, Local>,
     /// Mounts whose machine lost power.
     lost_power: BTreeSet<usize>,
+    /// Mounts that were killed.
+    killed: BTreeSet<usize>,
     /// Write rules by inode: those of the directory in which the file was first seen.
     rules: BTreeMap<u64, WriteRule>,
     /// Deferred creates: the mount showed them, and the manager may not know them.
@@ -147,6 +149,7 @@ impl Model {
             history,
             locals: BTreeMap::new(),
             lost_power: BTreeSet::new(),
+            killed: BTreeSet::new(),
             rules: BTreeMap::new(),
             deferred: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -209,19 +212,18 @@ impl Model {
             for version in self.history.borrow().versions_of(ino) {
                 let _ = writeln!(text, "  {}: {}", self.at(version.at_ns), describe_version(version));
             }
-            for ((mount, _), local) in self.locals.iter().filter(|((_, of), _)| *of == ino) {
-                let _ = writeln!(
-                    text,
-                    "  mount {mount}: {} handles, in no version: {}",
-                    local.handles,
-                    list(&local.writes)
-                );
-                if !local.set_aside.is_empty() {
-                    let _ = writeln!(text, "    in conflict copies: {}", list(&local.set_aside));
-                }
+            for key in self.locals.keys().filter(|(_, of)| *of == ino) {
+                let _ = writeln!(text, "  {}", self.describe_local(*key));
             }
         }
         text
+    }
+
+    /// What a mount wrote to a file and no version has.
+    fn describe_local(&self, (mount, ino): Key) -> String {
+        let Some(local) = self.locals.get(&(mount, ino)) else { return String::new() };
+        let (handles, waits, aside) = (local.handles, list(&local.writes), list(&local.set_aside));
+        format!("mount {mount}, inode {ino}: {handles} handles; in no version: {waits}; in conflict copies: {aside}")
     }
 
     // --- names --------------------------------------------------------------------------------------------------
