@@ -366,7 +366,9 @@ impl Model {
                 allowed.extend(variants(&all).iter().map(|writes| apply(writes, base)));
             }
         }
-        // A handle that was open while another mount committed may see parts of both versions.
+        // A handle that was open while another mount committed, or while the mount turned from what it kept in a conflict
+        // copy to the other version, may see parts of both.
+        let turned = !local.set_aside.is_empty();
         let others = self.history.borrow().versions_of(ino).any(|version| {
             version.at_ns > opened_ns && version.at_ns <= now_ns && version.by.is_none_or(|by| by.index != mount)
         });
@@ -374,7 +376,7 @@ impl Model {
             *block == HOLE || allowed.iter().any(|content| content.get(at) == Some(block))
         };
         // So may a handle on which an operation failed.
-        let mixed = (others || local.failed) && blocks.iter().enumerate().all(from_any);
+        let mixed = (others || turned || local.failed) && blocks.iter().enumerate().all(from_any);
         if !allowed.contains(&blocks) && !mixed {
             let allowed: Vec<String> = allowed.iter().map(|blocks| describe_blocks(blocks)).collect();
             let fact = format!(

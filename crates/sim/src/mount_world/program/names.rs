@@ -33,11 +33,17 @@ impl<F: FileSystem> Program<F> {
         }
     }
 
+    /// The kernel drops what it has cached for names that it changes.
+    fn forget_recent(&mut self, names: &[&Name]) {
+        self.recent.take_if(|(recent, _)| names.contains(&&*recent));
+    }
+
     pub(super) async fn unlink(&mut self) {
         let name = self.name();
         let Some(found) = self.resolve(&name).await.filter(|found| found.kind != InodeKind::Directory) else { return };
         let number = self.begin(format!("unlink {} ({})", Self::show(&name), found.ino));
         let from_ns = self.now_ns();
+        self.forget_recent(&[&name]);
         let done = self.fs.remove((name.0, &name.1), false).await;
         self.end(number, &[found.ino], &done);
         self.check_removed("unlink", from_ns, &name, done);
@@ -73,6 +79,7 @@ impl<F: FileSystem> Program<F> {
         let how = if replace { "rename" } else { "rename without replacing" };
         let number = self.begin(format!("{how} {} to {}", Self::show(&from), Self::show(&to)));
         let from_ns = self.now_ns();
+        self.forget_recent(&[&from, &to]);
         let done = self.fs.rename((from.0, &from.1), (to.0, &to.1), replace).await;
         self.end(number, &[], &done);
         let old = |tree: &Tree| tree.lookup(from.0, &from.1);
