@@ -66,7 +66,7 @@ impl<B: Backend> NamespaceDriver<B> {
     /// Calls the core with the current time.
     pub(crate) fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
         let mut state = self.state.lock();
-        let now_ns = self.backend.now_ns();
+        let now_ns = state.core.advance(self.backend.now_ns());
         ask(&mut state.core, now_ns)
     }
 

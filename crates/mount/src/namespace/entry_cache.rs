@@ -80,6 +80,8 @@ pub struct EntryCache {
     recent: VecDeque<Change>,
     hits: u64,
     misses: u64,
+    /// The latest time that the cache heard of.
+    now_ns: i64,
 }
 
 #[derive(Debug, PartialEq)]
@@ -99,6 +101,12 @@ struct Leased {
 }
 
 impl EntryCache {
+    /// Time passes.
+    pub(super) fn advance(&mut self, now_ns: i64) {
+        assert!(now_ns >= self.now_ns, "time goes back from {} to {now_ns}", self.now_ns);
+        self.now_ns = now_ns;
+    }
+
     /// What `name` in `parent` stands for, if a lease covers it.
     pub fn lookup(&self, now_ns: i64, parent: u64, name: &[u8]) -> Option<EntryAttr> {
         self.names.get(&(parent, name.to_vec())).and_then(|ino| self.get(now_ns, *ino))
@@ -219,9 +227,9 @@ impl EntryCache {
         if self.inodes.len() >= MAX_INODES {
             (self.inodes, self.names) = Default::default();
         }
-        // Without a lease, no recall would have reported that the inode lost a name.
+        // Between the end of the lease and this answer, no recall would have reported that the inode lost a name.
         if let Some(leased) = self.inodes.get(&attr.ino)
-            && leased.until_ns <= stamp.at_ns
+            && leased.until_ns <= self.now_ns
         {
             self.remove(attr.ino);
         }
@@ -306,7 +314,9 @@ mod tests {
     fn a_name_does_not_outlive_its_lease_though_its_inode_is_leased_again() {
         let mut cache = EntryCache::default();
         cache.fetched(stamp(&cache, NOW - 10_000 * MS), Some((1, b"a")), &entry(7, 5_000));
-        cache.fetched(stamp(&cache, NOW), None, &entry(7, 5_000));
+        cache.advance(NOW);
+        // The request was sent under the lease, and answered after its end.
+        cache.fetched(stamp(&cache, NOW - 6_000 * MS), None, &entry(7, 11_000));
         assert!(cache.get(NOW, 7).is_some() && cache.lookup(NOW, 1, b"a").is_none());
         assert!(cache.get(NOW + 5_000 * MS, 7).is_none(), "the lease ended");
     }

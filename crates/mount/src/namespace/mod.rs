@@ -201,6 +201,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     fn advance(&mut self, now_ns: i64) -> i64 {
         self.now_ns = self.now_ns.max(now_ns);
+        self.cache.advance(self.now_ns);
         self.now_ns
     }
 
