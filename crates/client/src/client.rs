@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, Endpoint};
 use tessera_wire::meta::*;
-use tessera_wire::rpc::{Call, Peer};
+use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Request, Role};
 
 /// Idle buffers kept for input, parity and received payloads, in bytes.
@@ -70,9 +70,13 @@ impl Client {
         wait_ms: u64,
         done: impl FnOnce(Result<R::Reply, WireError>) + Send + 'static,
     ) {
+        self.call_manager(request, wait_ms, move |answer| done(answer.decode::<R>().map(|(reply, _)| reply)));
+    }
+
+    fn call_manager<R: Request>(&self, request: &R, wait_ms: u64, done: impl FnOnce(Answer) + Send + 'static) {
         let timeout_ms = self.context.options.manager_timeout_ms + wait_ms;
         let call = Call::new(Peer::Manager, 0, request, Vec::new(), timeout_ms);
-        self.context.transport.call(call, Box::new(move |answer| done(answer.decode::<R>().map(|(reply, _)| reply))));
+        self.context.transport.call(call, Box::new(done));
     }
 
     /// The machine this client runs on, as the manager and the nodes know it.
@@ -106,8 +110,10 @@ impl Client {
     /// Sends a request to the manager once and waits for the reply.
     fn ask_once<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        self.ask_manager(request, 0, move |reply| drop(sender.send(reply)));
-        receiver.recv().unwrap_or_else(|_| Err(WireError::new(Code::Unavailable, "the call was dropped")))
+        self.call_manager(request, 0, move |answer| drop(sender.send(answer)));
+        let answer = receiver.recv().map_err(|_| WireError::new(Code::Unavailable, "the call was dropped"))?;
+        // Here and not in the closure: the connection's thread has other answers and recalls to read.
+        answer.decode::<R>().map(|(reply, _)| reply)
     }
 
     /// An id for a request that changes something: the manager carries out one request with it.

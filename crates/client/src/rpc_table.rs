@@ -158,7 +158,7 @@ impl<T> JobTable<T> {
         Numbered { id, value: job }
     }
 
-    /// What the job was for; `None` after [`JobTable::clear`].
+    /// What the job was for; `None`: it has ended.
     pub fn finish(&mut self, id: u64) -> Option<T> {
         assert!(id < self.next_id, "job {id} was never started");
         self.pending.remove(&id)

@@ -27,6 +27,7 @@ pub struct WriteHandle {
 impl WriteHandle {
     pub(crate) fn open(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Result<Self, FileError> {
         let (mode, file) = (params.mode, params.file.clone());
+        assert!(mode != CommitMode::Append, "a handle begins at offset 0 or over the version below");
         let writer = Writer::new(context, params, cancel);
         writer.driver.post_and_drive([WriteRequest::Open]);
         let (policy, base_size) = writer.wait(|status| status.opened.take())?;

@@ -1,5 +1,5 @@
 //! The connection of a mount to the manager, as the client library keeps it: requests that are sent again under the same
-//! op id after a lost connection or a timeout (`Context::ask` of the client), and recalls.
+//! op id after a lost connection or a timeout (`Client::ask`), and recalls.
 //!
 //! The world carries the messages: it takes [`Link::take_outgoing`] and hands answers, recalls and the loss of the
 //! connection in.
