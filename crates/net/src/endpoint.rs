@@ -72,6 +72,9 @@ impl std::str::FromStr for Endpoint {
     /// Parses `HOST:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(format!("{text:?} has no path; write unix:PATH"));
+            }
             return Ok(Endpoint::Unix(path.into()));
         }
         match text.rsplit_once(':') {

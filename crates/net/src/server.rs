@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +51,7 @@ struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     endpoints: Vec<Endpoint>,
+    listeners: Vec<Arc<Socket>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -62,11 +63,12 @@ impl Server {
     pub fn start(endpoints: &[Endpoint], service: Arc<dyn Service>, pool: BufferPool) -> Result<Server, ServerError> {
         let shared =
             Arc::new(Shared { service, pool, connections: Mutex::default(), stopping: AtomicBool::new(false) });
-        let mut server = Server { shared, endpoints: Vec::new(), threads: Vec::new() };
+        let mut server = Server { shared, endpoints: Vec::new(), listeners: Vec::new(), threads: Vec::new() };
         for endpoint in endpoints {
             let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
             let (listener, bound) = listen(endpoint)?;
-            let shared = server.shared.clone();
+            let (shared, listener) = (server.shared.clone(), Arc::new(listener));
+            server.listeners.push(listener.clone());
             let thread =
                 std::thread::Builder::new().name("accept".into()).spawn(move || accept_loop(&shared, &listener));
             server.threads.push(thread.map_err(bind_error)?);
@@ -88,9 +90,11 @@ impl Server {
     /// Stops listening and closes every connection.
     pub fn stop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
+        for listener in self.listeners.drain(..) {
+            // Wakes the accepting thread, even if the socket's file is gone.
+            let _ = listener.shutdown(Shutdown::Both);
+        }
         for endpoint in &self.endpoints {
-            // Wakes the accepting thread.
-            let _ = Stream::connect(endpoint, Duration::from_millis(200));
             if let Endpoint::Unix(path) = endpoint {
                 let _ = std::fs::remove_file(path);
             }

@@ -153,6 +153,28 @@ fn errors_timeouts_and_dead_peers_are_answers() {
 }
 
 #[test]
+fn a_server_stops_even_if_the_file_of_its_socket_is_gone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("s");
+    let mut server = server(&["127.0.0.1:0".parse().unwrap(), Endpoint::Unix(socket.clone())]);
+    // Lets both threads block in accept.
+    std::thread::sleep(Duration::from_millis(100));
+    std::fs::remove_file(&socket).unwrap();
+    let (sender, stopped) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        server.stop();
+        sender.send(()).unwrap();
+    });
+    stopped.recv_timeout(Duration::from_secs(5)).expect("stop waits for a thread that accepts");
+}
+
+#[test]
+fn a_unix_endpoint_has_a_path() {
+    assert!("unix:".parse::<Endpoint>().unwrap_err().contains("no path"));
+    assert_eq!("unix:s".parse(), Ok(Endpoint::Unix("s".into())));
+}
+
+#[test]
 fn garbage_closes_that_connection_and_no_other() {
     let server = server(&["127.0.0.1:0".parse().unwrap()]);
     let Endpoint::Tcp(address) = server.endpoints()[0].clone() else { unreachable!() };
