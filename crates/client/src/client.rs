@@ -44,6 +44,7 @@ impl Client {
         let hello = Hello {
             protocol_version: PROTOCOL_VERSION,
             role: Role::Client as i32,
+            // Not known yet: the dialer takes it from the manager's answer.
             cluster_id: Vec::new(),
             release: env!("CARGO_PKG_VERSION").to_string(),
             client_id: rand::random::<u64>().max(1),

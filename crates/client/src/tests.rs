@@ -9,9 +9,14 @@ use parking_lot::Mutex;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc;
-use tessera_net::BufferPool;
+use std::time::{Duration, Instant};
+use tessera_manager::config::Config;
+use tessera_manager::shell::ManagerServer;
+use tessera_net::{BufferPool, Endpoint};
 use tessera_testkit::Cluster;
+use tessera_wire::meta::MakeDir;
 use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Code, hex};
 
 /// A cluster whose answers come from another thread, as from a connection.
 struct Loopback {
@@ -266,4 +271,45 @@ fn bad_hints_and_paths_change_nothing() {
     let error = client.put(&StorePath::root(), &b"x"[..], PutOptions::default()).unwrap_err();
     assert_eq!(error.code(), tessera_wire::Code::Invalid);
     assert!(cluster.lock().calls.is_empty());
+}
+
+/// Managers over real sockets: after a restart, that of another cluster answers at the address.
+#[test]
+fn a_running_client_is_refused_by_another_cluster() {
+    let scratch = tempfile::tempdir().unwrap();
+    let listen = Endpoint::Unix(scratch.path().join("s"));
+    let start = |id: u8| {
+        let dir = scratch.path().join(id.to_string());
+        ManagerServer::start(&dir, Some([id; 16]), std::slice::from_ref(&listen), Config::default()).unwrap()
+    };
+    let connect = || Client::connect(&listen.to_string(), Options::default()).unwrap();
+    let make = |client: &Client, name: &str| {
+        let request = MakeDir { op_id: client.op_id(), parent: 1, name: name.into(), ..MakeDir::default() };
+        client.ask(&request)
+    };
+
+    let first = start(1);
+    let client = connect();
+    make(&client, "a").unwrap();
+    assert!(first.stop().is_none());
+
+    let second = start(2);
+    let asked = Instant::now();
+    let error = make(&client, "b").unwrap_err();
+    assert_eq!(error.code(), Code::WrongCluster, "{error}");
+    for words in [hex(&[1; 16]), hex(&[2; 16]), "restart the client".into()] {
+        assert!(error.message.contains(&words), "{error}");
+    }
+    assert!(asked.elapsed() < Duration::from_secs(5), "the request is not repeated");
+    assert_eq!(connect().status().unwrap().directories, 1, "only the root");
+    assert!(second.stop().is_none());
+
+    let _first = start(1);
+    // The dialer does not try the address again at once after a failure.
+    while let Err(error) = make(&client, "c") {
+        assert_eq!(error.code(), Code::WrongCluster, "{error}");
+        assert!(asked.elapsed() < Duration::from_secs(30), "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(connect().status().unwrap().directories, 3, "the root, a and c");
 }

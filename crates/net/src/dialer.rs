@@ -2,6 +2,9 @@
 //!
 //! Every call gets exactly one result. After a failure the dialer does not try the peer again for
 //! [`RETRY_AFTER`], so calls to a dead node fail at once.
+//!
+//! All peers are of one cluster (P14): the one in the greeting, or else that of the first peer that names its own. Every
+//! later greeting names it, so that a peer of another cluster refuses.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service, wait_for};
@@ -9,7 +12,7 @@ use crate::endpoint::{Endpoint, Stream};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tessera_wire::{Code, Error, Hello, Kind, Request};
 
@@ -34,6 +37,8 @@ enum Line {
 
 struct Inner {
     hello: Hello,
+    /// Never changes once it is known.
+    cluster_id: OnceLock<Vec<u8>>,
     service: Arc<dyn Service>,
     pool: BufferPool,
     lines: Mutex<HashMap<Endpoint, Line>>,
@@ -44,9 +49,14 @@ struct Inner {
 pub struct Dialer(Arc<Inner>);
 
 impl Dialer {
-    /// A dialer that greets peers with `hello`; `service` serves their requests.
+    /// A dialer that greets peers with `hello`; `service` serves their requests. Without a cluster id in it, the dialer
+    /// takes that of the first peer.
     pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool) -> Self {
-        Dialer(Arc::new(Inner { hello, service, pool, lines: Mutex::default() }))
+        let cluster_id = OnceLock::new();
+        if !hello.cluster_id.is_empty() {
+            let _ = cluster_id.set(hello.cluster_id.clone());
+        }
+        Dialer(Arc::new(Inner { hello, cluster_id, service, pool, lines: Mutex::default() }))
     }
 
     /// Calls `endpoint`; `callback` runs exactly once, on a connection's thread or on this one.
@@ -123,9 +133,25 @@ impl Dialer {
             |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
         let stream = Stream::connect(endpoint, CONNECT_TIMEOUT).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
-        let greeted = connection.call_wait(&self.0.hello, Vec::new(), CONNECT_TIMEOUT);
-        greeted.inspect_err(|_| connection.close())?;
+        let greeted = connection.call_wait(&self.hello(), Vec::new(), CONNECT_TIMEOUT);
+        let checked = greeted.and_then(|(reply, _)| self.check_cluster(reply.cluster_id));
+        checked.inspect_err(|_| connection.close())?;
         Ok(connection)
+    }
+
+    fn hello(&self) -> Hello {
+        let cluster_id = self.0.cluster_id.get().cloned().unwrap_or_default();
+        Hello { cluster_id, ..self.0.hello.clone() }
+    }
+
+    /// Fixes the cluster if it was not known. Otherwise refuses another one: two peers that were greeted at once, both
+    /// without a cluster id, may be of different clusters.
+    fn check_cluster(&self, theirs: Vec<u8>) -> Result<(), Error> {
+        if theirs.is_empty() {
+            return Ok(());
+        }
+        self.0.cluster_id.get_or_init(|| theirs.clone());
+        self.hello().check(&theirs)
     }
 
     fn connected(&self, endpoint: Endpoint, opened: Result<Arc<Connection>, Error>) {

@@ -1,7 +1,7 @@
 //! Methods of generated messages.
 
 use crate::meta::DeviceWork;
-use crate::{Code, Error, Extent, Hello, PROTOCOL_VERSION, PgMember};
+use crate::{Code, Error, Extent, Hello, PROTOCOL_VERSION, PgMember, Role};
 
 impl Error {
     /// An error with `code` and `message`.
@@ -32,8 +32,15 @@ impl Hello {
         }
         if !self.cluster_id.is_empty() && !cluster_id.is_empty() && self.cluster_id != cluster_id {
             let (theirs, ours) = (hex(&self.cluster_id), hex(cluster_id));
-            let why = "check --manager and the disk directories";
-            let text = format!("peer belongs to cluster {theirs}, this is cluster {ours}; {why}");
+            let text = match self.role() {
+                Role::Client => format!(
+                    "the client works with cluster {theirs}, but cluster {ours} answers at this address; start the daemon of \
+                     {theirs} there, or restart the client to work with {ours}"
+                ),
+                _ => format!(
+                    "peer belongs to cluster {theirs}, this is cluster {ours}; check --manager and the disk directories"
+                ),
+            };
             return Err(Error::new(Code::WrongCluster, text));
         }
         Ok(())
