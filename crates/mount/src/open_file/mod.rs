@@ -21,6 +21,7 @@ use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
 use bytes::Bytes;
+use futures_util::lock::Mutex;
 use pending::Pending;
 use spooled::AfterPush;
 use std::ops::Range;
@@ -28,7 +29,6 @@ use std::sync::Arc;
 use tessera_client::WriteDone;
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
-use tokio::sync::Mutex;
 
 /// Bytes that wait before a write session is opened. Smaller files are committed in one request.
 const STREAM_FROM_BYTES: usize = 4 << 20;

@@ -11,12 +11,12 @@ use crate::spool::log::{Log, LogError};
 use crate::spool::push::{pour, push_acknowledged};
 use crate::spool::replay::LogOrigin;
 use crate::spool::speed::WriteSpeed;
+use futures_util::lock::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::Attr;
-use tokio::sync::{Mutex, MutexGuard};
 
 /// Unsynced bytes of a log above which a close syncs it before taking the file's lock.
 const SYNC_AHEAD_BYTES: u64 = 1 << 20;
