@@ -143,7 +143,7 @@ impl From<MountError> for Failure {
         let exit = match &error {
             MountError::NoDirectory { .. } => Exit::NotFound,
             MountError::NoFuse(_) => Exit::Unavailable,
-            MountError::Refused { .. } => Exit::Refused,
+            MountError::Refused { .. } | MountError::Mounted { .. } => Exit::Refused,
             MountError::Unknown(_) => Exit::Unavailable,
             MountError::Spool(SpoolError::NotPrivate { .. } | SpoolError::InUse { .. }) => Exit::Refused,
             MountError::Spool(SpoolError::InMount { .. }) => Exit::Usage,

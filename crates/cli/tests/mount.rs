@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 fn with_mount(test: impl FnOnce(&Cluster, &Mounted)) {
     let c = Cluster::start(6);
@@ -227,6 +228,31 @@ fn sigterm_commits_and_detaches() {
             assert!(there == content(i), "{} bytes of file {i} are not those that were written", there.len());
         }
         drop(open);
+    });
+}
+
+/// A mount that ends leaves alone what a user mounted at its path meanwhile, and unmounts itself no second time.
+#[test]
+fn another_file_system_at_the_path_stays() {
+    with_mount(|c, first| {
+        let again = c.run(&["mount", &first.path.display().to_string(), "--manager", c.address()]);
+        common::assert_refused(&again, 8, &["a store is mounted there"]);
+        let system = |words: &[&str], path: &Path| {
+            assert!(Command::new(words[0]).args(&words[1..]).arg(path).status().unwrap().success(), "{words:?}");
+        };
+        let mut m = Mounted::new(c, "taken", &[]);
+        // Keeps the process alive after the unmount.
+        let open = File::create(m.at("f")).unwrap();
+        system(&["umount", "-l"], &m.path);
+        system(&["mount", "-t", "tmpfs", "none"], &m.path);
+        fs::write(m.at("other"), b"of another file system").unwrap();
+        m.daemon.stop();
+        assert_eq!(fs::read(m.at("other")).unwrap(), b"of another file system");
+        system(&["umount"], &m.path);
+        drop(open);
+        let mut m = Mounted::new(c, "plain", &[]);
+        assert!(m.daemon.stop().success());
+        assert!(!m.said("WARN"), "{}", fs::read_to_string(&m.log).unwrap());
     });
 }
 

@@ -1,5 +1,6 @@
 //! Mounts a store, serves it until it is unmounted, and leaves nothing uncommitted behind.
 
+use crate::attached::{Attached, SOURCE, is_mounted};
 use crate::backend::{FuseBackend, Notice, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
@@ -7,7 +8,7 @@ use crate::fs::TesseraFs;
 use crate::loopback::Loopback;
 use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
 use crossbeam_channel::Receiver;
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -63,6 +64,12 @@ pub enum MountError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// A store is mounted there.
+    #[error("{path}: a store is mounted there; unmount it first, or give another directory")]
+    Mounted {
+        /// Mount point.
+        path: PathBuf,
+    },
     /// FUSE is not available.
     #[error("/dev/fuse: {0}; load the fuse module, or give the container the device")]
     NoFuse(std::io::Error),
@@ -89,10 +96,9 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// A mounted store.
 pub struct Mount {
-    session: BackgroundSession,
+    attached: Attached,
     core: Arc<Core<FuseBackend>>,
     counts: Arc<Counts>,
-    path: PathBuf,
     _notifying: JoinHandle<()>,
 }
 
@@ -107,6 +113,9 @@ impl Mount {
             .canonicalize()
             .and_then(|p| if p.is_dir() { Ok(p) } else { Err(std::io::ErrorKind::NotADirectory.into()) });
         let path = found.map_err(|error| MountError::NoDirectory { path: path.to_path_buf(), error })?;
+        if is_mounted(&path).map_err(refused)? {
+            return Err(MountError::Mounted { path });
+        }
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
         // Must come before the mount's device is opened.
@@ -121,9 +130,8 @@ impl Mount {
         block_on(core.recover());
         let fs = TesseraFs::new(core.clone(), counts.clone(), options);
         let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
-        let session = session.spawn().map_err(refused)?;
+        let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
         read_ahead(&path);
-        let notifier = session.notifier();
         let notifying = spawn("notify", move || notify(&notifier, &notices)).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
@@ -135,12 +143,12 @@ impl Mount {
             let weak = Arc::downgrade(&core);
             spawn("push", move || block_on(spool::push::work(weak, queue))).map_err(refused)?;
         }
-        Ok(Mount { session, core, counts, path, _notifying: notifying })
+        Ok(Mount { attached, core, counts, _notifying: notifying })
     }
 
     /// The mount point.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.attached.path()
     }
 
     /// Returns a function that gives the metrics until the mount is gone.
@@ -151,7 +159,7 @@ impl Mount {
 
     /// Whether the mount was unmounted from outside.
     pub fn is_over(&self) -> bool {
-        self.session.guard.is_finished()
+        self.attached.is_over()
     }
 
     /// Makes the kernel write back the dirty pages of open files. The first step starts the writes but does not wait
@@ -173,18 +181,17 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn unmount(self) -> std::io::Result<usize> {
+    pub fn unmount(mut self) -> std::io::Result<usize> {
         if !self.is_over() {
             self.write_back();
         }
         self.core.stop_rewrites();
         let mut failed = block_on(self.core.store_all());
-        if !self.is_over() {
-            detach(&self.path)?;
-            if failed == 0 {
-                // Commits what programs wrote and closed meanwhile.
-                failed = block_on(self.core.store_all());
-            }
+        let was_over = self.is_over();
+        self.attached.detach()?;
+        if !was_over && failed == 0 {
+            // Commits what programs wrote and closed meanwhile.
+            failed = block_on(self.core.store_all());
         }
         failed += self.core.lost_files();
         self.core.backend.client.report_work();
@@ -192,12 +199,10 @@ impl Mount {
         while !self.is_over() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
+        // A program that still has files open keeps it alive until this process ends; then the program gets ENOTCONN.
         if self.is_over() {
-            return self.session.join().map(|()| failed);
+            self.attached.join()?;
         }
-        // A program that still has files open keeps the session alive until this process ends; then the program gets
-        // ENOTCONN. Dropping the session earlier would unmount whatever is mounted at this path by then.
-        std::mem::forget(self.session);
         Ok(failed)
     }
 }
@@ -218,24 +223,10 @@ fn open_spool(
     Ok(Some((SpoolConfig { disk, limit_bytes: spool.limit_bytes, cluster_id }, directory)))
 }
 
-/// Detaches the mount, even while programs use it. Without the permission to, runs `fusermount3`.
-fn detach(path: &Path) -> std::io::Result<()> {
-    use rustix::mount::{UnmountFlags, unmount};
-    let plain = unmount(path, UnmountFlags::empty());
-    let done = if plain == Err(rustix::io::Errno::BUSY) { unmount(path, UnmountFlags::DETACH) } else { plain };
-    match done {
-        Err(rustix::io::Errno::PERM) => {
-            let ended = std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).status()?;
-            if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("fusermount3 ended with {ended}"))) }
-        }
-        done => Ok(done?),
-    }
-}
-
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName("tessera".into()),
+        MountOption::FSName(SOURCE.into()),
         MountOption::Subtype("tessera".into()),
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
