@@ -46,7 +46,7 @@ struct NodeFile {
 
 /// A size, as a number of bytes or as text (`"64G"`).
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a size is a number of bytes, or text with K, M, G or T, such as \"64G\"")]
 enum SizeValue {
     Bytes(u64),
     Text(String),
