@@ -205,11 +205,20 @@ impl<B: Backend> NamespaceDriver<B> {
 
     /// Hands an event in, and carries out or queues the core's actions.
     fn handle(&self, state: &mut MutexGuard<'_, State>, event: Event) {
+        self.handle_for(None, state, event);
+    }
+
+    /// As [`NamespaceDriver::handle`], by a waiter that looks for its outcome at once.
+    fn handle_for(&self, caller: Option<Waiter>, state: &mut MutexGuard<'_, State>, event: Event) {
         let now_ns = self.backend.now_ns();
         state.core.handle(now_ns, event);
         let mut wakes = false;
         while let Some(action) = state.core.poll() {
-            wakes |= matches!(action, Action::Create { .. } | Action::Commit(..) | Action::Settled(..));
+            wakes |= match &action {
+                Action::Create { .. } => true,
+                Action::Commit(waiter, _) | Action::Settled(waiter, _) => Some(*waiter) != caller,
+                Action::AnswerRecall(_) | Action::InvalidateNames(_) => false,
+            };
             match action {
                 Action::Create { group, file } => state.creates.push_back((group, file)),
                 Action::Commit(waiter, _) | Action::Settled(waiter, _) => drop(state.outcomes.insert(waiter, action)),
@@ -234,7 +243,7 @@ impl<B: Backend> NamespaceDriver<B> {
         let waiter = {
             let mut state = self.state.lock();
             let waiter = Waiter(state.number());
-            self.handle(&mut state, event(waiter));
+            self.handle_for(Some(waiter), &mut state, event(waiter));
             waiter
         };
         loop {
