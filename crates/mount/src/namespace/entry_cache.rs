@@ -81,7 +81,7 @@ pub struct EntryCache {
     hits: u64,
     misses: u64,
     /// The latest time that the cache heard of.
-    now_ns: i64,
+    pub now_ns: i64,
 }
 
 #[derive(Debug, PartialEq)]
@@ -101,10 +101,10 @@ struct Leased {
 }
 
 impl EntryCache {
-    /// Time passes.
-    pub(super) fn advance(&mut self, now_ns: i64) {
-        assert!(now_ns >= self.now_ns, "time goes back from {} to {now_ns}", self.now_ns);
-        self.now_ns = now_ns;
+    /// Time passes. Returns the latest time: threads read the clock before they take the lock.
+    pub fn advance(&mut self, now_ns: i64) -> i64 {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.now_ns
     }
 
     /// What `name` in `parent` stands for, if a lease covers it.

@@ -195,14 +195,11 @@ pub(crate) struct Namespace {
     groups: HashMap<u64, Group>,
     last_group: u64,
     actions: VecDeque<Action>,
-    now_ns: i64,
 }
 
 impl Namespace {
     fn advance(&mut self, now_ns: i64) -> i64 {
-        self.now_ns = self.now_ns.max(now_ns);
-        self.cache.advance(self.now_ns);
-        self.now_ns
+        self.cache.advance(now_ns)
     }
 
     // --- questions --------------------------------------------------------------------------------------------
@@ -261,7 +258,7 @@ impl Namespace {
         }
         let (names, lifetime_ms) = (std::mem::take(&mut entry.names), entry.delegation_ms);
         let deferred = self.deferred.names_in(delegated);
-        self.delegations.grant(self.now_ns, delegated, stamp, lifetime_ms, names, deferred);
+        self.delegations.grant(self.cache.now_ns, delegated, stamp, lifetime_ms, names, deferred);
     }
 
     // --- creates ----------------------------------------------------------------------------------------------

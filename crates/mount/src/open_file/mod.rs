@@ -79,24 +79,21 @@ struct State<B: Backend> {
 
 impl<B: Backend> State<B> {
     fn new(ino: u64, size_bytes: u64) -> State<B> {
-        let (version, number, content, mtime_ns) = Default::default();
-        let (base, created, replacement, unlinked, optimistic) = Default::default();
-        let (mode, pending) = (WriteMode::SlidingWindow, Pending::clean());
         State {
             ino,
             size_bytes,
-            version,
-            number,
-            content,
-            base,
+            version: 0,
+            number: 0,
+            content: 0,
+            base: None,
             replaced: size_bytes == 0,
-            unlinked,
-            mode,
-            optimistic,
-            mtime_ns,
-            created,
-            replacement,
-            pending,
+            unlinked: false,
+            mode: WriteMode::SlidingWindow,
+            optimistic: false,
+            mtime_ns: 0,
+            created: None,
+            replacement: None,
+            pending: Pending::clean(),
         }
     }
 }

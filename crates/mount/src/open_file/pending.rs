@@ -50,6 +50,14 @@ pub(super) struct Written<W> {
     pub cut: bool,
 }
 
+/// What a commit leaves to be released.
+pub(super) struct Released {
+    /// The log, which the version replaces.
+    pub log: Option<Log>,
+    /// Whether the file was draining: the spool holds a handle.
+    pub drained: bool,
+}
+
 impl<W> Pending<W> {
     /// A version has everything, and no session is open.
     pub fn clean() -> Pending<W> {
@@ -242,8 +250,7 @@ impl<W> Pending<W> {
     }
 
     /// A version has what is in the session, or the whole file. Bytes that are still buffered, and a cut, remain.
-    /// Returns the log, which the version replaces, and whether the file was draining.
-    pub fn committed(&mut self) -> (Option<Log>, bool) {
+    pub fn committed(&mut self) -> Released {
         self.become_of(|state| {
             let (written, log, drained) = match state {
                 Pending::Written(written) => (written, None, false),
@@ -253,7 +260,7 @@ impl<W> Pending<W> {
             };
             let is_saved = written.buffer.is_empty() && !written.cut;
             let next = if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) };
-            (next, (log, drained))
+            (next, Released { log, drained })
         })
     }
 
@@ -293,7 +300,7 @@ mod tests {
     fn a_commit_keeps_what_is_still_buffered() {
         let mut pending = Pending::<()>::clean();
         pending.write().buffer.write(0, b"bytes");
-        assert!(!pending.committed().1 && pending.is_unsaved());
+        assert!(!pending.committed().drained && pending.is_unsaved());
         pending.write().buffer.pop_first();
         pending.committed();
         assert!(pending.is_clean());
@@ -306,7 +313,7 @@ mod tests {
         assert!(pending.pour().is_some() && pending.log().is_none());
         assert!(pending.pour_back() && pending.log().is_some());
         pending.pour();
-        assert!(pending.committed().0.is_some() && pending.is_clean() && !pending.pour_back());
+        assert!(pending.committed().log.is_some() && pending.is_clean() && !pending.pour_back());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
 //! is full.
 
+use super::pending::Released;
 use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
@@ -436,7 +437,7 @@ impl<B: Backend> State<B> {
 
     /// A version has what was written: drops the log, and the spool's handle.
     pub(super) fn release(&mut self, mount: &Mount<B>) {
-        let (log, drained) = self.pending.committed();
+        let Released { log, drained } = self.pending.committed();
         release_log(mount, self.ino, log);
         if drained {
             mount.files.release_spooled(self.ino);

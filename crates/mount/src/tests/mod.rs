@@ -298,15 +298,22 @@ fn a_spooled_file_that_fails_is_not_shown_after_its_close() {
     });
 }
 
-#[test]
-fn a_closed_file_whose_push_fails_is_not_shown() {
-    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+/// A file that was closed in the mode incremental, and that the store can then not take.
+fn closed_for_a_full_store(tasks: &mut Tasks) -> (Rc<Store>, Arc<Mount<Client>>, Queues, u64) {
+    let store = store("incremental");
     store.set_hint("durability", "optimistic");
-    let (mount, queues) = mount(&store, &disk, 1);
-    let ino = known_file(&mount, &store, &mut tasks);
+    let (mount, queues) = mount(&store, &SimDisk::new(1), 1);
+    let ino = known_file(&mount, &store, tasks);
     tasks.spawn(run_drains(store.clone()));
     tasks.run(write(&mount, ino, &[7; 5 << 20]));
     store.is_full.set(true);
+    (store, mount, queues, ino)
+}
+
+#[test]
+fn a_closed_file_whose_push_fails_is_not_shown() {
+    let mut tasks = Tasks::default();
+    let (store, mount, queues, ino) = closed_for_a_full_store(&mut tasks);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
     assert_eq!((store.versions(ino), tasks.run(mount.stats()).open_files), (1, 0));
@@ -316,13 +323,8 @@ fn a_closed_file_whose_push_fails_is_not_shown() {
 
 #[test]
 fn a_closed_file_that_an_unmount_cannot_store_is_counted() {
-    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
-    store.set_hint("durability", "optimistic");
-    let (mount, _) = mount(&store, &disk, 1);
-    let ino = known_file(&mount, &store, &mut tasks);
-    tasks.spawn(run_drains(store.clone()));
-    tasks.run(write(&mount, ino, &[7; 5 << 20]));
-    store.is_full.set(true);
+    let mut tasks = Tasks::default();
+    let (store, mount, _, ino) = closed_for_a_full_store(&mut tasks);
     tasks.run(mount.store_all());
     assert_eq!((store.versions(ino), mount.lost_files()), (1, 1));
 }

@@ -251,11 +251,11 @@ impl Reader for OpenVersion {
     }
 }
 
-/// Methods that no test needs.
-macro_rules! unused {
+/// What this store does not have.
+macro_rules! absent {
     ($($name:ident($($kind:ty),*) -> $answer:ty;)*) => {
         $(async fn $name(&self, $(_: $kind),*) -> $answer {
-            unimplemented!("no test needs it")
+            panic!(concat!("these tests' store has no ", stringify!($name)))
         })*
     };
 }
@@ -264,7 +264,7 @@ impl Backend for Client {
     type Writer = Session;
     type Reader = OpenVersion;
 
-    unused! {
+    absent! {
         locate(u64) -> Result<Located, Error>;
         rewrite(u64, ProgressFn<'_>, &Cancel) -> Result<WriteDone, tessera_client::Error>;
         names_invalidated() -> ();
@@ -330,7 +330,7 @@ impl Backend for Client {
     }
 
     async fn ask<R: Request>(&self, _: &R) -> Result<R::Reply, Error> {
-        unimplemented!("no test needs it")
+        panic!("these tests' store takes no {:?}", R::KIND)
     }
 
     fn op_id(&self) -> u64 {
