@@ -79,9 +79,18 @@ impl Log {
     }
 
     fn new(file: LogFile, origin: LogOrigin, overlay: Overlay, end: u64) -> Log {
-        let (closed, owes, pushes, durable_end) = Default::default();
-        let (file, bytes_end, closed_end) = (Arc::new(file), end, end);
-        Log { file, origin, overlay, end, bytes_end, closed_end, closed, owes, pushes, durable_end }
+        Log {
+            file: Arc::new(file),
+            origin,
+            overlay,
+            end,
+            bytes_end: end,
+            closed_end: end,
+            closed: None,
+            owes: false,
+            pushes: Vec::new(),
+            durable_end: None,
+        }
     }
 
     /// Adopts a log that an earlier mount left, and cuts off what follows its acknowledged part.
