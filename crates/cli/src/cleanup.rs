@@ -3,14 +3,19 @@
 
 use crate::exit::Exit;
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tessera_client::Client;
 
-static FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Half-written files: their directories and names.
+static FILES: Mutex<Vec<(Arc<OwnedFd>, OsString)>> = Mutex::new(Vec::new());
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static START: Once = Once::new();
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -23,10 +28,50 @@ pub fn register_client(client: &Client) {
     start();
 }
 
-/// Registers `file`: an interrupt removes it.
-pub fn register_file(file: &Path) {
+/// A file under a temporary name. A drop or an interrupt removes it.
+pub struct Temporary {
+    directory: Arc<OwnedFd>,
+    name: OsString,
+}
+
+/// Creates a file that a drop or an interrupt removes. The umask applies to its permissions.
+///
+/// # Errors
+/// The system's; an interrupted process creates none.
+pub fn create(directory: &Arc<OwnedFd>, name: &OsStr) -> io::Result<(File, Temporary)> {
     start();
-    FILES.lock().push(file.to_path_buf());
+    // An interrupt takes this lock before it removes files, so a file is in the list before that or is not created.
+    let mut files = FILES.lock();
+    if is_interrupted() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o666))?;
+    files.push((directory.clone(), name.to_os_string()));
+    Ok((file.into(), Temporary { directory: directory.clone(), name: name.to_os_string() }))
+}
+
+impl Temporary {
+    /// The temporary name.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Gives the file its name in the same directory. Replaces a file or link of that name.
+    ///
+    /// # Errors
+    /// The system's; the file is removed then.
+    pub fn rename(self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.directory, &self.name, &self.directory, name)?)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename nothing has the name.
+        let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
+        FILES.lock().retain(|(directory, name)| !Arc::ptr_eq(directory, &self.directory) || *name != self.name);
+    }
 }
 
 /// Whether this process was interrupted. Later failures are consequences and are not reported.
@@ -47,8 +92,7 @@ fn start() {
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
         let _ = std::thread::Builder::new().name("cleanup".into()).spawn(move || {
             if signals.forever().next().is_some() {
-                INTERRUPTED.store(true, Ordering::Release);
-                FILES.lock().drain(..).for_each(|file| drop(std::fs::remove_file(file)));
+                interrupt();
                 if let Some(client) = CLIENT.lock().take() {
                     client.close(CLOSE_TIMEOUT);
                 }
@@ -58,7 +102,10 @@ fn start() {
     });
 }
 
-/// Unregisters `file`: it is complete and stays.
-pub fn unregister_file(file: &Path) {
-    FILES.lock().retain(|f| f != file);
+/// Removes half-written files. From now on none is created.
+fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Release);
+    for (directory, name) in FILES.lock().drain(..) {
+        let _ = rustix::fs::unlinkat(&directory, &name, AtFlags::empty());
+    }
 }

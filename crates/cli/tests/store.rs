@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Cluster, assert_refused, tree};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 /// Runs a test on a cluster shared by this file, because a start costs more than a test. Each test uses its own
@@ -40,6 +42,32 @@ fn a_tree_comes_back_as_it_was() {
         assert_eq!(c.ok(&["ls", "-R", "--json", "tess:/src"]).text().lines().count(), tree::snapshot(&src).len());
         c.ok(&["rm", "-r", "tess:/src", "tess:/tree"]);
         assert_eq!(c.ok(&["ls"]).text(), "");
+    });
+}
+
+/// P14: a link that an earlier fetch left below the target does not lead a later one out of it, and modes give no rights.
+#[test]
+fn a_tree_does_not_lead_out_of_its_target() {
+    with_cluster(|c| {
+        let (src, back, outside) = (c.path().join("src"), c.path().join("back"), c.path().join("outside"));
+        std::fs::create_dir(&src).unwrap();
+        std::fs::write(&outside, "precious").unwrap();
+        std::os::unix::fs::symlink("../outside", src.join("readme")).unwrap();
+        let [from, to] = [&src, &back].map(|path| path.to_str().unwrap());
+        c.ok(&["put", "-r", "--quiet", from, "tess:/tree"]);
+        c.ok(&["get", "-r", "--quiet", "tess:/tree", to]);
+        c.ok(&["rm", "tess:/tree/readme"]);
+        std::fs::remove_file(src.join("readme")).unwrap();
+        std::fs::write(src.join("readme"), "payload").unwrap();
+        std::fs::set_permissions(src.join("readme"), Permissions::from_mode(0o6755)).unwrap();
+        c.ok(&["put", "--quiet", src.join("readme").to_str().unwrap(), "tess:/tree/readme"]);
+        for (flags, mode) in [(&["-r"][..], 0o755), (&["-r", "--set-id"], 0o6755)] {
+            c.ok(&[&["get", "--quiet"], flags, &["tess:/tree", c.path().to_str().unwrap()]].concat());
+            c.ok(&[&["get", "--quiet"], flags, &["tess:/tree/readme", to]].concat());
+            assert_eq!(std::fs::read_to_string(&outside).unwrap(), "precious");
+            let meta = std::fs::symlink_metadata(back.join("readme")).unwrap();
+            assert_eq!((meta.is_file(), meta.mode() & 0o7777), (true, mode));
+        }
     });
 }
 

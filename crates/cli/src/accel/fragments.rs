@@ -6,7 +6,7 @@ use super::page::{Page, fragment_path, page_path};
 use super::{check_output, fill, open_file, refuse_existing};
 use crate::args::{EncodeArgs, FilesArgs};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
-use crate::files::local::PartialFile;
+use crate::files::place::PartialFile;
 use crate::term::{Out, units};
 use serde_json::json;
 use std::fs::{self, File};
@@ -193,7 +193,7 @@ fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Fragm
     found.sound.truncate(k);
     let mut partial = PartialFile::create(target)?;
     decode_pieces(&found, file, device, partial.file(), target)?;
-    let (bytes, digest) = blake3_file(device, partial.path())?;
+    let (bytes, digest) = blake3_file(device, &partial.path())?;
     if (bytes, &digest.to_string()) != (found.page.bytes, &found.page.blake3) {
         bail!(Exit::Corrupt, "the fragments do not make the file that the page names; nothing was written");
     }

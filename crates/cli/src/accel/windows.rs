@@ -4,7 +4,7 @@
 use super::{PIECE_BYTES, check_output, open_file, read_more, refuse_existing};
 use crate::args::WindowsArgs;
 use crate::exit::{At, Exit, Outcome, bail};
-use crate::files::local::PartialFile;
+use crate::files::place::PartialFile;
 use crate::term::Out;
 use serde_json::json;
 use std::io::{BufWriter, Write};

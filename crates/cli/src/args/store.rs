@@ -63,7 +63,7 @@ pub struct PutArgs {
     after_help = "\
 A file appears under its name only when every byte has arrived and was verified; until then an existing
 file stays as it is. A target directory takes each source under its own name, as with cp; a target that ends with
-a slash is made if it is missing.
+a slash is made if it is missing. Below the target no link is followed: a link where a file goes is replaced.
 
 Examples:
   tessera get tess:/films/movie.mkv .            fetch a file
@@ -84,6 +84,9 @@ pub struct GetArgs {
     /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
+    /// Restore set-user-id and set-group-id bits. Without it a stored program gets no rights from its mode.
+    #[arg(long)]
+    pub set_id: bool,
     /// Common.
     #[command(flatten)]
     pub common: Common,

@@ -2,7 +2,7 @@
 
 use super::cat::{note_report, to_stdout};
 use super::holes::Sparse;
-use super::local::{self, PartialFile};
+use super::place::{self, PartialFile};
 use super::pool::{self, Tally};
 use super::target::{Target, all_differ, split, store_paths};
 use crate::args::GetArgs;
@@ -11,10 +11,8 @@ use crate::remote::{Item, Store};
 use crate::term::{Progress, units};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 use tessera_client::path::StorePath;
 use tessera_client::{GetOptions, Sink};
@@ -23,7 +21,7 @@ use tessera_wire::InodeKind;
 /// An entry to fetch, and its local path.
 struct Job {
     item: Item,
-    to: PathBuf,
+    to: place::Target,
 }
 
 /// `tessera get`.
@@ -52,7 +50,7 @@ pub fn get(args: GetArgs) -> Outcome {
     let (files, rest) = of_kind(rest, InodeKind::File);
     let (links, special) = of_kind(rest, InodeKind::Symlink);
     let skipped = pool::note_skipped(out, special.iter().map(|j| j.item.path.to_string()));
-    all_differ(files.iter().chain(&links).map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
+    all_differ(files.iter().chain(&links).map(|j| (j.to.path().display().to_string(), j.item.path.to_string())))?;
     let bytes = files.iter().map(|j| j.item.size_bytes).sum();
     let link_count = links.len() as u64;
     let progress = Progress::bytes(out, "get", Some(bytes));
@@ -98,8 +96,8 @@ fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {
 
 fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: bool, jobs: &mut Vec<Job>) -> Outcome {
     let root = match (target, source.name()) {
-        (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => path.clone(),
-        (Target::Into(path) | Target::IntoNew(path), Some(name)) => local::below(path, &[name.to_vec()])?,
+        (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => place::Target::new(path, &[])?,
+        (Target::Into(path) | Target::IntoNew(path), Some(name)) => place::Target::new(path, &[name.to_vec()])?,
     };
     let item = store.item(source)?;
     if item.kind() == InodeKind::Directory && !recursive {
@@ -107,7 +105,7 @@ fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: 
     }
     let depth = source.components().len();
     for item in tree(store, item)? {
-        let to = local::below(&root, &item.path.components()[depth..])?;
+        let to = root.below(&item.path.components()[depth..])?;
         jobs.push(Job { item, to });
     }
     Ok(())
@@ -126,58 +124,29 @@ pub(super) fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
 }
 
 fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &GetArgs, progress: &Progress) -> Tally {
-    if let Err(failure) = directories.iter().try_for_each(|directory| make_directory(&directory.to)) {
+    if let Err(failure) = directories.iter().try_for_each(|directory| directory.to.make_directory()) {
         progress.warn(&failure);
         return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
     }
     let warn = |failure: &_| progress.warn(failure);
-    let file = |job: Job| get_file(store, &job, args.version, progress);
+    let file = |job: Job| get_file(store, &job, args, progress);
     let mut ran = pool::run(files, |job| job.item.size_bytes, args.jobs.into(), file, warn);
-    // Links come after files, so that nothing is written through a link.
-    let link = |job: Job| local::make_symlink(&job.to, &job.item.symlink_target);
+    let link = |job: Job| job.to.make_symlink(&job.item.symlink_target);
     ran = ran.and(pool::run(links, |_| 0, 1, link, warn));
-    let finish = |Job { item, to }: Job| local::finish_directory(&to, &item.attr);
+    let finish = |Job { item, to }: Job| to.finish_directory(&item.attr, args.set_id);
     ran.and(pool::run(directories.into_iter().rev().collect(), |_| 0, 1, finish, warn))
 }
 
-/// Makes a directory, or uses the existing one. A symbolic link of that name is not followed (P14).
-fn make_directory(path: &Path) -> Outcome {
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => bail!(
-            Exit::Conflict,
-            "{}: a directory must go here and a file is in its place; move it away",
-            path.display()
-        ),
-        Err(_) => DirBuilder::new().mode(0o700).create(path).at(path),
+fn get_file(store: &Store, Job { item, to }: &Job, args: &GetArgs, progress: &Progress) -> Outcome {
+    let path = to.path();
+    if std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir()) {
+        bail!(Exit::Conflict, "{}: is a directory, {} is a file", path.display(), item.path);
     }
-}
-
-fn get_file(store: &Store, Job { item, to }: &Job, version: Option<u64>, progress: &Progress) -> Outcome {
-    if to.is_dir() {
-        bail!(Exit::Conflict, "{}: is a directory, {} is a file", to.display(), item.path);
-    }
-    let mut partial = PartialFile::create(to)?;
+    let mut partial = PartialFile::create_at(to)?;
     let mut sink = Sparse::new(partial.file());
-    let (version, steps) = (version.unwrap_or(0), &mut progress.steps());
+    let (version, steps) = (args.version.unwrap_or(0), &mut progress.steps());
     let options = GetOptions { version, progress: Some(steps), ..GetOptions::default() };
     store.get(&item.path, Sink::Sparse(&mut sink), options)?;
-    sink.finish().at(to)?;
-    partial.finish(&item.attr)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// P14: an existing entry at the target decides where bytes go; a link there never does.
-    #[test]
-    fn directories_do_not_go_through_links() {
-        let dir = tempfile::tempdir().unwrap();
-        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
-        make_directory(&real).unwrap();
-        make_directory(&real).unwrap();
-        std::os::unix::fs::symlink(&real, &link).unwrap();
-        assert_eq!(make_directory(&link).unwrap_err().exit, Exit::Conflict);
-    }
+    sink.finish().at(&path)?;
+    partial.finish(&item.attr, args.set_id)
 }

@@ -1,16 +1,13 @@
-//! Local files and directories: walks them, and restores them with their attributes.
+//! Local files and directories: walks them with their attributes.
 
-use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
+use crate::exit::{At, Failure, Outcome};
 use std::ffi::OsStr;
-use std::fs::{File, Metadata, Permissions};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
-use tempfile::NamedTempFile;
 use tessera_client::Owner;
-use tessera_wire::Attr;
 
 /// What a local path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,141 +120,9 @@ fn child(parent: &LocalEntry, name: &OsStr) -> Outcome<LocalEntry> {
     LocalEntry::new(path.clone(), names, &meta).at(path)
 }
 
-/// The local path of names from the store, below `root`. The manager refuses names with `/` and the name `..`; this
-/// function checks them again, because here such a name would do harm (P14).
-///
-/// # Errors
-/// A name leads out of `root`.
-pub fn below(root: &Path, names: &[Vec<u8>]) -> Outcome<PathBuf> {
-    let mut path = root.to_path_buf();
-    for name in names {
-        let bad = name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0));
-        if bad {
-            bail!(Exit::Usage, "{:?} is no name for a local file", String::from_utf8_lossy(name));
-        }
-        path.push(OsStr::from_bytes(name));
-    }
-    Ok(path)
-}
-
-/// A file that appears under its name only when it is complete. A drop removes it.
-pub struct PartialFile {
-    file: NamedTempFile,
-    target: PathBuf,
-}
-
-impl PartialFile {
-    /// Starts writing beside `target`. If that is a symbolic link: beside the file that it points to.
-    ///
-    /// # Errors
-    /// The name belongs to something other than a regular file, such as a device, which is not replaced.
-    pub fn create(target: &Path) -> Outcome<PartialFile> {
-        let target = match std::fs::symlink_metadata(target) {
-            Ok(meta) if meta.is_symlink() => target.canonicalize().at(target)?,
-            _ => target.to_path_buf(),
-        };
-        let place = target.display();
-        if std::fs::metadata(&target).is_ok_and(|meta| !meta.is_file()) {
-            bail!(Exit::Conflict, "{place}: is no regular file; write into it with `tessera cat TESS:/FILE > {place}`");
-        }
-        let name = target.file_name().ok_or_else(|| failure!(Exit::Usage, "{place} is no file name"))?;
-        // A name may have the maximum length already, so the temporary name uses only part of it.
-        let prefix = [b".", &name.as_bytes()[..name.len().min(200)], b"."].concat();
-        let file = tempfile::Builder::new()
-            .prefix(OsStr::from_bytes(&prefix))
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666)) // The system applies the umask.
-            .tempfile_in(target.parent().unwrap_or(Path::new("")))
-            .at(&target)?;
-        crate::cleanup::register_file(file.path());
-        Ok(PartialFile { file, target })
-    }
-
-    /// The open file.
-    pub fn file(&mut self) -> &mut File {
-        self.file.as_file_mut()
-    }
-
-    /// Its temporary path.
-    pub fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// Sets its attributes and gives it its name.
-    ///
-    /// # Errors
-    /// The system's, with the name of the file.
-    pub fn finish(self, attr: &Attr) -> Outcome {
-        set_attributes(self.file.as_file(), attr).at(&self.target)?;
-        self.place()
-    }
-
-    /// Gives it its name.
-    ///
-    /// # Errors
-    /// The system's, with the name of the file.
-    pub fn place(self) -> Outcome {
-        let temporary = self.path().to_path_buf();
-        self.file.persist(&self.target).map_err(|e| e.error).at(&self.target)?;
-        crate::cleanup::unregister_file(&temporary);
-        Ok(())
-    }
-}
-
-/// Sets owner (if this process is root), mode and modification time. The owner comes before the mode: a change of owner
-/// clears set-user-id bits.
-fn set_attributes(file: &File, attr: &Attr) -> io::Result<()> {
-    if is_root() {
-        std::os::unix::fs::fchown(file, Some(attr.uid), Some(attr.gid))?;
-    }
-    file.set_permissions(Permissions::from_mode(attr.mode & 0o7777))?;
-    let duration = Duration::from_nanos(attr.mtime_ns.unsigned_abs());
-    file.set_modified(if attr.mtime_ns < 0 { UNIX_EPOCH - duration } else { UNIX_EPOCH + duration })
-}
-
-/// Sets mode, time and owner of a directory whose entries are complete.
-///
-/// # Errors
-/// The system's, with the name of the directory.
-pub fn finish_directory(path: &Path, attr: &Attr) -> Outcome {
-    File::open(path).and_then(|directory| set_attributes(&directory, attr)).at(path)
-}
-
-/// Makes a symbolic link. Replaces a link or file of that name.
-///
-/// # Errors
-/// The system's, with the name of the link.
-pub fn make_symlink(path: &Path, target: &[u8]) -> Outcome {
-    let target = OsStr::from_bytes(target);
-    let made = match std::os::unix::fs::symlink(target, path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
-            std::fs::remove_file(path).and_then(|()| std::os::unix::fs::symlink(target, path))
-        }
-        made => made,
-    };
-    made.at(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_regular_files_are_replaced() {
-        let scratch = tempfile::tempdir().unwrap();
-        let (file, link, gone) = (scratch.path().join("f"), scratch.path().join("l"), scratch.path().join("gone"));
-        std::fs::write(&file, b"old").unwrap();
-        std::os::unix::fs::symlink(&file, &link).unwrap();
-        std::os::unix::fs::symlink(scratch.path().join("nothing"), &gone).unwrap();
-        let mut partial = PartialFile::create(&link).unwrap();
-        std::io::Write::write_all(partial.file(), b"new").unwrap();
-        partial.place().unwrap();
-        assert_eq!((std::fs::read(&file).unwrap(), std::fs::read_link(&link).unwrap()), (b"new".to_vec(), file));
-        assert!(PartialFile::create(&gone).is_err());
-        for special in [Path::new("/dev/null"), scratch.path()] {
-            assert_eq!(PartialFile::create(special).err().unwrap().exit, Exit::Conflict);
-        }
-    }
 
     #[test]
     fn a_walk_goes_parents_first_and_keeps_links() {
@@ -277,29 +142,5 @@ mod tests {
                 (b"b/file".to_vec(), Kind::File(5)),
             ]
         );
-    }
-
-    /// P14: names from the store cannot lead out of the target.
-    #[test]
-    fn names_that_escape_are_refused() {
-        for name in [&b".."[..], b".", b"", b"a/b", b"/etc", b"a\0"] {
-            assert!(below(Path::new("root"), &[b"ok".to_vec(), name.to_vec()]).is_err(), "{name:?}");
-        }
-        assert_eq!(below(Path::new("x"), &[b"a".to_vec(), b"b".to_vec()]).unwrap(), Path::new("x/a/b"));
-    }
-
-    #[test]
-    fn a_file_that_is_given_up_leaves_nothing_and_an_old_one_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("f");
-        std::fs::write(&target, "old").unwrap();
-        drop(PartialFile::create(&target).unwrap());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-        assert_eq!(std::fs::read(&target).unwrap(), b"old");
-        let Owner { uid, gid, .. } = process_owner();
-        let attr = Attr { mode: 0o640, mtime_ns: 5_000_000_007, uid, gid, ..Attr::default() };
-        PartialFile::create(&target).unwrap().finish(&attr).unwrap();
-        let meta = std::fs::metadata(&target).unwrap();
-        assert_eq!((meta.len(), meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0, 0o640, 5, 7));
     }
 }

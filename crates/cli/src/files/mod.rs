@@ -1,7 +1,7 @@
 //! Commands on files and directories: local trees on one side, the client library on the other.
 //!
-//! [`local`] walks and restores local trees, [`pool`] runs many transfers at once, [`target`] decides the names under
-//! which things are stored. Each command has a module of its name.
+//! [`local`] walks local trees, [`place`] makes fetched entries, [`pool`] runs many transfers at once, [`target`] decides
+//! the names under which things are stored. Each command has a module of its name.
 
 mod cat;
 mod get;
@@ -9,6 +9,7 @@ pub mod holes;
 pub mod local;
 mod locate;
 mod namespace;
+pub mod place;
 mod policy;
 pub mod pool;
 mod put;
