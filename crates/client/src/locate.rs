@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(hosts, BTreeMap::from([("a".into(), 150), ("b".into(), 100), ("c".into(), 50)]));
         let state = located.state();
         assert_eq!((state.chunks, state.chunks_full, state.chunks_reduced, state.chunks_lost), (2, 1, 1, 0));
-        assert_eq!(state.stored_bytes, 150 + 100);
+        assert_eq!(state.stored_bytes, (100 + 128) + 100);
         assert_eq!(state.classes, ["ec:2+1", "replica:2"]);
     }
 
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(hosts, BTreeMap::from([("a".into(), 200), ("b".into(), 100)]));
         let state = located.state();
         assert_eq!((state.chunks_full, state.chunks_reduced, state.chunks_lost), (1, 2, 1));
-        assert_eq!(state.stored_bytes, 4 * (100 + 2 * 50));
+        assert_eq!(state.stored_bytes, 4 * (100 + 128));
         let holds: Vec<Holds> = located.extents[0].fragments.iter().map(|f| f.holds).collect();
         assert_eq!(holds, [Holds::Copy, Holds::Slice, Holds::Parity]);
     }

@@ -22,8 +22,6 @@ use tessera_wire::{Code, Error, Hint};
 
 /// Bytes of a record of a shared log.
 pub const RECORD_BYTES: usize = 700;
-/// Length of a write's chunks.
-const PIECE_BYTES: usize = 3000;
 const ROOT: u64 = 1;
 /// Bits of a token that hold the core's call number, from 1; the bits above hold the number of the operation.
 const TOKEN_BITS: u32 = 40;
@@ -72,6 +70,8 @@ pub struct ClientHost {
     /// Number of the current operation; answers to calls of earlier ones are dropped.
     op_number: u64,
     rng: Rng,
+    /// Length of its chunks.
+    piece_bytes: usize,
     view: SharedView,
     options: Arc<Options>,
     pool: BufferPool,
@@ -122,6 +122,7 @@ impl ClientHost {
             op: None,
             op_number: 0,
             rng: Rng::new(seed),
+            piece_bytes: plan.piece_bytes,
             view: View::shared(),
             options: Arc::new(options),
             pool: BufferPool::new(0),
@@ -277,7 +278,7 @@ impl ClientHost {
         for _ in 0..self.rng.between(0, 12) {
             let kind = if self.rng.percent(20) { self.rng.any() } else { self.rng.between(0, 9) };
             let mut piece = Rng::new(kind);
-            bytes.extend(std::iter::repeat_with(|| piece.any().to_le_bytes()).flatten().take(PIECE_BYTES));
+            bytes.extend(std::iter::repeat_with(|| piece.any().to_le_bytes()).flatten().take(self.piece_bytes));
         }
         bytes.truncate(bytes.len().saturating_sub(self.rng.between(0, 400) as usize));
         bytes
@@ -304,8 +305,8 @@ impl ClientHost {
         };
         let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
         let whole = Bytes::copy_from_slice(bytes);
-        for (index, start) in (0..bytes.len()).step_by(PIECE_BYTES).enumerate() {
-            let piece = whole.slice(start..(start + PIECE_BYTES).min(bytes.len()));
+        for (index, start) in (0..bytes.len()).step_by(self.piece_bytes).enumerate() {
+            let piece = whole.slice(start..(start + self.piece_bytes).min(bytes.len()));
             core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(index as u64, start as u64, piece)));
         }
         core.handle(now_ns, WriteRequest::EndOfInput { size_bytes: bytes.len() as u64, keep_session: false });

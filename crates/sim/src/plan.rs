@@ -136,6 +136,8 @@ pub struct Plan {
     pub optimistic: bool,
     /// Operations of each client.
     pub operations: usize,
+    /// Length of the chunks of each write: of one group, or of several, so that every slice holds bytes.
+    pub piece_bytes: usize,
     /// Faults of the network.
     pub network: NetworkFaults,
     /// (ms from the start, what).
@@ -202,6 +204,7 @@ impl Plan {
             optimistic: rng.percent(20),
             operations: rng.between(4, 14) as usize,
             network: network(rng),
+            piece_bytes: *rng.pick(&[3_000, 3_000, 36_000, 72_000]),
             faults: Vec::new(),
         }
     }

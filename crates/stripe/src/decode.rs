@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn fragments_that_lie_with_good_checksums_are_found() {
         for (a, b) in [(0, 1), (0, 5), (3, 4), (4, 5)] {
-            let (mut job, data, pool) = setup("ec:4+2", 70_000);
+            let (mut job, data, pool) = setup("ec:4+2", 130_000);
             [a, b].into_iter().for_each(|i| lie(&mut job.fragments[i], 77));
             job.search = true;
             match job.run(&pool) {
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn copies_and_slices_check_each_other() {
         for liar in 0..6u32 {
-            let (mut job, data, pool) = setup("copy+ec:4+2", 70_000);
+            let (mut job, data, pool) = setup("copy+ec:4+2", 130_000);
             lie(&mut job.fragments[liar as usize], if liar == 0 { 60_000 } else { 7 });
             job.search = true;
             match job.run(&pool) {
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn checksums_name_the_wrong_fragment() {
-        let (mut job, _, pool) = setup("ec:4+2", 70_000);
+        let (mut job, _, pool) = setup("ec:4+2", 130_000);
         let mut bytes = job.fragments[2].bytes.to_vec();
         bytes[0] ^= 0x80;
         job.fragments[2].bytes = bytes.into();
@@ -338,7 +338,7 @@ mod tests {
     /// P2: more wrong fragments than parity can replace is an error, whatever sets are tried.
     #[test]
     fn too_many_wrong_fragments_never_give_bytes() {
-        let (mut job, _, pool) = setup("ec:4+2", 1000);
+        let (mut job, _, pool) = setup("ec:4+2", 130_000);
         for i in 0..3 {
             job.fragments[i].bytes = vec![i as u8; job.fragments[i].bytes.len()].into();
         }

@@ -141,7 +141,7 @@ mod tests {
         ] {
             let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 253) as u8).collect());
             let code = class.coder().unwrap();
-            let full = code.fragment_len(len);
+            let full = class.full_len(len as u64);
             let mut rows = vec![vec![0; full]; code.m()];
             let plain: Vec<&[u8]> =
                 (0..code.k()).map(|i| &data[(i * full).min(len)..((i + 1) * full).min(len)]).collect();

@@ -9,8 +9,13 @@
 //! | `copy+rs` | fragment 0 is the whole chunk; then the slices of `rs` from the second on, and its m parities | fragment 0, or any k others |
 //!
 //! The first bytes of the copy are slice 0 of the code, so any k fragments of `copy+rs` suffice too, and any m may be lost.
+//!
+//! Slices of `rs` and `copy+rs` are multiples of [`GROUP_BYTES`], so that the node that holds a slice can check it with the
+//! chunk's group hashes alone. A chunk of fewer than k groups has empty slices at its end. Its parities are no longer than its
+//! bytes: a chunk of one group has parities of its own length.
 
 use tessera_accel::erasure::FRAGMENT_ALIGN_BYTES;
+use tessera_accel::hash::GROUP_BYTES;
 use tessera_policy::Scheme;
 use tessera_wire::ClassInfo;
 
@@ -28,7 +33,8 @@ pub const COPY_AND_REED_SOLOMON: &str = "copy+rs";
 const PACKET_BYTES: u32 = 1024;
 
 // Lengths and classes are stored: a change of these would misread every chunk that exists.
-const _: () = assert!(FRAGMENT_ALIGN_BYTES == 64 && PACKET_BYTES == 1024);
+const _: () = assert!(FRAGMENT_ALIGN_BYTES == 64 && PACKET_BYTES == 1024 && GROUP_BYTES == 16 << 10);
+const _: () = assert!(GROUP_BYTES.is_multiple_of(FRAGMENT_ALIGN_BYTES));
 
 /// The class that stores chunks by `scheme`. Classes are stored: these values never change.
 pub fn describe(class_id: u32, scheme: Scheme) -> ClassInfo {
@@ -76,11 +82,14 @@ pub trait ClassLayout {
     fn fragment_bytes(&self, chunk_bytes: u64, fragment: u32) -> Option<u64>;
     /// Whether the chunk can be read from these distinct fragments.
     fn suffices(&self, present: impl IntoIterator<Item = u32>) -> bool;
-    /// Bytes of all fragments of a chunk together, as totals count them: each slice and parity of `rs` counts as a k-th
-    /// of the chunk, without padding. The rule never changes, because stored totals must stay reproducible.
-    fn stored_bytes(&self, chunk_bytes: u64) -> u64;
     /// Space reserved for fragment `fragment` before it is stored.
     fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64;
+
+    /// Bytes of all fragments of a chunk together.
+    fn stored_bytes(&self, chunk_bytes: u64) -> u64 {
+        let lengths = (0..self.fragments()).filter_map(|fragment| self.fragment_bytes(chunk_bytes, fragment));
+        lengths.fold(0, u64::saturating_add)
+    }
 
     /// Whether fragment `fragment` is the whole chunk.
     fn is_copy(&self, fragment: u32) -> bool {
@@ -118,12 +127,13 @@ impl ClassLayout for ClassInfo {
     }
 
     fn slice_bytes(&self, chunk_bytes: u64) -> u64 {
-        let align = match self.code.as_str() {
-            COPIES => return chunk_bytes,
-            XOR => u64::from(self.alignment_bytes.max(1)),
-            _ => FRAGMENT_ALIGN_BYTES as u64,
-        };
-        chunk_bytes.div_ceil(u64::from(self.k.max(1))).saturating_add(align - 1) / align * align
+        let round_up = |bytes: u64, align: u64| bytes.saturating_add(align - 1) / align * align;
+        let kth = chunk_bytes.div_ceil(u64::from(self.k.max(1)));
+        match self.code.as_str() {
+            COPIES => chunk_bytes,
+            XOR => round_up(kth, u64::from(self.alignment_bytes.max(1))),
+            _ => round_up(kth, GROUP_BYTES as u64).min(round_up(chunk_bytes, FRAGMENT_ALIGN_BYTES as u64)),
+        }
     }
 
     fn fragment_bytes(&self, chunk_bytes: u64, fragment: u32) -> Option<u64> {
@@ -145,21 +155,8 @@ impl ClassLayout for ClassInfo {
         copy || count >= self.k
     }
 
-    fn stored_bytes(&self, chunk_bytes: u64) -> u64 {
-        let sum = |count: u32, each: u64| u64::from(count).saturating_mul(each);
-        let kth = chunk_bytes.div_ceil(u64::from(self.k.max(1)));
-        match self.code.as_str() {
-            XOR => chunk_bytes.saturating_add(sum(self.m, self.slice_bytes(chunk_bytes))),
-            _ => sum(self.fragments() - self.copies(), kth).saturating_add(sum(self.copies(), chunk_bytes)),
-        }
-    }
-
     fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64 {
-        match self.code.as_str() {
-            _ if self.is_copy(fragment) => chunk_bytes,
-            XOR => self.slice_bytes(chunk_bytes),
-            _ => chunk_bytes.div_ceil(u64::from(self.k.max(1))),
-        }
+        if self.is_copy(fragment) { chunk_bytes } else { self.slice_bytes(chunk_bytes) }
     }
 
     fn is_plain(&self, fragment: u32) -> bool {
@@ -216,7 +213,7 @@ mod tests {
     #[test]
     fn lengths_add_up() {
         for class in classes() {
-            for len in [0, 1, 63, 64, 65, 255, 256, 257, 7168, 28_673, 100_003] {
+            for len in [0, 1, 63, 64, 65, 255, 256, 257, 7168, 16_384, 16_385, 28_673, 100_003, 1 << 20] {
                 let bytes: Vec<u64> = (0..class.fragments()).map(|i| class.fragment_bytes(len, i).unwrap()).collect();
                 assert_eq!(class.fragment_bytes(len, class.fragments()), None);
                 assert!((0..class.copies()).all(|i| bytes[i as usize] == len));
@@ -224,15 +221,17 @@ mod tests {
                     let coded = ClassInfo { code: class.code.replace("copy+", ""), ..class.clone() };
                     assert_eq!((0..class.k).map(|i| coded.fragment_bytes(len, i).unwrap()).sum::<u64>(), len);
                 }
-                let padded: u64 = bytes.iter().sum();
-                let counted = class.stored_bytes(len);
-                assert!(
-                    padded.abs_diff(counted) <= (128 + u64::from(class.alignment_bytes)) * u64::from(class.fragments()),
-                    "{class:?} {len}: {padded} {counted}"
-                );
+                assert_eq!(class.stored_bytes(len), bytes.iter().sum::<u64>());
+                assert!((0..class.fragments()).all(|i| class.room_bytes(len, i) >= bytes[i as usize]));
+                // A group lies in one slice, and no parity is longer than the chunk, rounded up.
+                let slice = class.slice_bytes(len);
+                let aligned = slice.is_multiple_of(16_384) || slice >= len;
+                assert!(aligned || class.code == "xor", "{class:?} {len}: slices of {slice}");
+                assert!(slice <= len.next_multiple_of(64) || class.code == "xor", "{class:?} {len}: slices of {slice}");
             }
         }
-        assert_eq!(class("copy+rs", 4, 2).stored_bytes(4_000_000), 4_000_000 + 5 * 1_000_000);
+        assert_eq!(class("copy+rs", 4, 2).stored_bytes(4 << 20), (4 << 20) + 5 * (1 << 20));
+        assert_eq!(class("rs", 4, 2).stored_bytes(10_000), 3 * 10_000 + 2 * 48);
     }
 
     /// These values are stored in the classes of every cluster: they never change.

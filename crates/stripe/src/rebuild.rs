@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn whatever_suffices_gives_any_fragment() {
         for spec in ["ec:4+2", "ec:2+1", "copy+ec:4+2", "copy+ec:2+1", "raid6:4+2", "raid6:3+2", "replica:3", "none"] {
-            for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 100_003] {
+            for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 40_000, 100_003] {
                 every_pattern(&info(spec), len);
             }
         }
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn wrong_sources_alone_give_nothing() {
         let class = info("ec:4+2");
-        let chunk = bytes(2, 5_000);
-        let other = fragments(&class, &bytes(3, 5_000));
+        let chunk = bytes(2, 130_000);
+        let other = fragments(&class, &bytes(3, 130_000));
         assert_eq!(rebuild(job(&class, &chunk, 0, other)), Rebuilt::Mismatch { wrong: vec![] });
         let mut rotten = fragments(&class, &chunk)[..4].to_vec();
         spoil(&mut rotten[2], false);
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn long_searches_take_steps() {
         let class = info("ec:6+5");
-        let chunk = bytes(7, 3_000);
+        let chunk = bytes(7, 180_000);
         let mut sources = fragments(&class, &chunk);
         (0..4).for_each(|i| spoil(&mut sources[i], true));
         let mut job = job(&class, &chunk, 10, sources[..10].to_vec());
@@ -322,7 +322,7 @@ mod tests {
         #[test]
         fn what_can_be_read_can_be_repaired(
             spec in prop::sample::select(vec!["ec:4+2", "ec:3+3", "ec:6+4", "copy+ec:3+2", "raid6:4+2", "replica:4", "ec:1+2"]),
-            len in 1usize..3_000,
+            len in prop_oneof![1usize..3_000, 3_000usize..150_000],
             damages in prop::collection::vec(damage(), 10),
             wanted in 0u32..10,
         ) {

@@ -54,9 +54,9 @@ fn a_commit_may_lack_what_can_be_done_without() {
 fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
     let mut rig = Rig::new(6);
     for (name, class, stored) in [
-        ("a", "copy+ec:4+2", 9_000),
-        ("b", "ec:4+2", 6_000),
-        ("c", "copy+ec:2+1", 8_000),
+        ("a", "copy+ec:4+2", 4_000 + 2 * 4_032),
+        ("b", "ec:4+2", 4_000 + 2 * 4_032),
+        ("c", "copy+ec:2+1", 4_000 + 4_032),
         ("d", "raid6:4+2", 4_000 + 2 * 7_168),
     ] {
         let before = rig.ask(&GetStatus {}).unwrap().stored_bytes;

@@ -178,12 +178,13 @@ fn what_cannot_be_followed_is_done_without_and_counted() {
 /// When the groups of a host are full, the manager opens new groups that begin there.
 #[test]
 fn full_groups_of_an_anchor_are_followed_by_others() {
-    let config = crate::config::Config { pg_cap_bytes: 1000, ..config() };
+    let config = crate::config::Config { pg_cap_bytes: 10 << 20, ..config() };
     for (redundancy, plain) in [("ec:4+2", 4), ("copy+ec:4+2", 1)] {
         let mut rig = Rig::with(crate::db::Db::in_memory([7; 16]).unwrap(), config.clone(), 8);
         for round in 0..20u8 {
             let session = open(&mut rig, &format!("f{round}"), "h4", "local");
-            let chunks: Vec<ChunkName> = (0..10).map(|i| named(round * 10 + i, 0)).collect();
+            let chunks: Vec<ChunkName> =
+                (0..10).map(|i| ChunkName { len_bytes: 1 << 20, ..named(round * 10 + i, 0) }).collect();
             for hosts in hinted_hosts(&ask(&mut rig, session, redundancy, &chunks), plain) {
                 assert!(hosts.contains(&"h4".to_string()), "{redundancy}: {hosts:?}");
             }

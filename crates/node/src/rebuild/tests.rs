@@ -136,7 +136,7 @@ fn patterns(lens: &[usize]) -> Vec<(usize, u32, u32)> {
 #[test]
 fn copies_and_pieces_rebuild_each_other() {
     for wanted in 1..6u32 {
-        let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+        let mut cluster = Cluster::of(copy_class(4, 2), 100_000);
         (1..6).for_each(|i| cluster.lose(i, Code::Unavailable));
         let task = cluster.task(wanted, vec![wanted]);
         assert_eq!(cluster.run(&task).result, Ok(()), "{wanted}");
@@ -144,7 +144,7 @@ fn copies_and_pieces_rebuild_each_other() {
         assert_eq!(cluster.asked, [SourceAt { fragment: 0, disk_id: 11 }], "no other source is asked");
 
         for consistently in [false, true] {
-            let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+            let mut cluster = Cluster::of(copy_class(4, 2), 100_000);
             cluster.spoil(0, consistently);
             let task = cluster.task(wanted, vec![wanted]);
             let outcome = cluster.run(&task);
@@ -154,7 +154,7 @@ fn copies_and_pieces_rebuild_each_other() {
         }
     }
     for (lost, possible) in [(&[1][..], true), (&[3, 5], false)] {
-        let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+        let mut cluster = Cluster::of(copy_class(4, 2), 100_000);
         cluster.lose(0, Code::NotFound);
         lost.iter().for_each(|i| cluster.lose(*i, Code::NotFound));
         let task = cluster.task(0, vec![0]);
@@ -170,9 +170,9 @@ fn copies_and_pieces_rebuild_each_other() {
 #[test]
 fn one_lost_and_one_wrong_source() {
     for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
-        for (_, wanted, liar) in patterns(&[50_000]).into_iter().filter(|(_, wanted, liar)| wanted != liar) {
+        for (_, wanted, liar) in patterns(&[100_000]).into_iter().filter(|(_, wanted, liar)| wanted != liar) {
             for consistently in [false, true] {
-                let mut cluster = Cluster::of(class.clone(), 50_000);
+                let mut cluster = Cluster::of(class.clone(), 100_000);
                 cluster.lose(wanted, Code::NotFound);
                 cluster.spoil(liar, consistently);
                 let task = cluster.task(wanted, vec![wanted]);
@@ -190,7 +190,7 @@ fn one_lost_and_one_wrong_source() {
 /// P2: with more than m faults there is no right answer, and there must be no wrong one.
 #[test]
 fn too_much_lost_or_wrong_gives_nothing() {
-    let mut cluster = Cluster::new(4, 2, 10_000);
+    let mut cluster = Cluster::new(4, 2, 100_000);
     for i in 0..3 {
         cluster.lose(i, Code::NotFound);
     }
@@ -200,7 +200,7 @@ fn too_much_lost_or_wrong_gives_nothing() {
     assert_eq!(cluster.appended, None);
     assert_eq!(outcome.bad.len(), 2, "the other two are reported missing");
 
-    let mut cluster = Cluster::new(4, 2, 10_000);
+    let mut cluster = Cluster::new(4, 2, 100_000);
     cluster.lose(0, Code::NotFound);
     cluster.spoil(1, true);
     cluster.spoil(2, true);
@@ -215,7 +215,7 @@ fn too_much_lost_or_wrong_gives_nothing() {
 #[test]
 fn suspects_are_the_last_resort() {
     for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
-        let mut cluster = Cluster::of(class, 50_000);
+        let mut cluster = Cluster::of(class, 100_000);
         cluster.lose(0, Code::NotFound);
         for fragment in [2, 4] {
             let Some(Ok((_, crc32c))) = cluster.held.get_mut(&(11 + u64::from(fragment), fragment)) else { panic!() };
@@ -235,7 +235,7 @@ fn suspects_are_the_last_resort() {
 /// step.
 #[test]
 fn repair_searches_as_long_as_a_reader() {
-    let mut cluster = Cluster::new(7, 4, 5_000);
+    let mut cluster = Cluster::new(7, 4, 230_000);
     cluster.lose(10, Code::NotFound);
     (0..3).for_each(|i| cluster.spoil(i, true));
     let task = cluster.task(10, vec![10]);
@@ -274,7 +274,7 @@ fn copies_move_past_a_bad_one() {
 /// manager knows to be missing are not asked for.
 #[test]
 fn sources_are_chosen_with_care() {
-    let mut cluster = Cluster::new(4, 2, 5_000);
+    let mut cluster = Cluster::new(4, 2, 100_000);
     let mut task = cluster.task(3, vec![0]);
     if let Some(pg) = &mut task.pg {
         pg.members[3].put_to_incoming = false;
@@ -290,7 +290,7 @@ fn sources_are_chosen_with_care() {
 /// A member that is still being filled may lack the fragment; this is expected and not reported as rot.
 #[test]
 fn a_filling_member_is_not_accused() {
-    let mut cluster = Cluster::new(4, 2, 5_000);
+    let mut cluster = Cluster::new(4, 2, 100_000);
     let mut task = cluster.task(0, vec![0]);
     if let Some(pg) = &mut task.pg {
         pg.members[1].incoming_disk_id = 50;
@@ -307,7 +307,7 @@ fn a_filling_member_is_not_accused() {
 
 #[test]
 fn what_is_at_home_already_is_left_alone() {
-    let cluster = Cluster::new(4, 2, 5_000);
+    let cluster = Cluster::new(4, 2, 100_000);
     let task = cluster.task(0, vec![0]);
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
     assert_eq!(machine.next(|disk_id| cluster.source(disk_id)), vec![RebuildAction::CheckLocal]);

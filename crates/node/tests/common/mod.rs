@@ -270,9 +270,9 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 
 /// The six fragments of a chunk.
 pub fn fragments(chunk: &[u8]) -> Vec<Vec<u8>> {
-    use tessera_accel::erasure::{Code, Matrix, data_slice};
-    let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
-    let mut parity = Vec::new();
-    code.encode_chunk(chunk, &mut parity);
-    (0..4).map(|i| data_slice(chunk, 4, i).to_vec()).chain(parity).collect()
+    let class = tessera_stripe::Class::new(ec42()).unwrap();
+    let chunk = bytes::Bytes::copy_from_slice(chunk);
+    let all: Vec<u32> = (0..6).collect();
+    let made = tessera_stripe::encode(&class, &chunk, &all, &BufferPool::new(0));
+    made.into_iter().map(|it| it.bytes.to_vec()).collect()
 }

@@ -99,6 +99,7 @@ impl Player {
             m: parse(m)?,
             optimistic: false,
             operations: 0,
+            piece_bytes: 3_000,
             network: NetworkFaults { min_delay_us: 100, max_delay_us: 100, ..NetworkFaults::default() },
             faults: Vec::new(),
             ..Plan::survivable(1)

@@ -112,12 +112,12 @@ fn every_pattern_of_two_harms_of_a_4_2_code_is_survived() {
 }
 
 fn every_pattern_of_two_harms(spec: &str) {
-    let bytes = data(70_001, 2);
+    let bytes = data(130_001, 2);
     for (a, b) in (0..6).flat_map(|a| (a + 1..6).map(move |b| (a, b))) {
         for first in HARMS {
             // The second harm depends on the first, so that all pairs occur over the patterns.
             let second = HARMS[(first as usize + a as usize + b as usize) % HARMS.len()];
-            let mut drive = stored(6, spec, &bytes, 70_001);
+            let mut drive = stored(6, spec, &bytes, 130_001);
             harm(&mut drive, a, first);
             harm(&mut drive, b, second);
             let read = read_all(&mut drive, "f");

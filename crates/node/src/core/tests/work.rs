@@ -85,7 +85,7 @@ fn fetched(script: &mut Script, source: &tessera_stripe::Fragment) -> Vec<String
 /// A whole rebuild, with one unreachable source and one that lies.
 #[test]
 fn a_rebuild_from_end_to_end() {
-    let chunk = bytes(1, 40_000);
+    let chunk = bytes(1, 100_000);
     let all = fragments(&class(4, 2), &chunk);
     let (task, map) = rebuild_task(&chunk, 1);
     let mut script = Script::joined();
@@ -327,7 +327,7 @@ fn scrubbing_on_request() {
 fn a_task_id_that_comes_again_is_another_task() {
     let mut script = serving(Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() });
     script.tick(200);
-    let (task, map) = rebuild_task(&bytes(1, 40_000), 1);
+    let (task, map) = rebuild_task(&bytes(1, 100_000), 1);
     let reply = HeartbeatReply { tasks: vec![task], map: Some(map), term: 2, log_seq: 1, ..beat() };
     let lines = script.answer(Kind::Heartbeat, Ok(reply));
     assert!(lines.contains(&"disk 1 verify 77.1".into()), "{lines:?}");
