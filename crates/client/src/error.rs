@@ -84,6 +84,22 @@ pub enum Cause {
         /// What is known about the fragments.
         bad: String,
     },
+    /// The manager's database names another chunk than the file's writer did.
+    #[error(
+        "the bytes at {offset} were written as a chunk whose name starts with {written:016x}, and the manager's database says \
+         chunk {chunk_id}, {stored:016x}: the database is damaged; stop the manager and restore it from its log replicas \
+         (`tessera manager --restore`)"
+    )]
+    WrongChunk {
+        /// Where the extent starts in the file.
+        offset: u64,
+        /// The chunk that the manager names; 0: a hole.
+        chunk_id: u64,
+        /// The first 8 bytes of the chunk's name as the writer gave them.
+        written: u64,
+        /// The first 8 bytes of the chunk's name in its row.
+        stored: u64,
+    },
     /// The manager's reply contradicts itself.
     #[error("the manager's answer makes no sense: {0}")]
     Nonsense(String),
@@ -173,7 +189,7 @@ impl Cause {
             Cause::ManagerSilent { .. } | Cause::NotStored { .. } => Code::Unavailable,
             Cause::Lost { cause, .. } => cause.code(),
             Cause::TooFewFragments { .. } => Code::TooFewFragments,
-            Cause::Corrupt { .. } => Code::Corrupt,
+            Cause::Corrupt { .. } | Cause::WrongChunk { .. } => Code::Corrupt,
             Cause::Nonsense(_) => Code::Internal,
             Cause::Policy(_) => Code::Invalid,
             Cause::Input(_) | Cause::Output(_) => Code::Io,

@@ -2,6 +2,7 @@
 
 /// Every failpoint, sorted: its name (the crate it is in, a dot, the mistake) and what goes wrong while it is active.
 pub const ALL: &[(&str, &str)] = &[
+    ("client.names_not_compared", "a reader takes any chunk for the one that the file's writer named (P2)"),
     ("cona.ack_before_sync", "a write with `Durability::Sync` is acknowledged without a sync"),
     ("cona.cell_not_synced", "the manifest names a cell that was not synced"),
     ("cona.drop_deletes_early", "a merge drops deletes although an older cell still has the key"),
@@ -51,6 +52,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.stale_lock_message_sent", "a message about a lock is sent after the lock was lost (P7)"),
     ("mount.stamps_are_ignored", "an answer is cached although a recall overtook it (P7)"),
     ("mount.unlinked_not_committed", "a file that lost a name while it was open is not committed (P1)"),
+    ("pagesum.sync_fails", "the disk fails to sync a file of the manager's database"),
     ("segment.ack_before_sync", "`sync` publishes appended records without a sync"),
     (
         "segment.drop_deletes_early",

@@ -102,10 +102,14 @@ fn register(core: &mut ManagerCore, node: u64) {
     while core.poll().is_some() {}
 }
 
+/// The start of the name of a client's chunk: spread like a real hash.
+fn mixed(client: u64, written: u64) -> u64 {
+    (client << 32 | written).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 fn open(core: &mut ManagerCore, client: &mut Client) {
+    let mixed = mixed(client.id, client.written);
     let mut hash = [0u8; 32];
-    // Spread like a real hash.
-    let mixed = (client.id << 32 | client.written).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash[..8].copy_from_slice(&mixed.to_be_bytes());
     let request = OpenWrite {
         op_id: mixed | 1,
@@ -130,7 +134,13 @@ fn commit(core: &mut ManagerCore, client: &mut Client, opened: &OpenWriteReply) 
         session_id: opened.session_id,
         mode: CommitMode::Replace as i32,
         size_bytes: 4096,
-        extents: vec![Extent { offset: 0, len_bytes: 4096, chunk_id: answer.chunk_id, chunk_offset: 0 }],
+        extents: vec![Extent::of_chunk(
+            0,
+            4096,
+            answer.chunk_id,
+            &mixed(client.id, client.written - 1).to_be_bytes(),
+            0,
+        )],
         acks: vec![ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, missing: vec![] }],
         ..Default::default()
     };

@@ -176,8 +176,8 @@ impl Rig {
         let names: Vec<ChunkName> = content.iter().map(|&c| chunk(c)).collect();
         let answers = self.allocate(session_id, &names)?.answers;
         let extents: Vec<Extent> = (0u64..)
-            .zip(&answers)
-            .map(|(i, answer)| Extent { offset: i * 100, len_bytes: 100, chunk_id: answer.chunk_id, chunk_offset: 0 })
+            .zip(answers.iter().zip(content))
+            .map(|(i, (answer, &c))| Extent::of_chunk(i * 100, 100, answer.chunk_id, &chunk(c).hash, 0))
             .collect();
         Ok(Commit {
             op_id: self.op(),

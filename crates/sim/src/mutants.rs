@@ -120,6 +120,7 @@ impl Mutant {
                     && a.len_bytes == b.len_bytes
                 {
                     std::mem::swap(&mut a.chunk_id, &mut b.chunk_id);
+                    std::mem::swap(&mut a.name_prefix, &mut b.name_prefix);
                 }
             }),
             (Mutant::LostExtent, Kind::Commit) => edit(call, |c: &mut Commit| {
@@ -132,6 +133,10 @@ impl Mutant {
             (Mutant::TruncatedHash, Kind::AllocateChunks) => {
                 edit(call, |a: &mut AllocateChunks| truncate(&mut a.chunks))
             }
+            (Mutant::TruncatedHash, Kind::Commit) => edit(call, |c: &mut Commit| {
+                c.open.iter_mut().for_each(|open| truncate(&mut open.chunks));
+                c.extents.iter_mut().for_each(|e| e.name_prefix &= 7 << 56);
+            }),
             (Mutant::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),

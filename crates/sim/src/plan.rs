@@ -120,6 +120,8 @@ pub struct Plan {
     pub seed: u64,
     /// What it may destroy.
     pub family: Family,
+    /// Whether the manager's database rots once everything else is verified.
+    pub rots_metadata: bool,
     /// Whether clocks have offsets and drift.
     pub clocks_differ: bool,
     /// Whether enough hosts survive the plan for every group to be whole again.
@@ -165,6 +167,11 @@ impl Plan {
         plan
     }
 
+    /// The survivable plan of a seed, with a database that rots in the end.
+    pub fn rotten_metadata(seed: u64) -> Plan {
+        Plan { rots_metadata: true, ..Plan::survivable(seed) }
+    }
+
     /// The plan of a seed, of the family beyond: more than `m` nodes are destroyed, all at once or one after the other.
     pub fn beyond(seed: u64) -> Plan {
         let mut rng = Rng::new(!seed);
@@ -194,6 +201,7 @@ impl Plan {
         Plan {
             seed,
             family,
+            rots_metadata: false,
             clocks_differ: false,
             spare_hosts: true,
             nodes,

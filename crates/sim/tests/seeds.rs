@@ -22,6 +22,7 @@ const OLD_FAILURES_BEYOND: &[u64] = &[1032, 500038, 700624];
 /// Seeds of an everyday run, of each family.
 const SURVIVABLE_SEEDS: u64 = 200;
 const BEYOND_SEEDS: u64 = 60;
+const ROTTEN_SEEDS: u64 = 40;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -48,15 +49,17 @@ fn simulate(family: Family, seed: u64, mutant: Mutant) -> Report {
 fn first_broken(family: Family, seeds: &[u64], mutant: Mutant) -> Option<(u64, Violation)> {
     let next = AtomicU64::new(0);
     let found = std::sync::Mutex::new(None);
+    let (next, finding) = (&next, &found);
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
+        for failpoints in [tessera_failpoint::inherit(), tessera_failpoint::inherit()] {
+            scope.spawn(move || {
+                failpoints.enter();
                 while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    if found.lock().unwrap().is_some() {
+                    if finding.lock().unwrap().is_some() {
                         return;
                     }
                     if let Some(violation) = simulate(family, seed, mutant).violation {
-                        found.lock().unwrap().get_or_insert((seed, violation));
+                        finding.lock().unwrap().get_or_insert((seed, violation));
                     }
                 }
             });
@@ -91,6 +94,18 @@ fn what_is_beyond_redundancy_fails_cleanly() {
     println!("seeds from {from}");
     let seeds: Vec<u64> = OLD_FAILURES_BEYOND.iter().copied().chain(fresh).collect();
     expect_no_violation(Plan::beyond, &seeds, "SIM_BEYOND=1 ");
+}
+
+/// P2: when the manager's database names other chunks than the writers did, reads fail; without the readers' comparison of
+/// names some give another file's bytes.
+#[test]
+fn rotten_metadata_gives_no_wrong_bytes() {
+    let from = first_seed();
+    let seeds: Vec<u64> = (from..from + number("SIM_SEEDS", 4 * ROTTEN_SEEDS) / 4).collect();
+    expect_no_violation(Plan::rotten_metadata, &seeds, "");
+    let _mistake = tessera_failpoint::activate("client.names_not_compared");
+    let found = first_broken(Plan::rotten_metadata, &seeds, Mutant::None);
+    assert!(found.is_some_and(|(_, violation)| violation.promise == "P2"), "the comparison of names is not needed");
 }
 
 #[test]

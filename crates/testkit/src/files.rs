@@ -50,11 +50,9 @@ impl Cluster {
     /// The commit that follows an open and its puts.
     pub fn commit_request(&mut self, opened: &OpenWriteReply, acks: Vec<ChunkAck>) -> Commit {
         let len_bytes = CHUNK_BYTES;
-        let extent = |(i, a): (u64, &ChunkAnswer)| Extent {
-            offset: i * len_bytes,
-            len_bytes,
-            chunk_id: a.chunk_id,
-            chunk_offset: 0,
+        let extent = |(i, a): (u64, &ChunkAnswer)| {
+            let name = self.chunk(a.chunk_id).map_or(Vec::new(), |chunk| chunk.hash.to_vec());
+            Extent::of_chunk(i * len_bytes, len_bytes, a.chunk_id, &name, 0)
         };
         let extents: Vec<Extent> = (0..).zip(answers(opened)).map(extent).collect();
         Commit {

@@ -70,6 +70,26 @@ impl Cluster {
         query.query_map([value as i64], chunk).and_then(Iterator::collect).expect("the schema is ours")
     }
 
+    /// Inode and encoded extents of each page, by inode and offset.
+    pub fn pages(&self) -> Vec<(i64, Vec<u8>)> {
+        let sql = "SELECT ino, extents FROM pages ORDER BY ino, start";
+        let mut query = self.db().conn().prepare_cached(sql).expect("the schema is ours");
+        let row = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, r.get(1)?));
+        query.query_map([], row).and_then(Iterator::collect).expect("the schema is ours")
+    }
+
+    /// Damages the database: the pages of an inode get these extents.
+    pub fn damage_pages(&self, ino: i64, extents: &[u8]) {
+        let sql = "UPDATE pages SET extents = ?2 WHERE ino = ?1";
+        self.db().conn().execute(sql, rusqlite::params![ino, extents]).expect("the schema is ours");
+    }
+
+    /// Damages the database: a chunk gets this name.
+    pub fn damage_name(&self, chunk_id: u64, hash: &[u8]) {
+        let sql = "UPDATE chunks SET hash = ?2 WHERE chunk_id = ?1";
+        self.db().conn().execute(sql, rusqlite::params![chunk_id as i64, hash]).expect("the schema is ours");
+    }
+
     /// The classes, by id.
     pub fn classes(&self) -> BTreeMap<u32, ClassInfo> {
         all_classes(self.db()).expect("the schema is ours")

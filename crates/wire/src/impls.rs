@@ -52,6 +52,24 @@ impl Extent {
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len_bytes)
     }
+
+    /// A piece of a chunk that the writer knows by `name`.
+    pub fn of_chunk(offset: u64, len_bytes: u64, chunk_id: u64, name: &[u8], chunk_offset: u64) -> Extent {
+        Extent { offset, len_bytes, chunk_id, chunk_offset, name_prefix: Extent::prefix_of(name) }
+    }
+
+    /// A hole.
+    pub fn hole(offset: u64, len_bytes: u64) -> Extent {
+        Extent { offset, len_bytes, ..Extent::default() }
+    }
+
+    /// The prefix of a chunk's name that extents carry: its first 8 bytes, the first one most significant. What is missing
+    /// of them counts as zero.
+    pub fn prefix_of(name: &[u8]) -> u64 {
+        let mut first = [0; 8];
+        first.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(first)
+    }
 }
 
 impl PgMember {

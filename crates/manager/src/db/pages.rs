@@ -46,6 +46,9 @@ pub fn encode(pieces: &[Extent]) -> Vec<u8> {
     if pieces.windows(2).any(|w| w[0].end() != w[1].offset) {
         page.gaps = std::iter::once(0).chain(pieces.windows(2).map(|w| w[1].offset - w[0].end())).collect();
     }
+    if pieces.iter().any(|p| p.name_prefix != 0) {
+        page.name_prefixes = pieces.iter().map(|p| p.name_prefix).collect();
+    }
     if pieces.iter().any(|p| p.chunk_offset != 0) {
         page.chunk_offsets = pieces.iter().map(|p| p.chunk_offset).collect();
     }
@@ -60,7 +63,8 @@ pub fn decode(start: u64, column: &[u8]) -> Vec<Extent> {
     for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
         at = at.saturating_add(page.gaps.get(i).copied().unwrap_or(0));
         let chunk_offset = page.chunk_offsets.get(i).copied().unwrap_or(0);
-        pieces.push(Extent { offset: at, len_bytes: len, chunk_id: chunk, chunk_offset });
+        let name_prefix = page.name_prefixes.get(i).copied().unwrap_or(0);
+        pieces.push(Extent { offset: at, len_bytes: len, chunk_id: chunk, chunk_offset, name_prefix });
         at = at.saturating_add(len);
     }
     pieces
@@ -118,7 +122,7 @@ pub fn pack(pieces: &[Extent]) -> Vec<Vec<Extent>> {
         match joined.last_mut() {
             Some(last)
                 if last.end() == piece.offset
-                    && last.chunk_id == piece.chunk_id
+                    && (last.chunk_id, last.name_prefix) == (piece.chunk_id, piece.name_prefix)
                     && last.chunk_offset + last.len_bytes == piece.chunk_offset =>
             {
                 last.len_bytes += piece.len_bytes;
@@ -160,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn piece(offset: u64, len_bytes: u64, chunk_id: u64, chunk_offset: u64) -> Extent {
-        Extent { offset, len_bytes, chunk_id, chunk_offset }
+        Extent { offset, len_bytes, chunk_id, chunk_offset, name_prefix: chunk_id << 56 }
     }
 
     #[test]
@@ -169,7 +173,7 @@ mod tests {
         assert_eq!(decode(10, &encode(&pieces)), pieces);
         assert_eq!(decode(0, b"\xff\xff"), []);
         let run = [piece(0, 4096, 7, 0)];
-        assert!(encode(&run).len() < 10, "a small file's page is small: {}", encode(&run).len());
+        assert!(encode(&run).len() < 20, "a small file's page is small: {}", encode(&run).len());
     }
 
     #[test]

@@ -111,7 +111,8 @@ CREATE TABLE overdue (
 );
 
 -- A page is an immutable run of at most 256 extents. Version v of a file is the pages with
--- born <= v and (died IS NULL or died > v); v is the number within the file. Bytes outside all pages are holes.
+-- born <= v and (died IS NULL or died > v); v is the number within the file. Bytes outside all pages are holes. An extent
+-- holds the start of its chunk's name as the writer gave it: readers compare it with chunks.hash (P2).
 CREATE TABLE pages (
     ino     INTEGER NOT NULL,
     start   INTEGER NOT NULL,                         -- offset of the first extent in the file

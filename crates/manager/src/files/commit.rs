@@ -86,7 +86,7 @@ fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     }
     let contiguous = mode != CommitMode::Patch;
     let mut end = session.staged_end;
-    for &Extent { offset, len_bytes, chunk_id, chunk_offset } in &request.extents {
+    for &Extent { offset, len_bytes, chunk_id, chunk_offset, name_prefix } in &request.extents {
         let next = offset.checked_add(len_bytes).filter(|&end| end <= MAX_FILE_BYTES);
         let why = match next {
             None => format!("{len_bytes} bytes reach beyond the longest file"),
@@ -96,6 +96,7 @@ fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
                 "the one before ends at {end}; a replacing or appending commit has no gaps, send holes as extents without a chunk"
             ),
             _ if chunk_id == 0 && chunk_offset != 0 => "a hole with an offset into a chunk".into(),
+            _ if chunk_id == 0 && name_prefix != 0 => "a hole with the name of a chunk".into(),
             Some(next) => {
                 end = next;
                 continue;
@@ -124,6 +125,7 @@ row! {
         pg_id: u64,
         committed: bool = "state = 2",
         domain: u32,
+        hash: Vec<u8>,
     }
 }
 
@@ -280,7 +282,7 @@ impl Committer<'_> {
             if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
                 // A hole up to the old end removes the bytes beyond the new length.
                 let len_bytes = inode.size_bytes - size_bytes;
-                pieces.push(Extent { offset: size_bytes, len_bytes, ..Extent::default() });
+                pieces.push(Extent::hole(size_bytes, len_bytes));
             }
             let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
             base_data.saturating_add_signed(grown)
@@ -302,6 +304,14 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(free) => free.insert(load_chunk(ctx, session, extent.chunk_id)?),
         };
+        let stored = Extent::prefix_of(&chunk.hash);
+        if extent.name_prefix != stored {
+            return invalid(format!(
+                "extent at {}: the name of chunk {} starts with {stored:016x}, not with {:016x}; ask AllocateChunks about the \
+                 bytes again",
+                extent.offset, extent.chunk_id, extent.name_prefix
+            ));
+        }
         let end = extent.chunk_offset.checked_add(extent.len_bytes);
         if end.is_none_or(|end| end > chunk.len_bytes) {
             return invalid(format!(

@@ -446,7 +446,7 @@ fn hole_end(db: &Db, ino: u64, number: u64, from: u64, size: u64) -> rusqlite::R
 
 fn push_hole(pieces: &mut Vec<Extent>, covered: &mut u64, from: u64, to: u64) {
     if to > from {
-        pieces.push(Extent { offset: from, len_bytes: to - from, ..Extent::default() });
+        pieces.push(Extent::hole(from, to - from));
         *covered = to;
     }
 }

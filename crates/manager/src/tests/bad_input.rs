@@ -175,6 +175,11 @@ fn bad_commits() {
     refuse(Code::Invalid, &|c| c.extents[0].chunk_offset = 1);
     refuse(Code::Invalid, &|c| c.extents[0].chunk_offset = u64::MAX);
     refuse(Code::Invalid, &|c| c.extents[0].chunk_id = 4711);
+    // P2: a writer that was given another chunk than the one it named.
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_id = c.extents[1].chunk_id);
+    refuse(Code::Invalid, &|c| c.extents[0].name_prefix ^= 1);
+    refuse(Code::Invalid, &|c| c.extents[0].name_prefix = 0);
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_id = 0);
     refuse(Code::Invalid, &|c| c.extents[0].chunk_id = u64::MAX);
     refuse(Code::Invalid, &|c| {
         c.extents[0].chunk_id = 0;

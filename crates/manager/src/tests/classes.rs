@@ -19,8 +19,8 @@ fn commit(
     let allocated = rig.ask(&AllocateChunks { op_id, session_id, redundancy, chunks, ..Default::default() })?;
     let mut acks = acks(&allocated.answers);
     acks[0].missing = missing.to_vec();
-    let extents =
-        vec![Extent { offset: 0, len_bytes: 4_000, chunk_id: allocated.answers[0].chunk_id, chunk_offset: 0 }];
+    let hash = chunk(name.as_bytes()[0]).hash;
+    let extents = vec![Extent::of_chunk(0, 4_000, allocated.answers[0].chunk_id, &hash, 0)];
     let op_id = rig.op();
     let mode = CommitMode::Replace as i32;
     rig.ask(&Commit { op_id, session_id, mode, size_bytes: 4_000, extents, acks, ..Default::default() })

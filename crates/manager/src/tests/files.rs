@@ -137,11 +137,9 @@ fn write(rig: &mut Rig, model: &mut Model, write: Write) -> Result<CommitReply, 
     }
     let extents: Vec<Extent> = pieces
         .iter()
-        .map(|&(offset, content, skip, len)| Extent {
-            offset,
-            len_bytes: len,
-            chunk_id: if content == 0 { 0 } else { ids[&content] },
-            chunk_offset: skip,
+        .map(|&(offset, content, skip, len)| match content {
+            0 => Extent { chunk_offset: skip, ..Extent::hole(offset, len) },
+            _ => Extent::of_chunk(offset, len, ids[&content], &chunk(content).hash, skip),
         })
         .collect();
     let mut acks = acks(&answers);
@@ -425,12 +423,8 @@ fn a_small_patch_of_a_long_file_writes_one_page() {
     let mut rig = Rig::new(4);
     let session = rig.open_write(1, "long", &[("lifetime", "keep")]).unwrap().session_id;
     let answer = rig.allocate(session, &[chunk(1), chunk(2)]).unwrap().answers;
-    let extent = |i: u64, which: usize| Extent {
-        offset: i * 100,
-        len_bytes: 100,
-        chunk_id: answer[which].chunk_id,
-        chunk_offset: 0,
-    };
+    let extent =
+        |i: u64, which: usize| Extent::of_chunk(i * 100, 100, answer[which].chunk_id, &chunk(1 + which as u8).hash, 0);
     // Alternating chunks, so that extents do not join.
     let extents: Vec<Extent> = (0..10_000).map(|i| extent(i, (i % 2) as usize)).collect();
     let op_id = rig.op();
@@ -561,7 +555,7 @@ fn dedup_follows_the_policy() {
         let answers = rig.allocate(session, &[chunk(b'a'), chunk(b'a')]).unwrap().answers;
         assert_eq!(answers[0], answers[1], "repeated in one question: answered alike");
         let op_id = rig.op();
-        let extents = vec![Extent { offset: 0, len_bytes: 100, chunk_id: answers[0].chunk_id, chunk_offset: 0 }];
+        let extents = vec![Extent::of_chunk(0, 100, answers[0].chunk_id, &chunk(b'a').hash, 0)];
         let mode = CommitMode::Replace as i32;
         let commit = Commit {
             op_id,

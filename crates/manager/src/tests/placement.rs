@@ -131,12 +131,7 @@ fn content_is_shared_only_where_it_was_asked_for() {
             session_id: session,
             mode: CommitMode::Replace as i32,
             size_bytes: 100,
-            extents: vec![tessera_wire::Extent {
-                offset: 0,
-                len_bytes: 100,
-                chunk_id: answer.chunk_id,
-                chunk_offset: 0,
-            }],
+            extents: vec![tessera_wire::Extent::of_chunk(0, 100, answer.chunk_id, &chunk(1).hash, 0)],
             acks: acks(&reply.answers),
             ..Default::default()
         };

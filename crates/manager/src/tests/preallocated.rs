@@ -20,11 +20,8 @@ pub(super) fn draw(rig: &mut Rig, count: u32, hints: Vec<Hint>) -> OpenWriteRepl
 /// The commit of a file whose chunks (one per byte of `content`) are stored under the first of these preallocated.
 pub(super) fn filling(rig: &mut Rig, name: &str, content: &[u8], preallocated: &PreallocatedChunks) -> Commit {
     let answers = &preallocated.chunks[..content.len()];
-    let extent = |(i, answer): (u64, &ChunkAnswer)| Extent {
-        offset: i * 100,
-        len_bytes: 100,
-        chunk_id: answer.chunk_id,
-        chunk_offset: 0,
+    let extent = |(i, (answer, &c)): (u64, (&ChunkAnswer, &u8))| {
+        Extent::of_chunk(i * 100, 100, answer.chunk_id, &chunk(c).hash, 0)
     };
     let open = OpenWrite {
         parent: 1,
@@ -39,7 +36,7 @@ pub(super) fn filling(rig: &mut Rig, name: &str, content: &[u8], preallocated: &
         session_id: preallocated.session_id,
         mode: CommitMode::Replace as i32,
         size_bytes: content.len() as u64 * 100,
-        extents: (0u64..).zip(answers).map(extent).collect(),
+        extents: (0u64..).zip(answers.iter().zip(content)).map(extent).collect(),
         acks: crate::rig::acks(answers),
         preallocated_ids: answers.iter().map(|a| a.chunk_id).collect(),
         open: Some(Box::new(open)),

@@ -79,13 +79,13 @@ fn encoded_columns_keep_their_bytes() {
     let mut hints = HintSet::default();
     hints.set("dedup", "off").unwrap();
     hints.set("lifetime", "purge:2d").unwrap();
-    let piece = |offset, len_bytes, chunk_id, chunk_offset| Extent { offset, len_bytes, chunk_id, chunk_offset };
-    let page = [piece(10, 5, 1, 0), piece(15, 700, 0, 0), piece(800, 1, 3, 300)];
+    let page =
+        [Extent::of_chunk(10, 5, 1, b"abcdefghi", 0), Extent::hole(15, 700), Extent::of_chunk(800, 1, 3, b"jk", 300)];
     let columns = [replies.encode_to_vec(), hints.column(), pages::encode(&page)];
     let expected = [
         "0a1208ffffffffffffffffff0110ac021a0261620a0c080110022206080312026e6f",
         "0a0c0a05646564757012036f66660a140a086c69666574696d65120870757267653a3264",
-        "0a03000055120405bc05011a0301000322040000ac02",
+        "0a03000055120405bc05011a0301000322040000ac022a18686766656463626100000000000000000000000000006b6a",
     ];
     assert_eq!(columns.map(|column| hex(&column)), expected, "an encoded column has other bytes");
 }

@@ -30,6 +30,7 @@ const QUIESCE_TIMEOUT_MS: i64 = 400_000;
 
 mod faults;
 mod nodes;
+mod rotten_metadata;
 mod traffic;
 mod verify;
 

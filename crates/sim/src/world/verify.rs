@@ -89,17 +89,14 @@ impl World {
         let lost = self.lost_chunks();
         self.count_fragments(&lost)?;
         self.count_lost(&lost)?;
-        self.collect_garbage(deadline)
+        self.collect_garbage(deadline)?;
+        if self.plan.rots_metadata { self.read_from_rotten_metadata(deadline) } else { Ok(()) }
     }
 
     /// Reads a file. The read may fail only if a chunk of the file is lost. It may succeed even then, because a reader also finds
     /// misplaced fragments; its bytes are checked all the same.
     fn read_back(&mut self, path: &str, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
-        let reader = &mut self.clients[0];
-        reader.errors.clear();
-        reader.read(self.clocks.of(Actor::Client(0), self.now_ns), path);
-        self.push(self.now_ns, Event::ClientTick { client: 0, incarnation: self.clients[0].incarnation });
-        self.run_until(deadline, |w| w.clients[0].is_done())?;
+        self.read(path, deadline)?;
         let harmed = self.manager.chunks_of(path).iter().any(|chunk| lost.contains(chunk));
         match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
             (_, _, false) => broken(
@@ -109,6 +106,15 @@ impl World {
             (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read after faults ended: {error}")),
             _ => Ok(()),
         }
+    }
+
+    /// Client 0 reads a file; the oracle checks the bytes.
+    pub(super) fn read(&mut self, path: &str, deadline: i64) -> Result<(), Violation> {
+        let reader = &mut self.clients[0];
+        reader.errors.clear();
+        reader.read(self.clocks.of(Actor::Client(0), self.now_ns), path);
+        self.push(self.now_ns, Event::ClientTick { client: 0, incarnation: self.clients[0].incarnation });
+        self.run_until(deadline, |w| w.clients[0].is_done())
     }
 
     /// Nodes that never return: lost, or with a disk that cannot be opened.

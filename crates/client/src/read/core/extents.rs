@@ -100,37 +100,56 @@ impl ReadCore {
                     self.fail_all(Cause::Nonsense(message));
                 }
             }
-            Err(message) => self.fail_all(Cause::Nonsense(message)),
+            Err(cause) => self.fail_all(cause),
         }
     }
 }
 
-/// Checks that the extents cover `offset` to `next` without gaps and lie within their chunks; returns where they start.
-fn check(offset: u64, extents: &[Extent], chunks: &HashMap<u64, ChunkInfo>, next: u64) -> Result<u64, String> {
+/// Checks that the extents cover `offset` to `next` without gaps, lie within their chunks, and that the chunks have the names
+/// that the writers of the extents gave them (P2). Returns where the extents start.
+fn check(offset: u64, extents: &[Extent], chunks: &HashMap<u64, ChunkInfo>, next: u64) -> Result<u64, Cause> {
+    let nonsense = |message: String| Err(Cause::Nonsense(message));
     let start = extents.first().map_or(next.max(offset), |e| e.offset);
     if start > offset && !extents.is_empty() {
-        return Err(format!("extents from {start}, asked for from {offset}"));
+        return nonsense(format!("extents from {start}, asked for from {offset}"));
     }
     let mut at = start;
     for extent in extents {
         let end = extent.offset.checked_add(extent.len_bytes).filter(|end| *end > extent.offset);
         let (true, Some(end)) = (extent.offset == at, end) else {
-            return Err(format!("an extent of {} bytes at {}, expected one at {at}", extent.len_bytes, extent.offset));
+            let message = format!("an extent of {} bytes at {}, expected one at {at}", extent.len_bytes, extent.offset);
+            return nonsense(message);
         };
         at = end;
-        if extent.chunk_id == 0 {
-            continue;
-        }
-        let chunk_end = extent.chunk_offset.checked_add(extent.len_bytes);
-        let fits = chunks.get(&extent.chunk_id).is_some_and(|c| chunk_end.is_some_and(|end| end <= c.len_bytes));
-        if !fits {
-            return Err(format!("the extent at {} is not within chunk {}", extent.offset, extent.chunk_id));
-        }
+        check_name(extent, chunks.get(&extent.chunk_id))?;
     }
     if at != next && !extents.is_empty() {
-        return Err(format!("extents end at {at}, the next are said to start at {next}"));
+        return nonsense(format!("extents end at {at}, the next are said to start at {next}"));
     }
     Ok(start)
+}
+
+/// Checks that the extent lies within its chunk, and that the chunk's row has the name that the extent's writer gave it.
+fn check_name(extent: &Extent, chunk: Option<&ChunkInfo>) -> Result<(), Cause> {
+    let stored = match (extent.chunk_id, chunk) {
+        (0, _) => 0,
+        (_, Some(chunk)) => Extent::prefix_of(&chunk.hash),
+        (id, None) => {
+            return Err(Cause::Nonsense(format!("the extent at {} names chunk {id}, which is absent", extent.offset)));
+        }
+    };
+    if extent.name_prefix != stored && !tessera_failpoint::is_active("client.names_not_compared") {
+        let Extent { offset, chunk_id, name_prefix: written, .. } = *extent;
+        return Err(Cause::WrongChunk { offset, chunk_id, written, stored });
+    }
+    let end = extent.chunk_offset.checked_add(extent.len_bytes);
+    match chunk.filter(|_| extent.chunk_id != 0).is_none_or(|c| end.is_some_and(|end| end <= c.len_bytes)) {
+        true => Ok(()),
+        false => {
+            let message = format!("the extent at {} is not within chunk {}", extent.offset, extent.chunk_id);
+            Err(Cause::Nonsense(message))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -138,11 +157,14 @@ mod tests {
     use super::*;
 
     fn extent(offset: u64, len_bytes: u64, chunk_id: u64, chunk_offset: u64) -> Extent {
-        Extent { offset, len_bytes, chunk_id, chunk_offset }
+        match chunk_id {
+            0 => Extent { chunk_offset, ..Extent::hole(offset, len_bytes) },
+            _ => Extent::of_chunk(offset, len_bytes, chunk_id, b"name", chunk_offset),
+        }
     }
 
     fn chunks() -> HashMap<u64, ChunkInfo> {
-        [(1, ChunkInfo { chunk_id: 1, len_bytes: 100, ..Default::default() })].into()
+        [(1, ChunkInfo { chunk_id: 1, len_bytes: 100, hash: Bytes::from_static(b"name"), ..Default::default() })].into()
     }
 
     /// P14: extents that contradict each other are refused.
@@ -163,6 +185,18 @@ mod tests {
         ] {
             let next = bad.last().map_or(0, |e| e.offset.wrapping_add(e.len_bytes));
             assert!(check(0, &bad, &chunks(), next).is_err(), "{bad:?}");
+        }
+    }
+
+    /// P2: an extent whose writer knew its chunk by another name is refused, and so is a hole that was a chunk.
+    #[test]
+    fn names_of_chunks_are_compared() {
+        let good = extent(0, 50, 1, 0);
+        for (written, chunk_id) in [(Extent::prefix_of(b"nama"), 1), (0, 1), (good.name_prefix, 0)] {
+            let bad = Extent { name_prefix: written, chunk_id, ..good };
+            let stored = if chunk_id == 0 { 0 } else { good.name_prefix };
+            let cause = Cause::WrongChunk { offset: 0, chunk_id, written, stored };
+            assert_eq!(check(0, &[bad], &chunks(), 50), Err(cause));
         }
     }
 

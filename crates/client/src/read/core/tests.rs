@@ -323,6 +323,52 @@ fn nobody_reads_ahead_into_the_next_region() {
     }
 }
 
+/// Two files of one chunk each, of the same length, in this order.
+fn two_files() -> (Drive, Vec<u8>) {
+    let bytes = data(200_000, 20);
+    let mut drive = stored(6, "ec:4+2", &bytes, 200_000);
+    let mut core = drive.writer("g", CommitMode::Replace, Some(200_000));
+    drive.write(&mut core, write_all(&data(200_000, 21), 200_000)).0.unwrap();
+    (drive, bytes)
+}
+
+/// P2: whichever bit of a file's extents rots, readers get the file's bytes or an error, never another file's bytes.
+#[test]
+fn rotten_extents_give_no_other_bytes() {
+    let (mut drive, bytes) = two_files();
+    let (ino, good) = drive.cluster.pages()[0].clone();
+    let mut wrong_chunks = 0;
+    for bit in 0..good.len() * 8 {
+        let mut rotten = good.clone();
+        rotten[bit / 8] ^= 1 << (bit % 8);
+        drive.cluster.damage_pages(ino, &rotten);
+        for (offset, len, stream) in [(0, 200_000, true), (70_000, 100, false)] {
+            match drive.read("f", offset, len, stream) {
+                Ok(read) => assert!(read == bytes[offset as usize..][..len as usize], "bit {bit}"),
+                Err(error) => wrong_chunks += u32::from(matches!(error.cause, Cause::WrongChunk { .. })),
+            }
+        }
+    }
+    assert!(wrong_chunks > 0, "no bit made the extent name another chunk");
+}
+
+/// P2: the row of a chunk that has another chunk's name, too.
+#[test]
+fn a_chunk_under_another_name_is_an_error_that_says_so() {
+    let (mut drive, _) = two_files();
+    let [first, second] = &drive.cluster.chunks()[..] else { panic!("two chunks") };
+    drive.cluster.damage_name(first.chunk_id, &second.hash);
+    let error = drive.read("f", 0, 1, false).unwrap_err();
+    let expected = Cause::WrongChunk {
+        offset: 0,
+        chunk_id: first.chunk_id,
+        written: tessera_wire::Extent::prefix_of(&first.hash),
+        stored: tessera_wire::Extent::prefix_of(&second.hash),
+    };
+    assert_eq!((error.cause.clone(), error.code()), (expected, Code::Corrupt));
+    assert!(error.to_string().contains("--restore"), "{error}");
+}
+
 #[test]
 fn versions_stay_readable_after_newer_ones() {
     let (old, new) = (data(20_000, 7), data(25_000, 8));

@@ -91,11 +91,9 @@ impl WriteCore {
         };
         let pending: Vec<PendingExtent> = self.extents.iter().take(count).copied().collect();
         assert_eq!(pending.len(), count, "a commit has gaps in its input");
-        let wire = |p: &PendingExtent| Extent {
-            offset: p.offset - base,
-            len_bytes: p.len_bytes,
-            chunk_id: p.chunk.map_or(0, |i| self.chunks[i].chunk_id),
-            chunk_offset: 0,
+        let wire = |p: &PendingExtent| match p.chunk.map(|i| &self.chunks[i]) {
+            Some(chunk) => Extent::of_chunk(p.offset - base, p.len_bytes, chunk.chunk_id, &chunk.hash, 0),
+            None => Extent::hole(p.offset - base, p.len_bytes),
         };
         let mut extents: Vec<Extent> = pending.iter().map(wire).collect();
         if self.params.mode == CommitMode::Patch {

@@ -254,14 +254,16 @@ fn cut(offset: u64, bytes: &[u8]) -> Vec<(u64, Block)> {
 }
 
 fn extent(at: u64, block: &Block, ids: &BTreeMap<Block, u64>) -> Extent {
-    let chunk_id = if *block == HOLE { 0 } else { ids[block] };
-    Extent { offset: at, len_bytes: BLOCK_BYTES, chunk_id, chunk_offset: 0 }
+    match *block == HOLE {
+        true => Extent::hole(at, BLOCK_BYTES),
+        false => Extent::of_chunk(at, BLOCK_BYTES, ids[block], block, 0),
+    }
 }
 
 /// Extents of a whole version: holes between the blocks.
 fn whole_extents(blocks: &[(u64, Block)], size_bytes: u64, ids: &BTreeMap<Block, u64>) -> Vec<Extent> {
     let (mut extents, mut end) = (Vec::new(), 0);
-    let hole = |from: u64, to: u64| Extent { offset: from, len_bytes: to - from, chunk_id: 0, chunk_offset: 0 };
+    let hole = |from: u64, to: u64| Extent::hole(from, to - from);
     for (at, block) in blocks {
         if *at > end {
             extents.push(hole(end, *at));
