@@ -7,7 +7,7 @@ use tessera_tidy::root;
 /// place here before it exists, so that its first commit already obeys.
 const LAYERS: &[(&str, &[&str])] = &[
     ("tools of the code itself", &["failpoint", "knobs", "tidy"]),
-    ("primitives", &["accel", "disk", "policy", "wire"]),
+    ("primitives", &["accel", "disk", "pagesum", "policy", "wire"]),
     ("index, sockets", &["cona", "hashgpu", "logstore", "net"]),
     ("data on disks, coding of chunks", &["segment", "stripe"]),
     ("services", &["manager", "node"]),
