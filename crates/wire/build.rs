@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "common.proto",
     "namespace.proto",
     "sessions.proto",
@@ -10,6 +10,7 @@ const FILES: [&str; 8] = [
     "locks.proto",
     "data.proto",
     "log.proto",
+    "consensus.proto",
     "manager.proto",
 ];
 

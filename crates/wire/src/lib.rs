@@ -40,6 +40,11 @@ pub mod log {
     include!(concat!(env!("OUT_DIR"), "/tessera.log.rs"));
 }
 
+/// Consensus among the peers of the metadata service.
+pub mod consensus {
+    include!(concat!(env!("OUT_DIR"), "/tessera.consensus.rs"));
+}
+
 /// What the manager encodes for itself: commands in its log, columns of its database. Never a request.
 pub mod manager {
     include!(concat!(env!("OUT_DIR"), "/tessera.manager.rs"));

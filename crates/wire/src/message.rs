@@ -2,6 +2,7 @@
 //!
 //! To add a request, add its messages to `proto/` and a row here.
 
+use crate::consensus::{Consensus, ConsensusReply, GetPiece, GetPieceReply};
 use crate::{Ack, Code, Error, Hello, HelloReply, Role};
 use crate::{data::*, log::*, meta::*};
 
@@ -120,6 +121,9 @@ messages! {
     0x0601 ReadLog => ReadLogReply, from Manager;
     0x0602 PutSnapshot => AppendLogReply, from Manager;
     0x0603 GetSnapshot => GetSnapshotReply, from Manager;
+
+    0x0610 Consensus => ConsensusReply, from Manager | Node;
+    0x0611 GetPiece => GetPieceReply, from Manager | Node;
 
     0x0700 SetLock => SetLockReply, from Client;
     0x0701 TestLock => TestLockReply, from Client;

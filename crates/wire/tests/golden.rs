@@ -23,7 +23,7 @@ macro_rules! printers {
 }
 
 fn printers() -> BTreeMap<&'static str, Print> {
-    use tessera_wire::{self as wire, data, log, meta};
+    use tessera_wire::{self as wire, consensus, data, log, meta};
     printers! {
         wire {
             Error, Ack, Hello, HelloReply, Hint, Attr, NodeInfo, DiskInfo, PgMember, PgInfo, ChunkInfo, Extent,
@@ -48,6 +48,10 @@ fn printers() -> BTreeMap<&'static str, Print> {
         log {
             LoggedCommand, LogEntry, AppendLog, AppendLogReply, ReadLog, ReadLogReply, PutSnapshot, GetSnapshot,
             GetSnapshotReply,
+        }
+        consensus {
+            Member, Membership, MemberChange, MembershipChange, Position, SnapshotInfo, RaftEntry, RaftMessage,
+            Consensus, ConsensusReply, GetPiece, GetPieceReply,
         }
     }
 }
@@ -86,8 +90,8 @@ macro_rules! numbers {
 /// A line for each value of each enumeration and for each kind of message. A line that is there never changes.
 #[test]
 fn numbers_keep_their_meaning() {
-    use tessera_wire::{self as wire, Kind, meta};
-    let enumerations: [(&str, Vec<(i32, String)>); 10] = numbers![
+    use tessera_wire::{self as wire, Kind, consensus, meta};
+    let enumerations: [(&str, Vec<(i32, String)>); 14] = numbers![
         wire::Code,
         wire::Role,
         wire::InodeKind,
@@ -98,6 +102,10 @@ fn numbers_keep_their_meaning() {
         meta::LockFamily,
         meta::LockMode,
         meta::LockOutcome,
+        consensus::PeerKind,
+        consensus::ChangeKind,
+        consensus::EntryKind,
+        consensus::MessageKind,
     ];
     let values =
         enumerations.iter().flat_map(|(name, values)| values.iter().map(move |(n, v)| format!("{name} {n} {v}\n")));

@@ -1,0 +1,106 @@
+//! Copies a snapshot from a peer that holds it, one piece at a time.
+
+use super::{GetPiece, Peer, Sent};
+use tessera_wire::consensus::SnapshotInfo;
+use tessera_wire::rpc::{Answer, Call, Peer as Address};
+
+/// Bytes of a piece.
+const PIECE_BYTES: u32 = 1 << 20;
+/// Pause between pieces of a snapshot that nobody waits for: 100 MiB/s at most.
+const PAUSE_NS: i64 = 10_000_000;
+/// The longest answer to wait for in milliseconds.
+const TIMEOUT_MS: u64 = 10_000;
+
+pub(super) struct Fetch {
+    info: SnapshotInfo,
+    from: u64,
+    /// The group waits for it.
+    is_urgent: bool,
+    under_way: bool,
+    not_before_ns: i64,
+}
+
+impl Peer {
+    /// Decides whether to copy a snapshot that a peer holds.
+    pub(super) fn consider(&mut self, info: SnapshotInfo, from: u64, is_urgent: bool) {
+        if crate::message::snapshot(&info).is_err() || self.node.mut_store().files.wanted_from(&info).is_none() {
+            return;
+        }
+        match &mut self.fetch {
+            Some(fetch) if fetch.info == info => fetch.is_urgent |= is_urgent,
+            Some(fetch) if fetch.is_urgent && !is_urgent => {}
+            // A newer snapshot every now and then must not keep an older one from ever being complete.
+            Some(fetch) if fetch.under_way && !is_urgent => {}
+            fetch => *fetch = Some(Fetch { info, from, is_urgent, under_way: false, not_before_ns: 0 }),
+        }
+    }
+
+    /// Asks for the next piece, if it is time.
+    pub(super) fn fetch_more(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        let now_ns = self.now_ns;
+        let Some(fetch) = self.fetch.as_ref().filter(|f| !f.under_way && (f.is_urgent || f.not_before_ns <= now_ns))
+        else {
+            return;
+        };
+        let (info, from) = (fetch.info.clone(), fetch.from);
+        let offset = self.node.mut_store().files.wanted_from(&info);
+        let (Some(offset), Some(address)) = (offset, self.find(from).map(|member| member.address.clone())) else {
+            self.fetch = None;
+            return;
+        };
+        let (index, hash, cluster_id) = (info.index, info.hash, self.log().identity().cluster_id.to_vec());
+        let request = GetPiece { cluster_id, index, hash, offset, max_bytes: PIECE_BYTES };
+        let token = self.draw_token(Sent::Piece);
+        if let Some(fetch) = &mut self.fetch {
+            fetch.under_way = true;
+        }
+        let call = Call::new(Address::Address(address), token, &request, Vec::new(), TIMEOUT_MS);
+        self.outputs.push_back(super::Output::Call(call));
+    }
+
+    pub(super) fn piece_answered(&mut self, answer: Answer) {
+        let Some(mut fetch) = self.fetch.take() else { return };
+        let older = self.files().held().map_or(0, |held| held.index);
+        let files = &mut self.node.mut_store().files;
+        let (Ok((_, piece)), Some(offset)) = (answer.decode::<GetPiece>(), files.wanted_from(&fetch.info)) else {
+            return;
+        };
+        match files.receive(&fetch.info, offset, &piece) {
+            Ok(true) => {
+                tracing::info!(index = fetch.info.index, bytes = fetch.info.len_bytes, "a snapshot is complete");
+                if let Err(error) = self.drop_entries(older) {
+                    tracing::warn!(%error, "entries of the log are not dropped");
+                }
+            }
+            Ok(false) if piece.is_empty() => {}
+            Ok(false) => {
+                (fetch.under_way, fetch.not_before_ns) = (false, self.now_ns + PAUSE_NS);
+                self.fetch = Some(fetch);
+            }
+            // It is announced again.
+            Err(error) => tracing::warn!(%error, "copying a snapshot"),
+        }
+    }
+
+    /// Answers a request for a piece of the snapshot held.
+    ///
+    /// # Errors
+    /// The cluster is another one, the snapshot is not held, or the disk fails.
+    pub fn serve_piece(&self, request: &GetPiece) -> Result<Vec<u8>, tessera_wire::Error> {
+        use crate::log::LogError;
+        use tessera_wire::{Code, Error};
+        if request.cluster_id != self.log().identity().cluster_id {
+            return Err(Error::new(Code::WrongCluster, "a snapshot of another cluster is not here"));
+        }
+        let max_bytes = request.max_bytes.min(PIECE_BYTES);
+        self.files().read(request.index, &request.hash, request.offset, max_bytes).map_err(|error| {
+            let code = if matches!(error, LogError::NoSnapshot { .. }) { Code::NotFound } else { Code::Io };
+            Error::new(code, error.to_string())
+        })
+    }
+}
+
+const _: () = assert!(PIECE_BYTES <= tessera_wire::frame::MAX_PAYLOAD_BYTES);

@@ -1,0 +1,95 @@
+//! What peers remember of each other, so that one whose directory was rolled back is found out before it votes.
+//!
+//! Raft relies on every peer keeping its term, its vote and its entries. A restored copy of a directory, or a disk that lied about a
+//! sync, breaks that. Every frame therefore says what its sender has synced, others remember the highest, and a peer that starts asks
+//! a majority what they remember before it takes part. A rollback that nobody remembers cannot be told from a lost peer.
+
+use super::{Peer, PeerError};
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_failpoint as failpoint;
+use tessera_wire::consensus::{Membership, Position};
+
+#[derive(Default)]
+pub(super) struct Memory {
+    positions: BTreeMap<u64, Position>,
+    /// Voters that must still answer: empty once the peer takes part.
+    asked: BTreeSet<u64>,
+    answered: BTreeSet<u64>,
+}
+
+impl Memory {
+    /// A peer that votes with others asks them; one that is alone, or not a voter yet, has promised nothing.
+    pub(super) fn new(membership: &Membership, id: u64) -> Memory {
+        let voters = || membership.voters.iter().chain(&membership.voters_outgoing).copied();
+        let votes = voters().any(|voter| voter == id) && !failpoint::is_active("consensus.asks_nobody");
+        let asked = voters().filter(|&voter| voter != id && votes).collect();
+        Memory { asked, ..Memory::default() }
+    }
+
+    pub(super) fn asks(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    pub(super) fn known(&self, id: u64) -> Option<Position> {
+        self.positions.get(&id).copied()
+    }
+
+    /// Remembers what a peer says it has synced.
+    pub(super) fn note(&mut self, id: u64, position: Position) {
+        let known = self.positions.entry(id).or_default();
+        if (position.term, position.voted) > (known.term, known.voted) {
+            (known.term, known.voted) = (position.term, position.voted);
+        }
+        if (position.last_term, position.last_index) > (known.last_term, known.last_index) {
+            (known.last_term, known.last_index) = (position.last_term, position.last_index);
+        }
+    }
+}
+
+/// Whether a peer with this position has forgotten nothing of what is `known` of it.
+pub(super) fn at_least(own: &Position, known: &Position) -> bool {
+    (own.term, own.voted) >= (known.term, known.voted)
+        && (own.last_term, own.last_index) >= (known.last_term, known.last_index)
+}
+
+impl Peer {
+    /// Asks the voters that have not answered yet what they know of this peer.
+    pub(super) fn ask_known(&mut self) {
+        let open: Vec<u64> = self.memory.asked.difference(&self.memory.answered).copied().collect();
+        for to in open {
+            if self.lines.get(&to).is_none_or(|line| line.in_flight == 0) {
+                self.send_frame(to, Vec::new(), Vec::new());
+            }
+        }
+    }
+
+    /// Takes in what a peer knows. With a majority of answers this peer takes part: any promise that it made, another peer of every
+    /// majority heard.
+    pub(super) fn learn_known(&mut self, by: u64, known: Option<Position>) {
+        if let Some(known) = known.filter(|known| !at_least(&self.position(), known)) {
+            return self.forgotten(by, known.term, known.last_index);
+        }
+        self.memory.answered.insert(by);
+        let membership = self.log().membership();
+        let own = self.id();
+        let is_majority = |voters: &[u64]| {
+            let answered = voters.iter().filter(|id| **id == own || self.memory.answered.contains(id)).count();
+            voters.is_empty() || answered > voters.len() / 2
+        };
+        if is_majority(&membership.voters) && is_majority(&membership.voters_outgoing) {
+            self.memory.asked.clear();
+        }
+    }
+
+    /// Whether the peer still asks others what they know of it.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.memory.asks()
+    }
+
+    /// Whether it has forgotten something, by its own words.
+    #[must_use]
+    pub fn has_forgotten(&self) -> bool {
+        matches!(self.stopped, Some(PeerError::Forgotten { .. }))
+    }
+}

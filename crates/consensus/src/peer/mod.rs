@@ -1,0 +1,573 @@
+//! [`Peer`]: one member of the group as a state machine.
+//!
+//! Every call syncs what it must before it returns, and queues outputs for [`Peer::poll`].
+
+mod fetch;
+mod leading;
+
+mod memory;
+mod ready;
+
+pub use leading::{Progress, Refused};
+
+use crate::log::Log;
+use crate::log::snapshot::SnapshotFiles;
+use crate::message;
+use crate::storage::PeerStorage;
+use bytes::Bytes;
+use fetch::Fetch;
+use memory::Memory;
+use prost::Message as _;
+use raft::{RawNode, StateRole};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use tessera_disk::SplitMix64;
+use tessera_wire::consensus::SnapshotInfo;
+use tessera_wire::consensus::{
+    Consensus, ConsensusReply, GetPiece, Member, Membership, PeerKind, Position, RaftMessage,
+};
+use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Code, Error};
+
+/// Tokens of a peer's calls have this bit, so that its owner can tell them from its own.
+pub const TOKEN_BIT: u64 = 1 << 63;
+/// Frames on their way to one peer at a time.
+const FRAMES_IN_FLIGHT: usize = 4;
+/// Messages that wait for a peer; a peer that has more to come is unreachable.
+const MESSAGES_WAITING: usize = 1024;
+
+/// How a peer behaves. A tick is what the owner makes it, 100 ms in production.
+#[derive(Debug, Clone)]
+pub struct PeerConfig {
+    /// The peer itself, as it introduces itself to others.
+    pub member: Member,
+    /// Seed of its election time-outs.
+    pub seed: u64,
+    /// Ticks between a leader's heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Ticks without a leader after which a manager campaigns at the earliest; up to twice as many are drawn. Voters wait three
+    /// times as long, so that a manager that can serve comes first.
+    pub election_ticks: usize,
+    /// Limit of the wait for an answer in milliseconds.
+    pub call_timeout_ms: u64,
+    /// Bytes of entries in one frame, if there is more than one entry.
+    pub frame_bytes: u64,
+}
+
+impl PeerConfig {
+    /// The defaults of production.
+    #[must_use]
+    pub fn new(member: Member, seed: u64) -> PeerConfig {
+        PeerConfig {
+            member,
+            seed,
+            heartbeat_ticks: 3,
+            election_ticks: 10,
+            call_timeout_ms: 3_000,
+            frame_bytes: 4 << 20,
+        }
+    }
+
+    fn ticks_before_campaign(&self) -> (usize, usize) {
+        let factor = if self.member.kind() == PeerKind::Voter { 3 } else { 1 };
+        (self.election_ticks * factor, self.election_ticks * factor * 2)
+    }
+}
+
+/// Why a peer takes part no more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// Its log cannot be read or written.
+    #[error("the log of this peer failed: {0}")]
+    Log(String),
+    /// Another peer knows that this one had synced more than it holds now.
+    #[error(
+        "peer {by:x} knows that this peer had reached term {known_term} and entry {known_index}, but its log ends at term \
+         {own_term}, entry {own_index}: its directory is an older copy or lost writes; move it away and join again under a new id"
+    )]
+    Forgotten {
+        /// The peer that knows.
+        by: u64,
+        /// Highest term it knows of.
+        known_term: u64,
+        /// Highest entry it knows of.
+        known_index: u64,
+        /// This peer's term.
+        own_term: u64,
+        /// This peer's last entry.
+        own_index: u64,
+    },
+    /// The state that the owner applied is ahead of the log.
+    #[error(
+        "the database holds entry {applied}, the log beside it ends at {last}: they do not belong together; move the directory away and join again"
+    )]
+    Ahead {
+        /// Last entry applied.
+        applied: u64,
+        /// Last entry of the log.
+        last: u64,
+    },
+}
+
+/// What a peer is at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Its term.
+    pub term: u64,
+    /// The leader of that term, if known.
+    pub leader: Option<u64>,
+    /// It leads. It may have been deposed without knowing: what it answers must be confirmed.
+    pub leads: bool,
+}
+
+/// An input.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "an input is handled at once")]
+pub enum Input {
+    /// Time passes.
+    Tick,
+    /// A frame of another peer arrived; an [`Output::Reply`] with this token answers it.
+    Frame {
+        /// The owner's number for it.
+        token: u64,
+        /// The frame.
+        frame: Consensus,
+        /// Its payload.
+        payload: Bytes,
+    },
+    /// The answer to a call.
+    Answer(Answer),
+}
+
+/// An output.
+#[derive(Debug)]
+pub enum Output {
+    /// Send a request.
+    Call(Call),
+    /// Answer a frame.
+    Reply {
+        /// The frame's.
+        token: u64,
+        /// The answer and its payload.
+        result: Result<(ConsensusReply, Vec<Bytes>), Error>,
+    },
+    /// An entry is committed; they come in order. Empty data: the first entry of a leader.
+    Committed {
+        /// Its index.
+        index: u64,
+        /// Its term.
+        term: u64,
+        /// The command.
+        data: Bytes,
+    },
+    /// Replace the state by the content of the snapshot held; later entries follow.
+    Restore(SnapshotInfo),
+    /// The standing changed.
+    Standing(Standing),
+    /// The peer led when [`Peer::confirm`] was called with this number, or later.
+    Confirmed(u64),
+    /// The members changed.
+    Members,
+    /// The peer takes part no more.
+    Stopped(PeerError),
+}
+
+/// Frames to one peer.
+#[derive(Default)]
+struct Line {
+    waiting: Vec<raft::eraftpb::Message>,
+    in_flight: usize,
+}
+
+enum Sent {
+    Frame(u64),
+    Piece,
+}
+
+/// A member of the group.
+pub struct Peer {
+    config: PeerConfig,
+    node: RawNode<PeerStorage>,
+    outputs: VecDeque<Output>,
+    lines: BTreeMap<u64, Line>,
+    /// Peers that did not get what was sent, for the library; true: a snapshot.
+    unsent: Vec<(u64, bool)>,
+    /// Where peers were heard from last, members or not.
+    heard: BTreeMap<u64, Member>,
+    sent: HashMap<u64, Sent>,
+    next_token: u64,
+    memory: Memory,
+    fetch: Option<Fetch>,
+    /// What must be written before anything else.
+    unwritten: Option<raft::Ready>,
+    /// The disk had no room for it.
+    is_full: bool,
+    standing: Standing,
+    /// Term, role and leader for which the time-out was drawn.
+    drawn_for: (u64, u8, u64),
+    rng: SplitMix64,
+    may_lead: bool,
+    /// The frame that is being answered comes from this peer: messages for it go with the answer.
+    answering: Option<u64>,
+    /// Frames of a leader's tick name the snapshot that it holds.
+    announces: bool,
+    stopped: Option<PeerError>,
+    now_ns: i64,
+}
+
+impl Peer {
+    /// A peer on its log. `applied` is the last entry in its owner's state; a voter has none and passes the log's base.
+    ///
+    /// # Errors
+    /// [`PeerError::Ahead`]: the log does not hold what was applied.
+    pub fn start(log: Log, files: SnapshotFiles, applied: u64, config: PeerConfig) -> Result<Peer, PeerError> {
+        assert_eq!(log.identity().peer_id, config.member.id, "a peer has one id");
+        let (base, last) = (log.base().index, log.last_index());
+        if applied > last {
+            return Err(PeerError::Ahead { applied, last });
+        }
+        let mut log = log;
+        log.note_committed(applied);
+        let (min, max) = config.ticks_before_campaign();
+        let library = raft::Config {
+            id: config.member.id,
+            election_tick: config.election_ticks,
+            heartbeat_tick: config.heartbeat_ticks,
+            min_election_tick: min,
+            max_election_tick: max,
+            applied: applied.max(base),
+            max_size_per_msg: config.frame_bytes,
+            max_inflight_msgs: 64,
+            check_quorum: true,
+            pre_vote: true,
+            max_committed_size_per_ready: config.frame_bytes,
+            ..raft::Config::default()
+        };
+        let memory = Memory::new(log.membership(), config.member.id);
+        let storage = PeerStorage { log, files, lacks_snapshot: Cell::new(false), failure: RefCell::new(None) };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&library, storage, &logger).map_err(|error| PeerError::Log(error.to_string()))?;
+        let mut peer = Peer {
+            rng: SplitMix64::new(config.seed),
+            config,
+            node,
+            outputs: VecDeque::new(),
+            lines: BTreeMap::new(),
+            unsent: Vec::new(),
+            heard: BTreeMap::new(),
+            sent: HashMap::new(),
+            next_token: 0,
+            memory,
+            fetch: None,
+            unwritten: None,
+            is_full: false,
+            standing: Standing::default(),
+            drawn_for: (0, 0, 0),
+            may_lead: true,
+            answering: None,
+            announces: false,
+            stopped: None,
+            now_ns: 0,
+        };
+        peer.draw_timeout();
+        peer.standing.term = peer.node.raft.term;
+        Ok(peer)
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.config.member.id
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        &self.node.store().log
+    }
+
+    /// Snapshot files.
+    #[must_use]
+    pub fn files(&self) -> &SnapshotFiles {
+        &self.node.store().files
+    }
+
+    /// The group as of the last applied change.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        self.log().membership()
+    }
+
+    /// What the peer is.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// The leader as a member, if it is known.
+    #[must_use]
+    pub fn leader(&self) -> Option<&Member> {
+        self.standing.leader.and_then(|id| self.find(id))
+    }
+
+    /// Why the peer takes part no more, if so.
+    #[must_use]
+    pub fn stopped(&self) -> Option<&PeerError> {
+        self.stopped.as_ref()
+    }
+
+    /// Whether its disk is too full to take entries.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// A peer that must not lead, because its owner could not apply entries, hands leadership over and does not campaign.
+    pub fn set_may_lead(&mut self, may_lead: bool) {
+        self.may_lead = may_lead;
+    }
+
+    /// The next output.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Handles an input.
+    pub fn handle(&mut self, now_ns: i64, input: Input) {
+        self.now_ns = now_ns;
+        if !self.is_full {
+            self.complete();
+        }
+        match input {
+            Input::Frame { token, frame, payload } => self.frame(token, frame, payload),
+            _ if self.stopped.is_some() => {}
+            Input::Tick => self.tick(),
+            Input::Answer(answer) => self.answer(answer),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.complete();
+        if self.is_full {
+            return;
+        }
+        if self.memory.asks() {
+            return self.ask_known();
+        }
+        let campaigns = self.node.raft.state != StateRole::Leader && !self.may_lead;
+        if !campaigns {
+            self.node.tick();
+        }
+        self.lead();
+        self.announces = self.node.raft.state == StateRole::Leader;
+        self.process();
+        self.announces = false;
+        self.fetch_more();
+    }
+
+    /// Campaigns at once, if nobody leads: a manager that is the only one need not wait for its time-out.
+    pub fn campaign(&mut self) {
+        self.complete();
+        let idle = !self.is_full && self.stopped.is_none() && !self.memory.asks();
+        if idle && self.may_lead && self.standing.leader.is_none() {
+            let _ = self.node.campaign();
+            self.process();
+        }
+    }
+
+    fn frame(&mut self, token: u64, frame: Consensus, payload: Bytes) {
+        let from = frame.from.clone().unwrap_or_default();
+        let checked = message::check_address(self.log().identity(), &frame.cluster_id, from.id, frame.to);
+        if let Err(error) = checked.and_then(|()| self.can_answer()) {
+            return self.outputs.push_back(Output::Reply { token, result: Err(error) });
+        }
+        let id = from.id;
+        let known = frame.asks_known.then(|| self.memory.known(id)).flatten();
+        self.heard.insert(id, from);
+        self.memory.note(id, frame.position.unwrap_or_default());
+        let own_term = self.node.raft.term;
+        let messages = match message::decode((id, self.id()), own_term, frame.messages, payload) {
+            Ok(messages) => messages,
+            Err(error) => return self.outputs.push_back(Output::Reply { token, result: Err(error) }),
+        };
+        self.answering = Some(id);
+        if !self.memory.asks() {
+            messages.into_iter().for_each(|message| self.step(message));
+            self.process();
+            if let Some(info) = frame.snapshot {
+                self.consider(info, id, false);
+            }
+        }
+        self.answering = None;
+        let result = match &self.stopped {
+            Some(error) => Err(Error::new(Code::Fenced, error.to_string())),
+            None => {
+                let (messages, payload) = self.take_messages(id);
+                Ok((ConsensusReply { from: self.id(), position: Some(self.position()), messages, known }, payload))
+            }
+        };
+        self.outputs.push_back(Output::Reply { token, result });
+        self.fetch_more();
+    }
+
+    fn can_answer(&self) -> Result<(), Error> {
+        match &self.stopped {
+            Some(error) => Err(Error::new(Code::Fenced, error.to_string())),
+            None if self.is_full => {
+                Err(Error::new(Code::NoSpace, "the disk of this peer's log is full: make room in its directory"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        match self.sent.remove(&answer.token) {
+            Some(Sent::Frame(to)) => self.frame_answered(to, answer),
+            Some(Sent::Piece) => self.piece_answered(answer),
+            None => {}
+        }
+        self.fetch_more();
+    }
+
+    fn frame_answered(&mut self, to: u64, answer: Answer) {
+        if let Some(line) = self.lines.get_mut(&to) {
+            line.in_flight = line.in_flight.saturating_sub(1);
+        }
+        if self.is_full {
+            return;
+        }
+        match answer.decode::<Consensus>() {
+            Ok((reply, payload)) if reply.from == to => {
+                self.memory.note(to, reply.position.unwrap_or_default());
+                if self.memory.asks() {
+                    self.learn_known(to, reply.known);
+                    return;
+                }
+                match message::decode((to, self.id()), self.node.raft.term, reply.messages, payload) {
+                    Ok(messages) => messages.into_iter().for_each(|message| self.step(message)),
+                    Err(error) => tracing::warn!(%error, "an answer is ignored"),
+                }
+            }
+            Ok(_) => tracing::warn!(peer = to, "another peer answers at its address"),
+            Err(_) => self.node.report_unreachable(to),
+        }
+        self.process();
+    }
+
+    /// Passes a message to the library, unless it shows that this peer has forgotten something, or cannot be used yet.
+    fn step(&mut self, message: raft::eraftpb::Message) {
+        use raft::eraftpb::MessageType::*;
+        if self.stopped.is_some() {
+            return;
+        }
+        let last = self.node.raft.raft_log.last_index();
+        match message.get_msg_type() {
+            MsgHeartbeat if message.term >= self.node.raft.term && message.commit > last => {
+                // The leader commits what this peer acknowledged, and this peer does not hold it.
+                let (known_term, known_index) = (message.term, message.commit);
+                return self.forgotten(message.from, known_term, known_index);
+            }
+            MsgAppendResponse if !message.reject && message.index > last => return,
+            MsgTimeoutNow if !self.may_lead => return,
+            MsgSnapshot => {
+                let info = message.snapshot.as_ref().and_then(|s| SnapshotInfo::decode(&s.data[..]).ok());
+                let Some(info) = info else { return };
+                if !self.files().holds(&info) {
+                    return self.consider(info, message.from, true);
+                }
+            }
+            _ => {}
+        }
+        // The library refuses what does not concern it, such as answers of peers that have left.
+        let _ = self.node.step(message);
+    }
+
+    fn forgotten(&mut self, by: u64, known_term: u64, known_index: u64) {
+        let own = self.position();
+        let (own_term, own_index) = (own.term, own.last_index);
+        self.stop(PeerError::Forgotten { by, known_term, known_index, own_term, own_index });
+    }
+
+    fn stop(&mut self, error: PeerError) {
+        tracing::error!(%error, "this peer stops");
+        self.stopped = Some(error.clone());
+        self.outputs.push_back(Output::Stopped(error));
+    }
+
+    /// What this peer has synced.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        let (log, state) = (self.log(), self.log().state());
+        Position { term: state.term, voted: state.vote != 0, last_term: log.last_term(), last_index: log.last_index() }
+    }
+
+    fn find(&self, id: u64) -> Option<&Member> {
+        self.heard.get(&id).or_else(|| message::member(self.membership(), id))
+    }
+
+    /// Messages that wait for a peer, to travel with the answer to its frame.
+    fn take_messages(&mut self, to: u64) -> (Vec<RaftMessage>, Vec<Bytes>) {
+        let waiting = self.lines.get_mut(&to).map(|line| std::mem::take(&mut line.waiting));
+        message::encode(waiting.unwrap_or_default())
+    }
+
+    /// Sends what waits, as far as frames may be in flight.
+    pub(super) fn flush(&mut self) {
+        let ready: Vec<u64> = self
+            .lines
+            .iter()
+            .filter(|(id, line)| {
+                !line.waiting.is_empty() && line.in_flight < FRAMES_IN_FLIGHT && self.answering != Some(**id)
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        for to in ready {
+            let (messages, payload) = self.take_messages(to);
+            self.send_frame(to, messages, payload);
+        }
+    }
+
+    fn send_frame(&mut self, to: u64, messages: Vec<RaftMessage>, payload: Vec<Bytes>) {
+        let Some(address) = self.find(to).map(|member| member.address.clone()) else { return };
+        let snapshot = self.files().held().filter(|_| self.announces).cloned();
+        let frame = Consensus {
+            cluster_id: self.log().identity().cluster_id.to_vec(),
+            from: Some(self.config.member.clone()),
+            to,
+            position: Some(self.position()),
+            messages,
+            snapshot,
+            asks_known: self.memory.asks(),
+        };
+        let token = self.draw_token(Sent::Frame(to));
+        let call =
+            Call::new(tessera_wire::rpc::Peer::Address(address), token, &frame, payload, self.config.call_timeout_ms);
+        self.lines.entry(to).or_default().in_flight += 1;
+        self.outputs.push_back(Output::Call(call));
+    }
+
+    fn draw_token(&mut self, sent: Sent) -> u64 {
+        self.next_token += 1;
+        let token = TOKEN_BIT | self.next_token;
+        self.sent.insert(token, sent);
+        token
+    }
+
+    /// The library draws time-outs from the thread's random numbers; a simulation needs them from its seed.
+    fn draw_timeout(&mut self) {
+        let (min, max) = self.config.ticks_before_campaign();
+        let ticks = min + self.rng.below((max - min) as u64) as usize;
+        self.node.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// Tells the owner about a change of standing.
+    fn note_standing(&mut self) {
+        let raft = &self.node.raft;
+        let leader = (raft.leader_id != 0).then_some(raft.leader_id);
+        let standing = Standing { term: raft.term, leader, leads: raft.state == StateRole::Leader };
+        if standing != self.standing {
+            self.standing = standing;
+            self.outputs.push_back(Output::Standing(standing));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Carries out what the library asks for: writes first, then what depends on them.
+
+use super::{MESSAGES_WAITING, Output, Peer, PeerError};
+use crate::log::{Base, HardState, LogError};
+use crate::message;
+use prost::Message as _;
+use raft::eraftpb::{Entry, Message};
+use raft::{Ready, SnapshotStatus};
+use tessera_failpoint as failpoint;
+use tessera_wire::consensus::{EntryKind, MembershipChange, SnapshotInfo};
+
+impl Peer {
+    /// Takes what the library wants to be done, and sends what need not wait for a write.
+    pub(super) fn begin(&mut self) {
+        assert!(self.unwritten.is_none(), "one thing is written at a time");
+        if self.stopped.is_some() || !self.node.has_ready() {
+            return;
+        }
+        self.follow_timeout();
+        let mut ready = self.node.ready();
+        // A leader's followers write while it does (Raft dissertation, section 10.2.1).
+        self.post(ready.take_messages());
+        self.flush();
+        self.unwritten = Some(ready);
+    }
+
+    /// Runs the library until it wants nothing.
+    pub(super) fn process(&mut self) {
+        loop {
+            if self.unwritten.is_none() {
+                self.begin();
+            }
+            let Some(ready) = self.unwritten.take() else { break };
+            if let Err(error) = self.carry_out(ready) {
+                match error.is_no_space() {
+                    true => tracing::warn!(%error, "the log cannot grow"),
+                    false => self.stop(PeerError::Log(error.to_string())),
+                }
+                return;
+            }
+            if let Some(error) = self.node.store().failure.take() {
+                return self.stop(PeerError::Log(error.to_string()));
+            }
+        }
+        self.follow_timeout();
+        self.note_standing();
+        self.flush();
+    }
+
+    /// Writes what a ready holds, then applies and sends what it allows. If the disk is full, the ready waits.
+    fn carry_out(&mut self, mut ready: Ready) -> Result<(), LogError> {
+        if let Err(error) = self.write(&ready) {
+            self.is_full = error.is_no_space();
+            self.unwritten = self.is_full.then_some(ready);
+            return Err(error);
+        }
+        self.is_full = false;
+        ready.take_read_states().iter().for_each(|state| self.confirmed(state));
+        self.apply(ready.take_committed_entries())?;
+        self.post(ready.take_persisted_messages());
+        let mut light = self.node.advance_append(ready);
+        self.post(light.take_messages());
+        self.apply(light.take_committed_entries())?;
+        self.node.advance_apply();
+        for (to, is_snapshot) in std::mem::take(&mut self.unsent) {
+            match is_snapshot {
+                true => self.node.report_snapshot(to, SnapshotStatus::Failure),
+                false => self.node.report_unreachable(to),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, ready: &Ready) -> Result<(), LogError> {
+        let snapshot = ready.snapshot();
+        if snapshot.get_metadata().index > 0 {
+            let info = SnapshotInfo::decode(&snapshot.data[..]).unwrap_or_default();
+            assert!(self.files().holds(&info), "a snapshot is used before it is held");
+            let base = Base { index: info.index, term: info.term };
+            let membership = info.membership.clone().unwrap_or_default();
+            if self.log().base().index < base.index {
+                self.node.mut_store().log.reset(base, membership)?;
+                self.outputs.extend([Output::Restore(info), Output::Members]);
+            }
+        }
+        let state = ready.hs().map(|hs| HardState { term: hs.term, vote: hs.vote, commit: hs.commit });
+        let entries: Vec<_> = ready.entries().iter().map(message::from_library).collect();
+        let log = &mut self.node.mut_store().log;
+        match state.filter(|_| !ready.must_sync()) {
+            // What is committed can be learnt again, so it is not worth a sync.
+            Some(state) => log.note_committed(state.commit),
+            None if state.is_some() || !entries.is_empty() => {
+                let state = state.filter(|_| !failpoint::is_active("consensus.forgets_votes"));
+                log.write(state, &entries)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), LogError> {
+        for entry in entries {
+            let entry = message::from_library(&entry);
+            match entry.kind {
+                EntryKind::Membership => self.change_members(entry.index, &entry.data)?,
+                EntryKind::Command => {
+                    let (index, term, data) = (entry.index, entry.term, entry.data);
+                    self.outputs.push_back(Output::Committed { index, term, data });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_members(&mut self, index: u64, data: &[u8]) -> Result<(), LogError> {
+        let before = self.log().membership().clone();
+        if index <= before.index {
+            return Ok(()); // Written before a restart.
+        }
+        let change = MembershipChange::decode(data).unwrap_or_default();
+        match self.node.apply_conf_change(&message::conf_change(&change)) {
+            Ok(state) => {
+                let after = message::membership(index, &state, &before, &change);
+                tracing::info!(index, voters = ?after.voters, learners = ?after.learners, "the members changed");
+                self.node.mut_store().log.write_membership(after)?;
+                self.lines.retain(|id, _| message::member(self.node.store().log.membership(), *id).is_some());
+                self.outputs.push_back(Output::Members);
+            }
+            // Every peer refuses the same change.
+            Err(error) => tracing::warn!(%error, index, "a change of members does not apply"),
+        }
+        Ok(())
+    }
+
+    /// Queues the library's messages for their receivers.
+    fn post(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let to = message.to;
+            if message.get_msg_type() == raft::eraftpb::MessageType::MsgSnapshot {
+                // Whoever lacks the file copies it first; meanwhile the library asks again at every heartbeat.
+                self.unsent.push((to, true));
+            }
+            let line = self.lines.entry(to).or_default();
+            if line.waiting.len() >= MESSAGES_WAITING {
+                line.waiting.clear();
+                self.unsent.push((to, false));
+            }
+            line.waiting.push(message);
+        }
+    }
+
+    /// Draws a new time-out whenever the library has drawn one: when term, role or leader change.
+    fn follow_timeout(&mut self) {
+        let raft = &self.node.raft;
+        let marks = (raft.term, raft.state as u8, raft.leader_id);
+        if self.drawn_for != marks {
+            self.drawn_for = marks;
+            self.draw_timeout();
+        }
+    }
+}

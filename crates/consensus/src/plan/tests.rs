@@ -1,0 +1,157 @@
+//! Plans, step by step: a tiny interpreter carries out what the plan says.
+
+use super::*;
+
+const MANAGER: PeerKind = PeerKind::Manager;
+const VOTER: PeerKind = PeerKind::Voter;
+
+fn candidate(id: u64, kind: PeerKind) -> Candidate {
+    let name = format!("h{id}");
+    let member = Member { id, kind: kind as i32, host: name.clone(), address: name.clone(), name };
+    Candidate { member, is_up: true, must_go: false }
+}
+
+fn view(candidates: &[Candidate]) -> View {
+    let first = candidates[0].member.clone();
+    let membership = Membership { voters: vec![first.id], members: vec![first], ..Membership::default() };
+    View { membership, candidates: candidates.to_vec(), ..View::default() }
+}
+
+/// Carries out a change as the library would; learners catch up at once.
+fn apply(view: &mut View, change: &MembershipChange) {
+    let membership = &mut view.membership;
+    for MemberChange { kind, member } in &change.changes {
+        let member = member.clone().unwrap();
+        let id = member.id;
+        membership.voters.retain(|&other| other != id);
+        membership.learners.retain(|&other| other != id);
+        membership.members.retain(|other| other.id != id);
+        match ChangeKind::try_from(*kind).unwrap() {
+            ChangeKind::AddLearner => membership.learners.push(id),
+            ChangeKind::AddVoter => membership.voters.push(id),
+            _ => continue,
+        }
+        membership.members.push(member);
+        membership.members.sort_by_key(|m| m.id);
+    }
+    view.caught_up = membership.learners.iter().copied().collect();
+}
+
+/// Plans until nothing is left to do; returns the numbers of voters on the way.
+fn settle(view: &mut View) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    for _ in 0..100 {
+        let Some(change) = next(view) else {
+            return sizes;
+        };
+        apply(view, &change);
+        sizes.push(view.membership.voters.len());
+    }
+    panic!("the plan does not end: {view:?}");
+}
+
+fn sorted(ids: &[u64]) -> Vec<u64> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn a_group_grows_to_five_by_two_at_a_time() {
+    let mut all = view(&[candidate(1, MANAGER), candidate(2, VOTER), candidate(3, VOTER), candidate(4, VOTER)]);
+    settle(&mut all);
+    assert_eq!(all.membership.voters.len(), 3, "four hosts: three vote");
+    all.candidates.extend([candidate(5, VOTER), candidate(6, VOTER), candidate(7, VOTER)]);
+    let sizes = settle(&mut all);
+    assert_eq!(all.membership.voters.len(), 5);
+    assert!(sizes.iter().all(|size| size % 2 == 1), "{sizes:?}");
+    assert_eq!(all.membership.learners, [0; 0]);
+}
+
+#[test]
+fn one_host_is_alone_and_two_are_two() {
+    let mut one = view(&[candidate(1, MANAGER)]);
+    assert_eq!(settle(&mut one), [0; 0]);
+    one.candidates.push(candidate(2, VOTER));
+    settle(&mut one);
+    assert_eq!(sorted(&one.membership.voters), [1, 2]);
+    // A voter on the manager's own host would add nothing.
+    let mut same = view(&[candidate(1, MANAGER)]);
+    let mut voter = candidate(2, VOTER);
+    voter.member.host = "h1".into();
+    same.candidates.push(voter);
+    assert_eq!(settle(&mut same), [0; 0]);
+}
+
+#[test]
+fn silence_changes_nothing() {
+    let all: Vec<_> = (1..=6).map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })).collect();
+    let mut view = view(&all);
+    settle(&mut view);
+    let before = view.membership.clone();
+    for down in view.candidates.iter_mut().filter(|c| c.member.kind() == VOTER) {
+        down.is_up = false;
+    }
+    assert_eq!(settle(&mut view), [0; 0]);
+    view.candidates.truncate(1);
+    assert_eq!(settle(&mut view), [0; 0]);
+    assert_eq!(view.membership, before);
+}
+
+#[test]
+fn a_voter_that_is_given_up_is_replaced_in_one_change() {
+    let all: Vec<_> = (1..=6).map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })).collect();
+    let mut view = view(&all);
+    settle(&mut view);
+    let gone = view.membership.voters.iter().copied().find(|&id| id != 1).unwrap();
+    view.candidates.iter_mut().filter(|c| c.member.id == gone).for_each(|c| (c.is_up, c.must_go) = (false, true));
+    let sizes = settle(&mut view);
+    assert!(sizes.iter().all(|&size| size == 5), "{sizes:?}");
+    assert!(!view.membership.voters.contains(&gone));
+}
+
+#[test]
+fn a_directory_that_was_lost_is_replaced_by_the_same_daemon() {
+    let all: Vec<_> = (1..=5).map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })).collect();
+    let mut view = view(&all);
+    settle(&mut view);
+    let mut again = candidate(3, VOTER);
+    again.member.id = 30;
+    view.candidates.retain(|c| c.member.id != 3);
+    view.candidates.push(again);
+    settle(&mut view);
+    assert_eq!(sorted(&view.membership.voters), [1, 2, 4, 5, 30]);
+}
+
+#[test]
+fn a_manager_that_joins_takes_the_place_of_a_voter() {
+    let all: Vec<_> = (1..=6).map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })).collect();
+    let mut view = view(&all);
+    settle(&mut view);
+    view.candidates.push(candidate(7, MANAGER));
+    settle(&mut view);
+    assert_eq!(view.membership.voters.len(), 5);
+    assert!(view.membership.voters.contains(&7));
+}
+
+#[test]
+fn whoever_is_told_to_go_goes() {
+    let mut view = view(&[candidate(1, MANAGER), candidate(2, VOTER), candidate(3, VOTER)]);
+    settle(&mut view);
+    view.removed.insert(3);
+    settle(&mut view);
+    assert_eq!(sorted(&view.membership.voters), [1, 2]);
+    view.removed.insert(2);
+    settle(&mut view);
+    assert_eq!(view.membership.voters, [1], "the last one stays");
+}
+
+#[test]
+fn a_peer_that_moves_is_known_by_its_new_address() {
+    let mut view = view(&[candidate(1, MANAGER), candidate(2, VOTER)]);
+    settle(&mut view);
+    view.candidates[1].member.address = "elsewhere".into();
+    settle(&mut view);
+    assert!(view.membership.members.iter().any(|m| m.address == "elsewhere"));
+    assert_eq!(sorted(&view.membership.voters), [1, 2]);
+}
