@@ -3,15 +3,17 @@
 mod common;
 
 use common::*;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_disk::{Disk, Identity, RealDisk};
 use tessera_net::Endpoint;
 use tessera_node::NodeServer;
 use tessera_wire::data::*;
+use tessera_wire::frame::{FLAG_REPLY, FrameHeader, HEADER_BYTES, encode_message};
 use tessera_wire::log::*;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, Code, PgInfo, PgMember, Role};
+use tessera_wire::{ChunkInfo, Code, Hello, PROTOCOL_VERSION, PgInfo, PgMember, Role};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -179,6 +181,59 @@ fn lease_and_rejoining() {
     manager.wait("the lease", |_| a.metrics().has_lease);
     assert_eq!(put(3).unwrap().0.results[0].incarnation, 2);
     assert_eq!(a.metrics().core.rejoins, 1);
+}
+
+/// P6: a client that sends puts and never reads the answers fills its connection, and harms neither the disk nor others.
+#[test]
+fn answers_that_nobody_reads_condemn_no_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let mut options = node(&manager, "a", &[&dir.path().join("1")]);
+    options.config.disk_stuck_ms = 1_000;
+    let a = NodeServer::start(options).unwrap();
+    manager.wait("heartbeats", |s| s.heartbeats > 1);
+    manager.wait("the lease", |_| a.metrics().has_lease);
+    let (at, client) = (a.endpoints()[0].clone(), client());
+    let put = |fragment: &[u8], copies: usize| put_of(vec![item(fragment, 1, 101, 0, fragment); copies]);
+    let (reply, _) = client.call_wait(&at, &put(b"first", 1), vec![b"first"[..].into()], WAIT).unwrap();
+    assert_eq!(reply.results[0].error, None);
+
+    // Each answer has a refusal for each of its fragments: some 400 KB.
+    let (other, copies) = (b"other", 4_000);
+    let payload = bytes::Bytes::from(other.repeat(copies));
+    let mut unread = greeted(&at);
+    let message = put(other, copies);
+    for request_id in 2..62 {
+        let kind = tessera_wire::Kind::PutFragments as u16;
+        let mut frame = encode_message(kind, 0, request_id, &message, payload.len() as u32);
+        frame.extend_from_slice(&payload);
+        unread.write_all(&frame).unwrap();
+    }
+    // The disk would be given up while its thread waits for the reader; puts of others would wait, too.
+    let until = std::time::Instant::now() + Duration::from_secs(4);
+    let mut puts = 0;
+    while std::time::Instant::now() < until {
+        let (reply, _) = client.call_wait(&at, &put(b"first", 1), vec![b"first"[..].into()], WAIT).unwrap();
+        assert_eq!(reply.results[0].error, None);
+        puts += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(puts > 10, "{puts} puts in 4 s");
+    assert_eq!(manager.with(|s| s.failed_disks.clone()), Vec::<u64>::new());
+    drop(unread);
+}
+
+/// A connection that has greeted as a client.
+fn greeted(at: &Endpoint) -> std::net::TcpStream {
+    let mut stream = std::net::TcpStream::connect(at.to_string()).unwrap();
+    let hello = Hello { protocol_version: PROTOCOL_VERSION, role: Role::Client as i32, ..Hello::default() };
+    stream.write_all(&encode_message(tessera_wire::Kind::Hello as u16, 0, 1, &hello, 0)).unwrap();
+    let mut raw = [0; HEADER_BYTES];
+    stream.read_exact(&mut raw).unwrap();
+    let header = FrameHeader::decode(&raw).unwrap();
+    stream.read_exact(&mut vec![0; header.body_len as usize]).unwrap();
+    assert_eq!(header.flags, FLAG_REPLY);
+    stream
 }
 
 /// The log replica: entries, gaps, terms, a snapshot. All of it is there after a restart, before any manager is.

@@ -128,8 +128,8 @@ enum CallPurpose {
 #[derive(Debug)]
 struct PendingOp {
     disk: usize,
-    /// When it started, on the [`ProcessClock`].
-    since_ns: i64,
+    /// When a thread of the disk began it, on the [`ProcessClock`]; `None` while it is queued.
+    begun_ns: Option<i64>,
     purpose: OpPurpose,
 }
 
@@ -183,6 +183,16 @@ impl NodeCore {
     /// Stores the work that this node's devices have done since it started; the next heartbeat reports it.
     pub fn tell_work(&mut self, work: Vec<DeviceWork>) {
         self.device_work = work;
+    }
+
+    /// Notes that a disk's thread begins these operations: only from now on do they count for `disk_stuck_ms`.
+    pub fn begin_ops(&mut self, now_ns: i64, op_ids: impl IntoIterator<Item = u64>) {
+        self.advance_time(now_ns);
+        for op_id in op_ids {
+            if let Some(op) = self.ops.get_mut(&op_id) {
+                op.begun_ns = Some(self.clock.running_ns);
+            }
+        }
     }
 
     /// Handles an event at `now_ns` (ns since 1970, of a clock that continues while the process is stopped).
@@ -295,7 +305,7 @@ impl NodeCore {
 
     fn disk_op(&mut self, disk: usize, op: DiskOp, purpose: OpPurpose) {
         let op_id = self.fresh_id();
-        let before = self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.running_ns, purpose });
+        let before = self.ops.insert(op_id, PendingOp { disk, begun_ns: None, purpose });
         assert!(before.is_none(), "disk operation {op_id} is used twice");
         self.disks[disk].queue_len += 1;
         self.out.push_back(Action::Disk { disk, op_id, op });
@@ -345,11 +355,13 @@ impl NodeCore {
         }
     }
 
-    /// Fails disks with an operation that does not end.
+    /// Fails disks with an operation that does not end. The time before the disk's thread began it does not count: the
+    /// queue may be long, and the disk well.
     fn find_stuck_disks(&mut self) {
         let limit = ms(self.config.disk_stuck_ms);
         let now = self.clock.running_ns;
-        let stuck: Vec<usize> = self.ops.values().filter(|op| now - op.since_ns > limit).map(|op| op.disk).collect();
+        let is_stuck = |op: &&PendingOp| op.begun_ns.is_some_and(|begun_ns| now - begun_ns > limit);
+        let stuck: Vec<usize> = self.ops.values().filter(is_stuck).map(|op| op.disk).collect();
         for disk in stuck {
             let reason = format!("an operation has not finished for {} ms", self.config.disk_stuck_ms);
             self.fail_disk(disk, &reason);

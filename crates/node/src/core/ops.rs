@@ -90,6 +90,14 @@ pub enum DiskOp {
 }
 
 impl DiskOp {
+    /// Bytes of fragments that it appends.
+    pub fn append_bytes(&self) -> usize {
+        match self {
+            DiskOp::Append { items, .. } => items.iter().map(|item| item.data.len()).sum(),
+            _ => 0,
+        }
+    }
+
     /// True if the disk's only writer thread runs it; reader threads run the others.
     pub fn is_write(&self) -> bool {
         matches!(self, DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. })

@@ -140,6 +140,11 @@ impl Shared {
         }
     }
 
+    /// A disk's thread begins these operations.
+    pub(super) fn begin_ops(&self, op_ids: impl IntoIterator<Item = u64>) {
+        self.core.lock().begin_ops(self.clock.now_ns(), op_ids);
+    }
+
     /// Registers a request; the core replies with its number.
     pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
         let request = self.next_request.fetch_add(1, Relaxed);

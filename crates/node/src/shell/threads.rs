@@ -1,8 +1,11 @@
-//! A node's threads: one writer and several readers per disk, a timer, and compute threads.
+//! A node's threads: one writer, several readers and one for results per disk, a timer, and compute threads.
+//!
+//! A disk's writer and readers do nothing but disk operations. What follows from their results (the core's work, answers
+//! to peers) is for the thread of results, so that no peer can make a disk look slow.
 
 use super::shared::Shared;
-use crate::core::{DiskFault, DiskOp, Event};
-use crate::disk_worker::{self, QueuedOp};
+use crate::core::{DiskOp, Event};
+use crate::disk_worker::{self, Done, QueuedOp};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
 use std::sync::Arc;
@@ -14,6 +17,8 @@ use tessera_wire::meta::DeviceWork;
 
 /// Reader threads per disk, for rebuilds, scrubbing and other background work.
 pub(super) const READERS_PER_DISK: usize = 2;
+/// A batch of writes ends with the operation that passes this, so that a slow disk shows progress.
+const BATCH_BYTES: usize = 64 << 20;
 /// Threads that decode fragments for rebuilds.
 pub(super) const COMPUTE_THREADS: usize = 2;
 
@@ -50,11 +55,13 @@ impl<T> Queue<T> {
 pub(super) struct DiskQueue {
     pub(super) writes: Queue<QueuedOp>,
     pub(super) reads: Queue<QueuedOp>,
+    /// Results, for the thread that gives them to the core.
+    results: Queue<Done>,
 }
 
 impl DiskQueue {
     pub(super) fn new() -> DiskQueue {
-        DiskQueue { writes: Queue::new(), reads: Queue::new() }
+        DiskQueue { writes: Queue::new(), reads: Queue::new(), results: Queue::new() }
     }
 
     /// Queues an operation without waiting.
@@ -79,6 +86,7 @@ pub(super) fn start(node: &Arc<Shared>, pool: &BufferPool, threads: &mut Vec<Joi
         for _ in 0..READERS_PER_DISK {
             spawn(format!("read-{disk}"), Box::new(move |node| read_loop(node, disk)))?;
         }
+        spawn(format!("result-{disk}"), Box::new(move |node| result_loop(node, disk)))?;
     }
     for _ in 0..COMPUTE_THREADS {
         let pool = pool.clone();
@@ -95,32 +103,63 @@ fn compute_loop(node: &Arc<Shared>, pool: &BufferPool) {
     }
 }
 
-/// Takes all queued writes as one batch: a gathered write, one sync, then the results (P9).
+/// Takes queued writes as one batch: a gathered write, one sync, then the results (P9).
 fn write_loop(shared: &Arc<Shared>, disk: usize) {
-    let (store, writes) = (&shared.stores[disk], &shared.queues[disk].writes.receiver);
+    let (store, queue) = (&shared.stores[disk], &shared.queues[disk]);
     let mut stopping = false;
     while !stopping {
-        let Ok(first) = writes.recv() else { return };
-        let mut batch = Vec::new();
-        for op in std::iter::once(first).chain(writes.try_iter()) {
-            stopping |= op.is_none();
-            batch.extend(op);
-        }
+        let batch = next_batch(&queue.writes.receiver, &mut stopping);
         if !batch.is_empty() {
-            disk_worker::write_batch(store, shared.clock.now_ms(), batch, &mut |done| {
-                shared.drive(done.into_iter().map(|(op_id, result)| Event::DiskDone { op_id, result }));
-            });
+            shared.begin_ops(batch.iter().map(|op| op.op_id));
+            disk_worker::write_batch(store, shared.clock.now_ms(), batch, &mut |done| queue.results.send(done));
         }
     }
+    queue.results.stop(1);
     if let Err(error) = store.close() {
         tracing::error!(disk = %store.disk().describe(), %error, "the last sync failed; nothing of it was acknowledged");
     }
 }
 
+/// Waits for a write and takes those queued after it, up to [`BATCH_BYTES`]. Sets `stopping` at the end of the queue.
+fn next_batch(writes: &Receiver<Option<QueuedOp>>, stopping: &mut bool) -> Vec<QueuedOp> {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let mut next = writes.recv().ok();
+    loop {
+        match next {
+            Some(Some(op)) => {
+                bytes += op.op.append_bytes();
+                batch.push(op);
+            }
+            Some(None) => *stopping = true,
+            None => *stopping |= batch.is_empty(),
+        }
+        if *stopping || bytes >= BATCH_BYTES {
+            return batch;
+        }
+        next = match writes.try_recv() {
+            Ok(next) => Some(next),
+            Err(_) => return batch,
+        };
+    }
+}
+
 fn read_loop(shared: &Arc<Shared>, disk: usize) {
-    while let Some(QueuedOp { op_id, op }) = shared.queues[disk].reads.next() {
-        let result: Result<_, DiskFault> = disk_worker::read(&shared.stores[disk], &op);
-        shared.drive([Event::DiskDone { op_id, result }]);
+    let queue = &shared.queues[disk];
+    while let Some(QueuedOp { op_id, op }) = queue.reads.next() {
+        shared.begin_ops([op_id]);
+        queue.results.send(vec![(op_id, disk_worker::read(&shared.stores[disk], &op))]);
+    }
+    queue.results.stop(1);
+}
+
+/// Gives results to the core until the disk's writer and readers have ended.
+fn result_loop(shared: &Arc<Shared>, disk: usize) {
+    let mut working = 1 + READERS_PER_DISK;
+    while working > 0 {
+        match shared.queues[disk].results.next() {
+            Some(done) => shared.drive(done.into_iter().map(|(op_id, result)| Event::DiskDone { op_id, result })),
+            None => working -= 1,
+        }
     }
 }
 

@@ -98,6 +98,11 @@ impl Script {
         M::decode(&call.2[..]).unwrap()
     }
 
+    /// The disks' threads begin all operations that wait.
+    fn begin_ops(&mut self) {
+        self.core.begin_ops(self.now_ms * MS, self.ops.iter().map(|(op_id, _)| *op_id));
+    }
+
     /// Completes the oldest waiting disk operation.
     fn disk(&mut self, result: Result<DiskReply, DiskFault>) -> Vec<String> {
         let (op_id, _) = self.ops.remove(0);
