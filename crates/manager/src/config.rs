@@ -34,6 +34,10 @@ tessera_knobs::knobs! {
         max_batch_bytes: usize = 8 << 20;
         /// Requests that may wait for a group commit; more are answered `Unavailable`.
         max_waiting_requests: usize = 65_536;
+        /// Connections of clients; more are refused.
+        max_client_connections: usize = 4_096;
+        /// Connections of nodes; more are refused. Clients cannot take them.
+        max_node_connections: usize = 1_024;
         /// Entries of a directory in one answer.
         max_list_entries: u32 = 4_096;
         /// Extents in one answer.

@@ -19,6 +19,8 @@ mod ctx;
 pub mod db;
 pub mod error;
 mod files;
+#[allow(clippy::disallowed_methods)] // Part of the shell.
+mod inbox;
 mod internal;
 mod log;
 mod map;

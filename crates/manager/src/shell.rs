@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore};
 use crate::db::{Db, DbError};
 use crate::error::Failure;
+use crate::inbox::{Inbox, connection_of};
 use crate::log::replicate::Snapshot;
 use crate::log::restore::{Restore, RestoreError, Restored};
 use crate::metrics::Metrics;
@@ -15,11 +16,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, ServerError, Service};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Limits, Server, ServerError, Service};
 use tessera_wire::frame::decode_message;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role, hex};
@@ -31,10 +32,14 @@ const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Interval of ticks.
 const TICK: Duration = Duration::from_millis(100);
-/// Threads that write to sockets; a peer that does not read delays the peers that share its thread.
+/// Threads that write to sockets, beside the core's. None of them waits for a peer.
 const SENDERS: usize = 4;
-/// Most events handled before a group commit.
+/// Most events handled before a group commit, …
 const EVENTS_AT_ONCE: usize = 4096;
+/// … and the longest time that commands wait for one because of them.
+const COMMIT_AFTER: Duration = Duration::from_millis(5);
+/// What an answer that may list thousands of entries takes, roughly.
+const LONG_ANSWER_BYTES: usize = 1 << 20;
 
 /// Why a manager did not start.
 #[derive(Debug, ThisError)]
@@ -68,7 +73,7 @@ type Job = Box<dyn FnOnce(&Arc<Shared>, &Dialer) + Send>;
 /// State that connection threads and senders share.
 struct Shared {
     cluster_id: [u8; 16],
-    inbox: Mutex<Sender<In>>,
+    inbox: Arc<Inbox<In>>,
     /// Connections that have greeted, with their role.
     greeted: Mutex<HashMap<u64, Greeted>>,
 }
@@ -147,12 +152,10 @@ impl ManagerServer {
     /// # Errors
     /// An address cannot be used, or a thread cannot start.
     pub fn serve(core: ManagerCore, listen: &[Endpoint]) -> Result<ManagerServer, ServeError> {
-        let (inbox, events) = channel();
-        let shared = Arc::new(Shared {
-            cluster_id: core.meta().cluster_id,
-            inbox: Mutex::new(inbox.clone()),
-            greeted: Mutex::default(),
-        });
+        let inbox = Arc::<Inbox<In>>::default();
+        let limits = limits(core.config());
+        let shared =
+            Arc::new(Shared { cluster_id: core.meta().cluster_id, inbox: inbox.clone(), greeted: Mutex::default() });
         let metrics = Arc::new(Mutex::new(core.metrics()));
         let dialer = dialer(&core.meta().cluster_id);
         let mut outboxes = Vec::new();
@@ -166,7 +169,6 @@ impl ManagerServer {
         }
         let core = CoreLoop {
             core,
-            events,
             inbox,
             snapshot: None,
             outboxes,
@@ -177,7 +179,7 @@ impl ManagerServer {
         let core = Some(spawn("core".into(), move || core.run()).map_err(ServeError::Thread)?);
         // From here on, dropping the server cleans up after a failure.
         let mut manager = ManagerServer { shared: shared.clone(), server: None, core, senders, metrics };
-        manager.server = Some(Server::start(listen, shared, BufferPool::new(16 << 20))?);
+        manager.server = Some(Server::start(listen, shared, BufferPool::new(16 << 20), limits)?);
         Ok(manager)
     }
 
@@ -207,7 +209,7 @@ impl ManagerServer {
     }
 
     fn end(&mut self) -> Option<Error> {
-        let _ = self.shared.inbox.lock().send(In::Stop);
+        self.shared.inbox.push(None, In::Stop);
         let why = self.core.take().and_then(|core| core.join().ok()).flatten();
         // The core's outboxes are closed: senders end once these are empty.
         self.senders.drain(..).for_each(|sender| _ = sender.join());
@@ -230,13 +232,13 @@ impl Shared {
     }
 
     fn push(&self, event: Event) {
-        // The core ends only with the whole server.
-        let _ = self.inbox.lock().send(In::Event(event));
+        self.inbox.push(connection_of(&event), In::Event(event));
     }
 
     fn greet(&self, connection: &Arc<Connection>, hello: &Hello) -> Result<Bytes, Error> {
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
         hello.check(&self.cluster_id).map_err(|error| self.turn_away(hello, role, error))?;
+        connection.admit(role)?;
         let greeted = Greeted { connection: connection.clone(), role, client_id: hello.client_id };
         self.greeted.lock().insert(connection.id(), greeted);
         let reply = HelloReply {
@@ -301,6 +303,18 @@ impl Service for Shared {
         }
     }
 
+    fn cost_bytes(&self, frame: &Frame) -> usize {
+        let answer = match Kind::from_number(frame.header.kind) {
+            Some(Kind::List | Kind::ListExtents | Kind::ListVersions | Kind::GetMap | Kind::GetStatus) => {
+                LONG_ANSWER_BYTES
+            }
+            // A client may wait for many locks, which must not keep it from cancelling one.
+            Some(Kind::SetLock) => 0,
+            _ => 1 << 10,
+        };
+        answer + frame.body.len()
+    }
+
     fn closed(&self, connection: &Arc<Connection>) {
         let mut greeted = self.greeted.lock();
         let Some(gone) = greeted.remove(&connection.id()) else { return };
@@ -317,9 +331,7 @@ impl Service for Shared {
 /// The thread that owns the core.
 struct CoreLoop {
     core: ManagerCore,
-    events: Receiver<In>,
-    /// Given to the thread that takes a snapshot.
-    inbox: Sender<In>,
+    inbox: Arc<Inbox<In>>,
     snapshot: Option<JoinHandle<()>>,
     outboxes: Vec<Sender<Job>>,
     metrics: Arc<Mutex<Metrics>>,
@@ -349,7 +361,7 @@ impl CoreLoop {
         let inbox = self.inbox.clone();
         let thread = spawn("snapshot".into(), move || {
             let taken = Db::image_of(&file).map(|(meta, image)| Snapshot::new(meta.log_seq, meta.term, image));
-            let _ = inbox.send(In::Snapshot(taken.map_err(|e| e.to_string())));
+            inbox.push(None, In::Snapshot(taken.map_err(|e| e.to_string())));
         });
         match thread {
             Ok(thread) => self.snapshot = Some(thread),
@@ -389,12 +401,8 @@ impl CoreLoop {
             true => Duration::ZERO,
             false => self.next_tick.saturating_duration_since(Instant::now()),
         };
-        let mut next = match self.events.recv_timeout(wait) {
-            Ok(first) => Some(first),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return false,
-        };
-        let now_ns = now_ns();
+        let mut next = self.inbox.take_within(wait);
+        let (now_ns, begun) = (now_ns(), Instant::now());
         let mut taken = 0;
         while let Some(event) = next {
             match event {
@@ -403,7 +411,8 @@ impl CoreLoop {
                 In::Stop => return false,
             }
             taken += 1;
-            next = if taken < EVENTS_AT_ONCE { self.events.try_recv().ok() } else { None };
+            let commit_is_due = taken >= EVENTS_AT_ONCE || self.core.wants_commit() && begun.elapsed() >= COMMIT_AFTER;
+            next = if commit_is_due { None } else { self.inbox.take() };
         }
         true
     }
@@ -461,6 +470,16 @@ impl CoreLoop {
             }
         }
         self.addresses.1.get(&node).cloned()
+    }
+}
+
+/// What the manager lets its peers take. No request to it has a payload.
+fn limits(config: &Config) -> Limits {
+    Limits {
+        clients: config.max_client_connections,
+        nodes: config.max_node_connections,
+        payload_bytes: 0,
+        ..Limits::default()
     }
 }
 

@@ -13,6 +13,9 @@ struct Sink(Bytes);
 
 impl Service for Sink {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        if frame.header.kind == Kind::Hello as u16 {
+            connection.admit(Role::Client).expect("a free place");
+        }
         let wants_bytes = frame.header.kind == Kind::GetFragments as u16;
         let payload = if wants_bytes { vec![Part::Bytes(self.0.clone())] } else { vec![] };
         connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), payload)));
@@ -37,8 +40,13 @@ fn main() {
         };
         let servers: Vec<Server> = (0..PEERS)
             .map(|i| {
-                Server::start(&[endpoint(i)], Arc::new(Sink(fragment.clone())), BufferPool::new(64 << 20))
-                    .expect("a server")
+                Server::start(
+                    &[endpoint(i)],
+                    Arc::new(Sink(fragment.clone())),
+                    BufferPool::new(64 << 20),
+                    Limits::default(),
+                )
+                .expect("a server")
             })
             .collect();
         let dialer = Dialer::new(Hello::default(), Arc::new(dialer::NoService), BufferPool::new(256 << 20));

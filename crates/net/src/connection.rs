@@ -1,27 +1,38 @@
-//! A connection: frames both ways, replies matched to calls by request id, one reading thread.
+//! A connection: frames both ways, replies matched to calls by request id, one thread that reads and writes what other
+//! threads left ([`crate::outbox`]).
 
 use crate::buffer::BufferPool;
 use crate::endpoint::Stream;
-use crate::sending::{Outbox, Part};
+use crate::limits::Admissions;
+use crate::outbox::Outbox;
+use crate::reading::{ReadError, Reader};
+use crate::sending::Part;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
-use tessera_wire::frame::{self, FLAG_ERROR, FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES};
-use tessera_wire::{Code, Error, Kind, Request};
+use tessera_wire::frame::{self, FLAG_ERROR, FLAG_REPLY, Frame, FrameError, FrameHeader};
+use tessera_wire::{Code, Error, Kind, Request, Role};
 
-/// Receives the result of a call: encoded reply and payload, or the error. Runs on the connection's reading
+/// Receives the result of a call: encoded reply and payload, or the error. Runs on the connection's own
 /// thread (or on the caller's, if sending failed), so it must not block.
 pub type Callback = Box<dyn FnOnce(Result<(Bytes, Bytes), Error>) + Send>;
 
 /// Handles the requests that the peer sends on a connection.
 pub trait Service: Send + Sync + 'static {
     /// Handles a request; [`Connection::reply`] sends the reply, now or later, from any thread. Runs on the
-    /// connection's reading thread, which reads nothing more from that peer until this returns.
+    /// connection's own thread, which reads nothing more from that peer until this returns. The first request of a peer is
+    /// its greeting: [`Connection::admit`] opens the connection for more than that.
     fn request(&self, connection: &Arc<Connection>, frame: Frame);
+
+    /// Bytes that a request takes until it is answered, its answer included, roughly. A server reads no further
+    /// request of a connection while those without an answer take too much ([`crate::Limits::outstanding_bytes`]).
+    fn cost_bytes(&self, frame: &Frame) -> usize {
+        REQUEST_BYTES + frame.body.len()
+    }
 
     /// Lengths of the pieces of a request's long payload. The connection checksums each piece while it arrives
     /// ([`Frame::sums`]), because the bytes are then still in the CPU's cache. No checksums if the list is empty or
@@ -55,6 +66,11 @@ pub(crate) fn wait_for<R: Request>(call: impl FnOnce(Callback)) -> Result<(R::Re
     tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
 }
 
+/// What a request takes besides its body, roughly.
+const REQUEST_BYTES: usize = 256;
+/// Request id of the error frame that refuses a connection as a whole (docs/wire.md, section 2).
+pub(crate) const REFUSAL_ID: u64 = 0;
+
 struct Pending {
     callback: Callback,
     deadline: Instant,
@@ -63,9 +79,14 @@ struct Pending {
 /// One connection, shared by its senders.
 pub struct Connection {
     id: u64,
-    stream: Stream,
+    pub(crate) stream: Stream,
     peer: String,
-    outbox: Outbox,
+    pub(crate) outbox: Outbox,
+    /// Of the server that accepted the connection; `None` if this side opened it.
+    pub(crate) admissions: Option<Arc<Admissions>>,
+    admitted: AtomicBool,
+    /// Why the connection ends, for the calls that it fails.
+    why: Mutex<Option<Error>>,
     pending: Mutex<HashMap<u64, Pending>>,
     next_request: AtomicU64,
     closed: AtomicBool,
@@ -78,26 +99,35 @@ pub struct Connection {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Size of the buffer that reads many small frames at once; at most this much of a payload is copied twice.
-const READ_BUFFER_BYTES: usize = 16 << 10;
-/// Payloads of at least this many bytes are checksummed while they arrive.
-const LONG_PAYLOAD_BYTES: u32 = 32 << 10;
-/// Bytes received before each checksum: few enough to be still in the cache.
-const STEP_BYTES: usize = 128 << 10;
-
 impl Connection {
-    /// Wraps a connected stream and starts its reading thread.
+    /// Wraps a stream that this side connected, and starts its thread.
     ///
     /// # Errors
-    /// The socket refuses its options, or no thread can be started.
+    /// The socket refuses its options, or no thread or file descriptor is free.
     pub fn start(stream: Stream, service: Arc<dyn Service>, pool: BufferPool) -> io::Result<Arc<Connection>> {
+        Connection::start_with(stream, service, pool, None)
+    }
+
+    /// As [`Connection::start`], for a stream that a server accepted.
+    ///
+    /// # Errors
+    /// As [`Connection::start`].
+    pub(crate) fn start_with(
+        stream: Stream,
+        service: Arc<dyn Service>,
+        pool: BufferPool,
+        admissions: Option<Arc<Admissions>>,
+    ) -> io::Result<Arc<Connection>> {
         stream.tune()?;
         let peer = stream.peer();
         let connection = Arc::new(Connection {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             stream,
             peer,
-            outbox: Outbox::default(),
+            outbox: Outbox::new(admissions.clone())?,
+            admitted: AtomicBool::new(admissions.is_none()),
+            admissions,
+            why: Mutex::default(),
             pending: Mutex::default(),
             next_request: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -110,10 +140,7 @@ impl Connection {
             match reading.read_loop(&*service, &pool) {
                 // `close` sets the flag before it shuts the stream down, which ends this loop too.
                 Ok(()) => reading.ended_by_peer.store(!reading.is_closed(), Ordering::Release),
-                Err(ReadError::Frame(error)) => {
-                    tracing::warn!(peer = %reading.peer, %error, "connection dropped: the peer sent bytes that are not a frame of this protocol");
-                }
-                Err(error) => tracing::debug!(peer = %reading.peer, %error, "connection ends"),
+                Err(error) => reading.ends_by(error),
             }
             reading.close();
             service.closed(&reading);
@@ -143,7 +170,68 @@ impl Connection {
         self.ended_by_peer.load(Ordering::Acquire)
     }
 
-    /// Ends the connection; every pending call is answered with [`Code::Unavailable`].
+    /// Accepts the peer's greeting: the connection counts in the share of `role`, and long frames may follow.
+    ///
+    /// # Errors
+    /// [`Code::Unavailable`] if the server has as many connections of that role as it accepts, [`Code::Invalid`] if the
+    /// peer has greeted as another role.
+    pub fn admit(&self, role: Role) -> Result<(), Error> {
+        if let Some(admissions) = &self.admissions {
+            admissions.admit(self.id, role)?;
+            self.admitted.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer's greeting was accepted; true if this side opened the connection.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Acquire)
+    }
+
+    /// See [`Outbox::unsent_since`].
+    pub(crate) fn unsent_since(&self) -> Option<Instant> {
+        self.outbox.unsent_since()
+    }
+
+    /// Tells the peer why the connection ends.
+    pub(crate) fn refuse(&self, error: &Error) {
+        let body = prost::Message::encode_to_vec(error);
+        let _ = self.send(Kind::Hello as u16, FLAG_REPLY | FLAG_ERROR, REFUSAL_ID, &body, Vec::new());
+    }
+
+    /// As [`Connection::refuse`], and ends the connection.
+    pub(crate) fn dismiss(&self, error: &Error) {
+        tracing::debug!(peer = %self.peer, %error, "connection dropped");
+        self.refuse(error);
+        self.close();
+    }
+
+    /// Keeps for the pending calls why the connection ends, and logs it.
+    fn ends_by(&self, error: ReadError) {
+        let why = match error {
+            ReadError::Frame(error) => {
+                tracing::warn!(peer = %self.peer, %error, "connection dropped: the peer sent bytes that are not a frame of this protocol");
+                let code = match error {
+                    FrameError::Version { .. } => Code::ProtocolVersion,
+                    _ => Code::Unavailable,
+                };
+                Error::new(code, format!("{}: {error}", self.peer))
+            }
+            ReadError::Dropped(error) => {
+                // Whoever reaches the port could fill the log.
+                match self.is_admitted() {
+                    true => tracing::warn!(peer = %self.peer, %error, "connection dropped"),
+                    false => tracing::debug!(peer = %self.peer, %error, "connection dropped"),
+                }
+                error
+            }
+            ReadError::Refused(error) => error,
+            ReadError::Io(error) => return tracing::debug!(peer = %self.peer, %error, "connection ends"),
+        };
+        *self.why.lock() = Some(why);
+    }
+
+    /// Ends the connection; every pending call is answered with [`Code::Unavailable`], or with the reason that the peer gave.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // A second thread waits here: the peer must not see the end before `closing` has returned.
@@ -157,8 +245,14 @@ impl Connection {
         self.outbox.close();
         let pending = std::mem::take(&mut *self.pending.lock());
         for (_, call) in pending {
-            (call.callback)(Err(Error::new(Code::Unavailable, format!("connection to {} broke", self.peer))));
+            (call.callback)(Err(self.broken()));
         }
+    }
+
+    /// The error of a call that this connection cannot carry any more.
+    fn broken(&self) -> Error {
+        let why = self.why.lock().clone();
+        why.unwrap_or_else(|| Error::new(Code::Unavailable, format!("connection to {} broke", self.peer)))
     }
 
     /// Sends a request; `callback` is called exactly once.
@@ -195,7 +289,10 @@ impl Connection {
                 self.send(kind, FLAG_REPLY | FLAG_ERROR, request_id, &body, Vec::new())
             }
         };
-        if sent.is_err() {
+        if let Err(error) = sent {
+            if !self.is_closed() {
+                tracing::warn!(peer = %self.peer, %error, "connection dropped: an answer could not be sent");
+            }
             self.close();
         }
     }
@@ -209,25 +306,26 @@ impl Connection {
             ));
         }
         let head = frame::encode_raw(kind, flags, request_id, body, payload_len as u32);
-        self.outbox.send(&self.stream, std::iter::once(Part::Bytes(head.into())).chain(payload))
+        let answered = (flags & FLAG_REPLY != 0).then_some(request_id);
+        self.outbox.send(&self.stream, std::iter::once(Part::Bytes(head.into())).chain(payload), answered)
     }
 
     fn read_loop(self: &Arc<Self>, service: &dyn Service, pool: &BufferPool) -> Result<(), ReadError> {
-        let mut reader =
-            Reader { connection: self, buffer: vec![0; READ_BUFFER_BYTES], start: 0, end: 0, swept: Instant::now() };
+        let mut reader = Reader::new(self);
         while let Some(frame) = reader.frame(service, pool)? {
-            if frame.header.flags & FLAG_REPLY == 0 {
+            if frame.header.flags & FLAG_REPLY != 0 {
+                self.complete(frame)?;
+            } else if self.outbox.begin(frame.header.request_id, service.cost_bytes(&frame)) {
                 service.request(self, frame);
             } else {
-                self.complete(frame);
+                let text = format!("request {} has no answer yet, and its id came again", frame.header.request_id);
+                return Err(reader.refuse(Error::new(Code::Invalid, text)));
             }
         }
         Ok(())
     }
 
-    fn complete(&self, frame: Frame) {
-        // Without an entry the reply came after its call's deadline.
-        let Some(call) = self.pending.lock().remove(&frame.header.request_id) else { return };
+    fn complete(&self, frame: Frame) -> Result<(), ReadError> {
         let result = if frame.header.flags & FLAG_ERROR == 0 {
             Ok((frame.body, frame.payload))
         } else {
@@ -235,10 +333,19 @@ impl Connection {
             Err(decoded
                 .unwrap_or_else(|e| Error::new(Code::Internal, format!("{} sent an unreadable error: {e}", self.peer))))
         };
-        (call.callback)(result);
+        if frame.header.request_id == REFUSAL_ID {
+            return result.map_or_else(|error| Err(ReadError::Refused(error)), |_| Ok(()));
+        }
+        // The callback may call again, so nothing is locked then.
+        let call = self.pending.lock().remove(&frame.header.request_id);
+        // Without an entry the reply came after its call's deadline.
+        if let Some(call) = call {
+            (call.callback)(result);
+        }
+        Ok(())
     }
 
-    fn expire_calls(&self, now: Instant) {
+    pub(crate) fn expire_calls(&self, now: Instant) {
         let late: Vec<_> = self.pending.lock().extract_if(|_, call| call.deadline <= now).collect();
         for (_, call) in late {
             (call.callback)(Err(Error::new(Code::Timeout, format!("{} did not answer in time", self.peer))));
@@ -249,100 +356,5 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Frame(#[from] FrameError),
-}
-
-/// Reads frames from a stream; every read times out after a tick, to expire calls.
-struct Reader<'a> {
-    connection: &'a Connection,
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-    swept: Instant,
-}
-
-impl Reader<'_> {
-    /// The next frame; `None` when the peer has closed between frames.
-    fn frame(&mut self, service: &dyn Service, pool: &BufferPool) -> Result<Option<Frame>, ReadError> {
-        let mut raw = [0u8; HEADER_BYTES];
-        if !self.fill(&mut raw, true)? {
-            return Ok(None);
-        }
-        let header = FrameHeader::decode(&raw)?;
-        let mut body = vec![0; header.body_len as usize];
-        self.fill(&mut body, false)?;
-        header.check_body(&body)?;
-        let mut payload = pool.get(header.payload_len as usize);
-        let summed = header.payload_len >= LONG_PAYLOAD_BYTES && header.flags & FLAG_REPLY == 0;
-        let pieces = if summed { service.pieces(&header, &body) } else { Vec::new() };
-        let sums = match pieces.iter().map(|len| u64::from(*len)).sum::<u64>() {
-            total if total == u64::from(header.payload_len) => self.fill_summed(&mut payload, &pieces)?,
-            _ => self.fill(&mut payload, false).map(|_| Vec::new())?,
-        };
-        Ok(Some(Frame { header, body: body.into(), payload: payload.freeze(), sums }))
-    }
-
-    /// Fills `out` with pieces of these lengths, which add up to its length; returns the checksum of each.
-    fn fill_summed(&mut self, mut out: &mut [u8], pieces: &[u32]) -> Result<Vec<u32>, ReadError> {
-        let mut sums = Vec::with_capacity(pieces.len());
-        for len in pieces {
-            let (piece, rest) = out.split_at_mut(*len as usize);
-            out = rest;
-            let mut sum = 0;
-            for step in piece.chunks_mut(STEP_BYTES) {
-                self.fill(step, false)?;
-                sum = tessera_accel::checksum::crc32c_append(sum, step);
-            }
-            sums.push(sum);
-        }
-        assert!(out.is_empty(), "{} bytes of a payload were not read", out.len());
-        Ok(sums)
-    }
-
-    /// Fills `out`; false if the stream ended before the first byte and `may_end` is set.
-    fn fill(&mut self, out: &mut [u8], may_end: bool) -> Result<bool, ReadError> {
-        let mut filled = 0;
-        while filled < out.len() {
-            let ready = (self.end - self.start).min(out.len() - filled);
-            if ready > 0 {
-                out[filled..filled + ready].copy_from_slice(&self.buffer[self.start..self.start + ready]);
-                self.start += ready;
-                filled += ready;
-                continue;
-            }
-            let rest = &mut out[filled..];
-            let direct = rest.len() >= READ_BUFFER_BYTES;
-            match (&self.connection.stream.0).read(if direct { rest } else { &mut self.buffer }) {
-                Ok(0) if filled == 0 && may_end => return Ok(false),
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(n) if direct => filled += n,
-                Ok(n) => (self.start, self.end) = (0, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if self.connection.is_closed() {
-                        return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
-                    }
-                }
-                Err(e) => return Err(e.into()),
-            }
-            self.sweep();
-        }
-        Ok(true)
-    }
-
-    fn sweep(&mut self) {
-        let now = Instant::now();
-        if now.duration_since(self.swept) >= crate::endpoint::READ_TICK {
-            self.swept = now;
-            self.connection.expire_calls(now);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The address of a daemon, and the stream to it.
 
-use socket2::{Domain, Socket};
+use socket2::{Domain, Socket, TcpKeepalive};
 use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,10 +13,11 @@ use tessera_wire::NodeInfo;
 /// alternate, and the bytes are still in the cache when they are read (4 MiB costs half as much CPU again). TCP sizes
 /// its own.
 const UNIX_BUFFER_BYTES: usize = 256 << 10;
-/// A blocked read returns this often, to check deadlines.
-pub(crate) const READ_TICK: Duration = Duration::from_millis(100);
-/// A connection ends when the peer takes no byte for this long.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The kernel probes a TCP peer of which it heard nothing for this long, so that connections to hosts that are gone end.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+/// A TCP connection ends when the peer's kernel has confirmed neither data nor probes for this long.
+const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 
 /// An address: `HOST:PORT` or the path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,11 +109,13 @@ impl Stream {
         self.0.domain().is_ok_and(|domain| domain == Domain::UNIX)
     }
 
-    /// Sets the options of every connection. The kernel may refuse buffer sizes; that is not an error.
+    /// Sets the options of every connection. The kernel may refuse buffer sizes and keepalive; that is not an error.
     pub(crate) fn tune(&self) -> io::Result<()> {
-        self.0.set_read_timeout(Some(READ_TICK))?;
-        self.0.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        self.0.set_nonblocking(true)?;
         if !self.is_unix() {
+            let _ =
+                self.0.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(PROBE_EVERY));
+            let _ = self.0.set_tcp_user_timeout(Some(SILENCE_LIMIT));
             return self.0.set_tcp_nodelay(true);
         }
         let _ = self.0.set_send_buffer_size(UNIX_BUFFER_BYTES);

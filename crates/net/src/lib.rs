@@ -6,13 +6,17 @@
 //! [`BufferPool`] and sent gathered (`writev`) or straight from a file (`sendfile`).
 //!
 //! This crate knows frames and the greeting, no other message, and makes no decisions. It uses plain threads: one
-//! reads each connection and runs its [`Service`]; a thread that sends also writes what other threads queue
-//! meanwhile. Start at [`connection`].
+//! serves each connection and runs its [`Service`]; a thread that sends writes what the socket takes at once and leaves
+//! the rest to that one. No call of this crate waits for a peer that does not read. [`Limits`] bounds what the peers of a
+//! server take. Start at [`connection`].
 
 pub mod buffer;
 pub mod connection;
 pub mod dialer;
 pub mod endpoint;
+mod limits;
+mod outbox;
+mod reading;
 mod sending;
 pub mod server;
 
@@ -20,8 +24,11 @@ pub use buffer::{BufferPool, PooledBuf};
 pub use connection::{Callback, Connection, Service};
 pub use dialer::Dialer;
 pub use endpoint::{Endpoint, Stream, machine};
+pub use limits::Limits;
 pub use sending::{FileRange, Part};
 pub use server::{Server, ServerError};
 
+#[cfg(test)]
+mod limit_tests;
 #[cfg(test)]
 mod tests;

@@ -1,17 +1,14 @@
-//! Writes frames: gathered, from memory or straight from a file. The first thread that sends also writes what other
-//! threads queue meanwhile.
+//! Pieces of frames on their way out: from memory, gathered, or straight from a file. Nothing here waits.
 
 use crate::endpoint::Stream;
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes of frames that may wait for a slow peer; beyond this, senders block.
-const QUEUE_LIMIT_BYTES: usize = 32 << 20;
 /// Slices per `writev` (POSIX allows 1,024).
 const MAX_SLICES: usize = 512;
 
@@ -51,99 +48,66 @@ impl Part {
     }
 }
 
-#[derive(Default)]
-struct Queue {
-    parts: VecDeque<Part>,
-    bytes: usize,
-    writing: bool,
-    failed: bool,
+/// Which parts a thread may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writable {
+    /// All: the thread serves this connection alone, and may wait for the file's disk.
+    All,
+    /// Those in memory.
+    Memory,
 }
 
-/// The sending half of a connection.
-#[derive(Default)]
-pub(crate) struct Outbox {
-    queue: Mutex<Queue>,
-    room: Condvar,
-}
-
-impl Outbox {
-    /// Queues a frame, and writes the queue unless another thread is writing it.
-    ///
-    /// # Errors
-    /// The stream failed, now or before.
-    pub(crate) fn send(&self, stream: &Stream, parts: impl IntoIterator<Item = Part>) -> io::Result<()> {
-        let mut queue = self.queue.lock();
-        while queue.writing && queue.bytes > QUEUE_LIMIT_BYTES && !queue.failed {
-            self.room.wait(&mut queue);
-        }
-        if queue.failed {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        for part in parts.into_iter().filter(|part| part.len_bytes() > 0) {
-            queue.bytes += part.len_bytes();
-            queue.parts.push_back(part);
-        }
-        if queue.writing {
-            return Ok(());
-        }
-        queue.writing = true;
-        while !queue.parts.is_empty() {
-            let batch = std::mem::take(&mut queue.parts);
-            queue.bytes = 0;
-            self.room.notify_all();
-            let written = parking_lot::MutexGuard::unlocked(&mut queue, || write_all(stream, batch));
-            if let Err(error) = written {
-                queue.failed = true;
-                queue.writing = false;
-                self.room.notify_all();
-                return Err(error);
-            }
-        }
-        queue.writing = false;
-        Ok(())
-    }
-
-    /// Makes waiting senders fail.
-    pub(crate) fn close(&self) {
-        self.queue.lock().failed = true;
-        self.room.notify_all();
-    }
-}
-
-fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
-    while let Some(first) = parts.front_mut() {
-        let written = match first {
-            Part::File(range) => {
-                let mut offset = range.offset;
-                let count = usize::try_from(range.len).unwrap_or(usize::MAX).min(1 << 30);
-                match rustix::fs::sendfile(&stream.0, range.file.as_fd(), Some(&mut offset), count)? {
-                    0 => {
-                        return Err(io::Error::new(
-                            io::ErrorKind::UnexpectedEof,
-                            "the file became shorter while it was sent",
-                        ));
-                    }
-                    n => n,
-                }
-            }
-            Part::Bytes(_) => {
-                let in_memory = |part: &'_ Part| match part {
-                    Part::Bytes(bytes) => Some(bytes.clone()),
-                    Part::File(_) => None,
-                };
-                let held: Vec<Bytes> = parts.iter().map_while(in_memory).take(MAX_SLICES).collect();
-                let slices: Vec<IoSlice<'_>> = held.iter().map(|b| IoSlice::new(b)).collect();
-                match rustix::io::writev(&stream.0, &slices) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(n) => n,
-                    Err(rustix::io::Errno::INTR) => 0,
-                    Err(error) => return Err(error.into()),
-                }
-            }
+/// Writes what the socket takes at once, about `most_bytes` at most, and removes it from `parts`. Returns the bytes
+/// written and whether it may go on now: not if the socket is full, or if the next part is a file that it may not send.
+///
+/// # Errors
+/// The stream failed, or a file became shorter.
+pub(crate) fn write_some(
+    stream: &Stream,
+    parts: &mut VecDeque<Part>,
+    most_bytes: usize,
+    what: Writable,
+) -> io::Result<(usize, bool)> {
+    let mut total = 0;
+    while total < most_bytes {
+        let written = match parts.front() {
+            None => break,
+            Some(Part::File(_)) if what == Writable::Memory => return Ok((total, false)),
+            Some(Part::File(range)) => send_file(stream, range, most_bytes - total),
+            Some(Part::Bytes(_)) => send_memory(stream, parts),
         };
-        advance(&mut parts, written);
+        match written {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                advance(parts, n);
+                total += n;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((total, false)),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(())
+    Ok((total, true))
+}
+
+fn send_file(stream: &Stream, range: &FileRange, most_bytes: usize) -> io::Result<usize> {
+    let mut offset = range.offset;
+    let count = usize::try_from(range.len).unwrap_or(usize::MAX).min(most_bytes);
+    match rustix::fs::sendfile(&stream.0, range.file.as_fd(), Some(&mut offset), count) {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent")),
+        Ok(n) => Ok(n),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn send_memory(stream: &Stream, parts: &VecDeque<Part>) -> io::Result<usize> {
+    let in_memory = |part: &Part| match part {
+        Part::Bytes(bytes) => Some(bytes.clone()),
+        Part::File(_) => None,
+    };
+    let held: Vec<Bytes> = parts.iter().map_while(in_memory).take(MAX_SLICES).collect();
+    let slices: Vec<IoSlice<'_>> = held.iter().map(|b| IoSlice::new(b)).collect();
+    rustix::io::writev(&stream.0, &slices).map_err(|error: Errno| error.into())
 }
 
 fn advance(parts: &mut VecDeque<Part>, mut written: usize) {

@@ -1,11 +1,10 @@
-//! The listening side: TCP and Unix sockets, a reading thread per connection.
+//! The listening side: TCP and Unix sockets, a thread per connection, limits for what peers take.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Connection, Service};
 use crate::endpoint::{Endpoint, Stream};
-use parking_lot::Mutex;
+use crate::limits::{Admissions, Limits};
 use socket2::Socket;
-use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,9 +16,6 @@ use std::time::Duration;
 use tessera_wire::Frame;
 use tessera_wire::frame::FrameHeader;
 use thiserror::Error;
-
-/// Connections beyond this number are refused.
-const MAX_CONNECTIONS: usize = 4096;
 
 /// Why a server could not start.
 #[derive(Debug, Error)]
@@ -43,7 +39,7 @@ pub enum ServerError {
 struct Shared {
     service: Arc<dyn Service>,
     pool: BufferPool,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    admissions: Arc<Admissions>,
     stopping: AtomicBool,
 }
 
@@ -56,13 +52,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on all of `endpoints` (port 0: any; see [`Server::endpoints`]) and serves `service`.
+    /// Listens on all of `endpoints` (port 0: any; see [`Server::endpoints`]) and serves `service` within `limits`.
     ///
     /// # Errors
     /// The first endpoint that cannot be bound.
-    pub fn start(endpoints: &[Endpoint], service: Arc<dyn Service>, pool: BufferPool) -> Result<Server, ServerError> {
-        let shared =
-            Arc::new(Shared { service, pool, connections: Mutex::default(), stopping: AtomicBool::new(false) });
+    pub fn start(
+        endpoints: &[Endpoint],
+        service: Arc<dyn Service>,
+        pool: BufferPool,
+        limits: Limits,
+    ) -> Result<Server, ServerError> {
+        let (admissions, stopping) = (Admissions::new(limits), AtomicBool::new(false));
+        let shared = Arc::new(Shared { service, pool, admissions, stopping });
         let mut server = Server { shared, endpoints: Vec::new(), listeners: Vec::new(), threads: Vec::new() };
         for endpoint in endpoints {
             let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
@@ -84,7 +85,17 @@ impl Server {
 
     /// The open connection of this number.
     pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
-        self.shared.connections.lock().get(&id).cloned()
+        self.shared.admissions.connection(id)
+    }
+
+    /// Open connections.
+    pub fn connection_count(&self) -> usize {
+        self.shared.admissions.connections().len()
+    }
+
+    /// Bytes of requests without an answer and of answers that were not sent, of all connections.
+    pub fn outstanding_bytes(&self) -> usize {
+        self.shared.admissions.outstanding_bytes()
     }
 
     /// Stops listening and closes every connection.
@@ -102,8 +113,7 @@ impl Server {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        let connections = std::mem::take(&mut *self.shared.connections.lock());
-        for connection in connections.into_values() {
+        for connection in self.shared.admissions.connections() {
             connection.close();
         }
     }
@@ -164,18 +174,11 @@ fn accept_loop(shared: &Arc<Shared>, listener: &Socket) {
 }
 
 fn admit(shared: &Arc<Shared>, stream: Stream) {
-    let mut connections = shared.connections.lock();
-    if connections.len() >= MAX_CONNECTIONS {
-        tracing::warn!(peer = %stream.peer(), MAX_CONNECTIONS, "connection refused: too many");
-        return;
-    }
     let tracked = Arc::new(Tracked { shared: Arc::downgrade(shared), inner: shared.service.clone() });
-    match Connection::start(stream, tracked, shared.pool.clone()) {
-        Ok(connection) => {
-            let before = connections.insert(connection.id(), connection);
-            assert!(before.is_none(), "two connections have one number");
-        }
-        Err(error) => tracing::warn!(%error, "cannot start a connection"),
+    let (pool, admissions) = (shared.pool.clone(), shared.admissions.clone());
+    let start = || Connection::start_with(stream, tracked, pool, Some(admissions));
+    if let Err(error) = shared.admissions.enter(start) {
+        tracing::warn!(%error, "cannot start a connection");
     }
 }
 
@@ -190,6 +193,10 @@ impl Service for Tracked {
         self.inner.request(connection, frame);
     }
 
+    fn cost_bytes(&self, frame: &Frame) -> usize {
+        self.inner.cost_bytes(frame)
+    }
+
     fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
         self.inner.pieces(header, body)
     }
@@ -200,7 +207,7 @@ impl Service for Tracked {
 
     fn closed(&self, connection: &Arc<Connection>) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.connections.lock().remove(&connection.id());
+            shared.admissions.leave(connection.id());
         }
         self.inner.closed(connection);
     }

@@ -15,7 +15,7 @@ impl Service for Echo {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         let (kind, id) = (frame.header.kind, frame.header.request_id);
         let body = match Kind::from_number(kind) {
-            Some(Kind::Hello) => Ok(prost::Message::encode_to_vec(&HelloReply::default())),
+            Some(Kind::Hello) => admitted(connection, &frame),
             Some(Kind::GetFragments) => Ok(prost::Message::encode_to_vec(&data::GetFragmentsReply::default())),
             Some(Kind::GetStatus) => return,
             _ => Err(Error::new(Code::Unsupported, "no")),
@@ -24,12 +24,19 @@ impl Service for Echo {
     }
 }
 
+/// Admits the peer; returns the reply.
+fn admitted(connection: &Connection, frame: &Frame) -> Result<Vec<u8>, Error> {
+    let hello = <Hello as prost::Message>::decode(&frame.body[..]).unwrap();
+    connection.admit(hello.role())?;
+    Ok(prost::Message::encode_to_vec(&HelloReply::default()))
+}
+
 fn dialer() -> Dialer {
     Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(1 << 20))
 }
 
 fn server(endpoints: &[Endpoint]) -> Server {
-    Server::start(endpoints, Arc::new(Echo), BufferPool::new(64 << 20)).unwrap()
+    Server::start(endpoints, Arc::new(Echo), BufferPool::new(64 << 20), Limits::default()).unwrap()
 }
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -80,7 +87,7 @@ impl Service for Sums {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         let sums: Vec<u8> = frame.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         let body = match frame.header.kind == Kind::Hello as u16 {
-            true => prost::Message::encode_to_vec(&HelloReply::default()).into(),
+            true => admitted(connection, &frame).unwrap().into(),
             false => Bytes::new(),
         };
         connection.reply(frame.header.kind, frame.header.request_id, Ok((body, vec![Part::Bytes(sums.into())])));
@@ -94,7 +101,9 @@ impl Service for Sums {
 
 #[test]
 fn pieces_of_a_long_payload_are_summed_as_they_come_in() {
-    let server = Server::start(&["127.0.0.1:0".parse().unwrap()], Arc::new(Sums), BufferPool::new(1 << 20)).unwrap();
+    let server =
+        Server::start(&["127.0.0.1:0".parse().unwrap()], Arc::new(Sums), BufferPool::new(1 << 20), Limits::default())
+            .unwrap();
     let (dialer, endpoint) = (dialer(), &server.endpoints()[0]);
     let ask = |lens: &[u32], payload_len: usize| {
         let payload: Vec<u8> = (0..payload_len).map(|i| (i * 7 % 251) as u8).collect();
@@ -138,6 +147,21 @@ fn many_threads_share_one_connection_and_each_gets_its_own_answer() {
     });
 }
 
+/// A core sends its next request from the callback of the last one.
+#[test]
+fn a_callback_may_call_again() {
+    let server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let (dialer, endpoint) = (dialer(), server.endpoints()[0].clone());
+    let (sender, answered) = std::sync::mpsc::channel();
+    let (again, there) = (dialer.clone(), endpoint.clone());
+    let last = Box::new(move |result: Result<_, Error>| sender.send(result.is_ok()).unwrap());
+    let get = |dialer: &Dialer, endpoint: &Endpoint, callback| {
+        dialer.call(endpoint, Kind::GetFragments, Bytes::new(), vec![], WAIT, callback);
+    };
+    get(&dialer, &endpoint, Box::new(move |_| get(&again, &there, last)));
+    assert_eq!(answered.recv_timeout(WAIT), Ok(true));
+}
+
 #[test]
 fn errors_timeouts_and_dead_peers_are_answers() {
     let mut server = server(&["127.0.0.1:0".parse().unwrap()]);
@@ -179,7 +203,7 @@ fn garbage_closes_that_connection_and_no_other() {
     let server = server(&["127.0.0.1:0".parse().unwrap()]);
     let Endpoint::Tcp(address) = server.endpoints()[0].clone() else { unreachable!() };
     let good = frame::encode_message(Kind::GetFragments as u16, 0, 7, &data::GetFragments::default(), 0);
-    for flip in 0..good.len() {
+    for flip in (0..good.len()).filter(|flip| *flip != frame::MAGIC.len()) {
         let mut bad = good.clone();
         bad[flip] ^= 0x40;
         let mut raw = std::net::TcpStream::connect(&address).unwrap();
@@ -198,7 +222,7 @@ fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     let endpoint = Endpoint::Unix(scratch.path().join("s"));
     drop(std::os::unix::net::UnixListener::bind(scratch.path().join("s")).unwrap());
     let _live = server(std::slice::from_ref(&endpoint));
-    let second = Server::start(&[endpoint], Arc::new(Echo), BufferPool::new(0));
+    let second = Server::start(&[endpoint], Arc::new(Echo), BufferPool::new(0), Limits::default());
     assert!(matches!(second, Err(ServerError::Taken { .. })));
 }
 
@@ -209,7 +233,10 @@ fn a_file_is_sent_as_part_of_a_payload() {
         fn request(&self, connection: &Arc<Connection>, frame: Frame) {
             let range = FileRange { file: self.0.clone(), offset: 3, len: 100_000 };
             let payload = match Kind::from_number(frame.header.kind) {
-                Some(Kind::Hello) => vec![],
+                Some(Kind::Hello) => {
+                    admitted(connection, &frame).unwrap();
+                    vec![]
+                }
                 _ => vec![
                     Part::Bytes(Bytes::from_static(b"head")),
                     Part::File(range),
@@ -222,9 +249,13 @@ fn a_file_is_sent_as_part_of_a_payload() {
     let content: Vec<u8> = (0..200_000u32).map(|i| (i % 241) as u8).collect();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&content).unwrap();
-    let server =
-        Server::start(&["127.0.0.1:0".parse().unwrap()], Arc::new(FromFile(Arc::new(file))), BufferPool::new(0))
-            .unwrap();
+    let server = Server::start(
+        &["127.0.0.1:0".parse().unwrap()],
+        Arc::new(FromFile(Arc::new(file))),
+        BufferPool::new(0),
+        Limits::default(),
+    )
+    .unwrap();
     let (_, got) = dialer().call_wait(&server.endpoints()[0], &data::GetFragments::default(), vec![], WAIT).unwrap();
     assert_eq!(got, [b"head", &content[3..100_003], b"tail"].concat());
 }
@@ -237,8 +268,8 @@ impl Service for Ends {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         match Kind::from_number(frame.header.kind) {
             Some(Kind::Hello) => {
-                let reply = prost::Message::encode_to_vec(&HelloReply::default());
-                connection.reply(frame.header.kind, frame.header.request_id, Ok((reply.into(), Vec::new())));
+                let reply = admitted(connection, &frame).map(|reply| (reply.into(), Vec::new()));
+                connection.reply(frame.header.kind, frame.header.request_id, reply);
             }
             _ => connection.close(),
         }
@@ -265,8 +296,13 @@ impl Ends {
 #[test]
 fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     let greeted = |service: &Arc<Ends>| {
-        let server =
-            Server::start(&["127.0.0.1:0".parse().unwrap()], service.clone(), BufferPool::new(1 << 20)).unwrap();
+        let server = Server::start(
+            &["127.0.0.1:0".parse().unwrap()],
+            service.clone(),
+            BufferPool::new(1 << 20),
+            Limits::default(),
+        )
+        .unwrap();
         let mine = Arc::<Ends>::default();
         let dialer = Dialer::new(Hello::default(), mine.clone(), BufferPool::new(1 << 20));
         (server, mine, dialer)

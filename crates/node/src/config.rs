@@ -24,6 +24,10 @@ tessera_knobs::knobs! {
         max_report_items: usize = 4_096;
 
         // --- what a peer may ask (P14) --------------------------------------------------------------------------
+        /// Connections of clients; more are refused.
+        max_client_connections: usize = 4_096;
+        /// Connections of other nodes; more are refused. Clients cannot take them.
+        max_node_connections: usize = 1_024;
         /// Most fragments in one put or get.
         max_items: usize = 4_096;
         /// Longest chunk accepted.

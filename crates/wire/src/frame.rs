@@ -11,6 +11,8 @@ pub const HEADER_BYTES: usize = 32;
 pub const MAGIC: [u8; 4] = *b"TSRA";
 /// Version of the frame layout.
 pub const FRAME_VERSION: u8 = 1;
+/// Bytes at the start of a frame that are the same in every version: magic and version.
+pub const START_BYTES: usize = MAGIC.len() + 1;
 /// Limit of the message body, in bytes.
 pub const MAX_BODY_BYTES: u32 = 16 << 20;
 /// Limit of the payload, in bytes.
@@ -121,19 +123,28 @@ impl FrameHeader {
         out
     }
 
+    /// Checks the first [`START_BYTES`] of a frame. What follows them depends on the version.
+    ///
+    /// # Errors
+    /// [`FrameError::Magic`] or [`FrameError::Version`].
+    pub fn check_start(start: &[u8]) -> Result<(), FrameError> {
+        let [a, b, c, d, version] = *start else {
+            panic!("{} bytes of a frame's {START_BYTES} first ones", start.len())
+        };
+        match ([a, b, c, d], version) {
+            (magic, _) if magic != MAGIC => Err(FrameError::Magic { got: magic }),
+            (_, FRAME_VERSION) => Ok(()),
+            (_, got) => Err(FrameError::Version { got }),
+        }
+    }
+
     /// Reads a header.
     ///
     /// # Errors
     /// Wrong magic, version or checksum, or lengths beyond the limits.
     pub fn decode(raw: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        FrameHeader::check_start(&raw[..START_BYTES])?;
         let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-        let magic = [raw[0], raw[1], raw[2], raw[3]];
-        if magic != MAGIC {
-            return Err(FrameError::Magic { got: magic });
-        }
-        if raw[4] != FRAME_VERSION {
-            return Err(FrameError::Version { got: raw[4] });
-        }
         let (got, expected) = (word(CHECKED_BYTES), crc_fast::crc32_iscsi(&raw[..CHECKED_BYTES]));
         if got != expected {
             return Err(FrameError::HeaderChecksum { got, expected });

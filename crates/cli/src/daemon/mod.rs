@@ -17,6 +17,7 @@ use crate::exit::Outcome;
 use announce::Announcement;
 use metrics::Family;
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signals::Events;
 use std::sync::Arc;
 use tessera_net::Endpoint;
@@ -32,6 +33,7 @@ impl<S: Send + 'static> Daemon<S> {
     /// Starts the log, the signals and `/metrics`, before the server exists.
     fn prepare(flags: &DaemonFlags, families: fn(&S) -> Vec<Family>) -> Outcome<(Self, Events)> {
         logging::start(flags)?;
+        raise_file_limit();
         let events = Events::listen(false)?;
         if flags.follow_stdin {
             events.follow_stdin()?;
@@ -62,5 +64,13 @@ impl<S: Send + 'static> Daemon<S> {
     /// The server, to stop it.
     fn take(&self) -> Option<S> {
         self.server.lock().take()
+    }
+}
+
+/// Allows as many open files as the system lets this process have: each connection takes two file descriptors.
+fn raise_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, ?maximum, "the limit of open files stays as it is");
     }
 }

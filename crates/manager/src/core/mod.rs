@@ -326,6 +326,11 @@ impl ManagerCore {
         self.db
     }
 
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Counters and totals.
     pub fn meta(&self) -> &Meta {
         &self.meta

@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_disk::{Disk, DiskLock};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, Stream};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Limits, Server, Stream};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{COMPUTE_THREADS, DiskQueue, Queue, READERS_PER_DISK};
@@ -108,7 +108,12 @@ impl NodeServer {
         let service = Arc::new(NodeService::default());
         let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
         listen.extend(options.unix_socket.clone().map(Endpoint::Unix));
-        let server = Server::start(&listen, service.clone(), pool.clone())?;
+        let limits = Limits {
+            clients: options.config.max_client_connections,
+            nodes: options.config.max_node_connections,
+            ..Limits::default()
+        };
+        let server = Server::start(&listen, service.clone(), pool.clone(), limits)?;
         let address = public_address(&options, &server)?;
         let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
         let me = describe(&options, cluster_id, address, log.state().term);

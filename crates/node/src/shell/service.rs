@@ -46,6 +46,7 @@ impl NodeService {
         let hello: Hello = check::message(Kind::Hello as u16, body)?;
         hello.check(&node.cluster_id)?;
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
+        connection.admit(role)?;
         self.greeted.write().insert(connection.id(), ConnectionPeer { role, far: hello.host != node.options.host });
         let reply = HelloReply {
             protocol_version: PROTOCOL_VERSION,

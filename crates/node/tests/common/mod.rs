@@ -6,7 +6,7 @@ use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_disk::{Disk, RealDisk};
-use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Server, Service, dialer::NoService};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Limits, Server, Service, dialer::NoService};
 use tessera_node::{NodeOptions, NodeServer};
 use tessera_wire::data::{PutFragments, PutItem};
 use tessera_wire::frame::decode_message;
@@ -54,7 +54,9 @@ impl Manager {
         let state = State { lease_ms: 10_000, heartbeat_ms: 20, log_seq: 5, ..State::default() };
         let state = Arc::new((Mutex::new(state), Condvar::new()));
         let endpoint = Endpoint::Tcp("127.0.0.1:0".into());
-        let server = Server::start(&[endpoint], Arc::new(Desk(state.clone())), BufferPool::new(1 << 20)).unwrap();
+        let server =
+            Server::start(&[endpoint], Arc::new(Desk(state.clone())), BufferPool::new(1 << 20), Limits::default())
+                .unwrap();
         Manager { state, server }
     }
 
@@ -117,6 +119,9 @@ impl Desk {
 impl Service for Desk {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         let kind = Kind::from_number(frame.header.kind).unwrap();
+        if kind == Kind::Hello {
+            connection.admit(Role::Node).unwrap();
+        }
         let result = self.answer(kind, &frame.body);
         if matches!(&result, Err(e) if e.message == "silence") {
             return;

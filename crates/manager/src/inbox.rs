@@ -1,0 +1,120 @@
+//! What waits for the core's thread, taken in turn: one request of each connection, then the next of each.
+//!
+//! So a peer that sends many requests, or costly ones, delays the others by one request a turn. Requests of one
+//! connection stay in order. What belongs to no connection (answers to the manager's own calls, the end of a snapshot)
+//! goes first: the log waits for it.
+
+use crate::core::Event;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// A queue of `T`, fair to connections.
+pub(crate) struct Inbox<T> {
+    queue: Mutex<Queue<T>>,
+    filled: Condvar,
+}
+
+struct Queue<T> {
+    first: VecDeque<T>,
+    /// None of them is empty.
+    by_connection: HashMap<u64, VecDeque<T>>,
+    /// The connections of `by_connection`, each once.
+    turns: VecDeque<u64>,
+    /// The core's thread waits.
+    waiting: bool,
+}
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        let queue =
+            Queue { first: VecDeque::new(), by_connection: HashMap::new(), turns: VecDeque::new(), waiting: false };
+        Inbox { queue: Mutex::new(queue), filled: Condvar::new() }
+    }
+}
+
+impl<T> Inbox<T> {
+    /// Adds something; `connection` is the one that it came on.
+    pub fn push(&self, connection: Option<u64>, item: T) {
+        let mut queue = self.queue.lock();
+        queue.push(connection, item);
+        if std::mem::take(&mut queue.waiting) {
+            drop(queue);
+            self.filled.notify_one();
+        }
+    }
+
+    /// The next one; `None` if there is none yet.
+    pub fn take(&self) -> Option<T> {
+        self.queue.lock().pop()
+    }
+
+    /// The next one, waiting at most `limit` for it.
+    pub fn take_within(&self, limit: Duration) -> Option<T> {
+        let until = Instant::now() + limit;
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(item) = queue.pop() {
+                return Some(item);
+            }
+            queue.waiting = true;
+            if self.filled.wait_until(&mut queue, until).timed_out() {
+                queue.waiting = false;
+                return queue.pop();
+            }
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    fn push(&mut self, connection: Option<u64>, item: T) {
+        let Some(connection) = connection else { return self.first.push_back(item) };
+        let waiting = self.by_connection.entry(connection).or_default();
+        if waiting.is_empty() {
+            self.turns.push_back(connection);
+        }
+        waiting.push_back(item);
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        if let Some(item) = self.first.pop_front() {
+            return Some(item);
+        }
+        let connection = self.turns.pop_front()?;
+        let waiting = self.by_connection.get_mut(&connection)?;
+        let item = waiting.pop_front();
+        assert!(item.is_some(), "connection {connection} had a turn and no request");
+        match waiting.is_empty() {
+            true => drop(self.by_connection.remove(&connection)),
+            false => self.turns.push_back(connection),
+        }
+        item
+    }
+}
+
+/// The connection whose turn an event takes.
+pub(crate) fn connection_of(event: &Event) -> Option<u64> {
+    match event {
+        Event::Request { connection, .. } | Event::ConnectionClosed { connection, .. } => Some(*connection),
+        Event::RejectedNode { .. } | Event::Answer(_) | Event::Tick => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_turns_and_their_requests_stay_in_order() {
+        let inbox = Inbox::default();
+        for (connection, item) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (3, "c1"), (2, "b2")] {
+            inbox.push(Some(connection), item);
+        }
+        inbox.push(None, "first");
+        let order: Vec<&str> = std::iter::from_fn(|| inbox.take()).collect();
+        assert_eq!(order, ["first", "a1", "b1", "c1", "a2", "b2", "a3"]);
+        inbox.push(Some(1), "later");
+        assert_eq!(inbox.take_within(Duration::from_secs(60)), Some("later"));
+        assert_eq!(inbox.take_within(Duration::ZERO), None);
+    }
+}

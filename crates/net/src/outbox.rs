@@ -1,0 +1,247 @@
+//! The sending half of a connection. No thread ever waits here.
+//!
+//! A thread that sends writes as much as the socket takes at once. What is left, and everything that comes from a file,
+//! is written by the connection's own thread: it waits for the socket in `poll`, together with what the peer sends. So a
+//! peer that does not read costs memory, within its [`crate::Limits`], and nobody's time.
+
+use crate::endpoint::Stream;
+use crate::limits::Admissions;
+use crate::sending::{Part, Writable, write_some};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// A thread writes about this many bytes at a time, so that it comes back to its other work.
+const TURN_BYTES: usize = 1 << 20;
+
+pub(crate) struct Outbox {
+    queue: Mutex<Queue>,
+    /// Readable when the connection's thread must look at the queue.
+    wake: OwnedFd,
+    /// The connection's thread is about to wait, or waits.
+    asleep: AtomicBool,
+    /// Of the server that accepted the connection.
+    admissions: Option<Arc<Admissions>>,
+}
+
+struct Queue {
+    parts: VecDeque<Part>,
+    unsent_bytes: usize,
+    /// When the peer last took something, or the queue was empty.
+    moved: Instant,
+    /// Costs of requests without an answer.
+    unanswered: HashMap<u64, usize>,
+    unanswered_bytes: usize,
+    /// What [`Admissions`] has counted.
+    accounted_bytes: usize,
+    /// A thread is writing, without the lock.
+    writing: bool,
+    /// The rest is left to the connection's thread.
+    left: bool,
+    /// The connection's thread reads no request until others are answered.
+    held: bool,
+    failed: bool,
+}
+
+impl Outbox {
+    /// # Errors
+    /// No file descriptor is free.
+    pub fn new(admissions: Option<Arc<Admissions>>) -> io::Result<Outbox> {
+        let queue = Queue {
+            parts: VecDeque::new(),
+            unsent_bytes: 0,
+            moved: Instant::now(),
+            unanswered: HashMap::new(),
+            unanswered_bytes: 0,
+            accounted_bytes: 0,
+            writing: false,
+            left: false,
+            held: false,
+            failed: false,
+        };
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Outbox { queue: Mutex::new(queue), wake, asleep: AtomicBool::new(false), admissions })
+    }
+
+    /// Counts a request that needs an answer. Returns false if one with this id has none yet.
+    pub fn begin(&self, request_id: u64, cost_bytes: usize) -> bool {
+        if self.admissions.is_none() {
+            return true;
+        }
+        let mut queue = self.queue.lock();
+        if queue.failed {
+            return true;
+        }
+        queue.unanswered_bytes += cost_bytes;
+        let is_new = queue.unanswered.insert(request_id, cost_bytes).is_none();
+        self.account(&mut queue);
+        is_new
+    }
+
+    /// Queues a frame, and writes what the socket takes unless another thread writes. `answered` is the request that
+    /// the frame answers.
+    ///
+    /// # Errors
+    /// The stream failed, now or before, or the peer has left too much unread.
+    pub fn send(
+        &self,
+        stream: &Stream,
+        parts: impl IntoIterator<Item = Part>,
+        answered: Option<u64>,
+    ) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        if queue.failed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if queue.parts.is_empty() && !queue.writing {
+            queue.moved = Instant::now();
+        }
+        for part in parts.into_iter().filter(|part| part.len_bytes() > 0) {
+            queue.unsent_bytes += part.len_bytes();
+            queue.parts.push_back(part);
+        }
+        if let Some(cost_bytes) = answered.and_then(|id| queue.unanswered.remove(&id)) {
+            queue.unanswered_bytes -= cost_bytes;
+        }
+        let result = match queue.writing || queue.left {
+            true => Ok(()),
+            false => self.write(&mut queue, stream, Writable::Memory),
+        };
+        self.account(&mut queue);
+        let too_much = self.admissions.as_ref().is_some_and(|a| queue.unsent_bytes > a.limits.outbox_bytes);
+        let (left, held, unsent_bytes) = (queue.left, queue.held, queue.unsent_bytes);
+        drop(queue);
+        result?;
+        if too_much {
+            let text = format!("the peer has left {unsent_bytes} bytes unread");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+        }
+        if left || held {
+            self.wake();
+        }
+        if left && let Some(admissions) = &self.admissions {
+            admissions.shed();
+        }
+        Ok(())
+    }
+
+    /// Writes what other threads left, as much as the socket takes. Only the connection's thread calls it.
+    ///
+    /// # Errors
+    /// The stream failed.
+    pub fn flush(&self, stream: &Stream) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        if queue.writing || !queue.left {
+            return Ok(());
+        }
+        let result = self.write(&mut queue, stream, Writable::All);
+        self.account(&mut queue);
+        result
+    }
+
+    fn write(&self, queue: &mut MutexGuard<'_, Queue>, stream: &Stream, what: Writable) -> io::Result<()> {
+        queue.writing = true;
+        let (mut turn_bytes, mut goes_on) = (0, true);
+        while goes_on && turn_bytes < TURN_BYTES && !queue.parts.is_empty() {
+            let mut batch = std::mem::take(&mut queue.parts);
+            let most_bytes = TURN_BYTES - turn_bytes;
+            let written = MutexGuard::unlocked(queue, || write_some(stream, &mut batch, most_bytes, what));
+            if queue.failed {
+                queue.writing = false;
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let (bytes, more) = match written {
+                Ok(written) => written,
+                Err(error) => {
+                    queue.writing = false;
+                    queue.fail();
+                    return Err(error);
+                }
+            };
+            batch.append(&mut queue.parts);
+            queue.parts = batch;
+            if bytes > 0 {
+                queue.moved = Instant::now();
+                queue.unsent_bytes -= bytes;
+                turn_bytes += bytes;
+            }
+            goes_on = more;
+        }
+        queue.writing = false;
+        queue.left = !queue.parts.is_empty();
+        Ok(())
+    }
+
+    fn account(&self, queue: &mut Queue) {
+        let now_bytes = queue.unsent_bytes + queue.unanswered_bytes;
+        if let Some(admissions) = &self.admissions
+            && now_bytes != queue.accounted_bytes
+        {
+            admissions.account(queue.accounted_bytes, now_bytes);
+            queue.accounted_bytes = now_bytes;
+        }
+    }
+
+    /// Whether the connection may read another request.
+    pub fn may_read(&self) -> bool {
+        let Some(admissions) = &self.admissions else { return true };
+        let mut queue = self.queue.lock();
+        let outstanding_bytes = queue.unsent_bytes + queue.unanswered_bytes;
+        let too_much = outstanding_bytes > admissions.limits.outstanding_bytes || admissions.is_exhausted();
+        queue.held = outstanding_bytes > 0 && too_much;
+        !queue.held
+    }
+
+    /// Since when the peer takes nothing although something waits for it.
+    pub fn unsent_since(&self) -> Option<Instant> {
+        let queue = self.queue.lock();
+        (queue.left && !queue.failed).then_some(queue.moved)
+    }
+
+    /// The connection's thread is about to wait: from now on others wake it. Returns whether it has something to write.
+    pub fn begin_wait(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        self.queue.lock().left
+    }
+
+    /// The connection's thread has waited.
+    pub fn end_wait(&self, woken: bool) {
+        self.asleep.store(false, Ordering::SeqCst);
+        if woken {
+            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        }
+    }
+
+    /// Readable when the connection's thread is to stop waiting.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    fn wake(&self) {
+        if self.asleep.load(Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Drops what is queued; every later frame is refused.
+    pub fn close(&self) {
+        let mut queue = self.queue.lock();
+        queue.fail();
+        self.account(&mut queue);
+    }
+}
+
+impl Queue {
+    fn fail(&mut self) {
+        self.failed = true;
+        self.left = false;
+        self.parts.clear();
+        self.unanswered.clear();
+        (self.unsent_bytes, self.unanswered_bytes) = (0, 0);
+    }
+}
