@@ -19,6 +19,7 @@ mod ctx;
 pub mod db;
 pub mod error;
 mod files;
+pub mod group;
 #[allow(clippy::disallowed_methods)] // Part of the shell.
 mod inbox;
 mod internal;

@@ -421,11 +421,13 @@ impl CoreLoop {
         while let Some(action) = self.core.poll() {
             match action {
                 // If the connection is gone, the reply is dropped: its client asks again on another one.
-                Action::Reply { connection, request_id, kind, result } => self.post(connection, move |shared, _| {
-                    if let Some(to) = shared.connection(connection) {
-                        to.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
-                    }
-                }),
+                Action::Reply { connection, request_id, kind, result, .. } => {
+                    self.post(connection, move |shared, _| {
+                        if let Some(to) = shared.connection(connection) {
+                            to.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
+                        }
+                    })
+                }
                 Action::Call(call) => self.call(call),
             }
         }

@@ -40,6 +40,7 @@ impl ManagerCore {
             return false;
         }
         let before = self.meta;
+        let seq = self.next_entry.take().unwrap_or(self.meta.log_seq + 1);
         let mut tables = Tables {
             db: &self.db,
             meta: &mut self.meta,
@@ -47,8 +48,11 @@ impl ManagerCore {
             soft: &self.soft,
             config: &self.config,
             answers: &self.reply_cache,
+            keeps_log: !self.in_group,
         };
-        match batch::apply(&mut tables, self.now_ns, &commands).and_then(|applied| self.drop_log().map(|()| applied)) {
+        match batch::apply(&mut tables, self.now_ns, seq, &commands)
+            .and_then(|applied| self.drop_log().map(|()| applied))
+        {
             Ok(applied) => {
                 self.metrics.batch(commands.len());
                 if let Some((entry, encoded)) = &applied.entry {
@@ -62,7 +66,9 @@ impl ManagerCore {
                     if entry.commands.iter().any(seen) {
                         self.visible_seq = entry.seq;
                     }
-                    self.log.push(entry.seq, entry.term, encoded.clone());
+                    if !self.in_group {
+                        self.log.push(entry.seq, entry.term, encoded.clone());
+                    }
                     self.pump();
                 }
                 self.open = Some(Open { applied, due, composed });
@@ -74,6 +80,32 @@ impl ManagerCore {
                 false
             }
         }
+    }
+
+    /// First half of a group commit whose entry the group is to commit as `index`. Returns the encoded entry: the caller proposes it,
+    /// and calls [`ManagerCore::finish_batch`] once it is committed. `None`: there is nothing to commit, and all is done.
+    pub(crate) fn begin_entry(&mut self, now_ns: i64, index: u64) -> Option<Bytes> {
+        assert!(self.in_group && self.open.is_none(), "one entry at a time");
+        self.next_entry = Some(index);
+        if !self.begin_batch(now_ns) {
+            return None;
+        }
+        let entry = self.open.as_ref().and_then(|open| open.applied.entry.as_ref()).map(|(_, encoded)| encoded.clone());
+        if entry.is_none() {
+            self.finish_batch();
+        }
+        entry
+    }
+
+    /// Gives the database back as the last finished batch left it, and answers all that waits with `error`.
+    pub(crate) fn depose(mut self, error: Error) -> (Db, VecDeque<Action>) {
+        if let Some(Open { applied, due, composed }) = self.open.take() {
+            self.undo(applied.before);
+            let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
+            self.actions.extend(origins.map(|origin| origin.reply(Err(error.clone()))));
+        }
+        self.stop(error);
+        (self.db, self.actions)
     }
 
     /// Nothing of the open batch happened.
@@ -116,11 +148,17 @@ impl ManagerCore {
         let Some(Open { applied, due, composed }) = self.open.take() else { return };
         if let Err(error) = self.db.commit() {
             self.undo(applied.before);
-            if let Some((entry, _)) = &applied.entry {
+            if let Some((entry, _)) = applied.entry.as_ref().filter(|_| !self.in_group) {
                 self.log.pop(entry.seq);
             }
-            return self.fail(error, due, composed);
+            self.fail(error, due, composed);
+            if self.in_group && applied.entry.is_some() && self.stopped.is_none() {
+                // The group has committed what this database lacks.
+                self.stop(Error::new(Code::Unavailable, "the manager's disk is full: another manager goes on"));
+            }
+            return;
         }
+        let settled = applied.entry.is_some();
         self.needs_term = false;
         self.drop_log_to = None;
         let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
@@ -139,7 +177,7 @@ impl ManagerCore {
                 true => answer,
                 false => answer.map(|answer| self.with_leases(&origin, grants, answer)),
             };
-            self.reply(origin, answer);
+            self.reply_as(origin, answer, settled);
         }
         composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
         self.pump();

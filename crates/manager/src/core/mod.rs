@@ -110,6 +110,9 @@ pub enum Action {
         kind: Kind,
         /// The encoded reply, or the error.
         result: Result<Bytes, Error>,
+        /// It tells of a commit, or of nothing: it is true whoever leads by now. Other replies show the state of a manager that
+        /// must make sure that it still leads.
+        is_settled: bool,
     },
     /// Ask a node or (recalling a lease) a client.
     Call(Call),
@@ -205,6 +208,10 @@ pub struct ManagerCore {
     drop_log_to: Option<u64>,
     snapshots: Snapshots,
     needs_term: bool,
+    /// A group of managers keeps the log; else the core does.
+    in_group: bool,
+    /// Index of the entry that the next batch becomes; set by the group.
+    next_entry: Option<u64>,
     stopped: Option<Error>,
     metrics: Metrics,
 }
@@ -223,6 +230,25 @@ impl ManagerCore {
     /// # Errors
     /// As [`ManagerCore::start`].
     pub fn start_with(db: Db, config: Config, now_ns: i64, above_term: u64, restored: bool) -> Result<ManagerCore> {
+        // A message of the lost manager may still be under way, with a term that no replica has seen.
+        let term = db.meta()?.term.max(above_term) + if restored { TERM_JUMP } else { 1 };
+        let mut core = ManagerCore::build(db, config, now_ns, term, false)?;
+        core.propose(NewTerm { term, restored }.propose());
+        core.commit_batch(core.now_ns - core.ahead_ns);
+        match core.stopped.clone() {
+            Some(error) => Err(Failure::Refused(error)),
+            None => Ok(core),
+        }
+    }
+
+    /// A core that leads a group in `term`. Its first batch records the term.
+    pub(crate) fn lead(db: Db, config: Config, now_ns: i64, term: u64) -> Result<ManagerCore> {
+        let mut core = ManagerCore::build(db, config, now_ns, term, true)?;
+        core.propose(NewTerm { term, restored: false }.propose());
+        Ok(core)
+    }
+
+    fn build(db: Db, config: Config, now_ns: i64, term: u64, in_group: bool) -> Result<ManagerCore> {
         crate::placement::groups::check_config(&config)?;
         let meta = db.meta()?;
         let ahead_ns = meta.last_now_ns.saturating_sub(now_ns).max(0);
@@ -253,6 +279,8 @@ impl ManagerCore {
             drop_log_to: None,
             snapshots: Snapshots::default(),
             needs_term: false,
+            in_group,
+            next_entry: None,
             stopped: None,
             metrics: Metrics::default(),
             caches: Caches::default(),
@@ -261,19 +289,11 @@ impl ManagerCore {
             db,
         };
         core.soft.cluster.stats.awake_ns = now_ns;
-        // A message of the lost manager may still be under way, with a term that no replica has seen.
-        let step = if restored { TERM_JUMP } else { 1 };
-        let term = core.meta.term.max(above_term) + step;
         assert!(term > core.meta.term, "term {term} after {}", core.meta.term);
         core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
-        core.propose(NewTerm { term, restored }.propose());
-        core.commit_batch(now_ns - ahead_ns);
         // Task numbers contain the manager's own term.
-        core.soft.cluster.tasks.term = core.meta.term;
-        match core.stopped.clone() {
-            Some(error) => Err(Failure::Refused(error)),
-            None => Ok(core),
-        }
+        core.soft.cluster.tasks.term = term;
+        Ok(core)
     }
 
     /// Handles one event. The core's time never runs backwards, even if the shell's clock is set back.
@@ -319,6 +339,12 @@ impl ManagerCore {
     /// The database, for inspection (tests, the simulator's checkers).
     pub fn db(&self) -> &Db {
         &self.db
+    }
+
+    /// The database, to copy it between two batches.
+    pub(crate) fn db_mut(&mut self) -> &mut Db {
+        assert!(self.open.is_none(), "a batch is open");
+        &mut self.db
     }
 
     /// Returns the database, e.g. to start again with it (the simulator's restarts).
@@ -380,7 +406,8 @@ impl AdmittedCommand {
 
 impl Origin {
     fn reply(self, result: Answer) -> Action {
-        Action::Reply { connection: self.connection, request_id: self.request_id, kind: self.kind, result }
+        let Origin { connection, request_id, kind, .. } = self;
+        Action::Reply { connection, request_id, kind, result, is_settled: false }
     }
 }
 

@@ -263,10 +263,18 @@ impl ManagerCore {
 
     /// Replies to clients once enough replicas hold all entries that the reply may reflect; replies to nodes at once.
     pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
+        self.reply_as(origin, result, false);
+    }
+
+    /// As [`ManagerCore::reply`]; `settled`: the reply tells of a commit.
+    pub(super) fn reply_as(&mut self, origin: Origin, result: Answer, settled: bool) {
         if result.is_err() {
             self.metrics.refused += 1;
         }
-        let action = origin.reply(result);
+        let mut action = origin.reply(result);
+        if let Action::Reply { is_settled, .. } = &mut action {
+            *is_settled = settled;
+        }
         let seq = if origin.role == Role::Node { 0 } else { self.visible_seq };
         if seq <= self.soft.replicated_seq || failpoint::is_active("manager.answers_before_replicas") {
             self.actions.push_back(action);
@@ -286,6 +294,9 @@ impl ManagerCore {
 
     /// Sends each log replica the entries it lacks.
     pub(super) fn pump(&mut self) {
+        if self.in_group {
+            return;
+        }
         if self.map_version_seen != self.meta.map_version {
             if let Err(error) = self.log.read_nodes(&self.db) {
                 tracing::error!(%error, "reading nodes");

@@ -72,6 +72,8 @@ pub struct Tables<'a> {
     pub config: &'a Config,
     /// Cached replies to earlier requests.
     pub answers: &'a ReplyCache,
+    /// The log is a table of the database.
+    pub keeps_log: bool,
 }
 
 /// A batch that is applied and not yet committed.
@@ -90,14 +92,14 @@ pub struct AppliedBatch {
     pub before: Meta,
 }
 
-/// Applies `commands` in a new transaction and leaves it open.
+/// Applies `commands` in a new transaction, as entry `seq`, and leaves it open.
 ///
 /// # Errors
 /// The database fails; then everything is undone.
-pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
+pub fn apply(tables: &mut Tables, now_ns: i64, seq: u64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
-        let attempt = attempt(tables, now_ns, commands, savepoints, before);
+        let attempt = attempt(tables, (now_ns, seq), commands, savepoints, before);
         if let Ok(Some(applied)) = attempt {
             return Ok(applied);
         }
@@ -112,14 +114,14 @@ pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> ru
 /// Returns `None` if a refused command had written something and there was no savepoint.
 fn attempt(
     tables: &mut Tables,
-    now_ns: i64,
+    (now_ns, log_seq): (i64, u64),
     commands: &[QueuedCommand],
     savepoints: bool,
     before: Meta,
 ) -> rusqlite::Result<Option<AppliedBatch>> {
     tables.db.begin()?;
     tables.meta.last_now_ns = now_ns;
-    let mut batch = Batch { now_ns, log_seq: before.log_seq + 1, savepoints, ..Default::default() };
+    let mut batch = Batch { now_ns, log_seq, savepoints, ..Default::default() };
     for queued in commands {
         if !batch.one(tables, queued)? {
             return Ok(None);
@@ -244,12 +246,15 @@ impl Batch {
             return Ok(None);
         }
         let seq = self.log_seq;
-        assert_eq!(seq, tables.meta.log_seq + 1, "entries of the log follow each other without gaps");
+        let follows = if tables.keeps_log { seq == tables.meta.log_seq + 1 } else { seq > tables.meta.log_seq };
+        assert!(follows, "entry {seq} follows {}", tables.meta.log_seq);
         tables.meta.log_seq = seq;
         let entry =
             LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };
         let encoded: Bytes = entry.encode_to_vec().into();
-        replicate::append(tables.db, &entry, &encoded)?;
+        if tables.keeps_log {
+            replicate::append(tables.db, &entry, &encoded)?;
+        }
         if !self.kept.answers.is_empty() {
             reply_cache::insert(tables.db, seq, self.now_ns, &self.kept)?;
         }
@@ -337,9 +342,37 @@ pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry:
     if entry.seq != meta.log_seq + 1 {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
     }
+    replay_as(db, meta, caches, config, entry, true)
+}
+
+/// As [`replay`], of an entry that the group has committed: between two of them may be others that hold no commands.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_committed(
+    db: &Db,
+    meta: &mut Meta,
+    caches: &Caches,
+    config: &Config,
+    entry: &LogEntry,
+) -> Result<(), ReplayError> {
+    if entry.seq <= meta.log_seq {
+        return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
+    }
+    replay_as(db, meta, caches, config, entry, false)
+}
+
+fn replay_as(
+    db: &Db,
+    meta: &mut Meta,
+    caches: &Caches,
+    config: &Config,
+    entry: &LogEntry,
+    keeps_log: bool,
+) -> Result<(), ReplayError> {
     let (soft, answers) = (SoftState::default(), ReplyCache::default());
     let before = *meta;
-    let mut tables = Tables { db, meta, caches, soft: &soft, config, answers: &answers };
+    let mut tables = Tables { db, meta, caches, soft: &soft, config, answers: &answers, keeps_log };
     let result = replay_in(&mut tables, entry);
     if result.is_err() {
         *meta = before;
