@@ -33,6 +33,7 @@ pub const ALL: &[(&str, &str)] = &[
         "manager.passed_chunks_forgotten",
         "chunks committed while a batch of a move was under way are not listed as missing (P6)",
     ),
+    ("manager.receipts_ignored", "a commit counts fragments without the receipts of their nodes (P2)"),
     ("manager.references_leak", "references of dropped pages are not removed (P5)"),
     ("manager.repeat_grants_lease", "the answer to a repeated request grants a lease on outdated attributes (P7)"),
     ("manager.repeats_apply", "a repeated request is applied again (P8)"),
@@ -59,6 +60,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.stale_lock_message_sent", "a message about a lock is sent after the lock was lost (P7)"),
     ("mount.stamps_are_ignored", "an answer is cached although a recall overtook it (P7)"),
     ("mount.unlinked_not_committed", "a file that lost a name while it was open is not committed (P1)"),
+    ("node.content_unchecked", "a node stores slices that are no part of the chunk that they name (P2)"),
     ("pagesum.sync_fails", "the disk fails to sync a file of the manager's database"),
     ("segment.ack_before_sync", "`sync` publishes appended records without a sync"),
     (

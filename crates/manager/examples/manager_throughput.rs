@@ -97,7 +97,12 @@ fn register(core: &mut ManagerCore, node: u64) {
         address: format!("127.0.0.1:{node}"),
         ..Default::default()
     };
-    send(core, Role::Node, 0, &RegisterNode { op_id: node, node: Some(info), disks: vec![disk] });
+    send(
+        core,
+        Role::Node,
+        0,
+        &RegisterNode { op_id: node, node: Some(info), disks: vec![disk], receipt_key: vec![1; 32] },
+    );
     core.commit_batch(now());
     while core.poll().is_some() {}
 }
@@ -141,7 +146,7 @@ fn commit(core: &mut ManagerCore, client: &mut Client, opened: &OpenWriteReply) 
             &mixed(client.id, client.written - 1).to_be_bytes(),
             0,
         )],
-        acks: vec![ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, missing: vec![] }],
+        acks: vec![ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, ..Default::default() }],
         ..Default::default()
     };
     send(core, Role::Client, client.id, &request);

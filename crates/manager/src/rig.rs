@@ -65,7 +65,12 @@ impl Rig {
             address: format!("127.0.0.1:{node}"),
             ..Default::default()
         };
-        self.ask_as(Role::Node, 0, &RegisterNode { op_id, node: Some(info), disks: vec![disk] }).unwrap();
+        self.ask_as(
+            Role::Node,
+            0,
+            &RegisterNode { op_id, node: Some(info), disks: vec![disk], receipt_key: vec![node as u8; 32] },
+        )
+        .unwrap();
     }
 
     pub fn op(&mut self) -> u64 {
@@ -79,6 +84,10 @@ impl Rig {
 
     pub fn send_raw(&mut self, role: Role, client_id: u64, kind: Kind, body: Bytes) -> u64 {
         let request_id = self.op();
+        let body = match kind {
+            Kind::Commit => tessera_testkit::with_receipts(self.core.db().conn(), &body).unwrap().into(),
+            _ => body,
+        };
         let event = Event::Request { connection: client_id, role, client_id, request_id, kind, body };
         self.core.handle(self.now_ns, event);
         request_id
@@ -190,6 +199,14 @@ impl Rig {
         })
     }
 
+    /// The receipts that nodes would give for all fragments of a chunk.
+    pub fn receipts(&self, ack: &ChunkAck) -> Vec<u64> {
+        let ack = ChunkAck { chunk_id: ack.chunk_id, epoch: ack.epoch, ..Default::default() };
+        let commit = Commit { acks: vec![ack], ..Default::default() }.encode_to_vec();
+        let given = tessera_testkit::with_receipts(self.core.db().conn(), &commit).unwrap();
+        Commit::decode(&given[..]).unwrap().acks.remove(0).receipts
+    }
+
     pub fn read(&mut self, parent: u64, name: &str) -> Result<OpenReadReply, Error> {
         self.ask(&OpenRead { parent, name: name.into(), len_bytes: u64::MAX, ..Default::default() })
     }
@@ -208,7 +225,10 @@ pub fn chunk(c: u8) -> ChunkName {
 pub fn acks(answers: &[ChunkAnswer]) -> Vec<ChunkAck> {
     let mut acks: BTreeMap<u64, ChunkAck> = BTreeMap::new();
     for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
-        acks.insert(answer.chunk_id, ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, missing: Vec::new() });
+        acks.insert(
+            answer.chunk_id,
+            ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, ..ChunkAck::default() },
+        );
     }
     acks.into_values().collect()
 }

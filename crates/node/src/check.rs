@@ -1,7 +1,7 @@
 //! Checks messages from peers (P14). The checks run on the connection's thread, before the core is locked.
 //!
-//! This module checks counts, lengths and checksums. The core checks what depends on the cluster: lease, epochs, disks,
-//! classes.
+//! This module checks counts, lengths, checksums, and that copies and slices are what their chunk's name says (P2). The core
+//! checks what depends on the cluster: lease, epochs, disks, classes.
 
 use crate::config::NodeConfig;
 use crate::core::{AppendItem, FragmentKey};
@@ -10,8 +10,10 @@ use bytes::Bytes;
 use tessera_accel::checksum::crc32c;
 use tessera_accel::coder::MOST_STRIPE_BYTES;
 use tessera_accel::erasure::MAX_FRAGMENTS;
-use tessera_accel::hash::{HASH_BYTES, group_count};
+use tessera_accel::hash::{HASH_BYTES, Hash, group_count};
+use tessera_failpoint as failpoint;
 use tessera_segment::RecordMeta;
+use tessera_stripe::check_part;
 use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutItem};
 use tessera_wire::frame::{MAX_PAYLOAD_BYTES, decode_message};
 use tessera_wire::{Code, Error, Kind};
@@ -164,6 +166,7 @@ fn check_item(
             ),
         ));
     }
+    check_content(&item, &Hash(chunk_hash), &data)?;
     let meta = RecordMeta {
         session_id,
         pg_id: item.pg_id,
@@ -175,8 +178,25 @@ fn check_item(
         ..RecordMeta::default()
     };
     let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
-    let append = AppendItem { key, meta, groups: item.groups, crc32c: item.crc32c, data };
+    let append = AppendItem { key, meta, groups: item.groups, offset: item.offset, crc32c: item.crc32c, data };
     Ok((item.disk_id, append))
+}
+
+/// Checks that a copy or slice holds the bytes of the chunk that the put names. Parity cannot be checked alone.
+fn check_content(item: &PutItem, name: &Hash, data: &Bytes) -> Result<(), Error> {
+    let (groups, _) = item.groups.as_chunks::<HASH_BYTES>();
+    let (leaves, rest) = item.leaves.as_chunks::<HASH_BYTES>();
+    let Some(offset) = item.offset.filter(|_| !failpoint::is_active("node.content_unchecked")) else { return Ok(()) };
+    if !rest.is_empty() {
+        return Err(invalid(format!("chunk {}: {} bytes of leaf hashes", item.chunk_id, item.leaves.len())));
+    }
+    check_part(name, item.chunk_len_bytes, groups, leaves, offset, data).map_err(|error| {
+        let (chunk_id, fragment) = (item.chunk_id, item.fragment);
+        Error::new(
+            Code::Corrupt,
+            format!("chunk {chunk_id} fragment {fragment}: {error}; send the bytes that {name} names"),
+        )
+    })
 }
 
 /// Checks a get, except for what depends on the disks.
@@ -234,6 +254,8 @@ mod tests {
             len_bytes: data.len() as u32,
             crc32c: crc32c(data),
             groups: Bytes::new(),
+            offset: None,
+            leaves: Vec::new(),
         }
     }
 
@@ -291,6 +313,38 @@ mod tests {
         let mut rotten = item(&data);
         rotten.crc32c ^= 1;
         assert_eq!(put(vec![rotten], &data).unwrap_err().code(), Code::Corrupt);
+    }
+
+    /// P2: a slice is taken only if it is a part of the chunk that the put names. A checksum that fits does not help.
+    #[test]
+    fn only_slices_of_the_named_chunk_are_taken() {
+        let chunk: Vec<u8> = (0..100_000u64).map(|i| (i * i % 251) as u8).collect();
+        let tree = tessera_accel::hash::tree(&chunk);
+        let slice = &chunk[32_768..65_536];
+        let good = PutItem {
+            hash: Bytes::copy_from_slice(&tree.root.0),
+            chunk_len_bytes: chunk.len() as u64,
+            groups: tree.groups.concat().into(),
+            offset: Some(32_768),
+            ..item(slice)
+        };
+        assert!(put(vec![good.clone()], slice).is_ok());
+        let refused = |item: PutItem, bytes: &[u8]| {
+            let error =
+                put(vec![PutItem { crc32c: crc32c(bytes), len_bytes: bytes.len() as u32, ..item }], bytes).unwrap_err();
+            assert_eq!(error.code(), Code::Corrupt, "{error}");
+        };
+        let mut flipped = slice.to_vec();
+        flipped[77] ^= 1;
+        refused(good.clone(), &flipped);
+        refused(PutItem { offset: Some(0), ..good.clone() }, slice);
+        refused(PutItem { offset: Some(u64::MAX), ..good.clone() }, slice);
+        let mut groups = good.groups.to_vec();
+        groups[0] ^= 1;
+        refused(PutItem { groups: groups.into(), ..good.clone() }, slice);
+        refused(PutItem { hash: Bytes::from(vec![9; 32]), ..good.clone() }, slice);
+        let error = put(vec![PutItem { leaves: vec![0; 31], ..good }], slice).unwrap_err();
+        assert_eq!(error.code(), Code::Invalid, "{error}");
     }
 
     #[test]

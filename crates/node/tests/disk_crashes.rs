@@ -39,7 +39,7 @@ fn item(chunk_id: u64) -> AppendItem {
         ..RecordMeta::default()
     };
     let (groups, crc32c) = (Default::default(), tessera_accel::checksum::crc32c(&data));
-    AppendItem { key: key(chunk_id), meta, groups, crc32c, data: data.into() }
+    AppendItem { key: key(chunk_id), meta, groups, offset: None, crc32c, data: data.into() }
 }
 
 fn append(op_id: u64, chunk_ids: &[u64], sync: bool) -> QueuedOp {

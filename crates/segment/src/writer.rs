@@ -104,7 +104,9 @@ impl SegmentStore {
         for (slot, record) in batch.iter().enumerate() {
             if let Some(&first) = batch_ids.get(&record.id) {
                 // The same fragment twice in one batch: the first record decides. Its place is known after the write.
-                let same = batch[first].data_crc == record.data_crc && batch[first].data.len() == record.data.len();
+                let (a, b) = (&batch[first], record);
+                let named = |it: &Record<'_>| (it.meta.chunk_hash, it.meta.chunk_len_bytes);
+                let same = (a.data_crc, a.data.len(), named(a)) == (b.data_crc, b.data.len(), named(b));
                 outcomes.push((!same).then_some(AppendOutcome::Conflict { held_crc: batch[first].data_crc }));
                 continue;
             }
@@ -190,7 +192,15 @@ impl SegmentStore {
 
     /// The outcome of an append that needs no write; `None` if the record must be written.
     fn known(&self, writer: &Writer, record: &Record<'_>) -> Result<Option<AppendOutcome>, StoreError> {
-        let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len();
+        // A checksum is easily forged: the bytes are the same only if the chunk's name is, too (P2).
+        let named = |e: &Entry| {
+            let header = self.handle(*e).and_then(|held| held.read_header().ok());
+            header.is_none_or(|it| {
+                let RecordMeta { chunk_hash, chunk_len_bytes, .. } = record.meta;
+                (it.meta.chunk_hash, it.meta.chunk_len_bytes) == (chunk_hash, chunk_len_bytes)
+            })
+        };
+        let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len() && named(e);
         match writer.staged_ids.get(&record.id) {
             Some(StagedRecord { kind: RecordKind::Delete, entry, .. }) => return Ok(self.refuse_deleted(record, entry)),
             Some(StagedRecord { entry, .. }) if same(entry) => return Ok(Some(AppendOutcome::AlreadyHeld(*entry))),

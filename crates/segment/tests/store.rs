@@ -75,6 +75,23 @@ fn the_same_fragment_twice_is_written_once() {
     );
 }
 
+/// P2: bytes with the same checksum, but of a chunk of another name, are not the fragment that is held.
+#[test]
+fn a_checksum_alone_does_not_make_the_same_fragment() {
+    let (store, _) = opened(&sim(1));
+    let data = data_of(id(1, 0), 5);
+    let data_crc = tessera_accel::checksum::crc32c(&data);
+    let record = Record { id: id(1, 0), meta: meta(1), groups: &[], data: &data, data_crc };
+    let named = RecordMeta { chunk_hash: [9; 32], ..meta(1) };
+    let renamed = Record { meta: named, ..record };
+    let is_conflict = |outcome: &AppendOutcome| matches!(outcome, AppendOutcome::Conflict { .. });
+    assert!(is_conflict(&store.append(&[record, renamed]).unwrap()[1]), "in one batch");
+    assert!(is_conflict(&store.append(&[renamed]).unwrap()[0]), "before the sync");
+    store.sync().unwrap();
+    assert!(is_conflict(&store.append(&[renamed]).unwrap()[0]), "after the sync");
+    assert!(!is_conflict(&store.append(&[record]).unwrap()[0]));
+}
+
 /// P3: a late put does not bring back a deleted fragment; a move that the manager ordered does.
 #[test]
 fn deleted_stays_deleted_but_a_repair_may_write_again() {

@@ -397,6 +397,12 @@ impl ManagerHost {
         Some(request_id)
     }
 
+    /// An encoded commit with the receipts that nodes would have given, for worlds without nodes.
+    pub fn with_receipts(&self, commit: Bytes) -> Bytes {
+        let Some(core) = &self.core else { return commit };
+        tessera_testkit::with_receipts(core.db().conn(), &commit).map_or(commit, Bytes::from)
+    }
+
     fn handle(&mut self, now_ns: i64, event: Event) {
         if let Some(core) = &mut self.core {
             core.handle(now_ns, event);

@@ -23,8 +23,10 @@ pub enum Mutant {
     AckBeforeSync,
     /// A writer counts missing fragments as stored.
     QuorumMinusOne,
-    /// Nodes accept damaged fragments: the checksum is that of the damaged bytes.
-    SkippedChecksum,
+    /// A client damages slices and copies before it computes their checksums.
+    DamagedSlices,
+    /// A client stores other content, with its hashes, under the chunks that it commits.
+    OtherContent,
     /// One parity row is wrong.
     WrongParityRow,
     /// Two fragments of a chunk are swapped in flight.
@@ -51,17 +53,22 @@ impl Mutant {
     /// Mutants that survivable plans detect.
     pub const ALL: &'static [Mutant] = &[
         Mutant::AckBeforeSync,
-        Mutant::QuorumMinusOne,
-        Mutant::SkippedChecksum,
         Mutant::WrongParityRow,
-        Mutant::SwappedFragments,
         Mutant::LogWithoutReplicas,
         Mutant::LostDeletes,
         Mutant::SwappedExtents,
         Mutant::LostExtent,
         Mutant::UnlinkElsewhere,
-        Mutant::TruncatedHash,
         Mutant::FailedAsDone,
+    ];
+
+    /// Clients that lie or miscompute, and the failpoint that switches off the check against them.
+    pub const LIES: &[(Mutant, &'static str)] = &[
+        (Mutant::DamagedSlices, "node.content_unchecked"),
+        (Mutant::OtherContent, "manager.receipts_ignored"),
+        (Mutant::QuorumMinusOne, "manager.receipts_ignored"),
+        (Mutant::SwappedFragments, "manager.receipts_ignored"),
+        (Mutant::TruncatedHash, "manager.receipts_ignored"),
     ];
 
     /// Mutants that only plans beyond redundancy detect.
@@ -140,7 +147,8 @@ impl Mutant {
             (Mutant::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),
-            (Mutant::WrongParityRow | Mutant::SkippedChecksum, Kind::PutFragments) => self.damage_payload(call),
+            (Mutant::WrongParityRow | Mutant::DamagedSlices, Kind::PutFragments) => self.damage_payload(call),
+            (Mutant::OtherContent, Kind::PutFragments) => replace_payload(call),
             (Mutant::FailedAsDone, Kind::Heartbeat) => edit(call, |h: &mut Heartbeat| {
                 for result in &mut h.results {
                     let failed = std::mem::take(&mut result.failed);
@@ -178,7 +186,7 @@ impl Mutant {
                 let end = at + item.len_bytes as usize;
                 let hit = match self {
                     Mutant::WrongParityRow => item.fragment == 2,
-                    _ => item.chunk_id % 16 == 3,
+                    _ => item.chunk_id % 16 == 3 && item.offset.is_some(),
                 };
                 if hit && end > at && end <= bytes.len() {
                     bytes[at] ^= 0x55;
@@ -194,6 +202,27 @@ impl Mutant {
     pub fn disks_lie(self) -> bool {
         self == Mutant::AckBeforeSync
     }
+}
+
+/// Replaces the content of chunks that one fragment holds whole, and computes all hashes anew.
+fn replace_payload(call: &mut Call) {
+    let mut bytes: Vec<u8> = call.payload.concat();
+    edit(call, |put: &mut PutFragments| {
+        let mut at = 0;
+        for item in &mut put.items {
+            let end = at + item.len_bytes as usize;
+            let whole = item.offset == Some(0) && u64::from(item.len_bytes) == item.chunk_len_bytes;
+            if whole && item.chunk_id % 4 == 1 && end <= bytes.len() {
+                bytes[at] ^= 0x55;
+                let tree = tessera_accel::hash::tree(&bytes[at..end]);
+                item.crc32c = tessera_accel::checksum::crc32c(&bytes[at..end]);
+                item.hash = tree.root.0.to_vec().into();
+                item.groups = tree.groups.concat().into();
+            }
+            at = end;
+        }
+    });
+    call.payload = vec![bytes.into()];
 }
 
 fn truncate(chunks: &mut [ChunkName]) {

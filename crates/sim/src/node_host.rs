@@ -152,6 +152,7 @@ impl NodeHost {
             info,
             device: "sim".into(),
             seed: self.seed ^ self.incarnation << 32,
+            receipt_key: std::array::from_fn(|i| (self.seed >> (i % 8 * 8)) as u8),
             mark: ManagerMark { term: log.state().term, log_seq: 0 },
         };
         let core = NodeCore::new(self.config.clone(), me, vec![about]);

@@ -99,6 +99,9 @@ pub trait ClassLayout {
     /// Whether the fragment's bytes are the chunk's own: a copy or a slice. The others are parity.
     fn is_plain(&self, fragment: u32) -> bool;
 
+    /// Position in the chunk of the first byte of a copy or slice; `None` for parity.
+    fn plain_offset(&self, chunk_bytes: u64, fragment: u32) -> Option<u64>;
+
     /// Number of fragments that placement hints apply to, from the first on: the copies if there are any, else the
     /// slices.
     fn hinted_fragments(&self) -> u32;
@@ -161,6 +164,14 @@ impl ClassLayout for ClassInfo {
 
     fn is_plain(&self, fragment: u32) -> bool {
         fragment < self.k || self.is_copy(fragment)
+    }
+
+    fn plain_offset(&self, chunk_bytes: u64, fragment: u32) -> Option<u64> {
+        match fragment {
+            i if self.is_copy(i) => Some(0),
+            i if i < self.k => Some(u64::from(i).saturating_mul(self.slice_bytes(chunk_bytes)).min(chunk_bytes)),
+            _ => None,
+        }
     }
 
     fn hinted_fragments(&self) -> u32 {

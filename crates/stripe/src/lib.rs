@@ -15,21 +15,27 @@
 //! | chunk to fragments | `encode` |
 //! | fragments to chunk, and which fragments are wrong | `decode` |
 //! | a range of a chunk in 16 KiB groups | `range` |
+//! | whether bytes are a part of the chunk that a name says | `part` |
+//! | what a node says it checked and stored | `receipt` |
 //! | one lost fragment | `rebuild` |
 
 mod class;
 mod decode;
 mod encode;
 mod layout;
+mod part;
 mod range;
 mod rebuild;
+mod receipt;
 
 pub use class::{Class, ClassError};
 pub use decode::{DecodeJob, Decoded, MAX_SETS};
 pub use encode::{encode, fragment};
 pub use layout::{COPIES, COPY_AND_REED_SOLOMON, ClassLayout, REED_SOLOMON, XOR, describe};
+pub use part::{PartError, check_part, edge_leaves};
 pub use range::{RangeJob, RangePart, slices, steps_around};
 pub use rebuild::{RebuildJob, Rebuilt};
+pub use receipt::{KEY_BYTES, StoredFragment};
 
 use bytes::Bytes;
 

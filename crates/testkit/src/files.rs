@@ -9,6 +9,8 @@ use tessera_wire::meta::{
 use tessera_wire::{DiskInfo, Error, Extent, NodeInfo};
 
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Key of the receipts of all nodes.
+pub(crate) const RECEIPT_KEY: [u8; 32] = [9; 32];
 
 impl Cluster {
     /// Opens a writer for `name` in the root directory, with chunks named by `seeds`.
@@ -42,7 +44,7 @@ impl Cluster {
     pub fn put_all(&mut self, opened: &OpenWriteReply) -> Vec<ChunkAck> {
         let mut acks = Vec::new();
         for answer in answers(opened).iter().filter(|a| a.state != ChunkState::Durable as i32) {
-            acks.push(ChunkAck { chunk_id: answer.chunk_id, epoch: self.put(answer), missing: vec![] });
+            acks.push(ChunkAck { chunk_id: answer.chunk_id, epoch: self.put(answer), ..ChunkAck::default() });
         }
         acks
     }
@@ -128,5 +130,10 @@ pub fn registration(name: &str, uuids: &[Vec<u8>]) -> RegisterNode {
         address: format!("127.0.0.1:{}", 1000 + name.len()),
         ..NodeInfo::default()
     };
-    RegisterNode { op_id: 0, node: Some(node), disks: uuids.iter().map(disk).collect() }
+    RegisterNode {
+        op_id: 0,
+        node: Some(node),
+        disks: uuids.iter().map(disk).collect(),
+        receipt_key: RECEIPT_KEY.to_vec(),
+    }
 }

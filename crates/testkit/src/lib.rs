@@ -12,11 +12,13 @@ mod audit;
 mod files;
 mod manager;
 mod nodes;
+mod receipts;
 mod rows;
 
 pub use audit::{dump, recount};
 pub use files::{chunk_name, fragment, registration, uuid};
 pub use nodes::{Disk, Node, Stored};
+pub use receipts::with_receipts;
 pub use rows::Chunk;
 pub use tessera_manager::config::Config;
 

@@ -1,7 +1,7 @@
 //! The manager's side: requests, time, heartbeats, restarts.
 
 use crate::nodes::{Node, Stored};
-use crate::{CAPACITY, Cluster, MS, registration, uuid};
+use crate::{CAPACITY, Cluster, MS, registration, uuid, with_receipts};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,14 +36,19 @@ impl Cluster {
         &self.config
     }
 
-    /// Sends a request to the manager, from a client or a node as its kind asks.
+    /// Sends a request to the manager, from a client or a node as its kind asks. The acknowledgements of a commit get the
+    /// receipts that they lack.
     ///
     /// # Errors
     /// The manager's refusal.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
         let of_nodes = matches!(R::KIND, Kind::RegisterNode | Kind::Heartbeat | Kind::Inventory);
         let role = if of_nodes { Role::Node } else { Role::Client };
-        let body = self.request(role, R::KIND, request.encode_to_vec().into())?;
+        let body = match R::KIND {
+            Kind::Commit => with_receipts(self.db().conn(), &request.encode_to_vec()).expect("the database"),
+            _ => request.encode_to_vec(),
+        };
+        let body = self.request(role, R::KIND, body.into())?;
         Ok(R::Reply::decode(body).expect("an encoded reply"))
     }
 

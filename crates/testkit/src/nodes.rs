@@ -1,11 +1,13 @@
 //! Nodes that keep fragments in maps, and do the tasks that the manager gives them.
 
+use crate::files::RECEIPT_KEY;
 use crate::{Cluster, Outcome, fragment};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
 use tessera_accel::checksum::crc32c;
-use tessera_stripe::ClassLayout;
+use tessera_accel::hash::{HASH_BYTES, Hash};
+use tessera_stripe::{ClassLayout, StoredFragment, check_part};
 use tessera_wire::data::{
     GetFragments, GetFragmentsReply, GetItem, GetResult, PutFragments, PutFragmentsReply, PutItem, PutResult,
 };
@@ -106,6 +108,20 @@ pub struct Node {
     pub delay_ns: i64,
 }
 
+/// What a node gives for a fragment that it stored.
+fn receipt(item: &PutItem) -> u64 {
+    let stored = StoredFragment {
+        chunk_id: item.chunk_id,
+        fragment: item.fragment,
+        disk_id: item.disk_id,
+        name: &item.hash,
+        chunk_len: item.chunk_len_bytes,
+        offset: item.offset,
+        len: u64::from(item.len_bytes),
+    };
+    stored.receipt(&RECEIPT_KEY)
+}
+
 impl Cluster {
     pub(crate) fn node_call(&mut self, id: u64, call: &Call) -> Outcome {
         let Some(node) = self.nodes.iter().position(|n| n.node_id == id && !n.down) else {
@@ -120,7 +136,8 @@ impl Cluster {
                 for item in &request.items {
                     let bytes = payload.split_to(item.len_bytes as usize);
                     let error = self.put_item(node, item, bytes).err();
-                    results.push(PutResult { error, incarnation: self.nodes[node].incarnation });
+                    let receipt = if error.is_none() { receipt(item) } else { 0 };
+                    results.push(PutResult { error, incarnation: self.nodes[node].incarnation, receipt });
                 }
                 assert!(payload.is_empty(), "bytes without an item");
                 Ok((PutFragmentsReply { results }.encode_to_vec().into(), Bytes::new()))
@@ -156,6 +173,11 @@ impl Cluster {
         }
         assert!(node.disks.contains(&item.disk_id), "a put for disk {} of another node", item.disk_id);
         assert_eq!(crc32c(&bytes), item.crc32c);
+        if let Some(offset) = item.offset {
+            let (groups, leaves) = (item.groups.as_chunks::<HASH_BYTES>().0, item.leaves.as_chunks::<HASH_BYTES>().0);
+            let name = Hash::try_from(&item.hash[..]).expect("a name");
+            check_part(&name, item.chunk_len_bytes, groups, leaves, offset, &bytes).expect("a part of the chunk");
+        }
         let stored = Stored { bytes, crc32c: item.crc32c, groups: item.groups.clone() };
         let disk = self.disks.get_mut(&item.disk_id).expect("a disk of the node");
         // P8: a repeated put of a fragment has no further effect.

@@ -31,6 +31,9 @@ pub const GROUP_BYTES: usize = 16 * 1024;
 /// Bytes in a name or a chaining value.
 pub const HASH_BYTES: usize = 32;
 
+/// Bytes of a leaf of the tree (the last leaf of a chunk may have fewer).
+pub const LEAF_BYTES: usize = reference::LEAF_BYTES;
+
 // Groups are whole subtrees of BLAKE3's tree, and digests have the length that the `blake3` crate gives.
 const _: () = assert!(GROUP_BYTES.is_power_of_two() && GROUP_BYTES.is_multiple_of(reference::LEAF_BYTES));
 const _: () = assert!(HASH_BYTES == blake3::OUT_LEN && reference::LEAF_BYTES == blake3::CHUNK_LEN);
@@ -202,6 +205,22 @@ pub fn tree(chunk: &[u8]) -> Tree {
 /// short.
 pub fn group_values(first_group: u64, bytes: &[u8]) -> Vec<[u8; HASH_BYTES]> {
     bytes.chunks(GROUP_BYTES).zip(first_group..).map(|(bytes, index)| group_chaining_value(index, bytes)).collect()
+}
+
+/// Chaining values of the leaves in `bytes`, which lie `first_leaf` leaves into a longer chunk. The last leaf may be short.
+pub fn leaf_values(first_leaf: u64, bytes: &[u8]) -> Vec<[u8; HASH_BYTES]> {
+    let value = |(leaf, index): (&[u8], u64)| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.set_input_offset(index * LEAF_BYTES as u64);
+        hasher.update(leaf);
+        hasher.finalize_non_root()
+    };
+    bytes.chunks(LEAF_BYTES).zip(first_leaf..).map(value).collect()
+}
+
+/// BLAKE3 of `bytes` under a key: only who knows the key can compute it.
+pub fn keyed_hash(key: &[u8; HASH_BYTES], bytes: &[u8]) -> Hash {
+    Hash(*blake3::keyed_hash(key, bytes).as_bytes())
 }
 
 /// Chaining value above those of neighbouring groups, or of equally large parts of a chunk, the last of which may be

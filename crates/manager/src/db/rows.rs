@@ -31,6 +31,8 @@ row! {
         pub capacity_bytes: u64,
         /// Greater than 0: the disk needs an inventory before it takes over members.
         pub inventory_wanted: u64,
+        /// Key of its node's receipts.
+        pub receipt_key: Vec<u8>,
     }
 }
 
@@ -188,6 +190,14 @@ pub fn nodes(db: &Db) -> rusqlite::Result<Vec<NodeInfo>> {
 /// SQLite fails.
 pub fn node(db: &Db, node_id: u64) -> rusqlite::Result<Option<NodeInfo>> {
     db.first(&NodeInfo::select("FROM nodes WHERE node_id = ?1"), args![node_id])
+}
+
+/// Key of a node's receipts; empty if the node is new.
+///
+/// # Errors
+/// SQLite fails.
+pub fn receipt_key(db: &Db, node_id: u64) -> rusqlite::Result<Vec<u8>> {
+    Ok(db.first("SELECT receipt_key FROM nodes WHERE node_id = ?1", args![node_id])?.unwrap_or_default())
 }
 
 /// All disks, by id.

@@ -225,6 +225,7 @@ CREATE TABLE nodes (
     health_since_ns INTEGER NOT NULL,
     incarnation     INTEGER NOT NULL,
     release         TEXT    NOT NULL DEFAULT '',
+    receipt_key     BLOB    NOT NULL DEFAULT x'',     -- key of its receipts, 32 bytes: the first that it offered
     map_version     INTEGER NOT NULL
 );
 

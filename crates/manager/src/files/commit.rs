@@ -1,7 +1,8 @@
 //! Commits: staging parts, checking acknowledgements, and making a version visible in one step.
 //!
 //! An acknowledgement of fragment i counts if its epoch is at or after the member's `since_epoch` (P11). Otherwise nothing
-//! is committed, and the reply says what to store again and where. A chunk that a commit names for the first time needs the
+//! is committed, and the reply says what to store again and where. Neither does it count without the node's receipt
+//! ([`receipts`]). A chunk that a commit names for the first time needs the
 //! acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable needs none.
 
 use crate::chunks::missing::{self, Cause};
@@ -14,7 +15,7 @@ use crate::db::sessions::{self as session_rows, Session};
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, invalid, refuse};
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
-use crate::files::{expiry, one_shot, sessions, staged};
+use crate::files::{expiry, one_shot, receipts, sessions, staged};
 use crate::map::delta;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
@@ -172,7 +173,9 @@ impl Committer<'_> {
                 true => missing::of_chunk_before(ctx.db, id, session.started_ns)?,
                 false => (0..class.fragments()).collect(),
             };
-            let verdict = judge(chunk, ack, &pg, &class, &asked)?;
+            let mut verdict = judge(chunk, ack, &pg, &class, &asked)?;
+            let named = (id, &chunk.hash[..], chunk.len_bytes);
+            verdict.stale.extend(receipts::take_unproven(ctx, named, &pg, &class, ack, &mut verdict.good)?);
             if !verdict.stale.is_empty() {
                 stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
                 continue;
@@ -325,9 +328,9 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
 
 /// The requested fragments of a chunk, sorted by how they were acknowledged.
 struct Verdict {
-    /// Acknowledged under an epoch that still counts.
+    /// Acknowledged under an epoch that still counts, with a receipt.
     good: Vec<u32>,
-    /// Acknowledged under an epoch that no longer counts (P11).
+    /// Acknowledged under an epoch that no longer counts (P11), or without a receipt.
     stale: Vec<u32>,
     /// Not acknowledged.
     missing: Vec<u32>,
@@ -498,17 +501,24 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
 
 /// Applies [`CompleteFragments`]: an optimistic writer has stored fragments that its commit left missing.
 ///
+/// Those without a receipt do not count.
+///
 /// # Errors
 /// The database fails.
 pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
-    for fragment in &request.fragments {
+    for (fragment, receipt) in request.fragments.iter().zip(&request.receipts) {
         let sql =
-            "SELECT pg_id FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3";
-        let row = ctx.db.first(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])?;
-        let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
-        let pg = ctx.caches.pg(ctx.db, pg_id)?;
+            "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3";
+        if !ctx.db.any(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])? {
+            continue; // Repaired meanwhile, or the chunk is gone.
+        }
+        static SELECT: LazyLock<String> = LazyLock::new(|| Chunk::select("FROM chunks WHERE chunk_id = ?1"));
+        let Some(chunk) = ctx.db.first::<Chunk>(&SELECT, args![fragment.chunk_id])? else { continue };
+        let (pg, class) = (ctx.caches.pg(ctx.db, chunk.pg_id)?, ctx.class(chunk.class_id)?);
         let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.to_wire().accepts(fragment.epoch));
-        if fresh && fragment.epoch <= pg.epoch {
+        let named = (chunk.chunk_id, &chunk.hash[..], chunk.len_bytes);
+        let proven = receipts::is_proven(ctx, named, &pg, &class, (fragment.fragment, *receipt))?;
+        if fresh && proven && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
         }
     }

@@ -5,6 +5,7 @@ pub mod expiry;
 pub mod one_shot;
 pub mod open;
 pub mod reads;
+mod receipts;
 pub mod sessions;
 pub mod staged;
 pub mod versions;

@@ -12,7 +12,7 @@ use crate::error::{Result, corrupt_row};
 use rusqlite::params_from_iter;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_policy::Scheme;
-use tessera_stripe::{XOR, describe};
+use tessera_stripe::{KEY_BYTES, XOR, describe};
 use tessera_wire::{DiskInfo, Health, NodeInfo};
 
 /// Epochs and incarnations rise by this much when the database is restored from log replicas.
@@ -181,21 +181,41 @@ pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bo
     Ok(changed == 1)
 }
 
-/// Inserts or replaces the row of a node that registers.
+/// Inserts or replaces the row of a node that registers; it keeps its first key.
 ///
 /// # Errors
 /// The database fails.
-pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> rusqlite::Result<()> {
+pub fn write_node(
+    ctx: &mut Ctx<'_>,
+    node_id: u64,
+    said: &NodeInfo,
+    incarnation: u64,
+    receipt_key: &[u8],
+) -> rusqlite::Result<()> {
+    assert_eq!(receipt_key.len(), KEY_BYTES, "the registration was checked");
     ctx.caches.forget_all();
     let version = ctx.next_map_version();
     let NodeInfo { name, host, address, unix_socket, metrics_address, machine, .. } = said;
     let (up, now_ns) = (Health::Up, ctx.now_ns);
     ctx.db.run(
-        "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+        "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine, receipt_key)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
          ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
             health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
-        args![node_id, name, host, address, unix_socket, metrics_address, up, now_ns, incarnation, version, machine],
+        args![
+            node_id,
+            name,
+            host,
+            address,
+            unix_socket,
+            metrics_address,
+            up,
+            now_ns,
+            incarnation,
+            version,
+            machine,
+            receipt_key
+        ],
     )?;
     ctx.db.exec("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])
 }

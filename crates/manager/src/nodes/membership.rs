@@ -19,6 +19,7 @@ use crate::soft::Effect;
 use crate::soft::stats;
 use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
+use tessera_stripe::KEY_BYTES;
 use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
 use tessera_wire::{Ack, Code, DiskInfo, Error, Health, NodeInfo, hex};
 
@@ -43,7 +44,9 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     }
     let incarnation = draw(&mut ctx.meta.next_incarnation);
     let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));
-    tables::write_node(ctx, node_id, said, incarnation)?;
+    let known_key = rows::receipt_key(ctx.db, node_id)?;
+    let receipt_key = if known_key.is_empty() { request.receipt_key.clone() } else { known_key };
+    tables::write_node(ctx, node_id, said, incarnation, &receipt_key)?;
     let disks = request.disks.iter().zip(&known);
     let disk_ids: Vec<u64> =
         disks.map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref())).collect::<Result<_>>()?;
@@ -59,6 +62,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
         cluster_id: ctx.meta.cluster_id.to_vec(),
         term: ctx.meta.term,
         log_seq: ctx.log_seq,
+        receipt_key,
     })
 }
 
@@ -75,6 +79,10 @@ fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
         return invalid(format!(
             "node {name}: brings {count} disks; 1 to {MAX_DISKS} are allowed, give them with --disk"
         ));
+    }
+    if request.receipt_key.len() != KEY_BYTES {
+        let (name, got) = (&node.name, request.receipt_key.len());
+        return invalid(format!("node {name}: its receipt key has {got} bytes, it needs {KEY_BYTES}; update the node"));
     }
     let mut uuids = BTreeSet::new();
     for disk in &request.disks {

@@ -601,7 +601,12 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     assert_eq!(missing(&mut rig), [2]);
     let op_id = rig.op();
     let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epoch, disk_id: 0 };
-    rig.ask(&CompleteFragments { op_id, fragments: vec![fragment] }).unwrap();
+    // Without the node's receipt the fragment stays missing.
+    rig.ask(&CompleteFragments { op_id, fragments: vec![fragment], receipts: vec![77] }).unwrap();
+    assert_eq!(missing(&mut rig), [2]);
+    let receipts = vec![rig.receipts(&ack)[2]];
+    let op_id = rig.op();
+    rig.ask(&CompleteFragments { op_id, fragments: vec![fragment], receipts }).unwrap();
     assert_eq!(missing(&mut rig), [0u32; 0]);
     rig.audit();
 }

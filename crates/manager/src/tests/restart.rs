@@ -51,7 +51,7 @@ fn requests(rig: &mut Rig) -> Vec<(Kind, Bytes)> {
         }),
         encoded(commit.clone()),
         encoded(Commit { op_id: op(), ..commit }), // refused: the session has ended
-        encoded(CompleteFragments { op_id: op(), fragments: vec![] }),
+        encoded(CompleteFragments { op_id: op(), fragments: vec![], receipts: vec![] }),
         encoded(Rename {
             op_id: op(),
             from_parent: 1,

@@ -8,6 +8,7 @@
 use super::event::{Action, ManagerMark};
 use super::{CallPurpose, NodeCore};
 use crate::config::{NodeConfig, ms};
+use tessera_stripe::KEY_BYTES;
 use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeReply, TaskResult};
 use tessera_wire::rpc::{Answer, Peer};
 use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo};
@@ -17,6 +18,8 @@ pub(super) struct Membership {
     pub(super) node_id: u64,
     pub(super) incarnation: u64,
     pub(super) lease_until_ns: i64,
+    /// Key of the receipts, as the manager knows it.
+    pub(super) receipt_key: [u8; KEY_BYTES],
     heartbeat_ms: u64,
     /// Registered: it sends heartbeats. Otherwise it registers.
     joined: bool,
@@ -116,7 +119,8 @@ impl NodeCore {
             (self.membership.op_id, self.membership.disks) = (fresh, serving);
         }
         let disks = self.membership.disks.iter().map(|&i| self.disk_info(i)).collect();
-        let message = RegisterNode { op_id: self.membership.op_id, node: Some(self.node_info()), disks };
+        let receipt_key = self.me.receipt_key.to_vec();
+        let message = RegisterNode { op_id: self.membership.op_id, node: Some(self.node_info()), disks, receipt_key };
         let purpose = CallPurpose::Register { sent_ns: self.now_ns, mark: self.mark };
         let token = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
         self.membership.token = Some(token);
@@ -177,15 +181,16 @@ impl NodeCore {
         }
         let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
         let disks = self.membership.disks.clone();
-        let sane = reply.disk_ids.len() == disks.len() && reply.incarnation > self.membership.incarnation;
-        if !sane || !self.admit_manager(mark, asked_at) {
+        let newer = reply.disk_ids.len() == disks.len() && reply.incarnation > self.membership.incarnation;
+        let receipt_key = <[u8; KEY_BYTES]>::try_from(&reply.receipt_key[..]).ok().filter(|_| newer);
+        let Some(receipt_key) = receipt_key.filter(|_| self.admit_manager(mark, asked_at)) else {
             tracing::error!(
                 incarnation = reply.incarnation,
                 disks = reply.disk_ids.len(),
                 "the manager's answer to the registration is not believed"
             );
             return self.join_later(false);
-        }
+        };
         assert!(reply.incarnation > self.membership.incarnation, "incarnation {} again", reply.incarnation);
         for (&disk, &disk_id) in disks.iter().zip(&reply.disk_ids) {
             self.disks[disk].disk_id = disk_id;
@@ -193,6 +198,7 @@ impl NodeCore {
         self.me.cluster_id = reply.cluster_id;
         let it = &mut self.membership;
         it.node_id = reply.node_id;
+        it.receipt_key = receipt_key;
         it.incarnation = reply.incarnation;
         it.lease_until_ns = sent_ns.saturating_add(ms(reply.lease_ms));
         it.heartbeat_ms = reply.heartbeat_ms.max(1);

@@ -54,6 +54,8 @@ pub struct NodeDescription {
     pub device: String,
     /// A random number that makes op ids differ between incarnations and nodes.
     pub seed: u64,
+    /// Key that it offers for its receipts, 32 random bytes; the manager decides.
+    pub receipt_key: [u8; tessera_stripe::KEY_BYTES],
     /// Highest position of the manager stored when the node started.
     pub mark: ManagerMark,
 }

@@ -37,6 +37,8 @@ pub struct AppendItem {
     pub meta: RecordMeta,
     /// Group hashes of the chunk, 32 bytes each.
     pub groups: Bytes,
+    /// Position in the chunk of `data`, which was checked against the chunk's name; `None`: parity, or from a rebuild.
+    pub offset: Option<u64>,
     /// crc32c of `data`; already verified.
     pub crc32c: u32,
     /// The fragment's bytes: a shared handle, never copied.

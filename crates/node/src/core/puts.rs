@@ -4,7 +4,7 @@ use super::ops::{DiskOp, DiskReply, reply};
 use super::{NodeCore, OpPurpose};
 use crate::check::CheckedPut;
 use std::collections::BTreeMap;
-use tessera_stripe::ClassLayout;
+use tessera_stripe::{ClassLayout, StoredFragment};
 use tessera_wire::data::{PutFragmentsReply, PutResult};
 use tessera_wire::{Code, Error};
 
@@ -24,6 +24,8 @@ struct Slot {
     epoch: u64,
     fragment: u32,
     disk_id: u64,
+    /// What to acknowledge once it is stored.
+    receipt: u64,
     fate: Option<Result<(), Error>>,
 }
 
@@ -47,13 +49,13 @@ impl NodeCore {
                     assert!(target.disk_id == disk_id && target.failed.is_none(), "disk {disk_id} takes no puts");
                     let (numbers, items) = by_disk.entry(disk).or_default();
                     numbers.push(slot);
-                    slots.push(Slot::new(disk_id, &item));
+                    slots.push(self.slot(disk_id, &item));
                     items.push(item);
                     continue;
                 }
                 Err(error) => Some(Err(error)),
             };
-            slots.push(Slot { fate, ..Slot::new(disk_id, &item) });
+            slots.push(Slot { fate, ..self.slot(disk_id, &item) });
         }
         let put_id = self.fresh_id();
         let open_ops = by_disk.len();
@@ -97,19 +99,19 @@ impl NodeCore {
                 ));
             }
         }
-        self.check_epoch(&Slot::new(disk_id, item))?;
+        self.check_epoch(item.meta.pg_id, item.meta.epoch, item.key.fragment, disk_id)?;
         Ok(disk)
     }
 
     /// Refuses a fragment sent under an outdated map, if this node knows a newer one (P11).
-    fn check_epoch(&self, slot: &Slot) -> Result<(), Error> {
-        let Some(pg) = self.cluster.pgs.get(&slot.pg_id) else { return Ok(()) };
+    fn check_epoch(&self, pg_id: u64, epoch: u64, fragment: u32, disk_id: u64) -> Result<(), Error> {
+        let Some(pg) = self.cluster.pgs.get(&pg_id) else { return Ok(()) };
         // If the client's epoch is newer than this node's, the manager decides at commit.
-        if slot.epoch > pg.epoch {
+        if epoch > pg.epoch {
             return Ok(());
         }
-        let member = pg.members.get(slot.fragment as usize);
-        let stale = member.is_none_or(|m| !m.accepts(slot.epoch) || m.put_disk_id() != slot.disk_id);
+        let member = pg.members.get(fragment as usize);
+        let stale = member.is_none_or(|m| !m.accepts(epoch) || m.put_disk_id() != disk_id);
         if !stale {
             return Ok(());
         }
@@ -118,8 +120,8 @@ impl NodeCore {
             ..Error::new(
                 Code::StaleEpoch,
                 format!(
-                    "group {}: fragment {} was sent to disk {} under epoch {}, the group is at {}; ask the manager for the map again",
-                    slot.pg_id, slot.fragment, slot.disk_id, slot.epoch, pg.epoch
+                    "group {pg_id}: fragment {fragment} was sent to disk {disk_id} under epoch {epoch}, the group is at {}; ask the manager for the map again",
+                    pg.epoch
                 ),
             )
         })
@@ -143,6 +145,26 @@ impl NodeCore {
         }
     }
 
+    fn slot(&self, disk_id: u64, item: &super::AppendItem) -> Slot {
+        let stored = StoredFragment {
+            chunk_id: item.key.chunk_id,
+            fragment: item.key.fragment,
+            disk_id,
+            name: &item.meta.chunk_hash,
+            chunk_len: item.meta.chunk_len_bytes,
+            offset: item.offset,
+            len: item.data.len() as u64,
+        };
+        Slot {
+            pg_id: item.meta.pg_id,
+            epoch: item.meta.epoch,
+            fragment: item.key.fragment,
+            disk_id,
+            receipt: stored.receipt(&self.membership.receipt_key),
+            fate: None,
+        }
+    }
+
     /// Completes a put once all disks have answered. Acknowledges stored fragments only if the lease still lasts, the
     /// incarnation is the same, and their epochs still count (P11). Repeating the put later is idempotent (P8).
     fn finish_put(&mut self, put_id: u64) {
@@ -158,24 +180,19 @@ impl NodeCore {
         assert_eq!(put.open_ops, 0, "a put is answered while disks still work on it");
         let mut results = Vec::with_capacity(put.slots.len());
         for slot in put.slots {
-            let epoch = self.check_epoch(&slot);
+            let epoch = self.check_epoch(slot.pg_id, slot.epoch, slot.fragment, slot.disk_id);
             let fate = slot.fate.unwrap_or_else(|| Err(Error::new(Code::Internal, "no disk answered for it")));
             let error = fate.and(epoch).err();
             match error {
                 None => self.counters.fragments_stored += 1,
                 Some(_) => self.counters.fragments_refused += 1,
             }
-            results.push(PutResult { error, incarnation: put.incarnation });
+            let receipt = if error.is_none() { slot.receipt } else { 0 };
+            results.push(PutResult { error, incarnation: put.incarnation, receipt });
         }
         // After an acknowledgement the manager relies on the fragment, so the lease and the incarnation must hold here.
         assert!(self.now_ns < self.membership.lease_until_ns, "a put is acknowledged without a lease");
         assert_eq!(put.incarnation, self.membership.incarnation, "a put of an earlier incarnation is acknowledged");
         self.reply(put.request, &PutFragmentsReply { results });
-    }
-}
-
-impl Slot {
-    fn new(disk_id: u64, item: &super::AppendItem) -> Self {
-        Slot { pg_id: item.meta.pg_id, epoch: item.meta.epoch, fragment: item.key.fragment, disk_id, fate: None }
     }
 }

@@ -369,7 +369,7 @@ impl ChunkRebuild {
             chunk_len_bytes: chunk_len,
             ..RecordMeta::default()
         };
-        AppendItem { key: self.key, meta, groups, crc32c: fragment.crc32c, data: fragment.bytes }
+        AppendItem { key: self.key, meta, groups, offset: None, crc32c: fragment.crc32c, data: fragment.bytes }
     }
 
     /// Reports wrong sources, and keeps them in case no other is left.

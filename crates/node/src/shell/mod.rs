@@ -217,6 +217,7 @@ fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: String, term: 
         info,
         device: tessera_accel::device().name().to_string(),
         seed: rand::random(),
+        receipt_key: rand::random(),
         mark: ManagerMark { term, log_seq: 0 },
     }
 }

@@ -161,6 +161,7 @@ fn register(state: &mut State, message: &RegisterNode) -> RegisterNodeReply {
         cluster_id: CLUSTER.to_vec(),
         term: 1,
         log_seq: state.log_seq,
+        receipt_key: message.receipt_key.clone(),
     }
 }
 
@@ -249,6 +250,8 @@ pub fn item(chunk: &[u8], chunk_id: u64, disk_id: u64, fragment: u32, data: &[u8
         len_bytes: data.len() as u32,
         crc32c: tessera_accel::checksum::crc32c(data),
         groups: tree.groups.concat().into(),
+        offset: None,
+        leaves: Default::default(),
     }
 }
 

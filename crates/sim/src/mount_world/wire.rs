@@ -185,6 +185,11 @@ impl<H: Host> MountWorld<H> {
                     self.shared.heard_of_locks(owner.index, self.now_ns);
                 }
                 let client_id = client_id(owner);
+                // No node exists: its receipts are made here.
+                let body = match kind {
+                    Kind::Commit => self.manager.with_receipts(body),
+                    _ => body,
+                };
                 let event = ManagerEvent::Request {
                     connection: number,
                     role: Role::Client,

@@ -43,6 +43,8 @@ pub(super) struct Chunk {
     pub reported_epoch: u64,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
     pub missing: Vec<u32>,
+    /// The newest receipt of each fragment that was acknowledged.
+    pub receipts: BTreeMap<u32, u64>,
     /// Fragments that a commit asked for again, while the chunk's bytes are being read back.
     pub again: Vec<u32>,
     pub class: Option<Arc<Class>>,
@@ -256,6 +258,7 @@ impl ChunkTable {
         (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch, chunk.reported_epoch) = (0, 0, 0, 0, 0);
         (chunk.pinned, chunk.durable) = (false, false);
         chunk.missing.clear();
+        chunk.receipts.clear();
         let active = chunk.active.as_mut().expect("a one-shot commit keeps the bytes of its chunks");
         active.frags.clear();
         self.unsettled += usize::from(chunk.stage == Stage::Settled);

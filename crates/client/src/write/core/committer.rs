@@ -9,6 +9,9 @@ use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, Stale
 /// Late fragments reported at once, unless no more are in flight.
 const LATE_BATCH: usize = 256;
 
+/// Most times in a row that a commit asks for fragments again. Each time the map has changed, or a receipt is not the node's.
+const MOST_STALE: u32 = 32;
+
 /// How the input ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ending {
@@ -23,6 +26,8 @@ pub(super) struct Committer {
     pub ending: Option<Ending>,
     /// A commit, or a report of late fragments, is in flight.
     pub in_flight: bool,
+    /// Commits in a row that asked for fragments again.
+    stale: u32,
     /// Chunks that a commit asked for again.
     restoring: BTreeSet<usize>,
     /// Length of the input that earlier commits of this session made visible.
@@ -31,8 +36,8 @@ pub(super) struct Committer {
     staged_to: u64,
     /// The final version is visible.
     pub done: Option<WriteDone>,
-    /// Fragments that were stored after a commit reported them as missing.
-    pub late_fragments: Vec<FragmentRef>,
+    /// Fragments that were stored after a commit reported them as missing, with their receipts.
+    pub late_fragments: Vec<(FragmentRef, u64)>,
 }
 
 impl WriteCore {
@@ -158,8 +163,10 @@ impl WriteCore {
         let (chunk_id, epoch) = (chunk.chunk_id, chunk.ack_epoch());
         let shown = map_epoch.is_some_and(|map| epoch <= map);
         assert!(shown || !chunk.is_settled(), "chunk {chunk_id}: epoch {epoch}, the map shows {map_epoch:?}");
-        self.committer.late_fragments.retain(|f| f.chunk_id != chunk_id);
-        Some(ChunkAck { chunk_id, epoch, missing: chunk.missing.clone() })
+        self.committer.late_fragments.retain(|(f, _)| f.chunk_id != chunk_id);
+        let stored = chunk.receipts.iter().filter(|(fragment, _)| !chunk.missing.contains(fragment));
+        let (stored, receipts) = stored.map(|(fragment, receipt)| (*fragment, *receipt)).unzip();
+        Some(ChunkAck { chunk_id, epoch, missing: chunk.missing.clone(), stored, receipts })
     }
 
     pub(super) fn on_committed(&mut self, answer: Answer, partial: usize, waited_ms: u64) {
@@ -183,6 +190,7 @@ impl WriteCore {
         if self.is_one_shot() {
             self.on_one_shot_commit(&reply.known, reply.preallocated.clone());
         }
+        self.committer.stale = 0;
         if partial > 0 {
             let end = self.extents.get(partial - 1).map(|e| e.offset + e.len_bytes);
             self.committer.staged_to = end.expect("staged extents are kept until the answer") - self.append_base();
@@ -200,6 +208,15 @@ impl WriteCore {
     fn on_stale(&mut self, stale: Vec<StaleAck>) {
         let pinned = self.chunks.iter().enumerate().filter(|(_, c)| c.pinned);
         let by_id: HashMap<u64, usize> = pinned.map(|(i, c)| (c.chunk_id, i)).collect();
+        self.committer.stale += 1;
+        if self.committer.stale > MOST_STALE {
+            let (chunk_id, times) = (stale[0].chunk_id, self.committer.stale);
+            let message = format!(
+                "chunk {chunk_id} was stored {times} times, and its nodes do not confirm that it is what its name says; check \
+                 this machine's memory, and that all daemons run the same release"
+            );
+            return self.refused("Commit", Error::new(Code::Unavailable, message), 0);
+        }
         self.extents.ready = 0;
         // The commit failed, so no acknowledgement counts as reported.
         for index in self.extents.iter().filter_map(|e| e.chunk) {
@@ -295,9 +312,9 @@ impl WriteCore {
         }
         let late = committer.late_fragments.len();
         if late > 0 && (self.sender.is_idle() || late >= LATE_BATCH) {
-            let fragments = std::mem::take(&mut committer.late_fragments);
+            let (fragments, receipts) = std::mem::take(&mut committer.late_fragments).into_iter().unzip();
             committer.in_flight = true;
-            let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments };
+            let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments, receipts };
             self.rpcs.ask_manager(self.now, &request, Purpose::Complete, &self.options);
         } else if self.chunks.unsettled == 0 && late == 0 {
             self.finish();

@@ -146,6 +146,7 @@ impl WriteCore {
         (chunk.told_epoch, chunk.unwatched_epoch) = (0, 0);
         chunk.durable = wanted.is_empty();
         chunk.missing.clear();
+        chunk.receipts.clear();
         chunk.set_stage(Stage::Storing);
         if chunk.durable {
             return self.settle(index);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::rpc_table::is_transport;
+use tessera_stripe::{ClassLayout, edge_leaves};
 use tessera_wire::data::{PutFragments, PutFragmentsReply, PutItem};
 use tessera_wire::rpc::Peer;
 
@@ -153,6 +154,9 @@ impl WriteCore {
             let active = chunk.active.as_ref().expect("a current put has its chunk's bytes");
             let frag = active.frag(put.number).expect("a current put has its fragment");
             assert_eq!(frag.bytes.len(), put.len_bytes, "chunk {} fragment {}", chunk.chunk_id, put.number);
+            let class = chunk.class.as_ref().expect("a fragment that was computed has a class");
+            let offset = class.plain_offset(chunk.len_bytes, put.number);
+            let part = |offset| edge_leaves(&active.data, offset..offset + frag.bytes.len() as u64);
             wire.push(PutItem {
                 chunk_id: chunk.chunk_id,
                 fragment: put.number,
@@ -160,12 +164,14 @@ impl WriteCore {
                 pg_id: chunk.pg_id,
                 epoch: put.epoch,
                 domain: self.session.domain,
-                class_id: chunk.class.as_ref().map_or(0, |c| c.class_id),
+                class_id: class.class_id,
                 hash: Bytes::copy_from_slice(&chunk.hash),
                 chunk_len_bytes: chunk.len_bytes,
                 len_bytes: frag.bytes.len() as u32,
                 crc32c: frag.crc32c,
                 groups: active.groups.clone(),
+                offset,
+                leaves: offset.map(part).unwrap_or_default().concat(),
             });
             if !frag.bytes.is_empty() {
                 payload.push(frag.bytes.clone());
@@ -182,7 +188,7 @@ impl WriteCore {
         let malformed = |got: usize| Error::new(Code::Internal, format!("{got} results for {} puts", items.len()));
         let results = match answer.decode::<PutFragments>() {
             Ok((PutFragmentsReply { results }, _)) if results.len() == items.len() => {
-                results.into_iter().map(|r| r.error.map_or(Ok(()), Err)).collect()
+                results.into_iter().map(|r| r.error.map_or(Ok(r.receipt), Err)).collect()
             }
             Ok((reply, _)) => vec![Err(malformed(reply.results.len())); items.len()],
             Err(error) => {
@@ -194,13 +200,13 @@ impl WriteCore {
         };
         for (put, result) in items.into_iter().zip(results) {
             match result {
-                Ok(()) => self.on_acknowledged(put),
+                Ok(receipt) => self.on_acknowledged(put, receipt),
                 Err(error) => self.on_put_refused(put, error),
             }
         }
     }
 
-    fn on_acknowledged(&mut self, put: FragmentPut) {
+    fn on_acknowledged(&mut self, put: FragmentPut, receipt: u64) {
         let Some(chunk) = self.chunks.get_mut(put.chunk).filter(|c| c.chunk_id == put.chunk_id) else { return };
         // A commit that reports it as missing is in flight, or done.
         let late = chunk.pinned && chunk.missing.contains(&put.number);
@@ -210,11 +216,12 @@ impl WriteCore {
             return;
         }
         frag.state = FragState::Acked { epoch: put.epoch };
+        chunk.receipts.insert(put.number, receipt);
         let outdated = put.epoch < chunk.newest_epoch();
         if late {
             chunk.missing.retain(|f| *f != put.number);
             let (chunk_id, fragment, epoch, disk_id) = (put.chunk_id, put.number, put.epoch, put.disk_id);
-            self.committer.late_fragments.push(FragmentRef { chunk_id, fragment, epoch, disk_id });
+            self.committer.late_fragments.push((FragmentRef { chunk_id, fragment, epoch, disk_id }, receipt));
         }
         if outdated { self.place(put.chunk) } else { self.check_settled(put.chunk) }
     }

@@ -38,6 +38,7 @@ impl Script {
             info: NodeInfo { name: "n".into(), ..NodeInfo::default() },
             device: "cpu".into(),
             seed: 1,
+            receipt_key: [5; 32],
             mark: ManagerMark::default(),
         };
         let core = NodeCore::new(config, me, vec![disk(1), disk(2)]);
@@ -159,7 +160,7 @@ impl Script {
             let meta =
                 RecordMeta { session_id: 3, pg_id: 5, epoch, class_id: 1, chunk_len_bytes: 10, ..Default::default() };
             let (key, crc32c) = (FragmentKey { chunk_id, fragment }, tessera_accel::checksum::crc32c(&data));
-            let append = AppendItem { key, meta, groups: Default::default(), crc32c, data: data.into() };
+            let append = AppendItem { key, meta, groups: Default::default(), offset: None, crc32c, data: data.into() };
             (disk_id, append)
         };
         let put = CheckedPut { sync: true, items: items.iter().map(item).collect() };
@@ -198,6 +199,7 @@ fn welcome(incarnation: u64) -> RegisterNodeReply {
         cluster_id: vec![7; 16],
         term: 1,
         log_seq: 10,
+        receipt_key: vec![5; 32],
     }
 }
 
