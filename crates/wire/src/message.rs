@@ -2,7 +2,7 @@
 //!
 //! To add a request, add its messages to `proto/` and a row here.
 
-use crate::consensus::{Consensus, ConsensusReply, GetPiece, GetPieceReply};
+use crate::consensus::{Consensus, ConsensusReply, GetPiece, GetPieceReply, JoinGroup, JoinGroupReply};
 use crate::{Ack, Code, Error, Hello, HelloReply, Role};
 use crate::{data::*, log::*, meta::*};
 
@@ -124,6 +124,7 @@ messages! {
 
     0x0610 Consensus => ConsensusReply, from Manager | Node;
     0x0611 GetPiece => GetPieceReply, from Manager | Node;
+    0x0612 JoinGroup => JoinGroupReply, from Manager;
 
     0x0700 SetLock => SetLockReply, from Client;
     0x0701 TestLock => TestLockReply, from Client;

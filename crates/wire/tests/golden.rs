@@ -51,7 +51,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
         }
         consensus {
             Member, Membership, MemberChange, MembershipChange, Position, SnapshotInfo, RaftEntry, RaftMessage,
-            Consensus, ConsensusReply, GetPiece, GetPieceReply,
+            Consensus, ConsensusReply, GetPiece, GetPieceReply, JoinGroup, JoinGroupReply,
         }
     }
 }

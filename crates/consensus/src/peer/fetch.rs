@@ -89,7 +89,7 @@ impl Peer {
     ///
     /// # Errors
     /// The cluster is another one, the snapshot is not held, or the disk fails.
-    pub fn serve_piece(&self, request: &GetPiece) -> Result<Vec<u8>, tessera_wire::Error> {
+    pub(super) fn serve_piece(&self, request: &GetPiece) -> Result<Vec<u8>, tessera_wire::Error> {
         use crate::log::LogError;
         use tessera_wire::{Code, Error};
         if request.cluster_id != self.log().identity().cluster_id {

@@ -7,6 +7,9 @@ use raft::StateRole;
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, MembershipChange, PeerKind, SnapshotInfo};
 
+/// Ticks between two plans of the membership.
+const PLAN_TICKS: u64 = 5;
+
 /// Why a proposal was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -144,6 +147,9 @@ impl Peer {
         if is_joint && !self.node.raft.has_pending_conf() {
             let end = MembershipChange::default();
             let _ = self.node.propose_conf_change(prost::Message::encode_to_vec(&end), message::conf_change(&end));
+        }
+        if self.ticks.is_multiple_of(PLAN_TICKS) {
+            self.plan();
         }
         let must_go = self.leads_as_voter() || !self.may_lead;
         if must_go

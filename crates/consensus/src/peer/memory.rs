@@ -2,7 +2,8 @@
 //!
 //! Raft relies on every peer keeping its term, its vote and its entries. A restored copy of a directory, or a disk that lied about a
 //! sync, breaks that. Every frame therefore says what its sender has synced, others remember the highest, and a peer that starts asks
-//! a majority what they remember before it takes part. A rollback that nobody remembers cannot be told from a lost peer.
+//! the others what they remember before it takes part: all of them for two seconds, then a majority must do. A rollback that nobody who
+//! answers remembers counts as a lost peer: the group survives one such peer as it survives any, but no more.
 
 use super::{Peer, PeerError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,15 @@ pub(super) struct Memory {
     /// Voters that must still answer: empty once the peer takes part.
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
+    /// Ticks for which it has asked, and for which others were led without it.
+    asked_ticks: u64,
+    led_ticks: u64,
 }
+
+/// After this many ticks a majority of answers is enough.
+const ALL_TICKS: u64 = 20;
+/// A peer that still asks after it was led for this many ticks asks peers that are gone.
+const OUTDATED_TICKS: u64 = 50;
 
 impl Memory {
     /// A peer that votes with others asks them; one that is alone, or not a voter yet, has promised nothing.
@@ -63,20 +72,43 @@ impl Peer {
         }
     }
 
-    /// Takes in what a peer knows. With a majority of answers this peer takes part: any promise that it made, another peer of every
-    /// majority heard.
+    /// Takes in what a peer knows.
     pub(super) fn learn_known(&mut self, by: u64, known: Option<Position>) {
         if let Some(known) = known.filter(|known| !at_least(&self.position(), known)) {
             return self.forgotten(by, known.term, known.last_index);
         }
         self.memory.answered.insert(by);
+        self.end_asking();
+    }
+
+    /// A tick while it asks.
+    pub(super) fn go_on_asking(&mut self) {
+        self.memory.asked_ticks += 1;
+        if self.memory.led_ticks >= OUTDATED_TICKS {
+            return self.stop(PeerError::Outdated);
+        }
+        self.end_asking();
+        self.ask_known();
+    }
+
+    /// A leader wrote to this peer while it still asks.
+    pub(super) fn note_led(&mut self) {
+        self.memory.led_ticks = self.memory.led_ticks.max(self.memory.asked_ticks.min(self.memory.led_ticks + 1));
+    }
+
+    /// Takes part once everybody has answered, or a majority after a while.
+    fn end_asking(&mut self) {
         let membership = self.log().membership();
         let own = self.id();
         let is_majority = |voters: &[u64]| {
             let answered = voters.iter().filter(|id| **id == own || self.memory.answered.contains(id)).count();
             voters.is_empty() || answered > voters.len() / 2
         };
-        if is_majority(&membership.voters) && is_majority(&membership.voters_outgoing) {
+        let enough = self.memory.asked.is_subset(&self.memory.answered)
+            || self.memory.asked_ticks >= ALL_TICKS
+                && is_majority(&membership.voters)
+                && is_majority(&membership.voters_outgoing);
+        if enough {
             self.memory.asked.clear();
         }
     }

@@ -5,6 +5,7 @@
 mod fetch;
 mod leading;
 
+mod candidates;
 mod memory;
 mod ready;
 
@@ -15,6 +16,7 @@ use crate::log::snapshot::SnapshotFiles;
 use crate::message;
 use crate::storage::PeerStorage;
 use bytes::Bytes;
+use candidates::Candidates;
 use fetch::Fetch;
 use memory::Memory;
 use prost::Message as _;
@@ -26,8 +28,9 @@ use tessera_wire::consensus::SnapshotInfo;
 use tessera_wire::consensus::{
     Consensus, ConsensusReply, GetPiece, Member, Membership, PeerKind, Position, RaftMessage,
 };
+use tessera_wire::frame::decode_message;
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Code, Error};
+use tessera_wire::{Code, Error, Kind};
 
 /// Tokens of a peer's calls have this bit, so that its owner can tell them from its own.
 pub const TOKEN_BIT: u64 = 1 << 63;
@@ -97,6 +100,12 @@ pub enum PeerError {
         /// This peer's last entry.
         own_index: u64,
     },
+    /// The group has gone on without it.
+    #[error(
+        "the group is led, and too few of the peers that this one knows of answer: the others have been replaced since it stopped; move \
+         its directory away and join again under a new id"
+    )]
+    Outdated,
     /// The state that the owner applied is ahead of the log.
     #[error(
         "the database holds entry {applied}, the log beside it ends at {last}: they do not belong together; move the directory away and join again"
@@ -126,12 +135,14 @@ pub struct Standing {
 pub enum Input {
     /// Time passes.
     Tick,
-    /// A frame of another peer arrived; an [`Output::Reply`] with this token answers it.
-    Frame {
+    /// A request of another peer arrived: `Consensus`, `GetPiece` or `JoinGroup`. An [`Output::Answer`] with this token answers it.
+    Request {
         /// The owner's number for it.
         token: u64,
-        /// The frame.
-        frame: Consensus,
+        /// Its kind.
+        kind: Kind,
+        /// The encoded message.
+        body: Bytes,
         /// Its payload.
         payload: Bytes,
     },
@@ -144,12 +155,12 @@ pub enum Input {
 pub enum Output {
     /// Send a request.
     Call(Call),
-    /// Answer a frame.
-    Reply {
-        /// The frame's.
+    /// Answer a request.
+    Answer {
+        /// The request's.
         token: u64,
-        /// The answer and its payload.
-        result: Result<(ConsensusReply, Vec<Bytes>), Error>,
+        /// The encoded answer and its payload.
+        result: Result<(Bytes, Vec<Bytes>), Error>,
     },
     /// An entry is committed; they come in order. Empty data: the first entry of a leader.
     Committed {
@@ -207,6 +218,8 @@ pub struct Peer {
     drawn_for: (u64, u8, u64),
     rng: SplitMix64,
     may_lead: bool,
+    candidates: Candidates,
+    ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
     answering: Option<u64>,
     /// Frames of a leader's tick name the snapshot that it holds.
@@ -264,6 +277,8 @@ impl Peer {
             standing: Standing::default(),
             drawn_for: (0, 0, 0),
             may_lead: true,
+            candidates: Candidates::default(),
+            ticks: 0,
             answering: None,
             announces: false,
             stopped: None,
@@ -339,7 +354,11 @@ impl Peer {
             self.complete();
         }
         match input {
-            Input::Frame { token, frame, payload } => self.frame(token, frame, payload),
+            Input::Request { token, kind, body, payload } => {
+                let result = self.request(kind, &body, payload);
+                self.outputs.push_back(Output::Answer { token, result });
+                self.fetch_more();
+            }
             _ if self.stopped.is_some() => {}
             Input::Tick => self.tick(),
             Input::Answer(answer) => self.answer(answer),
@@ -352,12 +371,13 @@ impl Peer {
             return;
         }
         if self.memory.asks() {
-            return self.ask_known();
+            return self.go_on_asking();
         }
         let campaigns = self.node.raft.state != StateRole::Leader && !self.may_lead;
         if !campaigns {
             self.node.tick();
         }
+        self.ticks += 1;
         self.lead();
         self.announces = self.node.raft.state == StateRole::Leader;
         self.process();
@@ -375,21 +395,35 @@ impl Peer {
         }
     }
 
-    fn frame(&mut self, token: u64, frame: Consensus, payload: Bytes) {
-        let from = frame.from.clone().unwrap_or_default();
-        let checked = message::check_address(self.log().identity(), &frame.cluster_id, from.id, frame.to);
-        if let Err(error) = checked.and_then(|()| self.can_answer()) {
-            return self.outputs.push_back(Output::Reply { token, result: Err(error) });
+    fn request(&mut self, kind: Kind, body: &[u8], payload: Bytes) -> Result<(Bytes, Vec<Bytes>), Error> {
+        let invalid = |error: tessera_wire::FrameError| Error::new(Code::Invalid, error.to_string());
+        let number = kind as u16;
+        match kind {
+            Kind::Consensus => {
+                let (reply, payload) = self.frame(decode_message(number, body).map_err(invalid)?, payload)?;
+                Ok((reply.encode_to_vec().into(), payload))
+            }
+            Kind::GetPiece => {
+                let piece = self.serve_piece(&decode_message(number, body).map_err(invalid)?)?;
+                Ok((Bytes::new(), vec![piece.into()]))
+            }
+            Kind::JoinGroup => {
+                let reply = self.join(decode_message(number, body).map_err(invalid)?)?;
+                Ok((reply.encode_to_vec().into(), Vec::new()))
+            }
+            _ => Err(Error::new(Code::Unsupported, format!("{} is not for a peer", kind.name()))),
         }
+    }
+
+    fn frame(&mut self, frame: Consensus, payload: Bytes) -> Result<(ConsensusReply, Vec<Bytes>), Error> {
+        let from = frame.from.unwrap_or_default();
         let id = from.id;
+        message::check_address(self.log().identity(), &frame.cluster_id, id, frame.to)?;
+        self.can_answer()?;
         let known = frame.asks_known.then(|| self.memory.known(id)).flatten();
         self.heard.insert(id, from);
         self.memory.note(id, frame.position.unwrap_or_default());
-        let own_term = self.node.raft.term;
-        let messages = match message::decode((id, self.id()), own_term, frame.messages, payload) {
-            Ok(messages) => messages,
-            Err(error) => return self.outputs.push_back(Output::Reply { token, result: Err(error) }),
-        };
+        let messages = message::decode((id, self.id()), self.node.raft.term, frame.messages, payload)?;
         self.answering = Some(id);
         if !self.memory.asks() {
             messages.into_iter().for_each(|message| self.step(message));
@@ -397,17 +431,13 @@ impl Peer {
             if let Some(info) = frame.snapshot {
                 self.consider(info, id, false);
             }
+        } else if messages.iter().any(is_from_leader) {
+            self.note_led();
         }
         self.answering = None;
-        let result = match &self.stopped {
-            Some(error) => Err(Error::new(Code::Fenced, error.to_string())),
-            None => {
-                let (messages, payload) = self.take_messages(id);
-                Ok((ConsensusReply { from: self.id(), position: Some(self.position()), messages, known }, payload))
-            }
-        };
-        self.outputs.push_back(Output::Reply { token, result });
-        self.fetch_more();
+        self.can_answer()?;
+        let (messages, payload) = self.take_messages(id);
+        Ok((ConsensusReply { from: self.id(), position: Some(self.position()), messages, known }, payload))
     }
 
     fn can_answer(&self) -> Result<(), Error> {
@@ -570,4 +600,9 @@ impl Peer {
             self.outputs.push_back(Output::Standing(standing));
         }
     }
+}
+
+fn is_from_leader(message: &raft::eraftpb::Message) -> bool {
+    use raft::eraftpb::MessageType::*;
+    matches!(message.get_msg_type(), MsgAppend | MsgHeartbeat | MsgSnapshot)
 }

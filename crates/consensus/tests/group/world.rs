@@ -4,13 +4,13 @@ use crate::host::{Host, State};
 use crate::oracle::{Counts, Oracle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use tessera_consensus::plan::{self, Candidate, View};
+use tessera_consensus::plan::{self, Candidate};
 use tessera_consensus::{Input, Output, PeerError};
 use tessera_disk::{CrashKind, Fault, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
-use tessera_wire::consensus::{Consensus, GetPiece, PeerKind};
+use tessera_wire::consensus::PeerKind;
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
-use tessera_wire::{Code, Error, Kind};
+use tessera_wire::{Code, Error};
 
 const TICK_MS: u64 = 100;
 /// Faults end here; then the group must recover.
@@ -58,6 +58,7 @@ pub struct World {
     calm: bool,
     /// When a disk was last lost or rolled back.
     lost_at_ms: u64,
+    rolled_back_at_ms: u64,
 }
 
 impl World {
@@ -94,6 +95,7 @@ impl World {
             log: std::env::var("SIM_LOG").is_ok(),
             calm: false,
             lost_at_ms: 0,
+            rolled_back_at_ms: 0,
             rng,
         };
         for name in 0..hosts {
@@ -280,7 +282,7 @@ impl World {
                 }
                 // The outputs so far leave before this host writes, or not at all if it dies now.
                 self.outputs(host);
-                if self.nature.crashes && !self.calm && self.rng.below(400) == 0 {
+                if self.nature.crashes && !self.calm && !self.nature.rollbacks && self.rng.below(400) == 0 {
                     self.power_loss(host);
                     continue;
                 }
@@ -290,7 +292,7 @@ impl World {
         }
     }
 
-    /// A leader plans the membership, with what it can know.
+    /// Tells a host who runs, as far as it can know. A leader plans with it.
     fn plan(&mut self, host: usize) {
         if !self.runs(host) {
             return;
@@ -305,42 +307,14 @@ impl World {
                 candidates.push(Candidate { member: other.member(peer.id()), is_up, must_go: false });
             }
         }
-        let leads = self.hosts[host].peer.as_ref().filter(|p| p.standing().leads && !p.is_changing());
-        let Some(peer) = leads else { return };
-        let last = peer.log().last_index();
-        let caught_up =
-            peer.progress().into_iter().filter(|p| p.is_active && p.matched + 5 >= last).map(|p| p.id).collect();
-        let view = View { membership: peer.membership().clone(), candidates, caught_up, removed: BTreeSet::new() };
-        if let Some(change) = plan::next(&view) {
-            self.say(|| {
-                format!(
-                    "h{host} plans {:?}",
-                    change
-                        .changes
-                        .iter()
-                        .map(|c| (c.kind(), c.member.as_ref().map(|m| m.host.clone())))
-                        .collect::<Vec<_>>()
-                )
-            });
-            let _ = self.hosts[host].peer.as_mut().map(|peer| peer.propose_change(&change));
-            self.outputs(host);
-        }
+        self.hosts[host].peer.iter_mut().for_each(|peer| peer.set_candidates(candidates.drain(..)));
     }
 
     fn input(&mut self, host: usize, input: Input) {
         let now_ns = self.now_ms as i64 * 1_000_000;
-        self.hosts[host].peer.iter_mut().for_each(|peer| {
-            peer.handle(
-                now_ns,
-                match &input {
-                    Input::Tick => Input::Tick,
-                    Input::Frame { token, frame, payload } => {
-                        Input::Frame { token: *token, frame: frame.clone(), payload: payload.clone() }
-                    }
-                    Input::Answer(answer) => Input::Answer(answer.clone()),
-                },
-            )
-        });
+        if let Some(peer) = &mut self.hosts[host].peer {
+            peer.handle(now_ns, input);
+        }
         self.outputs(host);
     }
 
@@ -348,7 +322,7 @@ impl World {
         while let Some(output) = self.hosts[host].peer.as_mut().and_then(|peer| peer.poll()) {
             match output {
                 Output::Call(call) => self.send(host, call),
-                Output::Reply { token, result } => self.reply(host, token, result),
+                Output::Answer { token, result } => self.reply(host, token, result),
                 Output::Committed { index, term, data } => self.committed(host, index, term, &data),
                 Output::Restore(info) => {
                     self.oracle.counts.note("restored");
@@ -385,7 +359,7 @@ impl World {
     }
 
     fn committed(&mut self, host: usize, index: u64, term: u64, data: &[u8]) {
-        if self.trace.is_some() {
+        if self.trace.is_some() || std::env::var("SIM_COMMITS").is_ok() {
             self.say(|| format!("h{host} commits {index} of term {term}"));
         }
         self.oracle.committed(host as u64, index, term, data);
@@ -421,7 +395,7 @@ impl World {
 
     fn stopped(&mut self, host: usize, error: PeerError) {
         self.say(|| format!("h{host} stops: {error}"));
-        if matches!(error, PeerError::Forgotten { .. }) {
+        if matches!(error, PeerError::Forgotten { .. } | PeerError::Outdated) {
             self.oracle.counts.note("rollback found out");
         }
         if self.hosts[host].disk.is_off() {
@@ -500,40 +474,30 @@ impl World {
         if !self.runs(to) {
             return self.fail(from, life, call);
         }
-        let payload = Bytes::from(call.payload.concat());
-        if call.kind == Kind::GetPiece {
-            let request = <GetPiece as prost::Message>::decode(call.body.clone()).unwrap();
-            let piece = self.hosts[to].peer.as_ref().map(|peer| peer.serve_piece(&request));
-            let mut result = piece.unwrap_or_else(|| Err(Error::new(Code::Unavailable, "away")));
-            if let Ok(piece) = &mut result
-                && !piece.is_empty()
-                && self.rng.below(50) == 0
-            {
-                piece[0] ^= 1; // A bit flips on the way.
-            }
-            self.oracle.counts.note("snapshot copied");
-            let result = result.map(|piece| (Bytes::new(), piece.into()));
-            return self.deliver(to, from, life, Answer { token: call.token, result });
-        }
-        let frame = <Consensus as prost::Message>::decode(call.body.clone()).unwrap();
         self.next_frame += 1;
         let token = self.next_frame;
         self.asked.insert((to, token), (from, life, call.token));
-        self.input(to, Input::Frame { token, frame, payload });
+        let payload = Bytes::from(call.payload.concat());
+        self.input(to, Input::Request { token, kind: call.kind, body: call.body.clone(), payload });
         if self.asked.remove(&(to, token)).is_some() {
             self.fail(from, life, call);
         }
     }
 
-    fn reply(
-        &mut self,
-        host: usize,
-        token: u64,
-        result: Result<(tessera_wire::consensus::ConsensusReply, Vec<Bytes>), Error>,
-    ) {
+    fn reply(&mut self, host: usize, token: u64, result: Result<(Bytes, Vec<Bytes>), Error>) {
         let Some((to, life, call)) = self.asked.remove(&(host, token)) else { return };
-        let result =
-            result.map(|(reply, payload)| (prost::Message::encode_to_vec(&reply).into(), payload.concat().into()));
+        let mut result = result.map(|(body, payload)| (body, payload.concat()));
+        // A piece of a snapshot comes without a message.
+        if let Ok((body, piece)) = &mut result
+            && body.is_empty()
+            && !piece.is_empty()
+        {
+            self.oracle.counts.note("snapshot copied");
+            if self.rng.below(50) == 0 {
+                piece[0] ^= 1; // A bit flips on the way.
+            }
+        }
+        let result = result.map(|(body, payload)| (body, payload.into()));
         self.deliver(host, to, life, Answer { token: call, result });
     }
 
@@ -545,13 +509,16 @@ impl World {
     }
 
     fn fault(&mut self) {
+        if self.rolled_back_at_ms > 0 && self.now_ms < self.rolled_back_at_ms + 8_000 {
+            return; // It is a lost peer that has not been found out yet, and a group of three survives one.
+        }
         let host = self.rng.below(self.hosts.len() as u64) as usize;
         let kind = self.rng.below(8);
         let nature = &self.nature;
         match kind {
             0 if nature.crashes && self.hosts[host].peer.is_some() => self.power_loss(host),
             // In the middle of whatever it writes next.
-            1 if nature.crashes && self.hosts[host].peer.is_some() => {
+            1 if nature.crashes && !nature.rollbacks && self.hosts[host].peer.is_some() => {
                 let disk = &self.hosts[host].disk;
                 disk.fail_at(disk.io_count() + self.rng.below(6), Fault::PowerLoss);
             }
@@ -638,7 +605,8 @@ impl World {
         self.oracle.counts.note("rollback");
         self.say(|| format!("h{host} is rolled back"));
         let seed = self.rng.next_u64();
-        self.lost_at_ms = self.now_ms;
+        (self.lost_at_ms, self.rolled_back_at_ms) = (self.now_ms, self.now_ms);
+        self.cut.clear();
         self.hosts[host].stop();
         self.hosts[host].roll_back(seed);
         self.hosts[host].restart_at_ms = Some(self.now_ms + 300);

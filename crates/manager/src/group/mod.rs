@@ -23,24 +23,21 @@ use crate::log::batch;
 use bytes::Bytes;
 use prost::Message;
 use replies::Unconfirmed;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
-use tessera_consensus::plan::{self, Candidate, View};
+use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, PeerConfig, Standing};
 use tessera_disk::Disk;
-use tessera_wire::consensus::{Consensus, GetPiece, Membership, SnapshotInfo};
-use tessera_wire::frame::decode_message;
+use tessera_wire::consensus::{Membership, SnapshotInfo};
 use tessera_wire::log::LogEntry;
 use tessera_wire::{Code, Error, Kind};
 
 /// Directory of the log within the manager's directory.
 pub const LOG_DIR: &str = "log";
-/// Ticks between two plans of the membership.
-const PLAN_TICKS: u64 = 5;
-/// A learner that lacks fewer entries than this has caught up.
-const CAUGHT_UP_ENTRIES: u64 = 100;
+/// Ticks between two looks at the length of the log.
+const SNAPSHOT_TICKS: u64 = 5;
 
 /// Why a manager did not start as a member.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +66,7 @@ pub enum GroupAction {
     Core(Action),
     /// Answers a frame or a request for a piece of a snapshot.
     Answer {
-        /// As passed to [`Manager::frame`].
+        /// As passed to [`Manager::request`].
         token: u64,
         /// Encoded reply and payload.
         result: Result<(Bytes, Vec<Bytes>), Error>,
@@ -98,9 +95,6 @@ pub struct Manager {
     proposed: Option<u64>,
     unconfirmed: Unconfirmed,
     actions: VecDeque<GroupAction>,
-    /// Peers that could be members, by id.
-    candidates: BTreeMap<u64, Candidate>,
-    removed: BTreeSet<u64>,
     ticks: u64,
     /// Why it serves no more.
     failed: Option<Error>,
@@ -195,8 +189,6 @@ impl Manager {
             proposed: None,
             unconfirmed: Unconfirmed::default(),
             actions: VecDeque::new(),
-            candidates: BTreeMap::new(),
-            removed: BTreeSet::new(),
             ticks: 0,
             failed: None,
         })
@@ -240,9 +232,9 @@ impl Manager {
         }
     }
 
-    /// A peer that could be a member, as the leader hears of it.
-    pub fn note_candidate(&mut self, candidate: Candidate) {
-        self.candidates.insert(candidate.member.id, candidate);
+    /// Tells which peers run in node daemons; see [`Peer::set_candidates`].
+    pub fn set_candidates(&mut self, candidates: impl IntoIterator<Item = Candidate>) {
+        self.peer.set_candidates(candidates);
     }
 
     /// The next action.
@@ -274,24 +266,10 @@ impl Manager {
         self.settle(now_ns);
     }
 
-    /// Handles a frame of another peer, or its request for a piece of a snapshot.
-    pub fn frame(&mut self, now_ns: i64, token: u64, kind: Kind, body: &[u8], payload: Bytes) {
-        let invalid = |error: tessera_wire::FrameError| Error::new(Code::Invalid, error.to_string());
-        let result = match kind {
-            Kind::Consensus => match decode_message::<Consensus>(kind as u16, body) {
-                Ok(frame) => {
-                    self.peer.handle(now_ns, Input::Frame { token, frame, payload });
-                    return self.settle(now_ns);
-                }
-                Err(error) => Err(invalid(error)),
-            },
-            Kind::GetPiece => decode_message::<GetPiece>(kind as u16, body)
-                .map_err(invalid)
-                .and_then(|request| self.peer.serve_piece(&request))
-                .map(|piece| (Bytes::new(), vec![piece.into()])),
-            _ => Err(Error::new(Code::Unsupported, format!("{} is not for a peer", kind.name()))),
-        };
-        self.actions.push_back(GroupAction::Answer { token, result });
+    /// Handles a request of another peer.
+    pub fn request(&mut self, now_ns: i64, token: u64, kind: Kind, body: Bytes, payload: Bytes) {
+        self.peer.handle(now_ns, Input::Request { token, kind, body, payload });
+        self.settle(now_ns);
     }
 
     /// Whether commands wait, and none are on their way through the group.
@@ -338,8 +316,7 @@ impl Manager {
         if is_alone && self.peer.standing().leader.is_none() {
             self.peer.campaign();
         }
-        if self.core().is_some() && self.ticks.is_multiple_of(PLAN_TICKS) {
-            self.plan();
+        if self.core().is_some() && self.ticks.is_multiple_of(SNAPSHOT_TICKS) {
             self.shorten_log();
         }
     }
@@ -375,10 +352,7 @@ impl Manager {
     fn output(&mut self, now_ns: i64, output: Output) {
         match output {
             Output::Call(call) => self.actions.push_back(GroupAction::Core(Action::Call(call))),
-            Output::Reply { token, result } => {
-                let result = result.map(|(reply, payload)| (reply.encode_to_vec().into(), payload));
-                self.actions.push_back(GroupAction::Answer { token, result });
-            }
+            Output::Answer { token, result } => self.actions.push_back(GroupAction::Answer { token, result }),
             Output::Committed { index, term, data } => self.committed(now_ns, index, term, data),
             Output::Restore(info) => self.restore(&info),
             Output::Standing(standing) => self.standing(standing),
@@ -490,34 +464,6 @@ impl Manager {
         }
         let held = self.unconfirmed.refuse(&error);
         self.actions.extend(held.into_iter().map(GroupAction::Core));
-    }
-
-    /// Proposes the next change of the membership, if one is due.
-    fn plan(&mut self) {
-        if self.peer.is_changing() {
-            return;
-        }
-        let last = self.peer.log().last_index();
-        let progress = self.peer.progress();
-        let caught_up = |p: &&tessera_consensus::peer::Progress| p.is_active && p.matched + CAUGHT_UP_ENTRIES >= last;
-        let active: BTreeSet<u64> = progress.iter().filter(|p| p.is_active).map(|p| p.id).collect();
-        let membership = self.peer.membership().clone();
-        let mut candidates = self.candidates.clone();
-        for member in &membership.members {
-            let is_up = active.contains(&member.id);
-            let candidate = Candidate { member: member.clone(), is_up, must_go: false };
-            candidates.entry(member.id).or_insert(candidate);
-        }
-        let view = View {
-            membership,
-            candidates: candidates.into_values().collect(),
-            caught_up: progress.iter().filter(caught_up).map(|p| p.id).collect(),
-            removed: self.removed.clone(),
-        };
-        if let Some(change) = plan::next(&view) {
-            // Refused while a change is under way: the next plan finds it again.
-            let _ = self.peer.propose_change(&change);
-        }
     }
 
     /// Makes a snapshot if the log has grown, or a peer needs one.
