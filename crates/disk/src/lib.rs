@@ -24,6 +24,6 @@ mod sim;
 pub use disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
 pub use error::{DiskError, DiskOp};
 pub use identity::{IDENTITY_BYTES, IDENTITY_FILE, IDENTITY_VERSION, Identity, IdentityError, hex16};
-pub use real::RealDisk;
+pub use real::{RealDisk, create_dir_durably};
 pub use rng::SplitMix64;
 pub use sim::{CrashKind, Fault, FaultRates, SimDisk, SimOptions};

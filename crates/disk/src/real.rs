@@ -76,7 +76,7 @@ impl RealDisk {
     /// As for [`RealDisk::open`], or the system's.
     pub fn create(root: impl AsRef<Path>) -> Result<Self, DiskError> {
         let shown = root.as_ref().display().to_string();
-        fs::create_dir_all(root.as_ref()).map_err(|e| DiskError::io(&shown, DiskOp::CreateDir, 0, e))?;
+        create_dir_durably(root.as_ref()).map_err(|e| DiskError::io(&shown, DiskOp::CreateDir, 0, e))?;
         Self::open(root)
     }
 
@@ -94,6 +94,26 @@ impl RealDisk {
         }
         forget_dir(&self.shared.root).map_err(|e| DiskError::io("", DiskOp::Read, 0, e))?;
         fs::remove_file(&marker).map_err(|e| DiskError::io(POISONED_FILE, DiskOp::Remove, 0, e))
+    }
+}
+
+/// Creates a directory and what is missing above it; returns once their names are synced, so that a power failure does not
+/// take a directory in which files were synced.
+///
+/// # Errors
+/// The system's.
+pub fn create_dir_durably(dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if dir.is_dir() {
+        // A process that stopped before the sync may have created it.
+        return File::open(parent).map_or(Ok(()), |parent| parent.sync_all());
+    }
+    if parent != dir {
+        create_dir_durably(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists || !dir.is_dir() => Err(e),
+        _ => File::open(parent)?.sync_all(),
     }
 }
 

@@ -173,7 +173,7 @@ impl Cluster {
             }
             for disk in 1..=self.shape.disks {
                 let disk = self.directory.disk(node, disk);
-                std::fs::create_dir_all(&disk).at(&disk)?;
+                tessera_disk::create_dir_durably(&disk).at(&disk)?;
                 args.extend(words(&["--disk", &disk.display().to_string()]));
             }
             args.extend_from_slice(&self.shape.node_args);

@@ -27,7 +27,7 @@ impl Directory {
     /// # Errors
     /// Another `up` holds the lock; the path is no directory; the directory holds foreign files.
     pub fn open(path: &Path) -> Outcome<Self> {
-        match std::fs::create_dir_all(path) {
+        match tessera_disk::create_dir_durably(path) {
             Err(_) if path.exists() && !path.is_dir() => {
                 let message = "is not a directory; name one, or a path that does not exist yet";
                 bail!(Exit::Conflict, "{}: {message}", path.display())
@@ -57,7 +57,7 @@ impl Directory {
         written.at(&lock_path)?;
         for below in ["manager", "logs", "run"] {
             let below = root.join(below);
-            std::fs::create_dir_all(&below).at(&below)?;
+            tessera_disk::create_dir_durably(&below).at(&below)?;
         }
         Ok(Directory { root, _lock: lock })
     }
