@@ -85,6 +85,10 @@ tessera_knobs::knobs! {
         scrub_bytes_per_s: u64 = 16 << 20, in 0..=u64::MAX;
         /// Every disk is re-read this often; 0: only on request.
         scrub_every_ms: u64 = 14 * 24 * 3_600_000, in 0..=u64::MAX;
+        /// Every page of the manager's database is re-read this often, and compared with its checksum; 0: only pages that are needed.
+        metadata_scrub_every_ms: u64 = 24 * 3_600_000, in 0..=u64::MAX;
+        /// Upper bound of that reading.
+        metadata_scrub_bytes_per_s: u64 = 4 << 20;
         /// Every disk lists what it holds this often; 0: only when it registers after it was out.
         inventory_every_ms: u64 = 24 * 3_600_000, in 0..=u64::MAX;
     }

@@ -25,6 +25,8 @@ mod inbox;
 mod internal;
 mod log;
 mod map;
+#[allow(clippy::disallowed_methods)] // It has the clock.
+mod metadata_scrub;
 pub mod metrics;
 mod namespace;
 mod nodes;

@@ -11,6 +11,7 @@ use crate::error::Failure;
 use crate::inbox::{Inbox, connection_of};
 use crate::log::replicate::Snapshot;
 use crate::log::restore::{Restore, RestoreError, Restored};
+use crate::metadata_scrub::MetadataScrub;
 use crate::metrics::Metrics;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -91,6 +92,7 @@ pub struct ManagerServer {
     core: Option<JoinHandle<Option<Error>>>,
     senders: Vec<JoinHandle<()>>,
     metrics: Arc<Mutex<Metrics>>,
+    scrub: Option<MetadataScrub>,
 }
 
 impl ManagerServer {
@@ -167,6 +169,9 @@ impl ManagerServer {
             senders.push(spawn(format!("sender-{i}"), send).map_err(ServeError::Thread)?);
             outboxes.push(outbox);
         }
+        let watch = core.db().watch().cloned();
+        let scrub = watch.map(|watch| MetadataScrub::start(watch, core.config())).transpose();
+        let scrub = scrub.map_err(ServeError::Thread)?;
         let core = CoreLoop {
             core,
             inbox,
@@ -178,7 +183,7 @@ impl ManagerServer {
         };
         let core = Some(spawn("core".into(), move || core.run()).map_err(ServeError::Thread)?);
         // From here on, dropping the server cleans up after a failure.
-        let mut manager = ManagerServer { shared: shared.clone(), server: None, core, senders, metrics };
+        let mut manager = ManagerServer { shared: shared.clone(), server: None, core, senders, metrics, scrub };
         manager.server = Some(Server::start(listen, shared, BufferPool::new(16 << 20), limits)?);
         Ok(manager)
     }
@@ -209,6 +214,7 @@ impl ManagerServer {
     }
 
     fn end(&mut self) -> Option<Error> {
+        self.scrub = None;
         self.shared.inbox.push(None, In::Stop);
         let why = self.core.take().and_then(|core| core.join().ok()).flatten();
         // The core's outboxes are closed: senders end once these are empty.

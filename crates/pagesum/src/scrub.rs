@@ -52,15 +52,13 @@ impl Scrub {
         Ok(Scrub { reader, at: 0, tries: 0 })
     }
 
-    /// Reads up to 1 MiB.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn step(&mut self) -> io::Result<Step> {
-        let bytes = match &mut self.reader {
-            Reader::Direct(reader) => reader.read(self.at)?,
-            Reader::Cached(file, buffer) => read_cached(file, buffer, self.at)?,
+    /// Reads up to 1 MiB. What cannot be read counts as damaged, too.
+    pub fn step(&mut self) -> Step {
+        let read = match &mut self.reader {
+            Reader::Direct(reader) => reader.read(self.at),
+            Reader::Cached(file, buffer) => read_cached(file, buffer, self.at),
         };
+        let bytes = read.unwrap_or(&[0]);
         let mut pages = bytes.chunks_exact(PAGE_BYTES);
         let number = page::number_at(self.at);
         let sound =
@@ -70,7 +68,7 @@ impl Scrub {
         if sound > 0 {
             self.tries = 0;
         }
-        Ok(match sound * PAGE_BYTES as u64 == read {
+        match sound * PAGE_BYTES as u64 == read {
             true if read == 0 => Step::Done(self.at / PAGE_BYTES as u64),
             true => Step::More,
             false if self.tries < TRIES => {
@@ -78,7 +76,7 @@ impl Scrub {
                 Step::Again
             }
             false => Step::Damaged(page::number_at(self.at)),
-        })
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn flip(path: &Path, offset: u64) {
 fn scrub(path: &Path) -> Step {
     let mut pass = Scrub::start(path).unwrap();
     loop {
-        match pass.step().unwrap() {
+        match pass.step() {
             Step::More | Step::Again => {}
             end => return end,
         }

@@ -188,7 +188,8 @@ impl ManagerCore {
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         const FULL: &str = "the manager's disk is full: nothing was changed; make room in its directory";
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-        let lost = || format!("the manager's database failed ({error}); restart the manager to see what is on disk");
+        let unknown = || format!("the manager's database failed ({error}); restart the manager to see what is on disk");
+        let lost = || self.db.damage().unwrap_or_else(unknown);
         let answer = if full { Error::new(Code::NoSpace, FULL) } else { Error::new(Code::Io, lost()) };
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
@@ -201,6 +202,16 @@ impl ManagerCore {
         due.iter().for_each(|reply| self.soft.leases.end_change(&reply.changes));
         let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
         self.actions.extend(origins.map(|origin| origin.reply(Err(answer.clone()))));
+    }
+
+    /// Stops serving once the database is known to be damaged (P2): a later answer could rest on it.
+    pub(super) fn stop_if_damaged(&mut self) {
+        if self.stopped.is_none()
+            && let Some(damage) = self.db.damage()
+        {
+            tracing::error!("{damage}");
+            self.stop(Error::new(Code::Unavailable, damage));
+        }
     }
 
     /// Refuses all waiting and all later requests with `error`.

@@ -321,6 +321,7 @@ impl ManagerCore {
             Event::Answer(answer) => self.answer(answer),
             Event::Tick => self.tick(),
         }
+        self.stop_if_damaged();
     }
 
     fn advance(&mut self, shell_ns: i64) {

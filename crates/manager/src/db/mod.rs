@@ -4,19 +4,30 @@
 //! statements. One thread owns a [`Db`].
 
 pub mod cache;
+mod error;
+mod files;
 pub mod meta;
 pub(crate) mod node_map;
 pub(crate) mod pages;
 pub mod rows;
+mod schema;
 pub(crate) mod sessions;
 pub(crate) mod sql;
 
+pub use error::DbError;
+pub(crate) use error::describe;
+
 use crate::db::meta::Meta;
+use error::{io, sqlite};
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params};
+use schema::{APPLICATION_ID, check_schema};
 use sql::FromRow;
-use std::path::{Path, PathBuf};
-use thiserror::Error;
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+use tessera_pagesum::Watch;
+use tessera_pagesum::page::{self, PAGE_BYTES};
 
 /// Version of the schema this build writes.
 pub const SCHEMA_VERSION: i64 = 1;
@@ -28,61 +39,6 @@ const LOCK_NAME: &str = "lock";
 
 /// Steps from schema version `i + 1` to `i + 2`.
 const MIGRATIONS: &[&str] = &[];
-
-/// Why a database could not be opened, created or copied.
-#[derive(Debug, Error)]
-pub enum DbError {
-    /// Written by a later release.
-    #[error(
-        "{path}: schema version {got} was written by a later release, this one knows up to {SCHEMA_VERSION}; \
-         run that release, or restore from the log replicas with `tessera manager --restore` into another directory"
-    )]
-    LaterSchema {
-        /// The database.
-        path: String,
-        /// Its version.
-        got: i64,
-    },
-    /// The file at this path is a database of another application.
-    #[error("{0}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
-    NotManagerDb(String),
-    /// There is no database to open at this path.
-    #[error("{0}: there is no manager database; create a cluster first, or restore one from its log replicas")]
-    Absent(String),
-    /// A database exists already at this path.
-    #[error("{0}: exists already; a new cluster needs a directory without one")]
-    Exists(String),
-    /// The directory for a new database holds other files.
-    #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
-    Foreign {
-        /// The directory.
-        dir: String,
-        /// A file in it.
-        name: String,
-    },
-    /// This path is not a directory.
-    #[error("{0}: is not a directory; name one, or a path that does not exist yet (--dir)")]
-    NoDirectory(String),
-    /// Another process serves the directory; the path of its lock.
-    #[error("{0}: another manager serves this directory; stop it first")]
-    Locked(String),
-    /// SQLite failed.
-    #[error("{path}: {source}")]
-    Sqlite {
-        /// The database.
-        path: String,
-        /// Cause.
-        source: rusqlite::Error,
-    },
-    /// The file system failed.
-    #[error("{path}: {source}")]
-    Io {
-        /// File.
-        path: String,
-        /// Cause.
-        source: std::io::Error,
-    },
-}
 
 /// A failure that a test injects into the next [`Db::commit`].
 #[cfg(test)]
@@ -102,7 +58,9 @@ pub struct Db {
     #[cfg(test)]
     fail: std::cell::Cell<Option<FailPoint>>,
     /// `None`: in memory.
-    file: Option<PathBuf>,
+    watch: Option<Arc<Watch>>,
+    /// Why SQLite cannot read the database any more.
+    malformed: RefCell<Option<String>>,
     /// Held while the directory is served; released when the database is dropped.
     _lock: Option<std::fs::File>,
 }
@@ -113,7 +71,9 @@ impl Db {
     /// # Errors
     /// SQLite fails.
     pub fn in_memory(cluster_id: [u8; 16]) -> Result<Db, DbError> {
-        let db = Db::wrap(Connection::open_in_memory().map_err(sqlite(":memory:"))?, None, ":memory:")?;
+        let conn = Connection::open_in_memory().map_err(sqlite(":memory:"))?;
+        make_room_for_sums(&conn).map_err(sqlite(":memory:"))?;
+        let db = Db::wrap(conn, None, ":memory:")?;
         db.create_schema(cluster_id).map_err(sqlite(":memory:"))?;
         Ok(db)
     }
@@ -121,9 +81,10 @@ impl Db {
     /// A database in memory from an image ([`Db::image`]).
     ///
     /// # Errors
-    /// SQLite fails.
+    /// The image is damaged, or SQLite fails.
     pub fn from_image(image: &[u8]) -> Result<Db, DbError> {
         let path = "database image";
+        page::check_image(image).map_err(io(Path::new(path)))?;
         let mut conn = Connection::open_in_memory().map_err(sqlite(path))?;
         conn.deserialize_read_exact("main", image, image.len(), false).map_err(sqlite(path))?;
         let db = Db::wrap(conn, None, path)?;
@@ -134,8 +95,9 @@ impl Db {
     /// Creates `dir` and `dir`/manager.db for a new cluster.
     ///
     /// # Errors
-    /// As [`Db::build`].
+    /// As [`Db::build`]; the write-ahead log of a lost database is in the directory.
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
+        files::refuse_log_alone(&dir.join(FILE_NAME))?;
         Db::build(dir, cluster_id, None, |_| Ok(()))
     }
 
@@ -151,20 +113,25 @@ impl Db {
         image: Option<&[u8]>,
         fill: impl FnOnce(&Db) -> Result<(), E>,
     ) -> Result<Db, E> {
-        make_directory(dir)?;
+        files::make_directory(dir)?;
         let path = dir.join(FILE_NAME);
         if path.exists() {
             return Err(DbError::Exists(path.display().to_string()).into());
         }
-        refuse_foreign(dir)?;
-        let lock = lock(dir)?;
+        files::refuse_foreign(dir)?;
+        let lock = files::lock(dir)?;
         let building = dir.join("manager.db.new");
         let name = building.display().to_string();
-        remove_database(&building)?;
+        files::set_log_aside(&path)?;
+        files::remove_database(&building)?;
         if let Some(image) = image {
+            page::check_image(image).map_err(io(&building))?;
             std::fs::write(&building, image).map_err(io(&building))?;
         }
-        let conn = Connection::open(&building).map_err(sqlite(&name))?;
+        let conn = tessera_pagesum::open(&building, OpenFlags::default()).map_err(sqlite(&name))?;
+        if image.is_none() {
+            make_room_for_sums(&conn).map_err(sqlite(&name))?;
+        }
         let db = Db::wrap(conn, None, &name)?;
         db.conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite(&name))?;
         match image {
@@ -175,31 +142,44 @@ impl Db {
         db.conn.flush_prepared_statement_cache();
         // Closing the last connection moves the write-ahead log into the file.
         db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
-        publish(dir, &building, &path)?;
+        files::publish(dir, &building, &path)?;
         Ok(Db::open_locked(&path, lock)?)
     }
 
     /// Opens `dir`/manager.db. Migrates an older schema and rejects a newer one (P14).
     ///
     /// # Errors
-    /// There is no database, another process serves it, it is of a later release or of another program, or SQLite fails.
+    /// There is no database, another process serves it, it is of a later release or of another program, it is damaged, or
+    /// SQLite fails.
     pub fn open(dir: &Path) -> Result<Db, DbError> {
-        let path = dir.join(FILE_NAME);
-        if !path.exists() {
-            return Err(DbError::Absent(path.display().to_string()));
-        }
-        let lock = lock(dir)?;
+        let path = files::find(dir)?;
+        let lock = files::lock(dir)?;
         Db::open_locked(&path, lock)
     }
 
     fn open_locked(path: &Path, lock: std::fs::File) -> Result<Db, DbError> {
         let name = path.display().to_string();
+        files::check(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(path, flags).map_err(sqlite(&name))?;
+        let conn = tessera_pagesum::open(path, flags).map_err(sqlite(&name))?;
+        let watch = tessera_pagesum::watch(&conn);
+        let opened = Db::open_connection(conn, lock, &name);
+        match watch.as_ref().and_then(|watch| watch.damage()) {
+            Some(damage) => Err(DbError::Damaged(describe(damage))),
+            None => Ok(Db { watch, ..opened? }),
+        }
+    }
+
+    fn open_connection(conn: Connection, lock: std::fs::File, name: &str) -> Result<Db, DbError> {
         // Check before the first write, WAL mode included: a foreign file stays unchanged.
-        check_schema(&conn, &name)?;
-        let db = Db { file: Some(path.to_path_buf()), ..Db::wrap(conn, Some(lock), &name)? };
-        db.check_version(&name)?;
+        check_schema(&conn, name)?;
+        let db = Db::wrap(conn, Some(lock), name)?;
+        db.check_version(name)?;
+        schema::look_at_tables(&db.conn).map_err(sqlite(name))?;
+        // From here on every page of the file is whole, and scrub may read it.
+        let busy: bool =
+            db.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).map_err(sqlite(name))?;
+        assert!(!busy, "{name}: another connection reads the database of a locked directory");
         Ok(db)
     }
 
@@ -216,7 +196,8 @@ impl Db {
             conn,
             #[cfg(test)]
             fail: std::cell::Cell::default(),
-            file: None,
+            watch: None,
+            malformed: RefCell::default(),
             _lock: lock,
         })
     }
@@ -259,7 +240,7 @@ impl Db {
 
     /// Runs a statement; returns the number of rows it changed.
     pub(crate) fn run(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
-        self.stmt(sql)?.execute(params)
+        self.noted(self.stmt(sql).and_then(|mut statement| statement.execute(params)))
     }
 
     /// Runs a statement whose number of changed rows nobody needs.
@@ -269,12 +250,12 @@ impl Db {
 
     /// All rows of a query.
     pub(crate) fn all<T: FromRow, C: FromIterator<T>>(&self, sql: &str, params: impl Params) -> rusqlite::Result<C> {
-        self.stmt(sql)?.query_map(params, T::of)?.collect()
+        self.noted(self.stmt(sql).and_then(|mut statement| statement.query_map(params, T::of)?.collect()))
     }
 
     /// The first row of a query, which has one.
     pub(crate) fn one<T: FromRow>(&self, sql: &str, params: impl Params) -> rusqlite::Result<T> {
-        self.stmt(sql)?.query_row(params, T::of)
+        self.noted(self.stmt(sql).and_then(|mut statement| statement.query_row(params, T::of)))
     }
 
     /// The first row of a query, if it has any.
@@ -284,7 +265,34 @@ impl Db {
 
     /// Whether a query has rows.
     pub(crate) fn any(&self, sql: &str, params: impl Params) -> rusqlite::Result<bool> {
-        self.stmt(sql)?.exists(params)
+        self.noted(self.stmt(sql).and_then(|mut statement| statement.exists(params)))
+    }
+
+    /// Remembers that SQLite found the database malformed.
+    fn noted<T>(&self, result: rusqlite::Result<T>) -> rusqlite::Result<T> {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        if let Err(error) = &result
+            && matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+        {
+            self.malformed.borrow_mut().get_or_insert_with(|| error.to_string());
+        }
+        result
+    }
+
+    /// Why the database must not be served any more, with the way out.
+    pub fn damage(&self) -> Option<String> {
+        let damage = self.watch.as_ref().and_then(|watch| watch.damage()).map(describe);
+        let malformed = || {
+            let why = self.malformed.borrow();
+            let way_out = "move the manager's directory away and restore it from the log replicas (`tessera manager --restore --from NODE`)";
+            why.as_ref().map(|why| format!("the manager's database is damaged ({why}); {way_out}"))
+        };
+        damage.or_else(malformed)
+    }
+
+    /// What is known about the database's files; `None` for a database in memory.
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.as_ref()
     }
 
     /// Rows changed since the database was opened. Used to check that a refused command changed nothing.
@@ -352,7 +360,7 @@ impl Db {
 
     /// The file; `None` for a database in memory.
     pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+        self.watch.as_ref().map(|watch| watch.path())
     }
 
     /// As [`Db::image`], but of the database in `file`, from any thread, while its owner continues to write. Also returns
@@ -367,7 +375,7 @@ impl Db {
     /// If SQLite fails.
     pub fn image_of(file: &Path) -> rusqlite::Result<(Meta, Vec<u8>)> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut conn = Connection::open_with_flags(file, flags)?;
+        let mut conn = tessera_pagesum::open(file, flags)?;
         conn.busy_timeout(std::time::Duration::from_secs(10))?;
         conn.execute_batch("BEGIN")?;
         let meta = Meta::load(&conn)?;
@@ -392,85 +400,12 @@ fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
     if let Some(versions) = image.get_mut(18..20) {
         versions.fill(1);
     }
+    page::seal_image(&mut image);
     Ok(image)
 }
 
-/// "TSRA": marks a Tessera database (PRAGMA application_id).
-const APPLICATION_ID: i64 = 0x5453_5241;
-
-/// The schema version; rejects foreign databases and newer versions.
-fn check_schema(conn: &Connection, path: &str) -> Result<i64, DbError> {
-    let pragma = |name: &str| {
-        conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|source| {
-            match source.sqlite_error_code() {
-                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotManagerDb(path.to_string()),
-                _ => DbError::Sqlite { path: path.to_string(), source },
-            }
-        })
-    };
-    let got = pragma("user_version")?;
-    if pragma("application_id")? != APPLICATION_ID || got < 1 {
-        return Err(DbError::NotManagerDb(path.to_string()));
-    }
-    match got > SCHEMA_VERSION {
-        true => Err(DbError::LaterSchema { path: path.to_string(), got }),
-        false => Ok(got),
-    }
-}
-
-fn make_directory(dir: &Path) -> Result<(), DbError> {
-    match std::fs::create_dir_all(dir) {
-        Err(_) if dir.exists() && !dir.is_dir() => Err(DbError::NoDirectory(dir.display().to_string())),
-        made => made.map_err(io(dir)),
-    }
-}
-
-/// Rejects a directory with other files: it is probably a mistake (P14).
-fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
-    for entry in std::fs::read_dir(dir).map_err(io(dir))? {
-        let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
-        if name != LOCK_NAME && name != "lost+found" && !name.starts_with(FILE_NAME) {
-            return Err(DbError::Foreign { dir: dir.display().to_string(), name });
-        }
-    }
-    Ok(())
-}
-
-fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
-    let path = dir.join(LOCK_NAME);
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(DbError::Locked(path.display().to_string())),
-        Err(std::fs::TryLockError::Error(source)) => Err(DbError::Io { path: path.display().to_string(), source }),
-    }
-}
-
-/// Removes a database and the files that SQLite keeps next to it.
-fn remove_database(path: &Path) -> Result<(), DbError> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
-        let file = PathBuf::from(format!("{}{suffix}", path.display()));
-        match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(&file)(e)),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Syncs `building`, renames it to `path` and syncs the directory.
-fn publish(dir: &Path, building: &Path, path: &Path) -> Result<(), DbError> {
-    std::fs::File::open(building).and_then(|f| f.sync_all()).map_err(io(building))?;
-    std::fs::rename(building, path).map_err(io(path))?;
-    std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io(dir))
-}
-
-fn sqlite<P: std::fmt::Display + ?Sized>(path: &P) -> impl FnOnce(rusqlite::Error) -> DbError {
-    let path = path.to_string();
-    move |source| DbError::Sqlite { path, source }
-}
-
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DbError {
-    let path = path.display().to_string();
-    move |source| DbError::Io { path, source }
+/// Makes an empty database one with pages of the right size, and with room for their sums.
+fn make_room_for_sums(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "page_size", PAGE_BYTES as i64)?;
+    tessera_pagesum::reserve(conn)
 }

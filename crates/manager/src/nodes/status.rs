@@ -57,6 +57,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
 
 fn counters(view: &View<'_>) -> Vec<Counter> {
     let cluster = &view.soft.cluster;
+    let (scrubbed_ns, pages_scrubbed) = view.db.watch().map_or((0, 0), |watch| watch.last_scrub());
     [
         ("bad_fragments_found", cluster.repaired.bad),
         ("bad_fragments_reported", cluster.repaired.reports),
@@ -64,6 +65,8 @@ fn counters(view: &View<'_>) -> Vec<Counter> {
         ("files_expired", view.soft.files_expired),
         ("placements_not_met", cluster.placements_not_met),
         ("tasks_out", cluster.tasks.given.len() as u64),
+        ("metadata_scrubbed_ms", scrubbed_ns / 1_000_000),
+        ("metadata_pages_scrubbed", pages_scrubbed),
         ("scrubbed_bytes", cluster.stats.disks.values().map(|d| d.scrubbed_bytes).sum()),
     ]
     .into_iter()

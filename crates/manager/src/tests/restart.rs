@@ -227,7 +227,10 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
     drop(core);
     // A newer schema.
     let path = dir.path().join(FILE_NAME);
-    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    tessera_pagesum::open(&path, rusqlite::OpenFlags::default())
+        .unwrap()
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let error = Db::open(dir.path()).map(|_| ()).unwrap_err();
     assert!(matches!(error, DbError::LaterSchema { got: 99, .. }), "{error}");
@@ -239,6 +242,103 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
         assert!(matches!(Db::open(dir.path()), Err(DbError::NotManagerDb { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), content);
     }
+}
+
+/// The text of the refusal to open the database in `dir`.
+fn refusal(dir: &std::path::Path) -> String {
+    Db::open(dir).map(|_| ()).unwrap_err().to_string()
+}
+
+/// P2, P9: a write-ahead log whose database is gone is no new store, and no part of one.
+#[test]
+fn a_write_ahead_log_without_its_database_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Db::create(dir.path(), [3; 16]).unwrap());
+    let path = dir.path().join(FILE_NAME);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(dir.path().join("manager.db-wal"), [7; 5000]).unwrap();
+    assert!(matches!(Db::open(dir.path()), Err(DbError::LogAlone(_))));
+    assert!(matches!(Db::create(dir.path(), [3; 16]), Err(DbError::LogAlone(_))));
+    assert!(refusal(dir.path()).contains("--restore"));
+    // A restore sets it aside.
+    let db = Db::build::<DbError>(dir.path(), [3; 16], None, |_| Ok(())).unwrap();
+    assert_eq!(db.meta().unwrap().cluster_id, [3; 16]);
+    assert_eq!(std::fs::read(dir.path().join("manager.db-wal-lost")).unwrap(), [7; 5000]);
+}
+
+/// P2: a database whose pages rotted does not serve, whichever page it is; nor does one without checksums.
+#[test]
+fn a_rotten_database_is_refused_or_stops_the_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let mut rig = Rig::with(Db::create(dir.path(), [7; 16]).unwrap(), crate::rig::config(), 4);
+    let made = rig.mkdir(1, "made");
+    for i in 0..40 {
+        rig.put(made, &format!("f{i}"), &[i, i + 1]).unwrap();
+    }
+    drop(rig);
+    let good = std::fs::read(&path).unwrap();
+    let pages = good.len() / 4096;
+    let (mut refused, mut stopped) = (0, 0);
+    for page in 0..pages {
+        let mut rotten = good.clone();
+        rotten[page * 4096 + 4000] ^= 1;
+        std::fs::write(&path, rotten).unwrap();
+        let core = match Db::open(dir.path()) {
+            Err(error) => {
+                assert!(matches!(error, DbError::Damaged(_)), "page {}: {error}", page + 1);
+                assert!(error.to_string().contains(&format!("page {} ", page + 1)), "{error}");
+                refused += 1;
+                continue;
+            }
+            Ok(db) => ManagerCore::start(db, Config::default(), 5),
+        };
+        let Ok(mut core) = core else {
+            stopped += 1;
+            continue;
+        };
+        let _ = crate::db::digest(core.db());
+        core.handle(6, crate::core::Event::Tick);
+        if let Some(why) = core.stopped() {
+            assert!(
+                why.message.contains(&format!("page {} ", page + 1)) && why.message.contains("--restore"),
+                "{why:?}"
+            );
+            stopped += 1;
+        }
+    }
+    assert!(refused > 5 && stopped > 5, "{refused} refused, {stopped} stopped, of {pages} pages");
+    std::fs::write(&path, &good).unwrap();
+    assert!(Db::open(dir.path()).is_ok());
+    // An older build wrote no checksums.
+    let mut unsummed = good;
+    unsummed[20] = 0;
+    std::fs::write(&path, unsummed).unwrap();
+    assert!(matches!(Db::open(dir.path()), Err(DbError::NoSums(_))));
+}
+
+/// P9: after a failed sync nothing is committed, and the next start reads what the disk holds.
+#[test]
+fn a_failed_sync_is_final_until_the_next_start() {
+    // A temporary directory may be in memory, where nothing can be read past the cache.
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mut rig = Rig::with(Db::create(dir.path(), [7; 16]).unwrap(), crate::rig::config(), 4);
+    rig.mkdir(1, "before");
+    let marker = dir.path().join("manager.db-unsynced");
+    {
+        let _fails = tessera_failpoint::activate("pagesum.sync_fails");
+        let op_id = rig.op();
+        let error = rig.ask(&MakeDir { op_id, parent: 1, name: b"lost".to_vec(), ..Default::default() }).unwrap_err();
+        assert_eq!(error.code(), Code::Io);
+        assert!(error.message.contains("start the manager again"), "{error}");
+    }
+    assert!(marker.exists());
+    assert!(rig.core.stopped().is_some());
+    drop(rig);
+    let db = Db::open(dir.path()).unwrap();
+    assert!(!marker.exists());
+    assert!(db.any("SELECT 1 FROM dentries WHERE name = ?1", [b"before".as_slice()]).unwrap());
+    assert_eq!(db.damage(), None);
 }
 
 #[test]

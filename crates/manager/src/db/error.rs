@@ -1,0 +1,111 @@
+//! Why a database cannot be served.
+
+use super::{FILE_NAME, SCHEMA_VERSION};
+use std::path::Path;
+use tessera_pagesum::Damage;
+use thiserror::Error;
+
+/// Why a database could not be opened, created or copied.
+#[derive(Debug, Error)]
+pub enum DbError {
+    /// Written by a later release.
+    #[error(
+        "{path}: schema version {got} was written by a later release, this one knows up to {SCHEMA_VERSION}; \
+         run that release, or restore from the log replicas with `tessera manager --restore` into another directory"
+    )]
+    LaterSchema {
+        /// The database.
+        path: String,
+        /// Its version.
+        got: i64,
+    },
+    /// The file at this path is a database of another application.
+    #[error("{0}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
+    NotManagerDb(String),
+    /// There is no database to open at this path.
+    #[error("{0}: there is no manager database; create a cluster first, or restore one from its log replicas")]
+    Absent(String),
+    /// A database exists already at this path.
+    #[error("{0}: exists already; a new cluster needs a directory without one")]
+    Exists(String),
+    /// The directory for a new database holds other files.
+    #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
+    Foreign {
+        /// The directory.
+        dir: String,
+        /// A file in it.
+        name: String,
+    },
+    /// This path is not a directory.
+    #[error("{0}: is not a directory; name one, or a path that does not exist yet (--dir)")]
+    NoDirectory(String),
+    /// Another process serves the directory; the path of its lock.
+    #[error("{0}: another manager serves this directory; stop it first")]
+    Locked(String),
+    /// The write-ahead log of a database that is gone: what it holds is the end of a history whose beginning is lost.
+    #[error(
+        "{0}: the write-ahead log of a database that is gone; put {FILE_NAME} back beside it, or restore the manager from its log \
+         replicas with `tessera manager --restore --from NODE` (the file is set aside then)"
+    )]
+    LogAlone(String),
+    /// A database without page checksums.
+    #[error(
+        "{0}: its pages have no checksums, an earlier build wrote it; restore the manager from its log replicas into another \
+         directory with `tessera manager --restore --from NODE`"
+    )]
+    NoSums(String),
+    /// A page is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// After a failed sync: the disk itself cannot be read.
+    #[error(
+        "{path}: the disk failed to sync it, and what the disk holds cannot be read past the system's cache ({source}); move the \
+         directory to a disk that is well, or restore the manager from its log replicas with `tessera manager --restore --from NODE`"
+    )]
+    Unsynced {
+        /// The database.
+        path: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// SQLite failed.
+    #[error("{path}: {source}")]
+    Sqlite {
+        /// The database.
+        path: String,
+        /// Cause.
+        source: rusqlite::Error,
+    },
+    /// The file system failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// File.
+        path: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+}
+
+/// What to tell about damage that SQLite's files show.
+pub(crate) fn describe(damage: &Damage) -> String {
+    let way_out = match damage {
+        Damage::Page { .. } => {
+            "move the directory away and restore the manager from its log replicas (`tessera manager --restore --from NODE`)"
+        }
+        Damage::Unsynced { .. } => {
+            "check the disk and start the manager again: it then reads what the disk holds; if that fails, move the directory away \
+             and restore the manager from its log replicas (`tessera manager --restore --from NODE`)"
+        }
+    };
+    format!("{damage}; {way_out}")
+}
+
+pub(super) fn sqlite<P: std::fmt::Display + ?Sized>(path: &P) -> impl FnOnce(rusqlite::Error) -> DbError {
+    let path = path.to_string();
+    move |source| DbError::Sqlite { path, source }
+}
+
+pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DbError {
+    let path = path.display().to_string();
+    move |source| DbError::Io { path, source }
+}
