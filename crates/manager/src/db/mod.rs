@@ -4,6 +4,7 @@
 //! statements. One thread owns a [`Db`].
 
 pub mod cache;
+mod digest;
 mod error;
 mod files;
 pub mod meta;
@@ -14,6 +15,7 @@ mod schema;
 pub(crate) mod sessions;
 pub(crate) mod sql;
 
+pub use digest::digest;
 pub use error::DbError;
 pub(crate) use error::describe;
 

@@ -551,6 +551,10 @@ fn p7_the_log_applied_again_gives_the_same_database() {
         batch::replay(&db, &mut meta, &caches, &rig::config(), entry).unwrap();
     }
     assert_eq!(dump(&db, &[]), dump(rig.core.db(), &[]));
+    let digest = crate::db::digest(rig.core.db()).unwrap();
+    assert_eq!(crate::db::digest(&db).unwrap(), digest, "a replay has the digest of what ran live");
+    db.exec("UPDATE inodes SET mode = mode + 1 WHERE ino = 1", []).unwrap();
+    assert_ne!(crate::db::digest(&db).unwrap(), digest);
     // From a snapshot in the middle.
     let db = Db::from_image(&image.unwrap()).unwrap();
     replay_all(&db, &entries[middle..]);
