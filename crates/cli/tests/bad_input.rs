@@ -160,7 +160,7 @@ fn a_database_from_the_future() {
     c.manager.take().unwrap().stop();
     let path = c.manager_dir().join("manager.db");
     let set = |version: i64| {
-        let db = rusqlite::Connection::open(&path).unwrap();
+        let db = tessera_pagesum::open(&path, rusqlite::OpenFlags::default()).unwrap();
         let now: i64 = db.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
         db.pragma_update(None, "user_version", version).unwrap();
         now
@@ -172,6 +172,22 @@ fn a_database_from_the_future() {
     c.start_manager(&[]);
     c.wait_up(4);
     assert_intact(&c, &data);
+
+    // A page that rotted, and a write-ahead log whose database is gone.
+    c.manager.take().unwrap().stop();
+    let good = std::fs::read(&path).unwrap();
+    let mut rotten = good.clone();
+    rotten[4096 * 2 + 100] ^= 1;
+    std::fs::write(&path, rotten).unwrap();
+    refused(Daemon::try_start(&args, &c.log("manager")), 5, &["manager.db", "page 3", "--restore"]);
+    std::fs::remove_file(&path).unwrap();
+    let log = c.manager_dir().join("manager.db-wal");
+    std::fs::write(&log, [1; 100]).unwrap();
+    refused(Daemon::try_start(&args, &c.log("manager")), 8, &["manager.db-wal", "--restore"]);
+    std::fs::remove_file(&log).unwrap();
+    std::fs::write(&path, good).unwrap();
+    c.start_manager(&[]);
+    c.wait_up(4);
 
     // A second manager on the same directory.
     refused(

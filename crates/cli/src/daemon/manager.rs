@@ -13,6 +13,7 @@ use tessera_manager::metrics::Metrics;
 use tessera_manager::restore::RestoreError;
 use tessera_manager::shell::{ManagerServer, ServeError};
 use tessera_net::Endpoint;
+use tessera_wire::Code;
 
 /// Interval of the check whether the manager still serves.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
@@ -78,7 +79,10 @@ fn of_database(error: &DbError) -> Exit {
         DbError::LaterSchema { .. }
         | DbError::NotManagerDb { .. }
         | DbError::Locked { .. }
+        | DbError::LogAlone(_)
+        | DbError::NoSums(_)
         | DbError::Foreign { .. } => Exit::Refused,
+        DbError::Damaged(_) => Exit::of_code(Code::Corrupt),
         DbError::NoDirectory { .. } => Exit::Conflict,
         DbError::Absent { .. } => Exit::NotFound,
         DbError::Exists { .. } => Exit::Conflict,
