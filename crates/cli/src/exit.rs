@@ -1,5 +1,6 @@
 //! How a command ends: an exit code for programs and one line for people (P14).
 
+use crate::term::{printable, printable_json};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt;
@@ -116,9 +117,10 @@ impl Failure {
     /// Prints the failure to stderr, as a line or as JSON.
     pub fn report(&self, json: bool) {
         use io::Write;
+        let document = json!({"error": {"code": self.exit, "exit": self.exit as u8, "message": self.message}});
         let line = match json {
-            true => json!({"error": {"code": self.exit, "exit": self.exit as u8, "message": self.message}}).to_string(),
-            false => format!("tessera: {}", self.message),
+            true => printable_json(&document.to_string()).into_owned(),
+            false => format!("tessera: {}", printable(&self.message)),
         };
         let _ = writeln!(io::stderr(), "{line}");
     }

@@ -2,9 +2,9 @@
 
 use crate::args::{Common, MountArgs, SpoolArgs};
 use crate::daemon::announce::Announcement;
-use crate::daemon::logging;
 use crate::daemon::metrics::{Family, Server, device_families};
 use crate::daemon::signals::{Event, Events};
+use crate::daemon::{keep_private, logging};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::remote::Store;
 use crossbeam_channel::RecvTimeoutError;
@@ -26,6 +26,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 pub fn run(args: MountArgs) -> Outcome {
     let out = args.common.output;
     logging::start_for_command(true)?;
+    keep_private();
     let events = Events::listen(false)?;
     if args.follow_stdin {
         events.follow_stdin()?;

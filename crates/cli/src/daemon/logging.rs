@@ -1,8 +1,9 @@
-//! The log: structured, on stderr, as text or JSON lines.
+//! The log: structured, on stderr, as text or JSON lines, without characters that a terminal would act on.
 
 use crate::args::{DaemonFlags, LogFormat};
 use crate::exit::{Exit, Outcome, failure};
-use std::io::IsTerminal;
+use crate::term::{printable, printable_json};
+use std::io::{self, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 /// Default level.
@@ -25,8 +26,8 @@ pub fn start_for_command(for_people: bool) -> Outcome {
         return start_at(&level, LogFormat::Text);
     }
     if for_people {
-        let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
-        let builder = builder.log_internal_errors(false).with_ansi(std::io::stderr().is_terminal());
+        let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(|| Text);
+        let builder = builder.log_internal_errors(false).with_ansi(io::stderr().is_terminal());
         builder.without_time().with_target(false).init();
     }
     Ok(())
@@ -34,15 +35,51 @@ pub fn start_for_command(for_people: bool) -> Outcome {
 
 fn start_at(level: &str, format: LogFormat) -> Outcome {
     let filter = filter(level)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
     // A log that cannot be written (a full disk) must not end the daemon. By default `tracing` prints the error to the same
     // stderr, and that panics.
     let builder = builder.log_internal_errors(false);
     match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).with_writer(|| Text).init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_writer(|| Json).init(),
     }
     Ok(())
+}
+
+/// Writes lines of text to stderr.
+struct Text;
+/// Writes lines of JSON to stderr.
+struct Json;
+
+/// Writes a line of the log. `tracing` passes each whole, with its line break.
+fn write_line(line: &[u8], escape: impl Fn(&str) -> String) -> io::Result<usize> {
+    let text = String::from_utf8_lossy(line);
+    let mut shown = escape(text.trim_end_matches('\n'));
+    shown.push('\n');
+    io::stderr().write_all(shown.as_bytes())?;
+    Ok(line.len())
+}
+
+impl Write for Text {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // Colours are escape sequences; `tracing` escapes those of others.
+        let escape = |line: &str| line.split('\x1b').map(printable).collect::<Vec<_>>().join("\x1b");
+        write_line(line, |line| if io::stderr().is_terminal() { escape(line) } else { printable(line).into_owned() })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for Json {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        write_line(line, |line| printable_json(line).into_owned())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The filter parser takes any bare word as a target and then logs nothing else: a typing error would silence the log (P14).

@@ -26,6 +26,7 @@ pub fn run(args: ManagerArgs) -> Outcome {
     let settings = ManagerSettings::new(args)?;
     let (daemon, events) = Daemon::prepare(&settings.flags, |manager: &ManagerServer| families(&manager.metrics()))?;
     let started = start(&settings)?;
+    super::make_private(&settings.dir);
     let listen = started.endpoints().to_vec();
     let addresses: Vec<String> = listen.iter().map(Endpoint::to_string).collect();
     tracing::info!(cluster = tessera_wire::hex(&started.cluster_id()), listen = addresses.join(" "), "serving");

@@ -17,10 +17,34 @@ use crate::exit::Outcome;
 use announce::Announcement;
 use metrics::Family;
 use parking_lot::Mutex;
+use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signals::Events;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use tessera_net::Endpoint;
+
+/// Makes the files and directories that this process creates its user's alone: they hold the files of all users.
+pub fn keep_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Makes an existing directory of data this user's alone. If that is not allowed, it stays as it is with a warning.
+pub fn make_private(dir: &Path) {
+    let Ok(meta) = dir.metadata() else { return };
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return;
+    }
+    match std::fs::set_permissions(dir, Permissions::from_mode(mode & !0o077)) {
+        Ok(()) => tracing::info!(dir = %dir.display(), "other users had access: made it this user's alone"),
+        Err(error) => {
+            tracing::warn!(dir = %dir.display(), mode = format!("{mode:o}"), %error, "other users have access; chmod 700")
+        }
+    }
+}
 
 /// What the daemons have in common: a server `S` whose numbers `/metrics` serves while it runs.
 struct Daemon<S> {
@@ -32,6 +56,7 @@ struct Daemon<S> {
 impl<S: Send + 'static> Daemon<S> {
     /// Starts the log, the signals and `/metrics`, before the server exists.
     fn prepare(flags: &DaemonFlags, families: fn(&S) -> Vec<Family>) -> Outcome<(Self, Events)> {
+        keep_private();
         logging::start(flags)?;
         raise_file_limit();
         let events = Events::listen(false)?;

@@ -25,6 +25,7 @@ pub fn run(args: NodeRunArgs) -> Outcome {
     settings.options.disks =
         settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
     let started = NodeServer::start(settings.options).map_err(refused)?;
+    settings.disks.iter().for_each(|disk| super::make_private(disk));
     let (fatal, listen) = (started.fatal().clone(), started.endpoints().to_vec());
     daemon.announce("node", started, &listen);
     let outcome = loop {

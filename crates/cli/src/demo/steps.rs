@@ -283,7 +283,8 @@ impl Run<'_> {
         }
         out.table(&table)?;
         if outcome.is_ok() && self.different == 0 {
-            out.line("\nTwo nodes and the manager's disk were lost. Not one byte was.")?;
+            out.line("")?;
+            out.line("Two nodes and the manager's disk were lost. Not one byte was.")?;
         }
         Ok(())
     }

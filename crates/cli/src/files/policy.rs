@@ -65,7 +65,8 @@ fn list(out: Out) -> Outcome {
         out.line(format!("{} = {}   (default {})", hint.name, hint.allowed, hint.default))?;
         out.line(format!("    {}", hint.help))?;
     }
-    out.line(format!("\nAs extended attributes their names start with {PREFIX}"))?;
+    out.line("")?;
+    out.line(format!("As extended attributes their names start with {PREFIX}"))?;
     out.line("Other names, from the papers (as extended attributes user.NAME):")?;
     for classic in CLASSIC {
         out.line(format!("    {} = {}   (is {})", classic.name, classic.allowed, classic.hint))?;

@@ -1,10 +1,12 @@
 //! Output for people: lines, units, tables, progress bars. Nothing here knows what it shows.
 
 mod out;
+mod printable;
 mod progress;
 mod table;
 pub mod units;
 
-pub use out::{Out, name_text};
+pub use out::Out;
+pub use printable::{name_text, printable, printable_json};
 pub use progress::Progress;
 pub use table::Table;

@@ -1,6 +1,6 @@
 //! Stdout and stderr: results, notes, JSON. A closed pipe (`| head`) ends the output without a panic.
 
-use super::Table;
+use super::{Table, printable, printable_json};
 use crate::exit::{At, Exit, Failure, Outcome};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -27,13 +27,13 @@ impl Out {
         self.has_notes() && io::stderr().is_terminal()
     }
 
-    /// Prints one line of a result. Stdout is line-buffered, so the line needs no flush.
+    /// Prints one line of a result, without characters that a terminal would act on. Stdout is line-buffered, so the line
+    /// needs no flush.
     ///
     /// # Errors
     /// Stdout cannot be written.
     pub fn line(self, line: impl AsRef<str>) -> Outcome {
-        let mut out = io::stdout().lock();
-        written(out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")))
+        print(&printable(line.as_ref()))
     }
 
     /// Prints a table.
@@ -49,7 +49,7 @@ impl Out {
     /// # Errors
     /// Stdout cannot be written.
     pub fn document(self, value: &Value) -> Outcome {
-        self.line(value.to_string())
+        print(&printable_json(&value.to_string()))
     }
 
     /// Prints a result: with `--json` the document, else the line.
@@ -80,15 +80,15 @@ impl Out {
     /// Prints a fact for people to stderr. Suppressed by `--quiet` and `--json`.
     pub fn note(self, line: impl AsRef<str>) {
         if self.has_notes() {
-            let _ = writeln!(io::stderr(), "{}", line.as_ref());
+            let _ = writeln!(io::stderr(), "{}", printable(line.as_ref()));
         }
     }
 
     /// Warns of something that will go wrong later; on stderr, even with `--quiet`.
     pub fn caution(self, message: String) {
         let line = match self.json {
-            true => json!({"warning": message}).to_string(),
-            false => format!("tessera: warning: {message}"),
+            true => printable_json(&json!({"warning": message}).to_string()).into_owned(),
+            false => format!("tessera: warning: {}", printable(&message)),
         };
         let _ = writeln!(io::stderr(), "{line}");
     }
@@ -101,36 +101,15 @@ impl Out {
     }
 }
 
+fn print(line: &str) -> Outcome {
+    let mut out = io::stdout().lock();
+    written(out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")))
+}
+
 /// The outcome of a write to stdout. A closed pipe gets an empty message: nothing is reported.
 fn written(outcome: io::Result<()>) -> Outcome {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(Exit::Failed)),
         outcome => outcome.at("stdout"),
-    }
-}
-
-/// A name as it can be shown on a terminal: control characters are escaped, bytes that are not UTF-8 become `\xNN`.
-pub fn name_text(name: &[u8]) -> String {
-    let mut text = String::with_capacity(name.len());
-    for piece in name.utf8_chunks() {
-        for c in piece.valid().chars() {
-            match c.is_control() {
-                true => text.extend(c.escape_default()),
-                false => text.push(c),
-            }
-        }
-        piece.invalid().iter().for_each(|b| text.push_str(&format!("\\x{b:02x}")));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_cannot_play_tricks_on_a_terminal() {
-        assert_eq!(name_text(b"plain \xc3\xa4"), "plain ä");
-        assert_eq!(name_text(b"a\nb\x1b[2J\xff"), "a\\nb\\u{1b}[2J\\xff");
     }
 }

@@ -1,5 +1,6 @@
 //! The directory of a local store: its lock, its paths, and `cluster.json`.
 
+use crate::daemon::make_private;
 use crate::exit::{At, Exit, Failure, Outcome, bail};
 use serde_json::Value;
 use std::fs::{File, TryLockError};
@@ -36,6 +37,7 @@ impl Directory {
         }
         let root = path.canonicalize().at(path)?;
         refuse_foreign(&root)?;
+        make_private(&root);
         let lock_path = root.join(LOCK_FILE);
         let mut lock =
             File::options().create(true).truncate(false).read(true).write(true).open(&lock_path).at(&lock_path)?;

@@ -36,6 +36,7 @@ pub fn run(args: UpArgs) -> Outcome {
         bail!(Exit::Usage, "--spool is the mount's: give --mount DIR, too");
     }
     let events = Events::listen(true)?;
+    crate::daemon::keep_private();
     let directory = Directory::open(&args.dir)?;
     let shape = Shape::of(&args, &directory)?;
     out.note(format!(
@@ -84,10 +85,11 @@ fn welcome(cluster: &Cluster, out: Out, mounted: Option<&Mount>) -> Outcome {
     let is_default = manager == crate::args::DEFAULT_MANAGER;
     let export = if is_default { String::new() } else { format!("  export TESSERA_MANAGER={manager}\n") };
     let ls = mounted.map(|mounted| format!("  ls {}\n", mounted.path().display())).unwrap_or_default();
-    out.line(format!(
+    let text = format!(
         "\nAll {nodes} nodes are up. In another terminal:\n\n{export}  {program} put -r DIRECTORY tess:/\n  {program} ls -l \
          tess:/\n  {program} status\n{ls}\nCtrl-C stops everything cleanly."
-    ))
+    );
+    text.lines().try_for_each(|line| out.line(line))
 }
 
 /// The command that the user types for this binary.
@@ -114,7 +116,8 @@ fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Out
         };
         match event {
             Ok(Event::Stop(why)) => {
-                out.note(format!("\nStopping ({why}): the manager first, then the nodes ..."));
+                out.note("");
+                out.note(format!("Stopping ({why}): the manager first, then the nodes ..."));
                 return Ok(());
             }
             Ok(Event::Child) => {
