@@ -145,9 +145,18 @@ impl Identity {
     /// Turns an empty directory into a disk.
     ///
     /// # Errors
+    /// As for [`Identity::check_empty`], or the disk's.
+    pub fn create(&self, disk: &dyn Disk) -> Result<(), IdentityError> {
+        Self::check_empty(disk)?;
+        Ok(disk.write_durable(IDENTITY_FILE, &self.encode())?)
+    }
+
+    /// Checks that a directory may become a disk.
+    ///
+    /// # Errors
     /// [`IdentityError::AlreadyThere`] or [`IdentityError::NotEmpty`] if the directory is not empty: a disk that lost
     /// its identity file must not become a new one.
-    pub fn create(&self, disk: &dyn Disk) -> Result<(), IdentityError> {
+    pub fn check_empty(disk: &dyn Disk) -> Result<(), IdentityError> {
         let names = disk.list("")?;
         if names.iter().any(|name| name == IDENTITY_FILE) {
             return Err(IdentityError::AlreadyThere { disk: disk.describe() });
@@ -157,7 +166,7 @@ impl Identity {
         if let Some(found) = foreign {
             return Err(IdentityError::NotEmpty { disk: disk.describe(), found });
         }
-        Ok(disk.write_durable(IDENTITY_FILE, &self.encode())?)
+        Ok(())
     }
 
     /// Reads a disk's identity; `None` if the directory has none.

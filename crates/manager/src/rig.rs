@@ -68,7 +68,13 @@ impl Rig {
         self.ask_as(
             Role::Node,
             0,
-            &RegisterNode { op_id, node: Some(info), disks: vec![disk], receipt_key: vec![node as u8; 32] },
+            &RegisterNode {
+                op_id,
+                node: Some(info),
+                disks: vec![disk],
+                receipt_key: vec![node as u8; 32],
+                check_only: false,
+            },
         )
         .unwrap();
     }

@@ -135,5 +135,6 @@ pub fn registration(name: &str, uuids: &[Vec<u8>]) -> RegisterNode {
         node: Some(node),
         disks: uuids.iter().map(disk).collect(),
         receipt_key: RECEIPT_KEY.to_vec(),
+        check_only: false,
     }
 }

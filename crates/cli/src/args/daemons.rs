@@ -159,8 +159,8 @@ pub struct NodeRunArgs {
     /// Directory of a disk; may be repeated. An empty one is made a disk of the cluster.
     #[arg(long = "disk", value_name = "DIR")]
     pub disks: Vec<PathBuf>,
-    /// Manager to join: HOST:PORT or unix:PATH. [default: 127.0.0.1:7700]
-    #[arg(long, short = 'm', env = "TESSERA_MANAGER", value_name = "ADDR")]
+    /// Manager to join: HOST:PORT or unix:PATH. A configuration file comes before TESSERA_MANAGER. [default: 127.0.0.1:7700]
+    #[arg(long, short = 'm', value_name = "ADDR")]
     pub manager: Option<String>,
     /// Address to serve. [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR")]
@@ -178,7 +178,7 @@ pub struct NodeRunArgs {
     #[arg(long)]
     pub host: Option<String>,
     /// Device that computes rebuilds: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
-    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<Spec>,
     /// Most bytes that each disk may use. [default: the size of its file system]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

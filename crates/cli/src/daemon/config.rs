@@ -1,4 +1,4 @@
-//! Configuration of the daemons: a TOML file, overridden by flags. An unknown or malformed key is an error that names
+//! Configuration of the daemons: flags, then a TOML file, then the environment. An unknown or malformed key is an error that names
 //! the file, the line and the key (P14).
 
 use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
@@ -73,6 +73,8 @@ pub struct ManagerSettings {
 pub struct NodeSettings {
     /// Directories of its disks, in order. The first also holds the log replica.
     pub disks: Vec<PathBuf>,
+    /// What named the manager, for the log.
+    pub manager_from: &'static str,
     /// The device for computations.
     pub device: Spec,
     /// Limit for each disk, in bytes.
@@ -119,7 +121,8 @@ impl ManagerSettings {
 }
 
 impl NodeSettings {
-    /// Reads the configuration file and the flags. Flags win.
+    /// Reads flags, the configuration file and the environment; the first that has a value wins. What the user named
+    /// comes before what a shell happens to export.
     ///
     /// # Errors
     /// A key or value that is unknown, malformed or missing, or a file that cannot be read.
@@ -135,8 +138,17 @@ impl NodeSettings {
             Some(SizeValue::Bytes(bytes)) => Some(bytes),
             None => None,
         };
-        let device = file.device.as_deref().map(str::parse).transpose()?;
-        let manager = args.manager.or(file.manager).unwrap_or_else(|| crate::args::DEFAULT_MANAGER.into());
+        let device = file.device.or_else(|| environment("TESSERA_DEVICE"));
+        let device = device.as_deref().map(str::parse).transpose()?;
+        let default = || ("the default", crate::args::DEFAULT_MANAGER.to_string());
+        let (manager_from, manager) = [
+            ("--manager", args.manager),
+            ("the configuration file", file.manager),
+            ("TESSERA_MANAGER", environment("TESSERA_MANAGER")),
+        ]
+        .into_iter()
+        .find_map(|(from, manager)| Some((from, manager?)))
+        .unwrap_or_else(default);
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:0".into());
         let Endpoint::Tcp(listen) = endpoint(&listen)? else {
             bail!(Exit::Usage, "--listen {listen}: a node listens on HOST:PORT; its Unix socket is --unix-socket");
@@ -148,6 +160,7 @@ impl NodeSettings {
         apply(&mut [&mut own, &mut segments], &file.tuning, &args.flags)?;
         Ok(NodeSettings {
             disks,
+            manager_from,
             capacity_bytes: args.capacity.or(capacity),
             device: args.device.or(device).unwrap_or(Spec::Cpu),
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
@@ -171,6 +184,11 @@ fn merged(
 ) -> DaemonFlags {
     let (metrics, log_format) = (flags.metrics.or(metrics), flags.log_format.or(format));
     DaemonFlags { metrics, log_format, log_level: flags.log_level.or(level), ..flags }
+}
+
+/// A variable of the environment that is set and not empty.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Parses an address.

@@ -24,6 +24,7 @@ pub fn run(args: NodeRunArgs) -> Outcome {
     settings.options.metrics_address = daemon.metrics_address().unwrap_or_default();
     settings.options.disks =
         settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
+    tracing::info!(manager = %settings.options.manager, from = settings.manager_from, "joins the manager's cluster");
     let started = NodeServer::start(settings.options).map_err(refused)?;
     settings.disks.iter().for_each(|disk| super::make_private(disk));
     let (fatal, listen) = (started.fatal().clone(), started.endpoints().to_vec());
@@ -87,6 +88,8 @@ fn refused(error: StartError) -> Failure {
         StartError::Identity(IdentityError::Checksum { .. } | IdentityError::Length { .. }) => Exit::Corrupt,
         StartError::Identity(_) => Exit::Refused,
         StartError::NoManager { .. } => Exit::Unavailable,
+        // Another node has its name or serves its disks.
+        StartError::Refused { error, .. } if error.code() == Code::Exists => Exit::Refused,
         StartError::Refused { error, .. } => Exit::of_code(error.code()),
         _ => Exit::Failed,
     };

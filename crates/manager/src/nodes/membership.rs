@@ -28,7 +28,8 @@ const MAX_DISKS: usize = 1024;
 /// Most bytes of a name, host, address or path.
 const MAX_TEXT: usize = 1024;
 
-/// Registers a node that starts or returns.
+/// Registers a node that starts or returns. With `check_only` it only says whether it would: a node asks before it writes
+/// the cluster's id onto new disks.
 ///
 /// # Errors
 /// The request is malformed (P14), another node uses the name or a disk, or the database fails.
@@ -41,6 +42,9 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     if let Some(old) = node_id.map(|id| rows::node(ctx.db, id)).transpose()?.flatten() {
         let shared = known.iter().position(|d| d.as_ref().is_some_and(|d| d.node_id == old.node_id));
         check_return(ctx, &old, said, shared.map(|i| &request.disks[i]))?;
+    }
+    if request.check_only {
+        return Ok(RegisterNodeReply { cluster_id: ctx.meta.cluster_id.to_vec(), ..RegisterNodeReply::default() });
     }
     let incarnation = draw(&mut ctx.meta.next_incarnation);
     let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));

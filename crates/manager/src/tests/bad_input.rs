@@ -250,7 +250,8 @@ fn requests_of_another_role() {
         assert_eq!(rig.ask_as(role, ALICE, &page).unwrap_err().code(), Code::Permission);
         let info = NodeInfo { name: "n1".into(), host: "h1".into(), address: "x:1".into(), ..Default::default() };
         let disk = DiskInfo { uuid: vec![1; 16], ..Default::default() };
-        let register = RegisterNode { op_id: 77, node: Some(info), disks: vec![disk], receipt_key: vec![1; 32] };
+        let (receipt_key, check_only) = (vec![1; 32], false);
+        let register = RegisterNode { op_id: 77, node: Some(info), disks: vec![disk], receipt_key, check_only };
         assert_eq!(rig.ask_as(role, ALICE, &register).unwrap_err().code(), Code::Permission);
     }
     for role in [Role::Unknown, Role::Node, Role::Manager] {

@@ -34,17 +34,44 @@ pub(super) struct Membership {
     disks: Vec<usize>,
     /// The manager declared this node out. It refuses requests as fenced until it has rejoined.
     fenced: bool,
-    /// Another node serves these disks or has this name: the time when the manager last heard from it, and how often
-    /// that time has advanced.
-    rival_heard_ns: u64,
-    rival_beats: u32,
+    /// Another node serves these disks or has this name.
+    rival: Rival,
     heartbeat_number: u64,
     last_beat_ns: i64,
+}
+
+/// Another node that the manager counts as alive in this one's place. This node's previous incarnation counts as alive for
+/// some heartbeats after it ended, and one of its heartbeats may still arrive late. But the manager does not keep hearing
+/// from it.
+#[derive(Debug, Default)]
+pub(crate) struct Rival {
+    /// When the manager last heard from it.
+    heard_ns: u64,
+    /// How often that time has advanced.
+    beats: u32,
 }
 
 /// If the manager refuses this node because another one is alive, this node stops after the manager has heard the other
 /// this many times more.
 const RIVAL_BEATS: u32 = 3;
+
+impl Rival {
+    /// Whether a refusal is about a rival, dead or alive.
+    pub(crate) fn is_named(error: &Error) -> bool {
+        error.code() == Code::Exists && error.current != 0
+    }
+
+    /// True if another node is certainly alive in this one's place, by this refusal and those before.
+    pub(crate) fn is_alive(&mut self, error: &Error) -> bool {
+        if !Rival::is_named(error) {
+            return false;
+        }
+        let beats = self.heard_ns != 0 && error.current > self.heard_ns;
+        self.heard_ns = self.heard_ns.max(error.current);
+        self.beats += u32::from(beats);
+        self.beats >= RIVAL_BEATS
+    }
+}
 
 /// A heartbeat in progress and its report; an answer removes the reported items from the lists.
 #[derive(Debug)]
@@ -119,8 +146,8 @@ impl NodeCore {
             (self.membership.op_id, self.membership.disks) = (fresh, serving);
         }
         let disks = self.membership.disks.iter().map(|&i| self.disk_info(i)).collect();
-        let receipt_key = self.me.receipt_key.to_vec();
-        let message = RegisterNode { op_id: self.membership.op_id, node: Some(self.node_info()), disks, receipt_key };
+        let (op_id, node, receipt_key) = (self.membership.op_id, Some(self.node_info()), self.me.receipt_key.to_vec());
+        let message = RegisterNode { op_id, node, disks, receipt_key, check_only: false };
         let purpose = CallPurpose::Register { sent_ns: self.now_ns, mark: self.mark };
         let token = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
         self.membership.token = Some(token);
@@ -131,7 +158,7 @@ impl NodeCore {
             Ok((reply, _)) => self.try_join(sent_ns, mark, reply),
             Err(error) => {
                 let hopeless = matches!(error.code(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
-                if (hopeless && self.membership.node_id == 0) || self.has_a_rival(&error) {
+                if (hopeless && self.membership.node_id == 0) || self.membership.rival.is_alive(&error) {
                     self.out.push_back(Action::Fatal(error));
                 } else {
                     tracing::warn!(%error, "registration failed; trying again");
@@ -140,20 +167,6 @@ impl NodeCore {
                 }
             }
         }
-    }
-
-    /// True if another node is certainly alive in this one's place. This node's previous incarnation counts as alive
-    /// for some heartbeats after it ended, and one of its heartbeats may still arrive late. But the manager does not
-    /// keep hearing from it.
-    fn has_a_rival(&mut self, error: &Error) -> bool {
-        if error.code() != Code::Exists || error.current == 0 {
-            return false;
-        }
-        let it = &mut self.membership;
-        let beats = it.rival_heard_ns != 0 && error.current > it.rival_heard_ns;
-        it.rival_heard_ns = it.rival_heard_ns.max(error.current);
-        it.rival_beats += u32::from(beats);
-        it.rival_beats >= RIVAL_BEATS
     }
 
     fn join_later(&mut self, keep_op_id: bool) {
@@ -203,7 +216,7 @@ impl NodeCore {
         it.lease_until_ns = sent_ns.saturating_add(ms(reply.lease_ms));
         it.heartbeat_ms = reply.heartbeat_ms.max(1);
         it.fenced = false;
-        (it.rival_heard_ns, it.rival_beats) = (0, 0);
+        it.rival = Rival::default();
         it.heartbeat_number = 0;
         it.last_beat_ns = self.now_ns;
         it.next_call_ns = self.now_ns;

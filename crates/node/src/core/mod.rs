@@ -21,6 +21,7 @@ mod tasks;
 mod tests;
 
 pub use event::{Action, Event, ManagerMark};
+pub(crate) use membership::Rival;
 pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
 pub use status::{Counters, NodeMetrics, Traffic};
 

@@ -6,6 +6,7 @@
 
 mod clock;
 mod error;
+mod join;
 mod open;
 mod service;
 mod shared;
@@ -24,12 +25,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tessera_disk::{Disk, DiskLock};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Limits, Server, Stream};
+use tessera_net::{BufferPool, Dialer, Endpoint, Limits, Server};
 use tessera_segment::{Options, SegmentStore};
-use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
+use tessera_wire::{Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{COMPUTE_THREADS, DiskQueue, Queue, READERS_PER_DISK};
 
 /// Bytes of idle payload buffers to keep.
@@ -99,11 +100,8 @@ impl NodeServer {
     pub fn start(options: NodeOptions) -> Result<NodeServer, StartError> {
         let clock = Clock::new();
         let locked = open::lock_all(options.disks.clone())?;
-        let mut cluster_id = open::cluster_of(&locked)?;
-        if cluster_id.is_none() && open::any_new(&locked) {
-            cluster_id = Some(ask_cluster(&options)?);
-        }
-        let cluster_id = cluster_id.unwrap_or_default();
+        let of_disks = open::cluster_of(&locked)?;
+        let cluster_id = of_disks.map_or_else(|| join::ask_cluster(&options), Ok)?;
         let pool = BufferPool::new(POOL_BYTES);
         let service = Arc::new(NodeService::default());
         let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
@@ -115,8 +113,11 @@ impl NodeServer {
         };
         let server = Server::start(&listen, service.clone(), pool.clone(), limits)?;
         let address = public_address(&options, &server)?;
+        if of_disks.is_none() {
+            join::ask_admission(&options, cluster_id, &address, &locked)?;
+        }
         let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
-        let me = describe(&options, cluster_id, address, log.state().term);
+        let me = describe(&options, cluster_id, &address, log.state().term);
         let hello = hello(cluster_id, &options.host);
         let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
         let (sender, fatal) = unbounded();
@@ -201,20 +202,24 @@ impl Drop for NodeServer {
     }
 }
 
-fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: String, term: u64) -> NodeDescription {
+/// What a node says about itself.
+fn node_info(options: &NodeOptions, address: &str) -> NodeInfo {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
-    let info = NodeInfo {
+    NodeInfo {
         name: options.name.clone(),
         host: options.host.clone(),
-        address,
+        address: address.to_string(),
         unix_socket: options.unix_socket.as_ref().map_or(String::new(), absolute),
         metrics_address: options.metrics_address.clone(),
         machine: tessera_net::machine(),
         ..NodeInfo::default()
-    };
+    }
+}
+
+fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: &str, term: u64) -> NodeDescription {
     NodeDescription {
         cluster_id: cluster_id.to_vec(),
-        info,
+        info: node_info(options, address),
         device: tessera_accel::device().name().to_string(),
         seed: rand::random(),
         receipt_key: rand::random(),
@@ -232,36 +237,6 @@ fn hello(cluster_id: [u8; 16], host: &str) -> Hello {
         client_id: 0,
         host: host.to_string(),
     }
-}
-
-/// Asks the manager which cluster it serves: new disks join that one.
-fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
-    let give_up = Instant::now() + options.join_timeout;
-    let manager = options.manager.clone();
-    loop {
-        let error = match greet(options) {
-            Ok(cluster) => match <[u8; 16]>::try_from(&cluster[..]) {
-                Ok(cluster_id) => return Ok(cluster_id),
-                Err(_) => Error::new(Code::Unavailable, "it does not know its cluster yet"),
-            },
-            Err(error) if !error.is_retryable() => return Err(StartError::Refused { manager, error }),
-            Err(error) => error,
-        };
-        if Instant::now() >= give_up {
-            return Err(StartError::NoManager { manager, error });
-        }
-        std::thread::sleep(Duration::from_millis(options.config.register_retry_min_ms));
-    }
-}
-
-fn greet(options: &NodeOptions) -> Result<Vec<u8>, Error> {
-    let timeout = Duration::from_millis(options.config.register_timeout_ms);
-    let unreachable = |e: std::io::Error| Error::new(Code::Unavailable, e.to_string());
-    let stream = Stream::connect(&options.manager, timeout).map_err(unreachable)?;
-    let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(0)).map_err(unreachable)?;
-    let greeted = connection.call_wait(&hello([0; 16], &options.host), Vec::new(), timeout);
-    connection.close();
-    Ok(greeted?.0.cluster_id)
 }
 
 /// The address that the node announces.

@@ -11,8 +11,10 @@ use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
 /// A disk that this process has locked. Nothing on it has changed yet.
 pub(super) struct LockedDisk {
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     identity: Option<Identity>,
+    /// Its uuid; a new disk gets it with its identity.
+    pub(super) uuid: [u8; 16],
     lock: DiskLock,
 }
 
@@ -32,7 +34,11 @@ pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, Sta
     let lock = |disk: Arc<dyn Disk>| -> Result<LockedDisk, StartError> {
         let lock = disk.lock()?;
         let identity = Identity::load(&*disk)?;
-        Ok(LockedDisk { disk, identity, lock })
+        if identity.is_none() {
+            Identity::check_empty(&*disk)?;
+        }
+        let uuid = identity.as_ref().map_or_else(rand::random, |identity| identity.disk_uuid);
+        Ok(LockedDisk { disk, identity, uuid, lock })
     };
     disks.into_iter().map(lock).collect()
 }
@@ -57,11 +63,6 @@ pub(super) fn cluster_of(disks: &[LockedDisk]) -> Result<Option<[u8; 16]>, Start
     Ok(cluster)
 }
 
-/// Returns true if any disk is new.
-pub(super) fn any_new(disks: &[LockedDisk]) -> bool {
-    disks.iter().any(|it| it.identity.is_none())
-}
-
 /// Initialises new disks, and opens all stores and the log replica on the first disk.
 pub(super) fn open_all(
     disks: Vec<LockedDisk>,
@@ -71,7 +72,7 @@ pub(super) fn open_all(
 ) -> Result<(Vec<OpenDisk>, LogStore), StartError> {
     for it in &disks {
         if it.identity.is_none() {
-            let identity = Identity { cluster_id, disk_uuid: rand::random(), created_ms: now_ms };
+            let identity = Identity { cluster_id, disk_uuid: it.uuid, created_ms: now_ms };
             identity.create(&*it.disk)?;
             tracing::info!(disk = %it.disk.describe(), "made a new disk");
         }

@@ -76,8 +76,8 @@ impl<H: Host> MountWorld<H> {
         };
         let node =
             NodeInfo { name: "n0".into(), host: "n0".into(), address: "127.0.0.1:1000".into(), ..NodeInfo::default() };
-        let request =
-            RegisterNode { op_id: self.env.number(), node: Some(node), disks: vec![disk], receipt_key: vec![7; 32] };
+        let (op_id, receipt_key) = (self.env.number(), vec![7; 32]);
+        let request = RegisterNode { op_id, node: Some(node), disks: vec![disk], receipt_key, check_only: false };
         let reply = self.ask_as::<RegisterNode>(NODE, Role::Node, &request);
         let Some(Ok(reply)) = reply else { return };
         (self.node.node_id, self.node.incarnation) = (reply.node_id, reply.incarnation);

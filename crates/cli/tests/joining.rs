@@ -1,0 +1,80 @@
+//! Which cluster a new node joins, and what a refused one leaves behind.
+
+mod common;
+
+use common::{Cluster, Daemon, Run, TESSERA, assert_refused, eventually};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs a node on a new disk that is to be refused, to its end.
+fn refused_node(c: &Cluster, disk: &Path, manager: &str, name: &str) -> Run {
+    std::fs::create_dir_all(disk).unwrap();
+    let mut args = c.node_args(1);
+    for (flag, value) in
+        [("--disk", disk.to_str().unwrap()), ("--name", name), ("--host", name), ("--manager", manager)]
+    {
+        let at = args.iter().position(|arg| arg == flag).unwrap();
+        args[at + 1] = value.into();
+    }
+    let log = c.path().join("refused.log");
+    let _ = std::fs::remove_file(&log);
+    match Daemon::try_start(&args, &log) {
+        Ok(_) => panic!("the node was accepted"),
+        Err(run) => run,
+    }
+}
+
+/// P14: the file that the user named decides, not what the shell exports.
+#[test]
+fn the_configuration_file_beats_the_environment() {
+    let (right, wrong) = (Cluster::start(0), Cluster::start(0));
+    let disk = right.disk(1);
+    std::fs::create_dir(&disk).unwrap();
+    let config = right.path().join("node.toml");
+    let text = format!("disks = [{disk:?}]\nmanager = {:?}\nname = 'n1'\nhost = 'n1'\n", right.address());
+    std::fs::write(&config, text).unwrap();
+    let log = right.path().join("node.log");
+    let mut node = Command::new(TESSERA)
+        .args(["node", "--config", config.to_str().unwrap(), "--follow-stdin", "--set", "reserve_bytes=0"])
+        .env("TESSERA_MANAGER", wrong.address())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    eventually("the node joins a store", || {
+        [&right, &wrong].iter().any(|c| c.status()["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()))
+    });
+    let joined = |c: &Cluster| c.status()["nodes"].as_array().unwrap().len();
+    assert_eq!((joined(&right), joined(&wrong)), (1, 0));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains(right.address()) && log.contains("configuration file"), "{log}");
+    node.kill().unwrap();
+    node.wait().unwrap();
+}
+
+/// A node that a manager refuses keeps its new disks new: with the right manager it starts.
+#[test]
+fn a_refused_node_leaves_its_disks_new() {
+    let (first, second) = (Cluster::start(1), Cluster::start(0));
+    let disk = first.path().join("fresh");
+    let run = refused_node(&first, &disk, first.address(), "n1");
+    assert_eq!(run.code, 8, "{run:?}");
+    assert!(run.stderr.contains("n1") && run.stderr.contains("--name"), "{run:?}");
+    assert!(!disk.join("tessera-disk").exists(), "a refused node wrote a cluster's id onto its disk");
+    let node = first.nodes[0].as_ref().unwrap().address().to_string();
+    let run = refused_node(&first, &disk, &node, "n2");
+    assert_refused(&last_line(run), 2, &["--manager", "is a node", &node]);
+    assert!(!disk.join("tessera-disk").exists());
+    let mut args = second.node_args(1);
+    let at = args.iter().position(|arg| arg == "--disk").unwrap();
+    args[at + 1] = disk.to_str().unwrap().into();
+    let _node = Daemon::start(&args, &second.path().join("node.log"));
+    eventually("the node joins", || second.status()["nodes"].as_array().is_some_and(|nodes| nodes.len() == 1));
+}
+
+/// A run with only the last line that it printed.
+fn last_line(run: Run) -> Run {
+    Run { stderr: run.stderr.lines().last().unwrap_or_default().to_string(), ..run }
+}

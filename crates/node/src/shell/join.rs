@@ -1,0 +1,91 @@
+//! How a node with only new disks joins a cluster: it learns the manager's cluster, asks whether the manager accepts it, and
+//! only then writes the cluster's id onto its disks. A node that the manager refuses leaves them as they were (P14).
+
+use super::open::LockedDisk;
+use super::{NodeOptions, StartError, hello, node_info};
+use crate::core::Rival;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tessera_net::dialer::NoService;
+use tessera_net::{BufferPool, Connection, Stream};
+use tessera_wire::meta::RegisterNode;
+use tessera_wire::{Code, DiskInfo, Error, Role};
+
+/// Asks the manager which cluster it serves.
+///
+/// # Errors
+/// The manager refuses, or does not answer within `join_timeout`.
+pub(super) fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
+    retry(options, || greet(options, [0; 16]).map(|(_, cluster)| cluster), |_| false)
+}
+
+/// Asks the manager whether this node may join with these disks. A rival in its place is given time to be found dead.
+///
+/// # Errors
+/// As [`ask_cluster`].
+pub(super) fn ask_admission(
+    options: &NodeOptions,
+    cluster_id: [u8; 16],
+    address: &str,
+    disks: &[LockedDisk],
+) -> Result<(), StartError> {
+    let disk = |it: &LockedDisk| DiskInfo { uuid: it.uuid.to_vec(), path: it.disk.describe(), ..DiskInfo::default() };
+    let disks: Vec<DiskInfo> = disks.iter().map(disk).collect();
+    let ask = || {
+        let node = Some(node_info(options, address));
+        // The key that the node keeps is made with its disks.
+        let receipt_key = rand::random::<[u8; 32]>().to_vec();
+        let disks = disks.clone();
+        let request = RegisterNode { op_id: rand::random(), node, disks, receipt_key, check_only: true };
+        let (connection, _) = greet(options, cluster_id)?;
+        let answer = connection.call_wait(&request, Vec::new(), timeout(options));
+        connection.close();
+        answer.map(drop)
+    };
+    let mut rival = Rival::default();
+    retry(options, ask, |error| Rival::is_named(error) && !rival.is_alive(error))
+}
+
+/// Repeats `ask` for `join_timeout` while its errors are such that it may succeed later.
+fn retry<T>(
+    options: &NodeOptions,
+    mut ask: impl FnMut() -> Result<T, Error>,
+    mut may_pass: impl FnMut(&Error) -> bool,
+) -> Result<T, StartError> {
+    let give_up = Instant::now() + options.join_timeout;
+    let manager = options.manager.clone();
+    let mut noted = false;
+    loop {
+        let error = match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(error) if error.is_retryable() || may_pass(&error) => error,
+            Err(error) => return Err(StartError::Refused { manager, error }),
+        };
+        if Instant::now() >= give_up {
+            return Err(StartError::NoManager { manager, error });
+        }
+        if !std::mem::replace(&mut noted, true) {
+            tracing::warn!(%manager, %error, "new disks join no cluster yet; asking the manager again");
+        }
+        std::thread::sleep(Duration::from_millis(options.config.register_retry_min_ms));
+    }
+}
+
+fn timeout(options: &NodeOptions) -> Duration {
+    Duration::from_millis(options.config.register_timeout_ms)
+}
+
+/// Connects to the manager. Returns its cluster, too.
+fn greet(options: &NodeOptions, cluster_id: [u8; 16]) -> Result<(Arc<Connection>, [u8; 16]), Error> {
+    let unreachable = |e: std::io::Error| Error::new(Code::Unavailable, e.to_string());
+    let stream = Stream::connect(&options.manager, timeout(options)).map_err(unreachable)?;
+    let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(0)).map_err(unreachable)?;
+    let (reply, _) = connection.call_wait(&hello(cluster_id, &options.host), Vec::new(), timeout(options))?;
+    if reply.role() != Role::Manager {
+        let text = "it is a node and no manager; name the manager with --manager";
+        return Err(Error::new(Code::Unsupported, text));
+    }
+    let cluster = <[u8; 16]>::try_from(&reply.cluster_id[..]);
+    let cluster = cluster.map_err(|_| Error::new(Code::Unavailable, "it does not know its cluster yet"))?;
+    Ok((connection, cluster))
+}
