@@ -33,6 +33,8 @@ pub const ALL: &[(&str, &str)] = &[
         "manager.passed_chunks_forgotten",
         "chunks committed while a batch of a move was under way are not listed as missing (P6)",
     ),
+    ("manager.readers_hold_garbage", "nothing that died after the oldest reader began is collected (P5)"),
+    ("manager.readers_pin_nothing", "a version that is read is removed (P4)"),
     ("manager.receipts_ignored", "a commit counts fragments without the receipts of their nodes (P2)"),
     ("manager.references_leak", "references of dropped pages are not removed (P5)"),
     ("manager.repeat_grants_lease", "the answer to a repeated request grants a lease on outdated attributes (P7)"),

@@ -13,6 +13,9 @@ tessera_knobs::knobs! {
         /// A reader's session is written to the database once it is this old; younger ones live in memory, so that
         /// opening a small file costs no transaction; 0: all sessions are written at once.
         reader_persist_ms: u64 = 1_000, in 0..=u64::MAX;
+        /// A writer that stays open delays the collection of garbage for this long at most. What it stored earlier and has
+        /// not committed by then may be removed, and its commit is refused.
+        garbage_hold_ms: u64 = 7 * 24 * 3_600_000;
         /// The reply cache keeps replies to mutating requests for this long (P8); clients stop repeating a request
         /// before (`manager_deadline_ms`, 120 s by default).
         answers_ms: u64 = 150_000;

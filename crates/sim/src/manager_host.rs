@@ -11,7 +11,10 @@ use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::db::rows;
 use tessera_manager::restore::Restore;
-use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, MaintenanceJob};
+use tessera_wire::meta::{
+    CloseSession, ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, MaintenanceJob, OpenRead, OpenReadReply,
+    RenewSession,
+};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{ClassInfo, Error, Health, Kind, NodeInfo, Request, Role};
 
@@ -56,6 +59,16 @@ pub struct ManagerHost {
     salt: u64,
     /// Cache of node indexes by id; a restored database may issue the ids of a lost one again.
     indexes: BTreeMap<u64, usize>,
+    reader: Reader,
+}
+
+/// The simulator's own reader.
+#[derive(Default)]
+struct Reader {
+    /// Its session; 0: it has none.
+    session_id: u64,
+    /// Number of the question that waits for an answer.
+    asked: Option<u64>,
 }
 
 impl ManagerHost {
@@ -75,6 +88,7 @@ impl ManagerHost {
             next_question: 1,
             salt,
             indexes: BTreeMap::new(),
+            reader: Reader::default(),
         }
     }
 
@@ -103,6 +117,7 @@ impl ManagerHost {
         }
         self.calls.clear();
         self.answers.clear();
+        self.reader.asked = None;
     }
 
     /// Loses the machine with its disk.
@@ -312,9 +327,44 @@ impl ManagerHost {
         self.take_answer(id).and_then(|body| MaintainReply::decode(body).ok()).is_some_and(|reply| !reply.running)
     }
 
-    /// Whether no garbage is left.
-    pub fn is_clean(&mut self, now_ns: i64) -> bool {
-        self.status(now_ns).is_some_and(|s| s.garbage_chunks == 0 && s.deletes_pending == 0 && s.sessions == 0)
+    /// Whether no garbage is left, and this many sessions are open.
+    pub fn is_clean(&mut self, now_ns: i64, sessions: u64) -> bool {
+        self.status(now_ns).is_some_and(|s| s.garbage_chunks == 0 && s.deletes_pending == 0 && s.sessions == sessions)
+    }
+
+    /// Opens a reader on any file, or renews it. A manager that no longer knows it opens it again.
+    pub fn keep_reading(&mut self, now_ns: i64) {
+        if let Some(asked) = self.reader.asked {
+            let Some(answer) = self.take_result(asked) else { return };
+            let opened = answer.map(|body| OpenReadReply::decode(body).map_or(0, |reply| reply.session_id));
+            self.reader.session_id = match (self.reader.session_id, opened) {
+                (0, Ok(opened)) => opened,
+                (renewed, Ok(_)) => renewed,
+                (_, Err(_)) => 0,
+            };
+        }
+        let session_id = self.reader.session_id;
+        let sql = "SELECT min(i.ino) FROM inodes i JOIN versions v ON v.ino = i.ino WHERE i.nlink > 0";
+        let file =
+            |core: &ManagerCore| core.db().conn().query_row(sql, [], |r| r.get::<_, Option<i64>>(0)).ok().flatten();
+        self.reader.asked = match (session_id, self.core.as_ref().and_then(file)) {
+            (0, None) => None,
+            (0, Some(ino)) => self.ask_as(Role::Client, now_ns, &OpenRead { ino: ino as u64, ..OpenRead::default() }),
+            _ => self.ask_as(Role::Client, now_ns, &RenewSession { session_id, ..RenewSession::default() }),
+        };
+    }
+
+    /// Whether the simulator's reader is open.
+    pub fn is_reading(&self) -> bool {
+        self.reader.session_id != 0
+    }
+
+    /// Closes the simulator's reader.
+    pub fn end_reading(&mut self, now_ns: i64) {
+        let Reader { session_id, .. } = std::mem::take(&mut self.reader);
+        if session_id != 0 {
+            self.ask_as(Role::Client, now_ns, &CloseSession { session_id });
+        }
     }
 
     /// The state in a line, for messages.
@@ -343,9 +393,13 @@ impl ManagerHost {
     }
 
     fn take_answer(&mut self, id: u64) -> Option<Bytes> {
+        self.take_result(id)?.ok()
+    }
+
+    fn take_result(&mut self, id: u64) -> Option<Result<Bytes, Error>> {
         self.drain();
         let at = self.own_answers.iter().position(|(known, _)| *known == id)?;
-        self.own_answers.swap_remove(at).1.ok()
+        Some(self.own_answers.swap_remove(at).1)
     }
 
     /// Starts a garbage collection.
@@ -377,22 +431,19 @@ impl ManagerHost {
         }
     }
 
+    /// Asks as a node: the answer need not wait for log replicas, because nothing depends on it.
     fn ask<R: Request>(&mut self, now_ns: i64, request: &R) -> Option<u64> {
+        self.ask_as(Role::Node, now_ns, request)
+    }
+
+    fn ask_as<R: Request>(&mut self, role: Role, now_ns: i64, request: &R) -> Option<u64> {
         self.core.as_ref()?;
         let request_id = self.next_question;
         self.next_question += 1;
         let body = request.encode_to_vec().into();
-        // As a node: the answer need not wait for log replicas, because nothing depends on it.
         self.handle(
             now_ns,
-            Event::Request {
-                connection: SIMULATOR,
-                role: Role::Node,
-                client_id: u64::MAX,
-                request_id,
-                kind: R::KIND,
-                body,
-            },
+            Event::Request { connection: SIMULATOR, role, client_id: u64::MAX, request_id, kind: R::KIND, body },
         );
         Some(request_id)
     }

@@ -140,6 +140,8 @@ pub struct Plan {
     pub operations: usize,
     /// Length of the chunks of each write: of one group, or of several, so that every slice holds bytes.
     pub piece_bytes: usize,
+    /// Whether a reader stays open from the first file on to the end. The garbage of all others must go (P5).
+    pub endless_reader: bool,
     /// Faults of the network.
     pub network: NetworkFaults,
     /// (ms from the start, what).
@@ -169,7 +171,7 @@ impl Plan {
 
     /// The survivable plan of a seed, with a database that rots in the end.
     pub fn rotten_metadata(seed: u64) -> Plan {
-        Plan { rots_metadata: true, ..Plan::survivable(seed) }
+        Plan { rots_metadata: true, endless_reader: false, ..Plan::survivable(seed) }
     }
 
     /// The plan of a seed, of the family beyond: more than `m` nodes are destroyed, all at once or one after the other.
@@ -211,6 +213,7 @@ impl Plan {
             m,
             optimistic: rng.percent(20),
             operations: rng.between(4, 14) as usize,
+            endless_reader: seed.is_multiple_of(2),
             network: network(rng),
             piece_bytes: *rng.pick(&[3_000, 3_000, 36_000, 72_000]),
             faults: Vec::new(),

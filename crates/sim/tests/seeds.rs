@@ -129,6 +129,14 @@ fn every_mutant_is_detected() {
     }
 }
 
+/// P5: a reader that stays open for the whole run, in every second plan, shows a manager that keeps garbage for readers.
+#[test]
+fn garbage_that_stays_for_a_reader_is_detected() {
+    let _guard = tessera_failpoint::activate("manager.readers_hold_garbage");
+    let found = (1..=40).find_map(|seed| simulate(Plan::survivable, seed, Mutant::None).violation);
+    assert_eq!(found.map(|violation| violation.promise), Some("P5"));
+}
+
 /// Only plans beyond redundancy detect some mutants.
 #[test]
 fn hidden_losses_show_only_beyond_redundancy() {

@@ -1,17 +1,20 @@
 //! Garbage collection: removes chunks without references and orders nodes to delete their fragments. An order stays until
 //! the node has synced the delete.
 //!
-//! A chunk may be removed only if it has had no references since before the oldest live session began (P4): a writer may
-//! rely on it, or a reader may still read the version that named it. This also holds for pending chunks, which have no
-//! references from the time they are drawn. The manager sends an order only once enough replicas hold the log entry that
+//! A chunk may be removed only if it has had no references since before the oldest live writer began (P4), because a dedup
+//! query may have told the writer of it. This also holds for pending chunks, which have no references from the time they are
+//! drawn. Readers need no such time: the version that a reader pins keeps its references. A writer that stays open delays
+//! garbage for `garbage_hold_ms` at most (P5); a commit that names a removed chunk is refused. The manager sends an order only once enough replicas hold the log entry that
 //! wrote it, so that a restored manager never needs a fragment that was already deleted (P3).
 
 use crate::chunks::missing;
 use crate::chunks::refs::forget_chunk;
 use crate::chunks::table::{self, COMMITTED};
+use crate::config::ns;
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::db::cache::Pg;
+use crate::db::sessions::WRITER;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
 use crate::internal::{CollectGarbage, DeletesDone};
@@ -31,12 +34,14 @@ const REPEAT_AFTER_NS: i64 = 5_000_000_000;
 /// # Errors
 /// The database fails.
 pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
+    let hold_ns = ns(view.config.garbage_hold_ms);
     let before_ns = match failpoint::is_active("manager.no_grace") {
         true => view.now_ns,
-        false => view.soft.sessions.oldest_start(view.now_ns),
+        false => view.soft.sessions.garbage_before(view.now_ns, hold_ns),
     };
     let any = view.db.any("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1", args![before_ns])?;
-    Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND }))
+    let held_from_ns = view.now_ns.saturating_sub(hold_ns);
+    Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND, held_from_ns }))
 }
 
 row! {
@@ -51,10 +56,10 @@ row! {
 
 /// Removes collectable chunks.
 pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
-    // Checks the sessions that have rows again, because soft state may have missed one (P4).
-    let oldest: Option<i64> = ctx.db.one("SELECT min(started_ns) FROM sessions", [])?;
+    // Checks the writers again by their rows, because soft state may have missed one (P4).
+    let oldest: Option<i64> = ctx.db.one("SELECT min(started_ns) FROM sessions WHERE kind = ?1", args![WRITER])?;
     let oldest = oldest.filter(|_| !failpoint::is_active("manager.no_grace"));
-    let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
+    let before_ns = oldest.map_or(command.before_ns, |o| o.max(command.held_from_ns).min(command.before_ns));
     let dead: Vec<GarbageChunk> = ctx.db.all(
         &GarbageChunk::select(
             "FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 ORDER BY zero_since_ns, chunk_id LIMIT ?2",

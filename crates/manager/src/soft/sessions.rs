@@ -2,13 +2,17 @@
 //!
 //! A writer's session has a row from the start. A reader's lives in memory first and gets a row when it is older than
 //! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that restarts therefore treats
-//! every version as read until a session's lifetime has passed ([`SoftSessions::oldest_start`], P4).
+//! every version as read until a session's lifetime has passed ([`SoftSessions::garbage_before`], P4).
+//!
+//! A reader pins its version, whose chunks keep their references. Only writers delay the collection of other chunks: they
+//! may name any chunk that a dedup query told them of.
 
 use crate::config::{Config, ns};
 use crate::db::Db;
 use crate::db::sessions::{self, Session, WRITER};
 use crate::db::sql::args;
 use std::collections::{BTreeSet, HashMap};
+use tessera_failpoint as failpoint;
 use tessera_wire::manager::ReaderRow;
 
 /// Ids of readers that began in memory: this bit, the term, a count. The persistent counter never draws such an id.
@@ -167,12 +171,12 @@ impl SoftSessions {
 
     /// Whether a reader holds this version.
     pub fn is_read(&self, version_id: u64) -> bool {
-        self.by_version.contains_key(&version_id)
+        self.by_version.contains_key(&version_id) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
     /// Whether a reader holds any version of this file.
     pub fn is_file_read(&self, ino: u64) -> bool {
-        self.by_ino.contains_key(&ino)
+        self.by_ino.contains_key(&ino) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
     /// Only a reader keeps a version of this file: trim it once no reader holds the file.
@@ -187,7 +191,7 @@ impl SoftSessions {
 
     /// Files that no reader holds now: (versions to trim, orphans to release). Returns each once.
     pub fn take_overdue(&mut self) -> (Vec<u64>, Vec<u64>) {
-        let held = |ino: &u64| self.by_ino.contains_key(ino);
+        let held = |ino: &u64| self.is_file_read(*ino);
         let trim = self.to_trim.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
         let release = self.to_release.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
         trim.iter().for_each(|ino| _ = self.to_trim.remove(ino));
@@ -195,11 +199,12 @@ impl SoftSessions {
         (trim, release)
     }
 
-    /// Start of the oldest session that may live, or `now_ns`. No session can reach chunks that have had zero references since
-    /// before then (P4).
-    pub fn oldest_start(&self, now_ns: i64) -> i64 {
-        let writers = self.writers.values().map(|w| w.started_ns);
-        let readers = self.readers.values().map(|r| r.row.started_ns);
+    /// Chunks that have had zero references since before this time may be removed: no session can reach them (P4). It is the
+    /// start of the oldest writer, but at most `hold_ns` ago, or `now_ns`.
+    pub fn garbage_before(&self, now_ns: i64, hold_ns: i64) -> i64 {
+        let writers = self.writers.values().map(|w| w.started_ns.max(now_ns.saturating_sub(hold_ns)));
+        let holds = failpoint::is_active("manager.readers_hold_garbage");
+        let readers = self.readers.values().filter(|_| holds).map(|r| r.row.started_ns);
         let unknown = (now_ns < self.unknown_until_ns).then_some(self.unknown_since_ns);
         writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
     }

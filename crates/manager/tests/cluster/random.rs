@@ -5,7 +5,7 @@ use super::repair::{
     a_commit_behind_the_cursor_of_a_move_is_caught_up, a_commit_during_a_batch_of_a_move_is_caught_up,
     acknowledgements_under_an_old_epoch_do_not_count,
 };
-use super::upkeep::garbage_waits_for_older_sessions;
+use super::upkeep::{a_reader_keeps_its_version_and_nothing_else, garbage_waits_for_older_sessions};
 use super::*;
 
 /// A writer that has put its fragments and not yet committed.
@@ -174,8 +174,10 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario)).is_err()
     };
     let random = || (0..12).for_each(|seed| random_scenario(seed, 40));
-    let table: [(&str, &dyn Fn()); 6] = [
+    let table: [(&str, &dyn Fn()); 8] = [
         ("manager.no_grace", &garbage_waits_for_older_sessions),
+        ("manager.readers_hold_garbage", &a_reader_keeps_its_version_and_nothing_else),
+        ("manager.readers_pin_nothing", &a_reader_keeps_its_version_and_nothing_else),
         ("manager.stale_epoch_counts", &acknowledgements_under_an_old_epoch_do_not_count),
         ("manager.move_ends_early", &a_commit_behind_the_cursor_of_a_move_is_caught_up),
         ("manager.passed_chunks_forgotten", &a_commit_during_a_batch_of_a_move_is_caught_up),

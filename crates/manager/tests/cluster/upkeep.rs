@@ -42,28 +42,70 @@ pub(super) fn garbage_waits_for_older_sessions() {
     cluster.until(20, "collected", |f| f.status().chunks == 0);
 }
 
-/// P4: the failpoint "no grace" loses chunks that a young reader (memory only) still reads, and the check detects it.
+/// P4, P5: an open reader, without a row or with one, pins the version that it reads and nothing else.
 #[test]
-fn collecting_without_grace_is_caught() {
-    for injected in [false, true] {
-        let mut cluster = Cluster::new(8, 1);
-        write_files(&mut cluster, 1, 1);
-        cluster.now_ns += MS;
-        cluster.ask(&OpenRead { parent: 1, name: "f1".into(), len_bytes: 1, ..OpenRead::default() }).unwrap();
-        let pinned = cluster.chunks().len();
-        cluster.now_ns += MS;
-        cluster.unlink("f1");
-        cluster.now_ns += MS;
-        // Drop the references even if the version's row waits for the reader: this test is about the chunks.
-        cluster.db().conn().execute("UPDATE chunks SET refs = 0, zero_since_ns = ?1", [cluster.now_ns - MS]).unwrap();
-        let _guard = injected.then(|| failpoint::activate("manager.no_grace"));
-        cluster.tick();
-        assert_eq!(
-            cluster.chunks().len() < pinned,
-            injected,
-            "a reader's chunks must outlive it, and the check must see when they do not"
-        );
-    }
+pub(super) fn a_reader_keeps_its_version_and_nothing_else() {
+    let mut cluster = Cluster::new(8, 1);
+    write_files(&mut cluster, 0, 6);
+    cluster.now_ns += MS;
+    let request = OpenRead { parent: 1, name: "f1".into(), len_bytes: u64::MAX, ..OpenRead::default() };
+    let opened = cluster.ask(&request).unwrap();
+    let extents = opened.extents.clone().unwrap();
+    let pinned: BTreeSet<u64> = extents.chunks.iter().map(|chunk| chunk.chunk_id).collect();
+    assert!(!pinned.is_empty());
+    cluster.now_ns += MS;
+    (0..6).for_each(|f| cluster.unlink(&format!("f{f}")));
+    let session_id = opened.session_id;
+    let renew = |cluster: &mut Cluster| {
+        cluster.run(500);
+        cluster.ask(&RenewSession { session_id, ..RenewSession::default() }).unwrap();
+        cluster.chunks().iter().map(|chunk| chunk.chunk_id).collect::<BTreeSet<u64>>()
+    };
+    // Longer than a reader's session stays without a row.
+    let left: Vec<BTreeSet<u64>> = (0..20).map(|_| renew(&mut cluster)).collect();
+    assert_eq!(left.last(), Some(&pinned), "the garbage of others goes, the version that is read stays");
+    let again = ListExtents { session_id, len_bytes: u64::MAX, ..ListExtents::default() };
+    assert_eq!(cluster.ask(&again).unwrap().extents, extents.extents);
+    cluster.ask(&CloseSession { session_id }).unwrap();
+    cluster.until(30, "collected", |f| f.status().chunks == 0);
+}
+
+/// P5: a writer that stays open delays garbage for a bounded time.
+#[test]
+fn a_writer_delays_garbage_for_a_bounded_time() {
+    let mut cluster = Cluster::with_config(8, 1, Config { garbage_hold_ms: 10_000, ..config() });
+    write_files(&mut cluster, 0, 1);
+    cluster.now_ns += MS;
+    let session_id = cluster.open("slow", "ec:4+2", &[]).unwrap().session_id;
+    cluster.now_ns += MS;
+    cluster.unlink("f0");
+    let mut run = |seconds: i64| {
+        for _ in 0..seconds {
+            cluster.run(1_000);
+            cluster.ask(&RenewSession { session_id, ..RenewSession::default() }).unwrap();
+        }
+        cluster.status().chunks
+    };
+    assert!(run(5) > 0, "a writer may know the chunks");
+    assert_eq!(run(10), 0, "garbage goes although a writer stays open");
+}
+
+/// P5, P14: a garbage collection ends although a full disk carries out no deletes; they are done once there is room.
+#[test]
+fn gc_ends_although_a_disk_is_full() {
+    let mut cluster = Cluster::new(8, 1);
+    write_files(&mut cluster, 0, 4);
+    cluster.nodes[2].full = true;
+    (0..4).for_each(|f| cluster.unlink(&format!("f{f}")));
+    let job = |start| Maintain { what: MaintenanceJob::Gc as i32, start };
+    cluster.ask(&job(true)).unwrap();
+    cluster.run(3_000);
+    assert!(cluster.ask(&job(false)).unwrap().running, "deletes are under way");
+    cluster.until(60, "gc ends", |c| !c.ask(&job(false)).unwrap().running);
+    let left = cluster.status().deletes_pending;
+    assert!(left > 0, "the full disk has carried out none");
+    cluster.nodes[2].full = false;
+    cluster.until(30, "deleted", |c| c.status().deletes_pending == 0);
 }
 
 /// P5: the fragments of a dead writer are collected once its session has ended.

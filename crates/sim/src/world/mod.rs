@@ -220,6 +220,9 @@ impl World {
             Event::ManagerTick { incarnation } => {
                 if self.manager.incarnation == incarnation && self.manager.is_running() {
                     self.manager.tick(self.manager_now());
+                    if self.plan.endless_reader {
+                        self.manager.keep_reading(self.manager_now());
+                    }
                     self.pump_manager();
                     self.push(self.now_ns + 100 * MS, Event::ManagerTick { incarnation });
                 }

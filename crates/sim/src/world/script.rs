@@ -100,6 +100,7 @@ impl Player {
             optimistic: false,
             operations: 0,
             piece_bytes: 3_000,
+            endless_reader: false,
             network: NetworkFaults { min_delay_us: 100, max_delay_us: 100, ..NetworkFaults::default() },
             faults: Vec::new(),
             ..Plan::survivable(1)
