@@ -5,8 +5,9 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
-use crate::db::rows::Missing;
+use crate::db::rows::{Missing, MissingCursor};
 use crate::db::sql::args;
+use std::sync::LazyLock;
 
 /// `missing_fragments.cause`: why a fragment is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +96,48 @@ pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64
     delete_of_member(ctx, pg_id, position, 1)
 }
 
+/// Uses `missing_unacknowledged`, which the constant in `WHERE` selects.
+static NEWEST: LazyLock<String> = LazyLock::new(|| {
+    let cause = Cause::Unacknowledged as i64;
+    format!(
+        "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = {cause} AND since_ns < ?1
+         ORDER BY since_ns DESC, chunk_id DESC LIMIT ?2"
+    )
+});
+static IN_ORDER: LazyLock<String> = LazyLock::new(|| {
+    let cause = Cause::Unacknowledged as i64;
+    format!(
+        "SELECT chunk_id, fragment, incoming, pg_id, cause = {cause} AND since_ns >= ?5 FROM missing_fragments
+         WHERE (pg_id, fragment, chunk_id, incoming) > (?1, ?2, ?3, ?4)
+         ORDER BY pg_id, fragment, chunk_id, incoming LIMIT ?6"
+    )
+});
+
+/// The newest fragments that were not acknowledged at commit, of commits before `before_ns`. Reads `limit` rows, however
+/// many there are.
+///
+/// # Errors
+/// The database fails.
+pub fn newest(db: &Db, before_ns: i64, limit: usize) -> rusqlite::Result<Vec<Missing>> {
+    db.all(&NEWEST, args![before_ns, limit])
+}
+
+/// The next rows behind `cursor`, which moves behind them, and to the beginning after the last. Leaves out fragments that
+/// were not acknowledged at commits since `young_ns`. Reads `limit` rows, however many there are.
+///
+/// # Errors
+/// The database fails.
+pub fn next(db: &Db, cursor: &mut MissingCursor, young_ns: i64, limit: usize) -> rusqlite::Result<Vec<Missing>> {
+    let (pg_id, fragment, chunk_id, incoming) = *cursor;
+    let rows: Vec<(Missing, bool)> = db.all(&IN_ORDER, args![pg_id, fragment, chunk_id, incoming, young_ns, limit])?;
+    assert!(rows.len() <= limit, "{} rows, {limit} were asked for", rows.len());
+    *cursor = match rows.last() {
+        Some((last, _)) if rows.len() == limit => (last.pg_id, last.fragment, last.chunk_id, last.incoming),
+        _ => MissingCursor::default(),
+    };
+    Ok(rows.into_iter().filter(|(_, young)| !young).map(|(row, _)| row).collect())
+}
+
 /// Whether any fragment of any chunk is missing.
 ///
 /// # Errors
@@ -120,4 +163,55 @@ pub fn of_chunk_before(db: &Db, chunk_id: u64, before_ns: i64) -> rusqlite::Resu
         "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment",
         args![chunk_id, before_ns],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::StatementStatus::{FullscanStep, Sort, VmStep};
+    use std::collections::BTreeSet;
+
+    const ROWS: u64 = 50_000;
+
+    /// Fragments of 20 groups. Every second one was not acknowledged, at the time of its chunk's number.
+    fn database() -> Db {
+        let db = Db::in_memory([7; 16]).unwrap();
+        let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                   INSERT INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+                   SELECT i, i % 3, 0, 1 + i % 20, 1 + i % 2, i FROM n";
+        db.conn().execute(sql, [ROWS as i64]).unwrap();
+        db
+    }
+
+    /// A tick reads a bounded number of rows, in the order of an index: a cluster that lost a rack has millions.
+    #[test]
+    fn a_tick_reads_a_bounded_number_of_rows() {
+        let db = database();
+        for (sql, args) in [(&*NEWEST, &[i64::MAX, 100][..]), (&*IN_ORDER, &[7, 1, 20_000, 0, i64::MAX, 100])] {
+            let mut statement = db.conn().prepare(sql).unwrap();
+            let rows = statement.query_map(rusqlite::params_from_iter(args), |_| Ok(())).unwrap().count();
+            assert_eq!(rows, 100);
+            let work = [FullscanStep, Sort].map(|status| statement.get_status(status));
+            assert_eq!(work, [0, 0], "full scans and sorts of {sql}");
+            assert!(statement.get_status(VmStep) < 10_000, "steps of {sql}");
+        }
+    }
+
+    #[test]
+    fn every_row_has_its_turn() {
+        let db = database();
+        let found = newest(&db, ROWS as i64, 3).unwrap();
+        let chunks: Vec<u64> = found.iter().map(|row| row.chunk_id).collect();
+        assert_eq!(chunks, [ROWS - 2, ROWS - 4, ROWS - 6]);
+        let (mut seen, mut cursor) = (BTreeSet::new(), MissingCursor::default());
+        loop {
+            let rows = next(&db, &mut cursor, 40_000, 999).unwrap();
+            assert!(rows.iter().all(|row| seen.insert(row.key())), "a row came twice");
+            if cursor == MissingCursor::default() {
+                break;
+            }
+        }
+        let young = (40_000..=ROWS).filter(|i| i % 2 == 0).count();
+        assert_eq!(seen.len(), ROWS as usize - young);
+    }
 }

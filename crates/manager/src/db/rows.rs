@@ -149,6 +149,8 @@ row! {
 
 /// A missing fragment: (chunk, fragment, 1 if only the incoming disk lacks it).
 pub type MissingKey = (u64, u32, u8);
+/// A place in the order of missing fragments: (group, fragment, chunk, incoming).
+pub type MissingCursor = (u64, u32, u64, u8);
 
 impl Missing {
     /// The disk of the member that lacks the fragment.

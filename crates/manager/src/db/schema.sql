@@ -198,7 +198,8 @@ CREATE TABLE missing_fragments (
     since_ns    INTEGER NOT NULL,
     PRIMARY KEY (chunk_id, fragment, incoming)
 ) WITHOUT ROWID;
-CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment);
+CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment, chunk_id, incoming);
+CREATE INDEX missing_unacknowledged ON missing_fragments (since_ns, chunk_id) WHERE cause = 1;
 
 -- Fragments to delete. A row is written when the chunk's row (or a member) is removed, and removed when the node reports
 -- that the delete record is synced. The manager hands a delete out only once enough replicas hold entry `log_seq`, so

@@ -1,6 +1,6 @@
 //! Maintenance jobs that an operator starts: gc, scrub, repair.
 
-use crate::chunks::garbage;
+use crate::chunks::{garbage, missing};
 use crate::ctx::View;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
@@ -55,9 +55,10 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
         listing || !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
     let jobs = &view.soft.cluster.jobs;
-    let (gc, repair) = (jobs.gc, jobs.repair);
-    let gc_ready = gc.running && !gc.compacting && is_clean(view)?;
-    let repair_over = repair.running && !jobs.hurry && redundancy::redundancy(view)?.to_repair == 0;
+    let (gc, repair, hurry) = (jobs.gc, jobs.repair, jobs.hurry);
+    let gc_ready = gc.running && !gc.compacting && (is_clean(view)? || deletes_stall(view)?);
+    let may_be_over = repair.running && !hurry && !missing::any(view.db)?;
+    let repair_over = may_be_over && redundancy::redundancy(view)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
         true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),

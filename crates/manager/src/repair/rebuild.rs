@@ -24,6 +24,8 @@ use tessera_wire::{ChunkInfo, ClassInfo};
 
 /// Most missing rows in the queues.
 const MAX_QUEUED: usize = 8_192;
+/// Missing rows that one round reads by each of its two orders. A round delays requests, however many rows there are.
+const ROWS_PER_ROUND: usize = 512;
 /// A batch ends before its chunks exceed this many bytes.
 const BATCH_BYTES: u64 = 64 << 20;
 /// After this many batches without a success, a backfill passes the chunks and leaves missing rows.
@@ -52,7 +54,8 @@ fn suffices(node_map: &NodeMap, class: &ClassInfo, pg: &Pg, chunk_id: u64) -> bo
     class.suffices(readable.map(|m| m.position))
 }
 
-/// Loads missing rows into the queues of the disks that lack the fragments: newest optimistic writes first, then by group.
+/// Loads missing rows into the queues of the disks that lack the fragments: newest optimistic writes first, then by group, a
+/// bounded number in each round.
 pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     let tasks = &mut view.soft.cluster.tasks;
     if !missing::any(view.db)? {
@@ -62,19 +65,10 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     if tasks.missing.values().map(VecDeque::len).sum::<usize>() >= MAX_QUEUED / 2 {
         return Ok(());
     }
-    let newest: Vec<Missing> = view.db.all(
-        "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
-         ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
-        args![Cause::Unacknowledged as i64, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED / 2],
-    )?;
-    let others: Vec<Missing> = view.db.all(
-        "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
-         ORDER BY pg_id, fragment LIMIT ?3",
-        args![Cause::Unacknowledged as i64, view.soft.cluster.missing_from, MAX_QUEUED / 2],
-    )?;
-    // The next round starts after the last group of a full page, so that irreparable rows do not starve the rest.
-    let full = others.len() >= MAX_QUEUED / 2;
-    view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
+    let settled_ns = view.now_ns - WRITER_GRACE_NS;
+    let newest = missing::newest(view.db, settled_ns, ROWS_PER_ROUND)?;
+    // The cursor gives every row its turn: irreparable ones do not starve the rest.
+    let others = missing::next(view.db, &mut view.soft.cluster.missing_from, settled_ns, ROWS_PER_ROUND)?;
     let node_map = view.caches.node_map(view.db)?;
     for row in newest.into_iter().chain(others) {
         let pg = view.caches.pg(view.db, row.pg_id)?;

@@ -13,6 +13,7 @@ pub mod tasks;
 
 use crate::coherence::leases::Leases;
 use crate::coherence::locks::Lockers;
+use crate::db::rows::MissingCursor;
 use jobs::MaintenanceJobs;
 use rejected::RejectedNodes;
 use selector::GroupSelector;
@@ -62,8 +63,8 @@ pub struct ClusterState {
     pub repaired: RepairCounters,
     /// Maintenance jobs that an operator started.
     pub jobs: MaintenanceJobs,
-    /// Group from which missing rows are loaded next.
-    pub missing_from: u64,
+    /// Behind this one, missing rows are loaded next.
+    pub missing_from: MissingCursor,
     /// How far deletes have been handed out, by disk.
     pub deletes: BTreeMap<u64, DeleteCursor>,
     /// When each disk was last told to list its fragments.
