@@ -2,6 +2,8 @@
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome, bail};
+use crate::term::Out;
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +32,7 @@ impl Deref for Item {
 /// A connection to the cluster: a [`Client`] with the command's options.
 pub struct Store {
     client: Client,
+    _notice: Option<WaitNotice>,
 }
 
 impl Drop for Store {
@@ -37,6 +40,38 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.client.close(crate::cleanup::CLOSE_TIMEOUT);
         self.client.report_work();
+    }
+}
+
+/// A command that has waited this long for the manager says so.
+const NOTICE_AFTER: Duration = Duration::from_secs(3);
+
+/// Tells the user that a command waits for the manager, and for which. Ends when dropped.
+struct WaitNotice {
+    _stop: Sender<()>,
+}
+
+impl WaitNotice {
+    /// `silence` says how long the manager has not answered. `None`: nobody is to be told.
+    fn start(out: Out, common: &Common, silence: impl Fn() -> Duration + Send + 'static) -> Option<WaitNotice> {
+        let (stop, stopped) = bounded::<()>(0);
+        let text = format!(
+            "waiting for the manager at {}, which does not answer ... (for {} s at most; --wait changes it)",
+            common.manager, common.wait
+        );
+        let mut said = false;
+        let watch = move || {
+            while stopped.recv_timeout(NOTICE_AFTER / 6) == Err(RecvTimeoutError::Timeout) {
+                let silence = silence();
+                if silence >= NOTICE_AFTER && !said {
+                    out.note(&text);
+                }
+                said = silence >= NOTICE_AFTER;
+            }
+        };
+        let watching = out.has_notes().then(|| std::thread::Builder::new().name("wait-notice".into()).spawn(watch));
+        watching?.ok()?;
+        Some(WaitNotice { _stop: stop })
     }
 }
 
@@ -57,7 +92,10 @@ impl Store {
             manager_deadline_ms: wait_ms,
             ..Options::default()
         };
-        Ok(Store { client: Store::client(common, options)? })
+        let client = Store::client(common, options)?;
+        let watched = client.clone();
+        let _notice = WaitNotice::start(common.output, common, move || watched.manager_silence());
+        Ok(Store { client, _notice })
     }
 
     /// A client of the cluster, with the timeouts of `options`; connects as [`Store::connect`] does.
@@ -68,7 +106,8 @@ impl Store {
         let host = common.host.clone().unwrap_or_else(crate::daemon::config::host_name);
         let options = Options { host, device: common.device, ..options };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
-        let mut noted = false;
+        let started = Instant::now();
+        let _notice = WaitNotice::start(common.output, common, move || started.elapsed());
         loop {
             let (address, error) = match Client::connect(&common.manager, options.clone()) {
                 Err(Error::Connect { address, error }) => (address, error),
@@ -81,9 +120,6 @@ impl Store {
                 let Failure { exit, message } = error.into();
                 let way_out = "check that it runs, or name it with --manager or TESSERA_MANAGER";
                 bail!(exit, "manager {address}: {message}; {way_out}");
-            }
-            if !std::mem::replace(&mut noted, true) {
-                common.output.note(format!("waiting for the manager at {} ...", common.manager));
             }
             std::thread::sleep(RETRY);
         }

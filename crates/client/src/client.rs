@@ -85,6 +85,11 @@ impl Client {
         tessera_net::machine()
     }
 
+    /// How long requests of this client have waited for a manager that answers nothing; zero while it answers.
+    pub fn manager_silence(&self) -> Duration {
+        self.context.transport.manager_silence()
+    }
+
     /// Requests that the manager does not answer are repeated for this long.
     pub fn manager_deadline(&self) -> Duration {
         Duration::from_millis(self.context.options.manager_deadline_ms)

@@ -56,8 +56,8 @@ pub struct Common {
     /// Manager to ask: HOST:PORT or unix:PATH.
     #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
     pub manager: String,
-    /// Seconds to wait for a manager that cannot be reached.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    /// Seconds to wait for a manager that does not answer, as mounts do.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub wait: u64,
     /// Host label of this client: nodes with the same label are near, and `placement=local` selects them. [default: the host's name]
     #[arg(long, env = "TESSERA_HOST", value_name = "LABEL")]
