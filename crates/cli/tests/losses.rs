@@ -277,3 +277,29 @@ fn a_node_dies_while_a_file_is_written() {
     assert!(child.wait().unwrap().success());
     assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
 }
+
+/// P6: a node whose disk was replaced says so; `repair` rebuilds what the old one held, without another command.
+#[test]
+fn a_replaced_disk_is_rebuilt_on() {
+    let mut c = Cluster::start(8);
+    let src = stored(&c);
+    c.nodes[4].take().unwrap().stop();
+    std::fs::remove_dir_all(c.disk(5)).unwrap();
+    std::fs::create_dir(c.disk(5)).unwrap();
+    c.start_node(5);
+    c.wait_up(8);
+    let state = |c: &Cluster| {
+        let nodes = c.status()["nodes"].as_array().unwrap().clone();
+        let n5 = nodes.iter().find(|n| n["name"] == "n5").unwrap();
+        n5["disks"].as_array().unwrap().iter().map(|d| d["state"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(state(&c), ["down", "up"]);
+    let shown = c.ok(&["status"]).text();
+    assert!(shown.contains("of n5) is down") && shown.contains("tessera repair"), "{shown}");
+    c.ok(&["repair", "--quiet"]);
+    assert_eq!(state(&c), ["out", "up"]);
+    assert_eq!(c.status()["chunks"]["reduced"], 0);
+    assert_all_there(&c, &src, "repaired");
+    let log = std::fs::read_to_string(c.log("manager")).unwrap();
+    assert!(log.contains("its node runs without this disk"), "{log}");
+}

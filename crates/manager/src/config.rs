@@ -74,6 +74,9 @@ tessera_knobs::knobs! {
         down_after_ms: u64 = 5_000;
         /// A node that was down for this long is out: its groups get other members. Must exceed `node_lease_ms`.
         out_after_ms: u64 = 600_000;
+        /// A disk that its node runs without counts as lost after this long: it was replaced, or not mounted.
+        /// `tessera repair` does not wait for it.
+        disk_gone_after_ms: u64 = 60_000;
         /// A group closes when this many bytes of chunks were assigned to it.
         pg_cap_bytes: u64 = 64 << 30;
         /// Chunks in one rebuild task.

@@ -8,6 +8,7 @@ use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tessera_wire::Health;
+use tessera_wire::{DiskInfo, Health};
 use tessera_wire::meta::{ClusterStatus, Counter, MaintainReply, MaintenanceJob};
 
 /// Interval of the status requests.
@@ -96,7 +97,13 @@ pub(super) fn away(status: &ClusterStatus) -> Vec<String> {
     let nodes = status.nodes.iter().filter(|n| !serves(n.health)).map(|n| format!("node {}", n.name));
     let of_live_node = |id: u64| status.nodes.iter().any(|n| n.node_id == id && serves(n.health));
     let disks = status.disks.iter().filter(|d| !serves(d.health) && of_live_node(d.node_id));
-    nodes.chain(disks.map(|d| format!("disk {} ({})", d.disk_id, d.path))).collect()
+    nodes.chain(disks.map(|d| disk_name(status, d))).collect()
+}
+
+/// A disk in words: its number, its directory, its node.
+pub(super) fn disk_name(status: &ClusterStatus, disk: &DiskInfo) -> String {
+    let node = status.nodes.iter().find(|n| n.node_id == disk.node_id).map_or("?", |n| &n.name);
+    format!("disk {} ({} of {node})", disk.disk_id, disk.path)
 }
 
 /// Whether a repair without progress is stuck: chunks are lost or daemons are away, and no node has a task.

@@ -1,6 +1,6 @@
 //! `tessera status`: the state of the cluster.
 
-use super::maintain::{counter, counters_document};
+use super::maintain::{counter, counters_document, disk_name};
 use crate::args::StatusArgs;
 use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
@@ -101,11 +101,26 @@ fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     hosts.into_iter().map(line).collect()
 }
 
+/// Disks that do not serve although their nodes are up.
+fn disks_down(s: &ClusterStatus) -> Vec<String> {
+    let up = |node_id| s.nodes.iter().any(|n| n.node_id == node_id && n.health == Health::Up as i32);
+    let down = s.disks.iter().filter(|d| d.health == Health::Down as i32 && up(d.node_id));
+    let line = |disk: &DiskInfo| {
+        format!(
+            "{} is down: if its node runs without it, it counts as lost within disk_gone_after_ms and is rebuilt elsewhere \
+             (`tessera repair` does not wait); if it has returned, it serves once it is listed",
+            disk_name(s, disk)
+        )
+    };
+    down.map(line).collect()
+}
+
 /// The whole state, for people.
 pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
     lines.push(verdict(s));
     lines.extend(rejected_nodes(s));
+    lines.extend(disks_down(s));
     lines.push(String::new());
     lines.extend(node_table(s).lines());
     lines.push(String::new());

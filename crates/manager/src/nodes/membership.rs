@@ -218,6 +218,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<()> {
         incarnation: beat.incarnation,
         number: beat.number,
         device_work: stats::sensible_work(beat.node_id, &beat.device_work),
+        registered_ns: heard.registered_ns,
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
         stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
@@ -239,7 +240,7 @@ fn set_health(node: &NodeInfo, health: Health) -> Proposal {
     SetNodeHealth { node_id: node.node_id, incarnation: node.incarnation, health: health as i32 }.propose()
 }
 
-/// Proposes nodes that fell silent as down, later out, and disks that stay away while their node sends heartbeats as out.
+/// Proposes nodes that fell silent as down, later out, and disks that their nodes run without as out.
 /// With `hurry` (an operator asked for repair) a down node is out once its lease has surely ended.
 ///
 /// # Errors
@@ -262,12 +263,23 @@ pub fn silence(view: &mut View<'_>, hurry: bool) -> Result<()> {
             _ => {}
         }
     }
-    let away = |d: &&DiskRow| {
-        (d.node_health, d.own_health, d.inventory_wanted) == (Health::Up, Health::Down, 0)
-            && view.now_ns - stats.disk_heard_ns(d.disk_id, started) >= out_after
-    };
-    view.proposals.extend(fail_all(node_map.disks.values().filter(away)));
+    // Such a disk is not merely silent: its node says that it has it no more. Its lease ended with the node's process.
+    let gone_after = if hurry { lease_over } else { ns(config.disk_gone_after_ms).max(lease_over).min(out_after) };
+    let since = |d: &DiskRow| stats.disk_heard_ns(d.disk_id, started).max(stats.registered_ns(d.node_id));
+    let gone = |d: &&DiskRow| is_absent(d) && view.now_ns - since(d) >= gone_after;
+    let gone: Vec<&DiskRow> = node_map.disks.values().filter(gone).collect();
+    for disk in &gone {
+        let node = node_map.nodes.get(&disk.node_id).map_or("", |node| &node.name);
+        let (disk, path) = (disk.disk_id, &disk.path);
+        tracing::warn!(disk, path, node, "its node runs without this disk: it counts as lost, and is rebuilt");
+    }
+    view.proposals.extend(fail_all(gone.into_iter()));
     Ok(())
+}
+
+/// Whether a node that is up runs without this disk.
+pub fn is_absent(disk: &DiskRow) -> bool {
+    (disk.node_health, disk.own_health, disk.inventory_wanted) == (Health::Up, Health::Down, 0)
 }
 
 /// Applies a change of a node's health, unless the node has a later incarnation.

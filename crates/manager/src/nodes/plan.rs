@@ -29,8 +29,9 @@ fn tick(view: &mut View) -> Result<()> {
     let hurry = view.soft.cluster.jobs.hurry;
     membership::silence(view, hurry)?;
     if hurry {
-        let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health() == tessera_wire::Health::Down);
-        view.soft.cluster.jobs.hurry = waits;
+        let node_map = view.caches.node_map(view.db)?;
+        let down = node_map.nodes.values().any(|n| n.health() == tessera_wire::Health::Down);
+        view.soft.cluster.jobs.hurry = down || node_map.disks.values().any(membership::is_absent);
     }
     plan_members(view)?;
     if due(&mut view.soft.cluster.pace.groups, view.meta.map_version, now, 2_000) {

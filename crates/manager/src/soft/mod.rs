@@ -175,7 +175,7 @@ impl Effect {
             Effect::NodeGone { node_id } => cluster.tasks.forget_node(node_id),
             Effect::NodeRegistered { node_id, incarnation, now_ns, disks } => {
                 cluster.tasks.forget_node(node_id);
-                let stats = NodeStats { heard_ns: now_ns, incarnation, ..NodeStats::default() };
+                let stats = NodeStats { heard_ns: now_ns, incarnation, registered_ns: now_ns, ..NodeStats::default() };
                 cluster.stats.nodes.insert(node_id, stats);
                 for (disk_id, said) in &disks {
                     cluster.stats.hear_disk(now_ns, *disk_id, said, 0);

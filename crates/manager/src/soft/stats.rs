@@ -19,6 +19,8 @@ pub struct NodeStats {
     pub number: u64,
     /// What its devices computed since it started.
     pub device_work: Vec<DeviceWork>,
+    /// When it registered, ns since 1970; 0: not since this manager started.
+    pub registered_ns: i64,
 }
 
 /// Most (device, primitive) pairs kept for each node, and for all clients together: messages set no bound.
@@ -123,6 +125,11 @@ impl ClusterStats {
     /// When the node's last heartbeat came; never before `started_ns` (the manager's start) or `awake_ns`.
     pub fn node_heard_ns(&self, node_id: u64, started_ns: i64) -> i64 {
         self.nodes.get(&node_id).map_or(started_ns, |n| n.heard_ns.max(started_ns)).max(self.awake_ns)
+    }
+
+    /// When the node registered; 0: not since this manager started.
+    pub fn registered_ns(&self, node_id: u64) -> i64 {
+        self.nodes.get(&node_id).map_or(0, |n| n.registered_ns)
     }
 
     /// When the disk's last report came; never before `started_ns` or `awake_ns`.

@@ -303,3 +303,30 @@ fn a_manager_that_slept_gives_no_node_up() {
     cluster.kill(2);
     cluster.until(20, "down", |f| f.status().nodes[2].health() == Health::Down);
 }
+
+/// P6: a node that returns with another disk says that the old one is gone. It is rebuilt on long before a silent disk would
+/// be, and at once if an operator asks for repair.
+#[test]
+fn a_replaced_disk_is_rebuilt_on() {
+    let patient = Config { out_after_ms: 600_000, disk_gone_after_ms: 20_000, ..config() };
+    for asked in [false, true] {
+        let mut cluster = Cluster::with_config(8, 1, patient.clone());
+        write_files(&mut cluster, 0, 6);
+        let old = cluster.nodes[3].disks[0];
+        cluster.kill(3);
+        cluster.run(1_000);
+        cluster.nodes[3].down = false;
+        cluster.register(3, &[uuid(3, 9)]).unwrap();
+        cluster.damaged();
+        assert_ne!(cluster.nodes[3].disks[0], old, "a new uuid is a new disk");
+        cluster.run(10_000);
+        assert!(!cluster.is_whole(), "a disk that is not mounted gets a moment");
+        if asked {
+            cluster.ask(&Maintain { what: MaintenanceJob::Repair as i32, start: true }).unwrap();
+        }
+        cluster.until(if asked { 12 } else { 40 }, "rebuilt", |c| c.is_whole());
+        let health = |c: &mut Cluster| c.status().disks.iter().find(|d| d.disk_id == old).unwrap().health();
+        assert_eq!(health(&mut cluster), Health::Out);
+        cluster.check_replay();
+    }
+}
