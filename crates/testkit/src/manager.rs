@@ -214,7 +214,8 @@ impl Cluster {
         }
         let known: BTreeSet<u64> = node.tasks.iter().map(|t| t.task_id).collect();
         node.tasks.extend(reply.tasks.into_iter().filter(|t| !known.contains(&t.task_id)));
-        for delete in reply.deletes {
+        let deletes = if node.full { Vec::new() } else { reply.deletes };
+        for delete in deletes {
             let disk = self.disks.get_mut(&delete.disk_id).expect("a disk of the node");
             disk.held.remove(&(delete.chunk_id, delete.fragment));
             node.deleted.push(delete);

@@ -102,6 +102,8 @@ pub struct Node {
     pub deleted: Vec<FragmentRef>,
     /// Does not work on tasks; they stay unfinished.
     pub lazy: bool,
+    /// Its disk has no room for the records of deletes.
+    pub full: bool,
     /// Every put gets this error.
     pub refuse_puts: Option<Error>,
     /// Extra time to answer, ns; whoever carries the calls waits for it.

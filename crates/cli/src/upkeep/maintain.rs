@@ -7,9 +7,8 @@ use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tessera_wire::Health;
-use tessera_wire::{DiskInfo, Health};
 use tessera_wire::meta::{ClusterStatus, Counter, MaintainReply, MaintenanceJob};
+use tessera_wire::{DiskInfo, Health};
 
 /// Interval of the status requests.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -32,7 +31,8 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
         damage = match what {
             MaintenanceJob::Repair => unrepaired(&state, &store.status()?),
             MaintenanceJob::Scrub => lost(store.status()?.chunks_lost),
-            _ => Ok(()),
+            MaintenanceJob::Gc => undeleted(&state, &store.status()?, out),
+            MaintenanceJob::Unknown => Ok(()),
         };
     }
     out.result(&document(what, &state), sentence(what, &state, started.elapsed()))?;
@@ -81,6 +81,37 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
         units::plural(reduced, "chunk"),
         units::plural(lost, "chunk"),
     ))
+}
+
+/// A disk with less free space than this may have no room for the records of deletes.
+const FULL_BYTES: u64 = 8 << 20;
+
+/// The failure for deletes that full disks cannot carry out. Those of nodes that are down are noted.
+fn undeleted(state: &MaintainReply, status: &ClusterStatus, out: Out) -> Outcome {
+    let left = counter(&state.counters, "deletes_pending");
+    if left == 0 {
+        return Ok(());
+    }
+    let is_full = |d: &&DiskInfo| d.health == Health::Up as i32 && d.free_bytes < FULL_BYTES;
+    let free = |d: &DiskInfo| {
+        format!(
+            "{} has {} free of {}",
+            disk_name(status, d),
+            units::bytes(d.free_bytes),
+            units::bytes(d.capacity_bytes)
+        )
+    };
+    let full: Vec<String> = status.disks.iter().filter(is_full).map(free).collect();
+    let left = units::plural(left, "delete");
+    if full.is_empty() {
+        out.note(format!("{left} not yet confirmed; nodes carry them out once they are up"));
+        return Ok(());
+    }
+    bail!(
+        Exit::NoSpace,
+        "{left} not carried out: the record of a delete needs room, and {}; make room there, the cluster then goes on by itself",
+        full.join(", ")
+    )
 }
 
 /// The failure for lost chunks, which no maintenance job can restore.
@@ -183,5 +214,34 @@ mod tests {
             sentence(MaintenanceJob::Repair, &state, Duration::ZERO).starts_with("repair runs, 3,145,728 fragments of")
         );
         assert_eq!(phrase("freed_bytes", 3 << 20), "3.0 MiB freed");
+    }
+    /// A delete needs room for its record: a full disk is named, with its bytes.
+    #[test]
+    fn deletes_that_full_disks_cannot_carry_out_are_a_failure() {
+        let disk = |disk_id, free_bytes| DiskInfo {
+            disk_id,
+            node_id: 1,
+            health: Health::Up as i32,
+            capacity_bytes: 10 << 30,
+            free_bytes,
+            path: format!("/d{disk_id}"),
+            ..DiskInfo::default()
+        };
+        let node = tessera_wire::NodeInfo { node_id: 1, name: "n1".into(), ..Default::default() };
+        let mut status =
+            ClusterStatus { nodes: vec![node], disks: vec![disk(1, 0), disk(2, 1 << 30)], ..Default::default() };
+        let left = |value| MaintainReply {
+            counters: vec![Counter { name: "deletes_pending".into(), value }],
+            ..MaintainReply::default()
+        };
+        assert_eq!(undeleted(&left(0), &status, Out::default()), Ok(()));
+        let failure = undeleted(&left(7), &status, Out::default()).unwrap_err();
+        assert_eq!(failure.exit, Exit::NoSpace);
+        for words in ["7 deletes", "disk 1 (/d1 of n1) has 0 B free of 10.0 GiB", "make room"] {
+            assert!(failure.message.contains(words), "{failure}");
+        }
+        assert!(!failure.message.contains("/d2"), "{failure}");
+        status.disks.remove(0);
+        assert_eq!(undeleted(&left(7), &status, Out { quiet: true, json: false }), Ok(()));
     }
 }

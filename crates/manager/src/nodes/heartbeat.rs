@@ -61,6 +61,7 @@ pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<()> {
     let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
         refs.iter().filter(|r| node_map.owns(beat.node_id, r.disk_id)).cloned().collect()
     };
+    view.soft.cluster.repaired.deletes += beat.deleted.len() as u64;
     view.proposals.extend(propose_all(of_own(&beat.deleted), |fragments| DeletesDone { fragments }));
     let bad = of_own(&beat.bad);
     view.soft.cluster.repaired.bad += bad.len() as u64;

@@ -27,6 +27,7 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
         running: true,
         disks: disks.len() as u64,
         repaired_before: cluster.repaired.fragments,
+        moved: (cluster.repaired.deletes, view.now_ns),
         ..JobState::default()
     };
     match what {
@@ -76,9 +77,29 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A garbage collection that waits only for deletes ends when none was confirmed for this long.
+const DELETE_PATIENCE_NS: i64 = 15_000_000_000;
+
+/// Whether nothing is left but deletes that no disk carries out: a full disk has no room for their records. The deletes stay
+/// ordered.
+fn deletes_stall(view: &mut View<'_>) -> Result<bool> {
+    let collects = is_collecting(view)?;
+    let confirmed = view.soft.cluster.repaired.deletes;
+    let moved = &mut view.soft.cluster.jobs.gc.moved;
+    if collects || moved.0 != confirmed {
+        *moved = (confirmed, view.now_ns);
+    }
+    Ok(view.now_ns - moved.1 >= DELETE_PATIENCE_NS)
+}
+
+/// Whether a chunk is collectable now, or dropped pages hold references.
+fn is_collecting(view: &View<'_>) -> Result<bool> {
+    Ok(garbage::due(view)?.is_some() || view.db.any("SELECT 1 FROM dropped_pages LIMIT 1", [])?)
+}
+
 /// Whether no chunk is collectable and no reachable disk has deletes to do.
 fn is_clean(view: &View<'_>) -> Result<bool> {
-    if garbage::due(view)?.is_some() || view.db.any("SELECT 1 FROM dropped_pages LIMIT 1", [])? {
+    if is_collecting(view)? {
         return Ok(false);
     }
     for disk in view.caches.node_map(view.db)?.readable() {

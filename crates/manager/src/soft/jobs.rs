@@ -16,6 +16,8 @@ pub struct JobState {
     pub repaired_before: u64,
     /// Garbage collection: compaction was ordered.
     pub compacting: bool,
+    /// Garbage collection: deletes confirmed when it last moved on, and when that was.
+    pub moved: (u64, i64),
 }
 
 /// State of the maintenance jobs. A restart forgets it.

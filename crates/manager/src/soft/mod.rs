@@ -99,6 +99,8 @@ pub struct RepairCounters {
     pub reports: u64,
     /// Fragments that could not be rebuilt; they are tried again.
     pub failed: u64,
+    /// Deletes that nodes confirmed.
+    pub deletes: u64,
 }
 
 /// How far a disk's delete orders have been handed out.
