@@ -292,3 +292,34 @@ print(db.execute("PRAGMA integrity_check").fetchone()[0])
         assert_eq!(String::from_utf8(counted.stdout).unwrap(), "18 18 3\n");
     });
 }
+
+/// P7: threads of one process that mix locks of the process and of open files, on overlapping ranges and with many waiters,
+/// all get their turn.
+#[test]
+fn waiters_among_the_threads_of_a_process_get_their_turn() {
+    with_two_mounts(|c, a, b| {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/lock_threads.py");
+        let start = |m: &Mounted, seed: &str| {
+            let mut command = Command::new("python3");
+            command.arg(program).arg(m.path.join("f")).args(["16", "40", seed]);
+            Killed(command.stdout(Stdio::null()).spawn().expect("python3 starts"))
+        };
+        for seed in ["1", "2"] {
+            let mut programs = [start(a, seed), start(b, "3")];
+            eventually("every thread has had all its locks", || {
+                programs.iter_mut().all(|p| p.0.try_wait().unwrap().is_some_and(|status| status.success()))
+            });
+        }
+        assert_eq!(waiting(c), 0);
+    });
+}
+
+/// A program that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

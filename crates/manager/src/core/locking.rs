@@ -26,12 +26,13 @@ impl ManagerCore {
     fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<SetLock>("SetLock", body)?;
         match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
-            LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
+            LockAnswer::Now(LockOutcome::Granted) => Ok(Some(self.grant_reply())),
+            LockAnswer::Now(outcome) => Ok(Some(encode(outcome, 0))),
             LockAnswer::Later(ticket, wait_ms) => {
                 let until_ns = self.now_ns + ns(wait_ms);
                 // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
-                    self.reply(before, Ok(encode(LockOutcome::Waiting)));
+                    self.reply(before, Ok(encode(LockOutcome::Waiting, 0)));
                 }
                 Ok(None)
             }
@@ -42,7 +43,7 @@ impl ManagerCore {
         let request = registry::decode::<CancelLock>("CancelLock", body)?;
         let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
         if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
-            self.reply(waiting, Ok(encode(LockOutcome::Cancelled)));
+            self.reply(waiting, Ok(encode(LockOutcome::Cancelled, 0)));
         }
         Ok(Some(Ack {}.encode_to_vec().into()))
     }
@@ -65,9 +66,14 @@ impl ManagerCore {
     pub(super) fn answer_granted(&mut self) {
         for ticket in self.soft.locks.take_granted() {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                self.reply(origin, Ok(encode(LockOutcome::Granted)));
+                let granted = self.grant_reply();
+                self.reply(origin, Ok(granted));
             }
         }
+    }
+
+    fn grant_reply(&mut self) -> Bytes {
+        encode(LockOutcome::Granted, self.soft.locks.next_change())
     }
 
     /// Expires silent clients, answers waits that are over, and proposes the record of clients that may hold locks.
@@ -82,7 +88,7 @@ impl ManagerCore {
         let over: Vec<Ticket> = self.lock_waits.iter().filter_map(over).collect();
         for ticket in over {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                self.reply(origin, Ok(encode(LockOutcome::Waiting)));
+                self.reply(origin, Ok(encode(LockOutcome::Waiting, 0)));
             }
         }
         if self.queue.is_empty()
@@ -93,6 +99,6 @@ impl ManagerCore {
     }
 }
 
-fn encode(outcome: LockOutcome) -> Bytes {
-    SetLockReply { outcome: outcome as i32 }.encode_to_vec().into()
+fn encode(outcome: LockOutcome, change: u64) -> Bytes {
+    SetLockReply { outcome: outcome as i32, change }.encode_to_vec().into()
 }

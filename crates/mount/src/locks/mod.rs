@@ -131,12 +131,22 @@ impl<B: Backend> Locks<B> {
         }
         self.check_lost(key)?;
         self.send_pending(key).await?;
-        self.state.lock().waiting += 1;
+        {
+            let mut state = self.state.lock();
+            state.waiting += 1;
+            state.owners.entry(key).or_default().begin();
+        }
         self.wake.notify_one();
         let done = self.lock(lock, wait, interrupted).await;
         let mut state = self.state.lock();
         assert!(state.waiting > 0, "a lock request ends that did not begin");
         state.waiting -= 1;
+        if let Some(owned) = state.owners.get_mut(&key) {
+            owned.end();
+            if owned.is_idle() {
+                state.owners.remove(&key);
+            }
+        }
         done
     }
 
@@ -204,16 +214,13 @@ impl<B: Backend> Locks<B> {
             self.assert_held(table).await?;
             return Ok(LockOutcome::Overtaken);
         }
-        let outcome = answer?.outcome();
+        let reply = answer?;
         let mut state = self.state.lock();
         state.heard(sent_ns);
-        if outcome == LockOutcome::Granted {
-            let owned = state.owners.entry((lock.ino, lock.owner)).or_default();
-            if seq > owned.unlocked_seq {
-                owned.set(lock);
-            }
+        if reply.outcome() == LockOutcome::Granted {
+            state.owners.entry((lock.ino, lock.owner)).or_default().changed(lock, reply.change);
         }
-        Ok(outcome)
+        Ok(reply.outcome())
     }
 
     /// Releases the locks here at once, and tells the manager, later if it cannot be reached now.
@@ -225,10 +232,8 @@ impl<B: Backend> Locks<B> {
             if whole {
                 state.lost.remove(&key);
             }
-            let seq = state.next_seq();
             let Some(owned) = state.owners.get_mut(&key) else { return LockOutcome::Granted };
             owned.set(lock);
-            owned.unlocked_seq = seq;
             owned.pending.push(Pending::Set(*lock));
         }
         if let Err(error) = self.send_pending(key).await {
@@ -240,7 +245,7 @@ impl<B: Backend> Locks<B> {
 
     /// Releases all locks of an owner on a file.
     pub async fn release(&self, ino: u64, owner: u64) {
-        if self.holds(ino, owner) {
+        if self.knows(ino, owner) {
             let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
             self.unlock(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, pid: 0 }).await;
         }
@@ -248,6 +253,13 @@ impl<B: Backend> Locks<B> {
 
     /// Whether an owner holds or lost any lock on a file.
     pub fn holds(&self, ino: u64, owner: u64) -> bool {
+        let state = self.state.lock();
+        let holds = |owned: &Owned| owned.holds_any() || !owned.pending.is_empty();
+        state.owners.get(&(ino, owner)).is_some_and(holds) || state.lost.contains(&(ino, owner))
+    }
+
+    /// Whether an owner holds or lost any lock on a file, or has asked for one.
+    fn knows(&self, ino: u64, owner: u64) -> bool {
         let state = self.state.lock();
         state.owners.contains_key(&(ino, owner)) || state.lost.contains(&(ino, owner))
     }
@@ -316,7 +328,7 @@ impl<B: Backend> Locks<B> {
                 assert!(owned.sending, "two tasks send an owner's messages");
                 owned.sending = false;
                 if sent.is_ok() {
-                    owned.pending.remove(0);
+                    owned.message_sent();
                 }
             }
             drop(state);
@@ -369,6 +381,15 @@ impl<B: Backend> Locks<B> {
             Ok(reply) if matches!(reply.outcome(), LockOutcome::Overtaken | LockOutcome::Grace) => {
                 Err(Error::new(Code::Unavailable, "the manager is not ready for it"))
             }
+            Ok(reply) if reply.outcome() == LockOutcome::Granted => {
+                let mut state = self.state.lock();
+                if let (Some(lock), true) = (lock, state.losses == losses)
+                    && let Some(owned) = state.owners.get_mut(&(lock.ino, lock.owner))
+                {
+                    owned.changed(&lock, reply.change);
+                }
+                Ok(())
+            }
             answer => answer.map(drop),
         }
     }
@@ -394,6 +415,9 @@ impl<B: Backend> Locks<B> {
         })?;
         state.heard_ns = Some(sent_ns);
         let lease_ms = i64::try_from(reply.lease_ms).unwrap_or(i64::MAX);
+        if state.table != reply.table {
+            state.owners.values_mut().for_each(Owned::forget_changes);
+        }
         (state.table, state.lease_ns) = (reply.table, lease_ms.saturating_mul(1_000_000));
         if reply.lost {
             state.lose_all();

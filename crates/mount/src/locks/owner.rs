@@ -1,6 +1,6 @@
 //! The locks of one owner on one file, and the messages about them that the manager has not received.
 
-use rangemap::RangeInclusiveMap;
+use rangemap::{RangeInclusiveMap, RangeInclusiveSet};
 use tessera_wire::meta::{FileLock, LockMode};
 
 /// A message that the manager has not received.
@@ -28,11 +28,54 @@ pub(super) struct Owned {
     pub pending: Vec<Pending>,
     /// One task is sending the first of them. Sent twice, the second could undo a lock granted in between.
     pub sending: bool,
-    /// The number of the last unlock: a lock that an earlier request granted is no longer held.
-    pub unlocked_seq: u64,
+    /// Requests under way. Threads of one process are one owner.
+    requests: usize,
+    /// The manager's number of the last change of each byte, as far as answers have told while several requests are under
+    /// way: the answers may be read in another order than the manager's.
+    changed: RangeInclusiveMap<u64, u64>,
 }
 
 impl Owned {
+    /// A request begins.
+    pub fn begin(&mut self) {
+        self.requests += 1;
+    }
+
+    /// A request has ended, and its answer is known.
+    pub fn end(&mut self) {
+        // After a loss the owner begins anew, and requests from before end.
+        self.requests = self.requests.saturating_sub(1);
+        self.forget_changes_if_done();
+    }
+
+    /// The manager has received the first pending message.
+    pub fn message_sent(&mut self) {
+        self.pending.remove(0);
+        self.forget_changes_if_done();
+    }
+
+    fn forget_changes_if_done(&mut self) {
+        if self.requests == 0 && self.pending.is_empty() {
+            self.changed.clear();
+        }
+    }
+
+    /// The numbers of another table's changes do not count.
+    pub fn forget_changes(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Notes that the manager set a range to `lock` as its change of that number, where no later change is known.
+    pub fn changed(&mut self, lock: &FileLock, change: u64) {
+        let range = lock.start..=lock.end;
+        let later = self.changed.overlapping(range.clone()).filter(|(_, known)| **known > change);
+        let later: RangeInclusiveSet<u64> = later.map(|(bytes, _)| bytes.clone()).collect();
+        for bytes in later.gaps(&range) {
+            self.set(&FileLock { start: *bytes.start(), end: *bytes.end(), ..*lock });
+            self.changed.insert(bytes, change);
+        }
+    }
+
     /// Sets a range to `lock`; [`LockMode::Unlock`] clears it.
     pub fn set(&mut self, lock: &FileLock) {
         let (range, FileLock { family, mode, pid, .. }) = (lock.start..=lock.end, *lock);
@@ -80,7 +123,7 @@ impl Owned {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.ranges.is_empty() && self.pending.is_empty()
+        self.ranges.is_empty() && self.pending.is_empty() && self.requests == 0
     }
 }
 
@@ -109,6 +152,23 @@ mod tests {
         assert_eq!(owned.pending, wanted);
         owned.set(&lock(0, LAST_BYTE, LockMode::Unlock));
         assert!(!owned.holds_any() && !owned.is_idle());
+    }
+
+    /// Threads of one process are one owner: answers to their requests may be read in any order.
+    #[test]
+    fn what_is_held_is_what_the_manager_did_last() {
+        let (read, write, unlock) = (LockMode::Read, LockMode::Write, LockMode::Unlock);
+        let changes = [(lock(0, 99, write), 1), (lock(20, 59, unlock), 2), (lock(40, 79, read), 3)];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut owned = Owned::default();
+            (0..3).for_each(|_| owned.begin());
+            order.into_iter().map(|at| changes[at]).for_each(|(lock, change)| owned.changed(&lock, change));
+            let held = [lock(0, 19, write), lock(40, 79, read), lock(80, 99, write)];
+            assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), held, "{order:?}");
+            (0..3).for_each(|_| owned.end());
+            owned.changed(&lock(0, LAST_BYTE, unlock), 1);
+            assert!(owned.is_idle(), "another table counts anew");
+        }
     }
 
     /// The manager counts joined ranges against its limit, so the client must join them, too.

@@ -62,7 +62,7 @@ impl LockTable {
                 LockMode::Unlock => drop(self.held.remove(&lock.ino)),
                 _ => drop(self.held.insert(lock.ino, lock.owner)),
             }
-            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32 }.encode_to_vec());
+            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32, change: 0 }.encode_to_vec());
         }
         Ok(Ack {}.encode_to_vec())
     }

@@ -85,6 +85,8 @@ pub struct Lockers {
     /// Clients that may have held locks when this manager started, and have not come back.
     expected: BTreeSet<u64>,
     grace_until_ns: i64,
+    /// Number of the last change ([`SetLockReply::change`]).
+    changes: u64,
 }
 
 impl Lockers {
@@ -182,16 +184,18 @@ impl Lockers {
         let ticket = Ticket { client_id, seq: request.seq };
         let Some(lock) = &request.lock else { return invalid("a lock is missing") };
         let (want, bytes) = (want(client_id, lock)?, range(lock)?);
+        let waits = self.table.is_waiting(ticket);
         let client = self.client(now_ns, client_id, request.table)?;
         let key = (lock.ino, lock.owner);
+        // A request that waits keeps its place, whatever other threads of its owner have asked for since.
+        if waits {
+            return Ok(park(ticket, request));
+        }
         let last = client.last.get(&key).copied().unwrap_or(client.last_idle_seq);
         if request.seq < last || client.cancelled.contains(&request.seq) {
             return Ok(LockAnswer::Now(LockOutcome::Overtaken));
         }
         client.last.insert(key, request.seq);
-        if self.table.is_waiting(ticket) {
-            return Ok(park(ticket, request));
-        }
         let answer = match want {
             None => {
                 self.table.unlock(lock.ino, owner(client_id, lock), bytes);
@@ -304,6 +308,12 @@ impl Lockers {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
             self.expected.clear();
         }
+    }
+
+    /// Numbers the change that is answered next.
+    pub fn next_change(&mut self) -> u64 {
+        self.changes += 1;
+        self.changes
     }
 
     /// See [`LockTable::take_granted`].

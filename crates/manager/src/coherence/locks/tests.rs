@@ -284,3 +284,28 @@ fn a_client_has_only_so_many_locks() {
         assert_eq!(outcome, LockAnswer::Now(wanted));
     }
 }
+
+/// Threads of a process are one owner. A request of one that waits keeps its place when another one asks for something else.
+#[test]
+fn a_waiting_request_is_not_overtaken_by_its_owners_others() {
+    let mut lockers = Lockers::start(9, Default::default(), 0, &config());
+    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    let of = |owner, start, end, mode| FileLock { owner, ..file_lock(1, start, end, mode) };
+    let granted = LockAnswer::Now(LockOutcome::Granted);
+    let mut ask = |seq, lock, wait| {
+        let request = SetLock { wait, wait_ms: 1_000, ..set(seq, 9, lock) };
+        let answer = lockers.set(0, 1, &request, &config()).unwrap();
+        (answer, lockers.take_granted())
+    };
+    assert_eq!(ask(1, of(50, 0, 9, LockMode::Write), false).0, granted);
+    let waits = of(60, 0, 9, LockMode::Write);
+    let later = LockAnswer::Later(Ticket { client_id: 1, seq: 2 }, 1_000);
+    assert_eq!(ask(2, waits, true).0, later);
+    assert_eq!(ask(3, of(60, 20, 29, LockMode::Write), true).0, granted);
+    assert_eq!(ask(4, of(60, 20, 29, LockMode::Unlock), false).0, granted);
+    assert_eq!(ask(2, waits, true).0, later, "it asks again, as after each interval of its wait");
+    let (unlocked, granted_then) = ask(5, of(50, 0, 9, LockMode::Unlock), false);
+    assert_eq!((unlocked, granted_then), (granted, vec![Ticket { client_id: 1, seq: 2 }]));
+    assert_eq!(ask(6, of(60, 0, 9, LockMode::Unlock), false).0, granted);
+    assert_eq!(lockers.stats(), (0, 0, 1), "nothing is held or waits once all have released");
+}
