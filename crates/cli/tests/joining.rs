@@ -66,12 +66,35 @@ fn a_refused_node_leaves_its_disks_new() {
     let node = first.nodes[0].as_ref().unwrap().address().to_string();
     let run = refused_node(&first, &disk, &node, "n2");
     assert_refused(&last_line(run), 2, &["--manager", "is a node", &node]);
-    assert!(!disk.join("tessera-disk").exists());
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0, "a refused start leaves something behind");
     let mut args = second.node_args(1);
     let at = args.iter().position(|arg| arg == "--disk").unwrap();
     args[at + 1] = disk.to_str().unwrap().into();
     let _node = Daemon::start(&args, &second.path().join("node.log"));
     eventually("the node joins", || second.status()["nodes"].as_array().is_some_and(|nodes| nodes.len() == 1));
+}
+
+/// P14: a manager that cannot listen makes no database. A node with disks of a cluster that is pointed at a node says so.
+#[test]
+fn refused_starts_leave_nothing_behind_and_name_the_way_out() {
+    let mut c = Cluster::start(2);
+    let dir = c.path().join("second");
+    let run = common::tessera(&["manager", "--dir", dir.to_str().unwrap(), "--listen", c.address()]);
+    assert_ne!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("cannot listen") && !dir.exists(), "{run:?}");
+    c.kill_node(2);
+    let node = c.nodes[0].as_ref().unwrap().address().to_string();
+    let mut args = c.node_args(2);
+    let at = args.iter().position(|arg| arg == "--manager").unwrap();
+    args[at + 1] = node;
+    let log = c.path().join("lost.log");
+    let code = match Daemon::try_start(&args, &log) {
+        Ok(mut daemon) => daemon.wait().code(),
+        Err(run) => Some(run.code),
+    };
+    assert_eq!(code, Some(2));
+    let said = std::fs::read_to_string(log).unwrap();
+    assert!(said.lines().last().is_some_and(|line| line.contains("--manager")), "{said}");
 }
 
 /// A run with only the last line that it printed.

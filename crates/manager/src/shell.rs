@@ -109,6 +109,7 @@ impl ManagerServer {
         let there = dir.join(crate::db::FILE_NAME).exists();
         let db = match create.filter(|_| !there) {
             Some(cluster_id) => {
+                tessera_net::probe(listen)?;
                 let db = Db::create(dir, cluster_id)?;
                 tracing::warn!(
                     "{} held no database: this manager serves a new cluster, {}; if it should serve one that exists, stop it, \

@@ -26,7 +26,7 @@ pub use dialer::Dialer;
 pub use endpoint::{Endpoint, Stream, machine};
 pub use limits::Limits;
 pub use sending::{FileRange, Part};
-pub use server::{Server, ServerError};
+pub use server::{Server, ServerError, probe};
 
 #[cfg(test)]
 mod limit_tests;

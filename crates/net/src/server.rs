@@ -7,6 +7,7 @@ use crate::limits::{Admissions, Limits};
 use socket2::Socket;
 use std::io;
 use std::net::{Shutdown, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Server {
     shared: Arc<Shared>,
     endpoints: Vec<Endpoint>,
     listeners: Vec<Arc<Socket>>,
+    /// The files of its Unix sockets.
+    sockets: Vec<SocketFile>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -64,10 +67,12 @@ impl Server {
     ) -> Result<Server, ServerError> {
         let (admissions, stopping) = (Admissions::new(limits), AtomicBool::new(false));
         let shared = Arc::new(Shared { service, pool, admissions, stopping });
-        let mut server = Server { shared, endpoints: Vec::new(), listeners: Vec::new(), threads: Vec::new() };
+        let mut server =
+            Server { shared, endpoints: Vec::new(), listeners: Vec::new(), sockets: Vec::new(), threads: Vec::new() };
         for endpoint in endpoints {
             let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
             let (listener, bound) = listen(endpoint)?;
+            server.sockets.extend(SocketFile::of(endpoint));
             let (shared, listener) = (server.shared.clone(), Arc::new(listener));
             server.listeners.push(listener.clone());
             let thread =
@@ -105,11 +110,7 @@ impl Server {
             // Wakes the accepting thread, even if the socket's file is gone.
             let _ = listener.shutdown(Shutdown::Both);
         }
-        for endpoint in &self.endpoints {
-            if let Endpoint::Unix(path) = endpoint {
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.sockets.drain(..).for_each(SocketFile::remove);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -122,6 +123,39 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Listens on each of `endpoints` for a moment: a daemon that cannot be started leaves nothing behind.
+///
+/// # Errors
+/// The first endpoint that cannot be bound.
+pub fn probe(endpoints: &[Endpoint]) -> Result<(), ServerError> {
+    for endpoint in endpoints {
+        let listening = listen(endpoint)?;
+        SocketFile::of(endpoint).into_iter().for_each(SocketFile::remove);
+        drop(listening);
+    }
+    Ok(())
+}
+
+/// The file of a Unix socket that this process made, by device and inode: another daemon may have made one of that name since.
+struct SocketFile {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(endpoint: &Endpoint) -> Option<SocketFile> {
+        let Endpoint::Unix(path) = endpoint else { return None };
+        let meta = std::fs::symlink_metadata(path).ok()?;
+        Some(SocketFile { path: path.clone(), id: (meta.dev(), meta.ino()) })
+    }
+
+    fn remove(self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -193,6 +193,19 @@ fn a_server_stops_even_if_the_file_of_its_socket_is_gone() {
 }
 
 #[test]
+fn a_server_leaves_the_socket_of_a_later_one_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("s");
+    let mut first = server(&[Endpoint::Unix(socket.clone())]);
+    std::fs::remove_file(&socket).unwrap();
+    let mut second = server(&[Endpoint::Unix(socket.clone())]);
+    first.stop();
+    assert!(socket.exists(), "the later server's file is gone");
+    second.stop();
+    assert!(!socket.exists());
+}
+
+#[test]
 fn a_unix_endpoint_has_a_path() {
     assert!("unix:".parse::<Endpoint>().unwrap_err().contains("no path"));
     assert_eq!("unix:s".parse(), Ok(Endpoint::Unix("s".into())));

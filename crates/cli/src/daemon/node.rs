@@ -22,10 +22,17 @@ pub fn run(args: NodeRunArgs) -> Outcome {
     let (daemon, events) = Daemon::prepare(&settings.flags, |node: &NodeServer| families(&node.metrics()))?;
     tessera_accel::use_device(settings.device, Default::default())?;
     settings.options.metrics_address = daemon.metrics_address().unwrap_or_default();
+    let fresh: Vec<_> = settings.disks.iter().filter(|disk| holds_only(disk, &[])).cloned().collect();
     settings.options.disks =
         settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
     tracing::info!(manager = %settings.options.manager, from = settings.manager_from, "joins the manager's cluster");
-    let started = NodeServer::start(settings.options).map_err(refused)?;
+    let started = NodeServer::start(settings.options).map_err(refused);
+    if started.is_err() {
+        // What was an empty directory is one again.
+        let locked = fresh.iter().filter(|disk| holds_only(disk, &[LOCK_FILE]));
+        locked.for_each(|disk| drop(std::fs::remove_file(disk.join(LOCK_FILE))));
+    }
+    let started = started?;
     settings.disks.iter().for_each(|disk| super::make_private(disk));
     let (fatal, listen) = (started.fatal().clone(), started.endpoints().to_vec());
     daemon.announce("node", started, &listen);
@@ -47,6 +54,16 @@ pub fn run(args: NodeRunArgs) -> Outcome {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// The file that a daemon locks on its disk.
+const LOCK_FILE: &str = "lock";
+
+/// Whether a directory holds exactly these entries.
+fn holds_only(dir: &Path, names: &[&str]) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else { return false };
+    let found: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    found.iter().map(|name| name.to_string_lossy()).eq(names.iter().copied())
 }
 
 fn open_disk(path: &Path, capacity_bytes: Option<u64>) -> Outcome<Arc<dyn Disk>> {

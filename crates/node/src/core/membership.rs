@@ -157,9 +157,16 @@ impl NodeCore {
         match answer.decode::<RegisterNode>() {
             Ok((reply, _)) => self.try_join(sent_ns, mark, reply),
             Err(error) => {
-                let hopeless = matches!(error.code(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
+                let hopeless = [Code::WrongCluster, Code::ProtocolVersion, Code::Permission, Code::Unsupported];
+                let hopeless = hopeless.contains(&error.code());
                 if (hopeless && self.membership.node_id == 0) || self.membership.rival.is_alive(&error) {
-                    self.out.push_back(Action::Fatal(error));
+                    let message = match error.code() {
+                        Code::Unsupported => {
+                            format!("no manager answers: {}; name the manager with --manager", error.message)
+                        }
+                        _ => error.message.clone(),
+                    };
+                    self.out.push_back(Action::Fatal(Error { message, ..error }));
                 } else {
                     tracing::warn!(%error, "registration failed; trying again");
                     // The manager would repeat a final refusal for the same op id.
