@@ -181,11 +181,19 @@ pub struct NodeRunArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<Spec>,
     /// Most bytes that each disk may use. [default: the size of its file system]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub capacity: Option<u64>,
     /// Shared.
     #[command(flatten)]
     pub flags: DaemonFlags,
+}
+
+/// A limit in bytes: a size of at least one byte.
+pub fn parse_limit(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("a limit is at least 1 byte; leave it out for none".into()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Sizes as everywhere in Tessera: 4096, 64K, 1M, 2G.

@@ -12,7 +12,7 @@ pub struct SpoolArgs {
     #[arg(long, value_name = "DIR")]
     pub spool: Option<PathBuf>,
     /// Most bytes in the spool; files that do not fit are written like others.
-    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_limit)]
     pub spool_size: u64,
 }
 

@@ -37,7 +37,7 @@ struct NodeFile {
     name: Option<String>,
     host: Option<String>,
     device: Option<String>,
-    capacity: Option<SizeValue>,
+    capacity: Option<Capacity>,
     metrics: Option<String>,
     log_format: Option<LogFormat>,
     log_level: Option<String>,
@@ -50,6 +50,23 @@ struct NodeFile {
 enum SizeValue {
     Bytes(u64),
     Text(String),
+}
+
+/// A limit in bytes, at least 1.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "SizeValue")]
+struct Capacity(u64);
+
+impl TryFrom<SizeValue> for Capacity {
+    type Error = String;
+
+    fn try_from(value: SizeValue) -> Result<Self, String> {
+        let text = match value {
+            SizeValue::Bytes(bytes) => bytes.to_string(),
+            SizeValue::Text(text) => text,
+        };
+        crate::args::parse_limit(&text).map(Capacity)
+    }
 }
 
 /// Settings of `tessera manager`.
@@ -133,11 +150,6 @@ impl NodeSettings {
         if disks.is_empty() {
             bail!(Exit::Usage, "tessera node: no disk; give --disk DIR, or disks in the configuration");
         }
-        let capacity = match file.capacity {
-            Some(SizeValue::Text(text)) => Some(crate::args::parse_size(&text).map_err(Failure::usage)?),
-            Some(SizeValue::Bytes(bytes)) => Some(bytes),
-            None => None,
-        };
         let device = file.device.or_else(|| environment("TESSERA_DEVICE"));
         let device = device.as_deref().map(str::parse).transpose()?;
         let default = || ("the default", crate::args::DEFAULT_MANAGER.to_string());
@@ -161,7 +173,7 @@ impl NodeSettings {
         Ok(NodeSettings {
             disks,
             manager_from,
-            capacity_bytes: args.capacity.or(capacity),
+            capacity_bytes: args.capacity.or(file.capacity.map(|capacity| capacity.0)),
             device: args.device.or(device).unwrap_or(Spec::Cpu),
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             options: NodeOptions {
@@ -215,7 +227,9 @@ fn load<T: DeserializeOwned + Default>(flags: &DaemonFlags) -> Outcome<(T, PathB
 fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        failure!(Exit::Usage, "{} line {line}: {}", path.display(), error.message())
+        let key = text.lines().nth(line.saturating_sub(1)).and_then(|line| line.split_once('='));
+        let key = key.map_or(String::new(), |(key, _)| format!("{}: ", key.trim()));
+        failure!(Exit::Usage, "{} line {line}: {key}{}", path.display(), error.message())
     })
 }
 
@@ -301,7 +315,7 @@ mod tests {
             ("dir='d'\n[tuning]\nheartbeat_ms=-1", vec!["heartbeat_ms", "-1"]),
             ("dir='d'\n[tuning]\nlog_copies=5000000000", vec!["log_copies", "5000000000"]),
             ("dir='d'\n[tuning]\nout_after_ms=10\nnode_lease_ms=20", vec!["out_after_ms", "node_lease_ms"]),
-            ("dir=5", vec!["line 1", "string"]),
+            ("dir=5", vec!["t.toml line 1: dir: ", "string"]),
             ("dir='d", vec!["line 1"]),
             ("dir='d'\nlisten=['nowhere']", vec!["nowhere", "HOST:PORT"]),
             ("", vec!["--dir"]),
@@ -316,5 +330,11 @@ mod tests {
         }
         assert!(manager(&["--dir", "d", "--set", "x"]).unwrap_err().message.contains("KEY=VALUE"));
         assert!(node(&[]).err().unwrap().message.contains("--disk"));
+        for (value, words) in [("'12Q'", "12Q"), ("0", "at least 1 byte"), ("true", "a size is")] {
+            let (_dir, path) = file(&format!("disks=['a']\ncapacity = {value}"));
+            let failure = node(&["--config", &path]).err().unwrap();
+            let named = failure.message.contains("t.toml line 2: capacity: ") && failure.message.contains(words);
+            assert!(named, "{value}: {failure}");
+        }
     }
 }
