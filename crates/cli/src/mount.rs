@@ -6,12 +6,13 @@ use crate::daemon::metrics::{Family, Server, device_families};
 use crate::daemon::signals::{Event, Events};
 use crate::daemon::{keep_private, logging};
 use crate::exit::{Exit, Failure, Outcome, bail};
-use crate::remote::Store;
+use crate::remote::{Store, WaitNotice};
+use crate::term::Out;
 use crossbeam_channel::RecvTimeoutError;
 use serde_json::json;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tessera_fuse::spool::{SpoolError, SpoolOptions};
 use tessera_fuse::{Mount, MountError, MountMetrics, Options};
 use tessera_wire::meta::DeviceWork;
@@ -70,6 +71,11 @@ pub fn start(common: &Common, dir: &Path, options: Options) -> Outcome<Mount> {
 /// Some files could not be committed, or the unmount failed.
 pub fn end(mount: Mount) -> Outcome {
     let shown = mount.path().display().to_string();
+    let text = format!(
+        "unmounting {shown}: waiting until what programs wrote is stored ... (a manager or nodes that do not answer are waited for)"
+    );
+    let started = Instant::now();
+    let _notice = WaitNotice::start(Out::default(), text, move || started.elapsed());
     match mount.unmount() {
         Ok(0) => Ok(()),
         Ok(failed) => bail!(
@@ -144,7 +150,7 @@ impl From<MountError> for Failure {
         let exit = match &error {
             MountError::NoDirectory { .. } => Exit::NotFound,
             MountError::NoFuse(_) => Exit::Unavailable,
-            MountError::Refused { .. } | MountError::Mounted { .. } => Exit::Refused,
+            MountError::Refused { .. } | MountError::Mounted { .. } | MountError::Dead { .. } => Exit::Refused,
             MountError::Unknown(_) => Exit::Unavailable,
             MountError::Spool(SpoolError::NotPrivate { .. } | SpoolError::InUse { .. }) => Exit::Refused,
             MountError::Spool(SpoolError::InMount { .. }) => Exit::Usage,

@@ -47,18 +47,23 @@ impl Drop for Store {
 const NOTICE_AFTER: Duration = Duration::from_secs(3);
 
 /// Tells the user that a command waits for the manager, and for which. Ends when dropped.
-struct WaitNotice {
+pub struct WaitNotice {
     _stop: Sender<()>,
 }
 
 impl WaitNotice {
-    /// `silence` says how long the manager has not answered. `None`: nobody is to be told.
-    fn start(out: Out, common: &Common, silence: impl Fn() -> Duration + Send + 'static) -> Option<WaitNotice> {
-        let (stop, stopped) = bounded::<()>(0);
+    /// `silence` says how long the manager has not answered.
+    fn of_manager(common: &Common, silence: impl Fn() -> Duration + Send + 'static) -> Option<WaitNotice> {
         let text = format!(
             "waiting for the manager at {}, which does not answer ... (for {} s at most; --wait changes it)",
             common.manager, common.wait
         );
+        WaitNotice::start(common.output, text, silence)
+    }
+
+    /// Prints `text` once the wait that `silence` measures has lasted. `None`: nobody is to be told.
+    pub fn start(out: Out, text: String, silence: impl Fn() -> Duration + Send + 'static) -> Option<WaitNotice> {
+        let (stop, stopped) = bounded::<()>(0);
         let mut said = false;
         let watch = move || {
             while stopped.recv_timeout(NOTICE_AFTER / 6) == Err(RecvTimeoutError::Timeout) {
@@ -94,7 +99,7 @@ impl Store {
         };
         let client = Store::client(common, options)?;
         let watched = client.clone();
-        let _notice = WaitNotice::start(common.output, common, move || watched.manager_silence());
+        let _notice = WaitNotice::of_manager(common, move || watched.manager_silence());
         Ok(Store { client, _notice })
     }
 
@@ -107,7 +112,7 @@ impl Store {
         let options = Options { host, device: common.device, ..options };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
         let started = Instant::now();
-        let _notice = WaitNotice::start(common.output, common, move || started.elapsed());
+        let _notice = WaitNotice::of_manager(common, move || started.elapsed());
         loop {
             let (address, error) = match Client::connect(&common.manager, options.clone()) {
                 Err(Error::Connect { address, error }) => (address, error),

@@ -231,6 +231,16 @@ fn sigterm_commits_and_detaches() {
     });
 }
 
+#[test]
+fn a_mount_whose_process_was_killed_is_named_with_the_way_out() {
+    with_mount(|c, _| {
+        let mut m = Mounted::new(c, "dead", &[]);
+        m.daemon.kill();
+        let again = c.run(&["mount", &m.path.display().to_string(), "--manager", c.address()]);
+        common::assert_refused(&again, 8, &["whose process has ended", "fusermount3 -u", "umount -l"]);
+    });
+}
+
 /// A mount that ends leaves alone what a user mounted at its path meanwhile, and unmounts itself no second time.
 #[test]
 fn another_file_system_at_the_path_stays() {

@@ -64,6 +64,14 @@ pub enum MountError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// A mount whose process has ended is there.
+    #[error(
+        "{path}: a mount whose process has ended is still there; remove it with `fusermount3 -u {path}` or `umount -l {path}`"
+    )]
+    Dead {
+        /// Mount point.
+        path: PathBuf,
+    },
     /// A store is mounted there.
     #[error("{path}: a store is mounted there; unmount it first, or give another directory")]
     Mounted {
@@ -109,10 +117,14 @@ impl Mount {
     /// [`MountError`], which names the way out.
     pub fn new(client: Client, path: &Path, options: Options) -> Result<Mount, MountError> {
         let refused = |error| MountError::Refused { path: path.to_path_buf(), error };
-        let found = path
-            .canonicalize()
-            .and_then(|p| if p.is_dir() { Ok(p) } else { Err(std::io::ErrorKind::NotADirectory.into()) });
-        let path = found.map_err(|error| MountError::NoDirectory { path: path.to_path_buf(), error })?;
+        let found = path.canonicalize().and_then(|p| match p.metadata()?.is_dir() {
+            true => Ok(p),
+            false => Err(std::io::ErrorKind::NotADirectory.into()),
+        });
+        let path = found.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotConnected => MountError::Dead { path: path.to_path_buf() },
+            _ => MountError::NoDirectory { path: path.to_path_buf(), error },
+        })?;
         if is_mounted(&path).map_err(refused)? {
             return Err(MountError::Mounted { path });
         }
