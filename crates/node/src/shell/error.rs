@@ -19,6 +19,14 @@ pub enum StartError {
     /// A disk failed, or another process serves it.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// A disk cannot be locked.
+    #[error("disk {disk}: {source}")]
+    Lock {
+        /// The disk.
+        disk: String,
+        /// The cause.
+        source: DiskError,
+    },
     /// The segments of a disk cannot be opened.
     #[error("{disk}: {source}")]
     Store {

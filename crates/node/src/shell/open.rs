@@ -5,7 +5,7 @@ use super::StartError;
 use crate::core::{DiskDescription, FragmentKey};
 use crate::disk_worker;
 use std::sync::Arc;
-use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
+use tessera_disk::{Disk, DiskError, DiskLock, Identity, IdentityError, hex16};
 use tessera_logstore::{LogOptions, LogStore};
 use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
@@ -32,7 +32,10 @@ pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, Sta
         return Err(StartError::NoDisks);
     }
     let lock = |disk: Arc<dyn Disk>| -> Result<LockedDisk, StartError> {
-        let lock = disk.lock()?;
+        let lock = disk.lock().map_err(|source| match source {
+            DiskError::Locked { .. } => StartError::Disk(source),
+            source => StartError::Lock { disk: disk.describe(), source },
+        })?;
         let identity = Identity::load(&*disk)?;
         if identity.is_none() {
             Identity::check_empty(&*disk)?;
@@ -100,7 +103,8 @@ fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
             disk = path,
             segment = tail.segment,
             cut_bytes = tail.cut_bytes,
-            "cut a torn tail: it was never acknowledged"
+            "cut a torn tail: after a crash it was never acknowledged; if the disk lost synced bytes, the manager's inventory finds \
+             what is missing"
         );
     }
     for finding in &report.findings {
