@@ -126,7 +126,7 @@ pub struct LsArgs {
     #[arg(long, short)]
     pub long: bool,
     /// List subdirectories recursively.
-    #[arg(long, short = 'R')]
+    #[arg(long, short = 'R', visible_short_alias = 'r')]
     pub recursive: bool,
     /// Common.
     #[command(flatten)]

@@ -33,7 +33,10 @@ pub fn rm(args: RmArgs) -> Outcome {
     });
     match out.json {
         true => out.document(&json!({"removed": removed, "failed": ran.failures.len(), "untried": ran.untried}))?,
-        false if args.recursive => out.note(format!("removed {} entries", units::count(removed))),
+        false if args.recursive => out.note(match removed {
+            1 => "removed 1 entry".to_string(),
+            n => format!("removed {} entries", units::count(n)),
+        }),
         false => {}
     }
     ran.outcome()

@@ -54,11 +54,18 @@ pub fn health_name(health: i32) -> String {
 
 /// Whether everything is in order.
 pub fn is_healthy(s: &ClusterStatus) -> bool {
-    s.chunks_reduced == 0 && s.chunks_lost == 0 && s.members_backfilling == 0 && s.fragments_to_repair == 0
+    !s.nodes.is_empty()
+        && s.chunks_reduced == 0
+        && s.chunks_lost == 0
+        && s.members_backfilling == 0
+        && s.fragments_to_repair == 0
 }
 
 /// The state in one line.
 fn verdict(s: &ClusterStatus) -> String {
+    if s.nodes.is_empty() {
+        return "no nodes: nothing can be stored; start some with `tessera node`".into();
+    }
     let not_up = s.nodes.iter().filter(|n| n.health == Health::Down as i32).count() as u64;
     if s.chunks_lost > 0 {
         let away = super::maintain::away(s);
@@ -361,6 +368,8 @@ mod tests {
             verdict(&status)
         };
         assert!(verdict_of(|_| ()).starts_with("healthy"));
+        assert!(verdict_of(|s| s.nodes.clear()).starts_with("no nodes"));
+        assert!(is_healthy(&sample()) && !is_healthy(&ClusterStatus::default()), "without nodes nothing is safe");
         assert!(verdict_of(|s| s.nodes[0].health = Health::Down as i32).starts_with("1 node down"));
         assert!(verdict_of(|s| s.chunks_reduced = 3).starts_with("reduced"));
         assert!(verdict_of(|s| s.members_backfilling = 1).starts_with("healthy"), "a drain lowers no redundancy (P6)");
