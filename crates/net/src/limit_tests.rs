@@ -22,6 +22,10 @@ type Asked = (Arc<Connection>, Frame);
 struct Desk(Mutex<Sender<Asked>>);
 
 impl Service for Desk {
+    fn cost_bytes(&self, _: &Frame) -> usize {
+        ANSWER_BYTES
+    }
+
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         if frame.header.kind != Kind::Hello as u16 {
             return self.0.lock().send((connection.clone(), frame)).unwrap();
@@ -171,7 +175,7 @@ fn a_peer_that_leaves_a_frame_unfinished_is_dropped() {
 fn requests_are_read_as_fast_as_their_answers_are_taken() {
     let rig = rig(Limits { outstanding_bytes: 4 * ANSWER_BYTES, ..Limits::default() });
     let mut stream = rig.greeted();
-    let last = 40_002;
+    let last = 4_002;
     let mut writer = stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || (2..last).for_each(|id| writer.write_all(&request(id)).unwrap()));
     let mut waiting = Vec::new();
@@ -179,7 +183,7 @@ fn requests_are_read_as_fast_as_their_answers_are_taken() {
         waiting.push(asked);
     }
     let taken = waiting.len();
-    assert!((1_000..20_000).contains(&taken), "{taken} of 40,000 requests were read before one was answered");
+    assert!(taken < 100, "{taken} of 4,000 requests were read before one was answered");
     let (mut answered, answer) = (0, Bytes::from(vec![7; ANSWER_BYTES / 64]));
     let mut sink = vec![0; answer.len()];
     while answered < last - 2 {
@@ -212,8 +216,8 @@ fn memory_for_all_peers_is_bounded() {
         }
         id += 1;
         other.call_wait(rig.endpoint(), &GetStatus {}, vec![], WAIT).unwrap();
-        // Each connection may have one request more than the budget allows.
-        assert!(rig.server.outstanding_bytes() < 100 << 20, "{} bytes wait", rig.server.outstanding_bytes());
+        // Each connection may have a few requests more than the budget allows; each alone could have 16 MiB.
+        assert!(rig.server.outstanding_bytes() < 160 << 20, "{} bytes wait", rig.server.outstanding_bytes());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -229,7 +233,11 @@ fn an_id_that_is_in_use_is_refused() {
 
 #[test]
 fn little_is_accepted_before_the_greeting() {
-    let rig = rig(Limits { greeting_ms: 500, payload_bytes: 1 << 20, ..Limits::default() });
+    let impatient = rig(Limits { greeting_ms: 300, ..Limits::default() });
+    let error = refusal(&mut impatient.raw());
+    assert!(error.message.contains("300 ms"), "{error:?}");
+
+    let rig = rig(Limits { payload_bytes: 1 << 20, ..Limits::default() });
     let head = |payload_len| encode_message(Kind::PutFragments as u16, 0, 1, &GetStatus {}, payload_len);
     let mut big = rig.raw();
     big.write_all(&head(1 << 20)).unwrap();
@@ -239,9 +247,6 @@ fn little_is_accepted_before_the_greeting() {
     let error = refusal(&mut big);
     assert!(error.message.contains("before the greeting"), "{error:?}");
     sent.join().unwrap();
-    let mut mute = rig.raw();
-    let error = refusal(&mut mute);
-    assert!(error.message.contains("500 ms"), "{error:?}");
     // Afterwards the limit is the server's.
     let mut stream = rig.greeted();
     stream.write_all(&head((1 << 20) + 1)).unwrap();
@@ -265,10 +270,14 @@ fn each_role_has_its_own_share() {
         let (sender, answer) = channel();
         let callback = Box::new(move |result| sender.send(result).unwrap());
         of.call(rig.endpoint(), Kind::GetStatus, Bytes::new(), vec![], WAIT, callback);
-        if let Ok((connection, frame)) = rig.asked.recv_timeout(Duration::from_millis(300)) {
-            connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), Vec::new())));
+        loop {
+            if let Ok((connection, frame)) = rig.asked.try_recv() {
+                connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), Vec::new())));
+            }
+            if let Ok(result) = answer.recv_timeout(Duration::from_millis(10)) {
+                return result.map(drop);
+            }
         }
-        answer.recv_timeout(WAIT).unwrap().map(drop)
     };
     let clients = [dialer(Role::Client), dialer(Role::Unknown)];
     clients.iter().for_each(|client| status(client).unwrap());

@@ -148,11 +148,11 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let between_frames = filled == 0 && may_end;
-            if self.drained {
-                let readable = self.wait(true)?;
-                if !readable && !between_frames {
+            if self.drained && !self.wait(true)? {
+                if !between_frames {
                     self.check_sending()?;
                 }
+                continue;
             }
             let rest = &mut out[filled..];
             let direct = rest.len() >= READ_BUFFER_BYTES;
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         self.check_taking(now)?;
         self.check_greeting(now)?;
         self.sweep(now);
-        Ok(!socket.is_empty())
+        Ok(socket.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
     /// Ends the connection if the peer takes nothing of what waits for it.
