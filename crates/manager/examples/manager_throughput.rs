@@ -101,7 +101,7 @@ fn register(core: &mut ManagerCore, node: u64) {
         core,
         Role::Node,
         0,
-        &RegisterNode { op_id: node, node: Some(info), disks: vec![disk], receipt_key: vec![1; 32] },
+        &RegisterNode { op_id: node, node: Some(info), disks: vec![disk], receipt_key: vec![1; 32], check_only: false },
     );
     core.commit_batch(now());
     while core.poll().is_some() {}
