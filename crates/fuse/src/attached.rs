@@ -63,7 +63,8 @@ impl Attached {
     pub(crate) fn detach(&mut self) -> io::Result<()> {
         let Some(entry) = self.entry.take() else { return Ok(()) };
         // The kernel gives the numbers of a file system that is gone to the next one.
-        let is_own = Entry::at(&self.path)?.is_some_and(|now| now == entry) && (self.is_connected() || self.is_dead());
+        let is_own =
+            Entry::at(&self.path)?.is_some_and(|now| now == entry) && (self.is_connected() || is_dead(&self.path));
         if is_own { detach(&self.path) } else { Ok(()) }
     }
 
@@ -73,12 +74,13 @@ impl Attached {
         let polled = poll(&mut device, Some(&rustix::event::Timespec::default()));
         polled.is_ok() && !device[0].revents().contains(PollFlags::ERR)
     }
+}
 
-    /// Whether a connection that was aborted left its mount at the path.
-    fn is_dead(&self) -> bool {
-        let asked = statx(CWD, &self.path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-        matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
-    }
+/// Whether a mount is at the path whose process has ended, or whose connection was aborted. The kernel may still know the attributes of its
+/// root, so it must be told to ask.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    let asked = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 impl Drop for Attached {

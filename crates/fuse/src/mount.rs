@@ -1,6 +1,6 @@
 //! Mounts a store, serves it until it is unmounted, and leaves nothing uncommitted behind.
 
-use crate::attached::{Attached, SOURCE, is_mounted};
+use crate::attached::{Attached, SOURCE, is_dead, is_mounted};
 use crate::backend::{FuseBackend, Notice, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
@@ -126,7 +126,7 @@ impl Mount {
             _ => MountError::NoDirectory { path: path.to_path_buf(), error },
         })?;
         if is_mounted(&path).map_err(refused)? {
-            return Err(MountError::Mounted { path });
+            return Err(if is_dead(&path) { MountError::Dead { path } } else { MountError::Mounted { path } });
         }
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);

@@ -105,7 +105,9 @@ fn rotten_metadata_gives_no_wrong_bytes() {
     expect_no_violation(Plan::rotten_metadata, &seeds, "");
     let _mistake = tessera_failpoint::activate("client.names_not_compared");
     let found = first_broken(Plan::rotten_metadata, &seeds, Mutant::None);
-    assert!(found.is_some_and(|(_, violation)| violation.promise == "P2"), "the comparison of names is not needed");
+    let promise = found.as_ref().map(|(_, violation)| violation.promise);
+    // A log whose extent names another of its chunks shows a record twice: wrong bytes as well.
+    assert!(matches!(promise, Some("P2" | "P8")), "without the comparison of names: {found:?}");
 }
 
 #[test]

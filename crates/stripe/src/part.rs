@@ -190,7 +190,10 @@ mod tests {
                 refused(&|part| part.tree.root.0[31] ^= 1);
                 refused(&|part| part.offset += LEAF);
                 refused(&|part| part.offset = u64::MAX);
-                refused(&|part| _ = part.bytes.pop());
+                // What ends with a leaf is a part, too; that a fragment has its whole length, its receipt says.
+                if !(part.offset + part.bytes.len() as u64 - 1).is_multiple_of(LEAF) {
+                    refused(&|part| _ = part.bytes.pop());
+                }
                 refused(&|part| part.bytes.push(0));
                 for group in 0..part.tree.groups.len() {
                     refused(&|part| part.tree.groups[group][0] ^= 1);
