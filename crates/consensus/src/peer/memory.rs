@@ -93,7 +93,10 @@ impl Peer {
 
     /// A leader wrote to this peer while it still asks.
     pub(super) fn note_led(&mut self) {
-        self.memory.led_ticks = self.memory.led_ticks.max(self.memory.asked_ticks.min(self.memory.led_ticks + 1));
+        // At most once a tick.
+        if self.memory.led_ticks < self.memory.asked_ticks {
+            self.memory.led_ticks += 1;
+        }
     }
 
     /// Takes part once everybody has answered, or a majority after a while.
@@ -111,17 +114,5 @@ impl Peer {
         if enough {
             self.memory.asked.clear();
         }
-    }
-
-    /// Whether the peer still asks others what they know of it.
-    #[must_use]
-    pub fn asks(&self) -> bool {
-        self.memory.asks()
-    }
-
-    /// Whether it has forgotten something, by its own words.
-    #[must_use]
-    pub fn has_forgotten(&self) -> bool {
-        matches!(self.stopped, Some(PeerError::Forgotten { .. }))
     }
 }

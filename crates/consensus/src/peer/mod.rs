@@ -373,8 +373,8 @@ impl Peer {
         if self.memory.asks() {
             return self.go_on_asking();
         }
-        let campaigns = self.node.raft.state != StateRole::Leader && !self.may_lead;
-        if !campaigns {
+        // A follower's clock ends in a campaign.
+        if self.may_lead || self.node.raft.state == StateRole::Leader {
             self.node.tick();
         }
         self.ticks += 1;
