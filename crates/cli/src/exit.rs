@@ -55,7 +55,9 @@ impl Exit {
             Code::NotFound => Exit::NotFound,
             Code::Exists | Code::NotEmpty | Code::VersionConflict => Exit::Conflict,
             Code::NoSpace => Exit::NoSpace,
-            Code::TooFewHosts | Code::Unavailable | Code::TooFewFragments | Code::Timeout => Exit::Unavailable,
+            Code::TooFewHosts | Code::Unavailable | Code::TooFewFragments | Code::Timeout | Code::NotLeader => {
+                Exit::Unavailable
+            }
             Code::Corrupt => Exit::Corrupt,
             Code::ProtocolVersion | Code::WrongCluster | Code::Permission | Code::Fenced => Exit::Refused,
             Code::Unknown

@@ -7,7 +7,7 @@ use crate::view::SharedView;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use tessera_wire::meta::GetMap;
 use tessera_wire::rpc::{Answer, Call, Peer};
-use tessera_wire::{Code, Error, Request};
+use tessera_wire::{Error, Request};
 
 /// See the module. `T` says what a call was for.
 #[derive(Debug)]
@@ -230,12 +230,13 @@ impl<T: PartialEq> MapQueue<T> {
 
 /// Whether the transport failed or the peer was unavailable: the same request may succeed elsewhere.
 pub(crate) fn is_transport(error: &Error) -> bool {
-    matches!(error.code(), Code::Unavailable | Code::Timeout)
+    error.is_retryable()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tessera_wire::Code;
 
     fn answer(token: u64, code: Option<Code>) -> Answer {
         let result = match code {

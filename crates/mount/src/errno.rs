@@ -47,7 +47,7 @@ impl From<Code> for Errno {
             Code::NoSpace => Errno::ENOSPC,
             Code::Unsupported => Errno::EOPNOTSUPP,
             Code::VersionConflict => Errno::ESTALE,
-            Code::Unavailable | Code::Timeout | Code::TooFewHosts => Errno::ETIMEDOUT,
+            Code::Unavailable | Code::Timeout | Code::NotLeader | Code::TooFewHosts => Errno::ETIMEDOUT,
             _ => Errno::EIO,
         }
     }

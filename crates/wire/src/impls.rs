@@ -6,12 +6,19 @@ use crate::{Code, Error, Extent, Hello, PROTOCOL_VERSION, PgMember, Role};
 impl Error {
     /// An error with `code` and `message`.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Error { code: code as i32, message: message.into(), current: 0 }
+        Error { code: code as i32, message: message.into(), ..Error::default() }
     }
 
-    /// Whether the same request may succeed later although the sender changes nothing.
+    /// See [`Code::is_retryable`].
     pub fn is_retryable(&self) -> bool {
-        matches!(self.code(), Code::Unavailable | Code::Timeout)
+        self.code().is_retryable()
+    }
+}
+
+impl Code {
+    /// Whether the same request may succeed later, or at another manager, although the sender changes nothing.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Code::Unavailable | Code::Timeout | Code::NotLeader)
     }
 }
 

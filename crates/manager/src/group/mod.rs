@@ -499,5 +499,6 @@ fn not_leading(leader: Option<&tessera_wire::consensus::Member>) -> Error {
         Some(leader) => format!("this manager does not lead; the one at {} does", leader.address),
         None => "no manager leads at the moment: fewer than a majority of the peers can be reached, or an election is under way".into(),
     };
-    Error::new(Code::Unavailable, text)
+    let leader = leader.map(|leader| leader.address.clone()).unwrap_or_default();
+    Error { leader, ..Error::new(Code::NotLeader, text) }
 }

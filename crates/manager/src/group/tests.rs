@@ -294,7 +294,9 @@ fn p7_a_standby_takes_over_with_everything_that_was_answered() {
     for i in 0..20 {
         group.mkdir(first, &format!("d{i}")).unwrap();
     }
-    assert_eq!(group.mkdir(1 - first, "elsewhere").unwrap_err().code(), Code::Unavailable, "a standby does not serve");
+    let refused = group.mkdir(1 - first, "elsewhere").unwrap_err();
+    assert_eq!(refused.code(), Code::NotLeader, "a standby does not serve");
+    assert_eq!(refused.leader, group.manager(first).peer().leader().unwrap().address);
     group.kill(first);
     let second = group.settle_leader();
     assert_ne!(second, first);
@@ -328,8 +330,8 @@ fn p7_a_leader_that_is_cut_off_answers_nothing() {
     group.mkdir(second, "b").unwrap();
     group.ticks(40);
     // By now it knows: what waited is refused, and its transaction is rolled back.
-    assert_eq!(group.replies[&write].as_ref().unwrap_err().code(), Code::Unavailable);
-    assert_eq!(group.replies[&read].as_ref().unwrap_err().code(), Code::Unavailable);
+    assert_eq!(group.replies[&write].as_ref().unwrap_err().code(), Code::NotLeader);
+    assert_eq!(group.replies[&read].as_ref().unwrap_err().code(), Code::NotLeader);
     group.hosts[first].is_cut = false;
     group.ticks(40);
     let leader = group.settle_leader();

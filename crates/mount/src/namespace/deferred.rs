@@ -140,7 +140,7 @@ impl DeferredCreates {
             (Ok(()), _) => true,
             // After a failed commit, the next request creates the file without content.
             (Err(_), Claimant::Commit(_)) => false,
-            (Err(code), Claimant::Settle(_)) => !is_retryable(code),
+            (Err(code), Claimant::Settle(_)) => !code.is_retryable(),
         };
         let closed = file.closed;
         let loss = result.err().filter(|code| gone || *code == Code::VersionConflict);
@@ -194,9 +194,4 @@ impl DeferredCreates {
         let named = self.by_name.remove(&file.name);
         assert_eq!(named, Some(ino), "a deferred create has one name");
     }
-}
-
-/// Whether the same request may succeed later.
-fn is_retryable(code: Code) -> bool {
-    matches!(code, Code::Unavailable | Code::Timeout)
 }

@@ -94,7 +94,7 @@ impl<B: Backend> Mount<B> {
             if let Err(error) = push(self, file).await {
                 failed += 1;
                 tracing::error!(ino = file.ino, %error, "a file stays in the spool; the next mount with it pushes it");
-                if matches!(error.code(), Code::Unavailable | Code::Timeout) {
+                if error.code().is_retryable() {
                     // The manager does not answer: each remaining push would wait just as long.
                     failed = all - done;
                     break;
