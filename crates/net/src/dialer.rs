@@ -21,12 +21,29 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after a failure before the peer is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
+/// Why [`Dialer::attempt`] got no reply.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The peer's error, or [`Code::Unavailable`], [`Code::Timeout`].
+    pub error: Error,
+    /// Whether the request may have reached the peer. If not, the connection could not be opened.
+    pub is_sent: bool,
+}
+
+/// Receives the result of an attempt, as [`Callback`] that of a call.
+pub type AttemptCallback = Box<dyn FnOnce(Result<(Bytes, Bytes), Failure>) + Send>;
+
 struct QueuedCall {
     kind: Kind,
     body: Bytes,
     payload: Vec<Bytes>,
     timeout: Duration,
-    callback: Callback,
+    callback: OnResult,
+}
+
+enum OnResult {
+    Call(Callback),
+    Attempt(AttemptCallback),
 }
 
 enum Line {
@@ -69,7 +86,23 @@ impl Dialer {
         timeout: Duration,
         callback: Callback,
     ) {
-        let call = QueuedCall { kind, body, payload, timeout, callback };
+        self.start(endpoint, QueuedCall { kind, body, payload, timeout, callback: OnResult::Call(callback) });
+    }
+
+    /// As [`Dialer::call`]; the error says whether the request was sent.
+    pub fn attempt(
+        &self,
+        endpoint: &Endpoint,
+        kind: Kind,
+        body: Bytes,
+        payload: Vec<Bytes>,
+        timeout: Duration,
+        callback: AttemptCallback,
+    ) {
+        self.start(endpoint, QueuedCall { kind, body, payload, timeout, callback: OnResult::Attempt(callback) });
+    }
+
+    fn start(&self, endpoint: &Endpoint, call: QueuedCall) {
         let mut lines = self.0.lines.lock();
         match lines.get_mut(endpoint) {
             Some(Line::Open(connection)) if !connection.is_closed() => {
@@ -81,7 +114,7 @@ impl Dialer {
             Some(Line::Failed(when, error)) if when.elapsed() < RETRY_AFTER => {
                 let error = error.clone();
                 drop(lines);
-                (call.callback)(Err(error));
+                call.refuse(error);
             }
             _ => {
                 lines.insert(endpoint.clone(), Line::Connecting(vec![call]));
@@ -105,6 +138,18 @@ impl Dialer {
         wait_for::<R>(|callback| {
             self.call(endpoint, R::KIND, message.encode_to_vec().into(), payload, timeout, callback);
         })
+    }
+
+    /// Closes the connection to `endpoint`, if one is open: its calls end with [`Code::Unavailable`].
+    pub fn hang_up(&self, endpoint: &Endpoint) {
+        let mut lines = self.0.lines.lock();
+        let open = match lines.get(endpoint) {
+            Some(Line::Open(connection)) => connection.clone(),
+            _ => return,
+        };
+        lines.remove(endpoint);
+        drop(lines);
+        open.close();
     }
 
     /// Closes all connections.
@@ -164,7 +209,7 @@ impl Dialer {
         for call in queue {
             match &opened {
                 Ok(connection) => call.send(connection),
-                Err(error) => (call.callback)(Err(error.clone())),
+                Err(error) => call.refuse(error.clone()),
             }
         }
     }
@@ -172,7 +217,21 @@ impl Dialer {
 
 impl QueuedCall {
     fn send(self, connection: &Connection) {
-        connection.call(self.kind, &self.body, self.payload, self.timeout, self.callback);
+        let callback = match self.callback {
+            OnResult::Call(callback) => callback,
+            OnResult::Attempt(callback) => Box::new(move |result: Result<_, Error>| {
+                callback(result.map_err(|error| Failure { error, is_sent: true }))
+            }),
+        };
+        connection.call(self.kind, &self.body, self.payload, self.timeout, callback);
+    }
+
+    /// There is no connection.
+    fn refuse(self, error: Error) {
+        match self.callback {
+            OnResult::Call(callback) => callback(Err(error)),
+            OnResult::Attempt(callback) => callback(Err(Failure { error, is_sent: false })),
+        }
     }
 }
 

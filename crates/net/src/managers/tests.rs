@@ -1,0 +1,223 @@
+//! Managers on real sockets, of which one leads, then another.
+
+use crate::dialer::NoService;
+use crate::*;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_wire::meta::{ClusterStatus, GetStatus};
+use tessera_wire::*;
+
+const WAIT: Duration = Duration::from_secs(20);
+/// Longer than a manager must be silent to count as such.
+const SILENCE: Duration = Duration::from_millis(1200);
+
+/// What a manager does with requests.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    Leads,
+    /// Says that it does not lead, and names the leader if `names_leader`.
+    StandsBy {
+        names_leader: bool,
+    },
+    /// Reads and answers nothing.
+    Silent,
+    /// Ends the connection.
+    Breaks,
+    /// Refuses greetings.
+    WrongCluster,
+}
+
+/// What the managers of a test share: how each behaves, and how many requests each has had.
+#[derive(Default)]
+struct Group {
+    manners: Vec<Manner>,
+    addresses: Vec<String>,
+    requests: HashMap<usize, usize>,
+}
+
+struct Fake {
+    number: usize,
+    group: Arc<Mutex<Group>>,
+}
+
+impl Service for Fake {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let (kind, id) = (frame.header.kind, frame.header.request_id);
+        let manner = self.group.lock().manners[self.number];
+        if kind == Kind::Hello as u16 {
+            let answer = match manner {
+                Manner::WrongCluster => Err(Error::new(Code::WrongCluster, "another cluster")),
+                _ => {
+                    connection.admit(Role::Client).map(|()| (HelloReply::default().encode_to_vec().into(), Vec::new()))
+                }
+            };
+            return connection.reply(kind, id, answer);
+        }
+        let (leader, me) = {
+            let mut group = self.group.lock();
+            *group.requests.entry(self.number).or_default() += 1;
+            let leads = group.manners.iter().position(|manner| *manner == Manner::Leads);
+            (leads.map(|leads| group.addresses[leads].clone()), self.number as u64)
+        };
+        let answer = match manner {
+            Manner::Leads => {
+                Ok((ClusterStatus { files: me, ..ClusterStatus::default() }.encode_to_vec().into(), Vec::new()))
+            }
+            Manner::StandsBy { names_leader } => {
+                let leader = leader.filter(|_| names_leader).unwrap_or_default();
+                Err(Error { leader, ..Error::new(Code::NotLeader, "stands by") })
+            }
+            Manner::Breaks => return connection.close(),
+            Manner::Silent | Manner::WrongCluster => return,
+        };
+        connection.reply(kind, id, answer);
+    }
+}
+
+struct Cluster {
+    group: Arc<Mutex<Group>>,
+    servers: Vec<Server>,
+    managers: Managers,
+}
+
+const NAMES: Manner = Manner::StandsBy { names_leader: true };
+const KNOWS_NOTHING: Manner = Manner::StandsBy { names_leader: false };
+
+fn cluster(manners: &[Manner]) -> Cluster {
+    let group = Arc::new(Mutex::new(Group { manners: manners.to_vec(), ..Group::default() }));
+    let start = |number| {
+        let fake = Arc::new(Fake { number, group: group.clone() });
+        Server::start(&["127.0.0.1:0".parse().unwrap()], fake, BufferPool::new(0), Limits::default()).unwrap()
+    };
+    let servers: Vec<Server> = (0..manners.len()).map(start).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.endpoints()[0].to_string()).collect();
+    let dialer = Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(0));
+    let managers = Managers::new(dialer, addresses.join(",").parse().unwrap());
+    group.lock().addresses = addresses;
+    Cluster { group, servers, managers }
+}
+
+impl Cluster {
+    /// Number of the manager that answered as the leader.
+    fn ask_for(&self, timeout: Duration) -> Result<u64, Error> {
+        self.managers.call_wait(&GetStatus {}, Vec::new(), timeout).map(|(status, _)| status.files)
+    }
+
+    fn ask(&self) -> Result<u64, Error> {
+        self.ask_for(WAIT)
+    }
+
+    fn set(&self, manners: &[Manner]) {
+        self.group.lock().manners = manners.to_vec();
+    }
+
+    /// Requests since the last call of this function.
+    fn requests(&self) -> [usize; 3] {
+        let requests = std::mem::take(&mut self.group.lock().requests);
+        [0, 1, 2].map(|number| requests.get(&number).copied().unwrap_or(0))
+    }
+}
+
+#[test]
+fn calls_follow_the_leader_from_one_manager_to_another() {
+    let cluster = cluster(&[NAMES, NAMES, Manner::Leads]);
+    assert_eq!(cluster.ask().unwrap(), 2);
+    assert_eq!(cluster.requests(), [1, 0, 1]);
+    assert_eq!(cluster.ask().unwrap(), 2);
+    assert_eq!(cluster.requests(), [0, 0, 1], "now it is known");
+    cluster.set(&[NAMES, Manner::Leads, NAMES]);
+    assert_eq!(cluster.ask().unwrap(), 1);
+    assert_eq!(cluster.requests(), [0, 1, 1]);
+    cluster.set(&[Manner::Leads, KNOWS_NOTHING, KNOWS_NOTHING]);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    assert_eq!(cluster.requests(), [1, 1, 1]);
+}
+
+#[test]
+fn a_call_waits_for_an_election_and_ends_with_its_time() {
+    let cluster = cluster(&[KNOWS_NOTHING; 3]);
+    let error = cluster.ask_for(Duration::from_millis(500)).unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    assert!(error.message.starts_with("stands by (asked 127."), "{error:?}");
+    cluster.requests();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| cluster.ask().unwrap());
+        while cluster.requests() == [0; 3] {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        cluster.set(&[KNOWS_NOTHING, Manner::Leads, KNOWS_NOTHING]);
+        assert_eq!(asking.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_leader_that_is_gone_is_left_at_once() {
+    let mut cluster = cluster(&[Manner::Leads, NAMES, NAMES]);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    cluster.servers[0].stop();
+    cluster.set(&[Manner::Leads, KNOWS_NOTHING, Manner::Leads]);
+    // What was sent when the connection broke has an error; what was not goes on.
+    let answer = cluster.ask().or_else(|_| cluster.ask());
+    assert_eq!(answer.unwrap(), 2);
+    cluster.servers[1].stop();
+    cluster.servers[2].stop();
+    let first = cluster.ask().unwrap_err();
+    assert_eq!(first.code(), Code::Unavailable);
+    // By now nothing is connected.
+    let error = cluster.ask().unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.message.starts_with("cannot reach 127.0.0.1:"), "{error:?}");
+    let addresses = cluster.group.lock().addresses.clone();
+    assert!(addresses.iter().all(|address| error.message.contains(address)), "all are named: {error:?}");
+}
+
+/// P8: the caller repeats what may have been carried out.
+#[test]
+fn a_request_that_was_sent_is_not_repeated_elsewhere() {
+    let cluster = cluster(&[Manner::Breaks, Manner::Leads, NAMES]);
+    assert_eq!(cluster.ask().unwrap_err().code(), Code::Unavailable);
+    assert_eq!(cluster.requests(), [1, 0, 0]);
+    assert_eq!(cluster.ask().unwrap(), 1, "its repetition");
+}
+
+#[test]
+fn a_silent_leader_holds_one_time_out_and_then_nobody() {
+    let cluster = cluster(&[Manner::Leads, NAMES, NAMES]);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    cluster.set(&[Manner::Silent, NAMES, NAMES]);
+    let (sender, held) = std::sync::mpsc::channel();
+    let hold = Box::new(move |result: Result<_, Error>| sender.send(result.map(drop)).unwrap());
+    let body = GetStatus {}.encode_to_vec().into();
+    cluster.managers.call(Kind::GetStatus, body, Vec::new(), Duration::from_secs(600), hold);
+    assert_eq!(cluster.ask_for(SILENCE).unwrap_err().code(), Code::Timeout);
+    cluster.set(&[Manner::Silent, NAMES, Manner::Leads]);
+    assert_eq!(cluster.ask().unwrap(), 2);
+    // Another manager leads: what waits for the silent one is repeated there.
+    assert_eq!(held.recv_timeout(WAIT).unwrap().unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn a_manager_of_another_cluster_in_the_list_is_passed_over() {
+    let cluster = cluster(&[Manner::WrongCluster, Manner::Leads, NAMES]);
+    assert_eq!(cluster.ask().unwrap(), 1);
+    let all = super::tests::cluster(&[Manner::WrongCluster; 3]);
+    let error = all.ask().unwrap_err();
+    assert_eq!(error.code(), Code::WrongCluster);
+    assert!(error.message.contains("another cluster (managers 127."), "{error:?}");
+}
+
+#[test]
+fn closing_ends_the_calls_that_pause() {
+    let cluster = cluster(&[KNOWS_NOTHING; 3]);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| cluster.ask_for(Duration::from_secs(600)).unwrap_err());
+        while cluster.requests() == [0; 3] {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        cluster.managers.close();
+        assert_eq!(asking.join().unwrap().code(), Code::Unavailable);
+    });
+}
