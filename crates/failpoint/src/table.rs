@@ -29,6 +29,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.no_recall", "data that clients cache under a lease changes without a recall (P7)"),
     ("manager.one_replica_too_few", "one log replica less than configured is enough"),
     ("manager.pages_dropped_early", "pages go although an older kept version needs them (P1, P4)"),
+    ("manager.parity_never_proven", "parity counts as proven although no node has compared it"),
     (
         "manager.passed_chunks_forgotten",
         "chunks committed while a batch of a move was under way are not listed as missing (P6)",
@@ -43,6 +44,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.shared_host", "a member may be replaced by a disk on another member's host (P6)"),
     ("manager.staged_counted_twice", "a commit counts the references of a staged page again (P5)"),
     ("manager.stale_epoch_counts", "a lost disk does not raise `since_epoch`: its acknowledgements still count (P11)"),
+    ("manager.unproven_is_durable", "a chunk that a reader could not read answers dedup questions (P2)"),
     ("mount.create_in_flight_untold", "a name whose create is in flight counts as absent under a delegation"),
     ("mount.cut_bytes_not_blanked", "a push leaves bytes of the version below that were cut off"),
     ("mount.cut_is_forgotten", "bytes that a truncate cut off show through when the file grows again"),

@@ -92,6 +92,8 @@ fn a_life_of_two_nodes() {
         class: Some(ec42()),
         chunks: vec![info],
         domain: 0,
+        prove: false,
+        hurry: false,
     };
     manager.with(|s| s.tasks.push((2, Task { task_id: 1, rebuild: Some(rebuild), ..Task::default() })));
     manager.wait("the rebuild", |s| s.results.iter().any(|r| r.task_id == 1 && r.finished));

@@ -27,8 +27,8 @@ pub enum Mutant {
     DamagedSlices,
     /// A client stores other content, with its hashes, under the chunks that it commits.
     OtherContent,
-    /// One parity row is wrong.
-    WrongParityRow,
+    /// Clients compute wrong parity.
+    WrongParity,
     /// Two fragments of a chunk are swapped in flight.
     SwappedFragments,
     /// The manager acknowledges commands that no log replica holds.
@@ -53,7 +53,6 @@ impl Mutant {
     /// Mutants that survivable plans detect.
     pub const ALL: &'static [Mutant] = &[
         Mutant::AckBeforeSync,
-        Mutant::WrongParityRow,
         Mutant::LogWithoutReplicas,
         Mutant::LostDeletes,
         Mutant::SwappedExtents,
@@ -62,13 +61,15 @@ impl Mutant {
         Mutant::FailedAsDone,
     ];
 
-    /// Clients that lie or miscompute, and the failpoint that switches off the check against them.
-    pub const LIES: &[(Mutant, &'static str)] = &[
-        (Mutant::DamagedSlices, "node.content_unchecked"),
-        (Mutant::OtherContent, "manager.receipts_ignored"),
-        (Mutant::QuorumMinusOne, "manager.receipts_ignored"),
-        (Mutant::SwappedFragments, "manager.receipts_ignored"),
-        (Mutant::TruncatedHash, "manager.receipts_ignored"),
+    /// Clients that lie or miscompute, and the failpoints that switch off the checks against them.
+    pub const LIES: &[(Mutant, &[&'static str])] = &[
+        (Mutant::DamagedSlices, &["node.content_unchecked"]),
+        (Mutant::WrongParity, &["manager.parity_never_proven"]),
+        (Mutant::OtherContent, &["manager.receipts_ignored"]),
+        // A proof would replace the fragment that was never stored.
+        (Mutant::QuorumMinusOne, &["manager.receipts_ignored", "manager.parity_never_proven"]),
+        (Mutant::SwappedFragments, &["manager.receipts_ignored"]),
+        (Mutant::TruncatedHash, &["manager.receipts_ignored"]),
     ];
 
     /// Mutants that only plans beyond redundancy detect.
@@ -94,6 +95,7 @@ impl Mutant {
             task_chunks: 5,
             tasks_per_node: 2,
             scrub_every_ms: 0,
+            prove_after_ms: 1_000,
             inventory_every_ms: 20_000,
             ..ManagerConfig::default()
         }
@@ -147,7 +149,7 @@ impl Mutant {
             (Mutant::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),
-            (Mutant::WrongParityRow | Mutant::DamagedSlices, Kind::PutFragments) => self.damage_payload(call),
+            (Mutant::WrongParity | Mutant::DamagedSlices, Kind::PutFragments) => self.damage_payload(call),
             (Mutant::OtherContent, Kind::PutFragments) => replace_payload(call),
             (Mutant::FailedAsDone, Kind::Heartbeat) => edit(call, |h: &mut Heartbeat| {
                 for result in &mut h.results {
@@ -185,7 +187,7 @@ impl Mutant {
             for item in &mut put.items {
                 let end = at + item.len_bytes as usize;
                 let hit = match self {
-                    Mutant::WrongParityRow => item.fragment == 2,
+                    Mutant::WrongParity => item.offset.is_none(),
                     _ => item.chunk_id % 16 == 3 && item.offset.is_some(),
                 };
                 if hit && end > at && end <= bytes.len() {

@@ -111,6 +111,16 @@ impl NodeHost {
         self.running.as_ref().is_some_and(|r| r.store.get(id).is_ok_and(|held| held.is_some()))
     }
 
+    /// The bytes of a fragment, if the node runs and they match their checksum.
+    pub fn sound_bytes(&self, chunk_id: u64, fragment: u32) -> Option<Vec<u8>> {
+        let id = FragmentId { chunk_id, fragment: fragment as u16 };
+        let held = self.running.as_ref()?.store.get(id).ok()??;
+        held.verify().ok()?;
+        let mut bytes = vec![0; held.entry().data_len as usize];
+        held.read_data(0, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// Whether it holds this fragment with all bytes as they were written.
     pub fn holds_sound(&self, chunk_id: u64, fragment: u32) -> bool {
         let id = FragmentId { chunk_id, fragment: fragment as u16 };

@@ -146,3 +146,31 @@ fn hidden_losses_show_only_beyond_redundancy() {
     assert_eq!(first_broken(Plan::survivable, &seeds, Mutant::LossesHidden), None);
     assert!(first_broken(Plan::beyond, &seeds, Mutant::LossesHidden).is_some());
 }
+
+/// What a client that lies or miscomputes can do is caught where the checks against it are missing (P2, P13).
+#[test]
+fn lies_of_clients_are_caught() {
+    let seeds: Vec<u64> = (1..=400).collect();
+    for (lie, checks) in Mutant::LIES {
+        let _unchecked: Vec<_> = checks.iter().map(|check| tessera_failpoint::activate(check)).collect();
+        let found = first_broken(Plan::survivable, &seeds, *lie);
+        println!("{lie:?} without {checks:?}: {found:?}");
+        assert!(found.is_some(), "{lie:?} was not detected without {checks:?}");
+    }
+}
+
+/// A client that miscomputes harms nobody: nodes refuse its slices, and a scrub replaces its parity (P2, P13).
+#[test]
+fn a_client_that_miscomputes_harms_nobody() {
+    for lie in [Mutant::DamagedSlices, Mutant::OtherContent, Mutant::WrongParity] {
+        for seed in 1..=20 {
+            let found = simulate(Plan::survivable, seed, lie).violation;
+            // Its own chunks have less redundancy until the scrub; its own write may not end.
+            let harm = found.filter(|found| match lie {
+                Mutant::WrongParity => found.promise == "P13",
+                _ => found.promise != "P12",
+            });
+            assert_eq!(harm, None, "{lie:?}, seed {seed}");
+        }
+    }
+}

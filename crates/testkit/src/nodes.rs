@@ -252,7 +252,9 @@ impl Cluster {
             };
             if class.suffices((0..).zip(&pg.members).filter_map(serves)) {
                 let disk = self.disks.get_mut(&task.disk_id).expect("a disk of the node");
-                disk.held.insert((chunk.chunk_id, task.fragment), Stored::default());
+                if !task.prove {
+                    disk.held.insert((chunk.chunk_id, task.fragment), Stored::default());
+                }
                 result.done.push(put);
                 result.bytes += class.fragment_bytes(chunk.len_bytes, task.fragment).expect("a fragment of the class");
             } else {

@@ -1,11 +1,11 @@
 //! The batched dedup query: which chunks exist, and which groups take new ones.
 //!
-//! A chunk is *durable* when it is committed, misses no fragment and no member of its group was lost: the client sends
+//! A chunk is *durable* when it is committed and proven, misses no fragment and no member of its group was lost: the client sends
 //! nothing. It is *incomplete* when its missing fragments can be put where they belong. Otherwise the query makes a new
 //! row, so a chunk may be in more than one group. A chunk without references whose id is returned counts as used now (P4).
 
 use crate::chunks::missing;
-use crate::chunks::table::{self, COMMITTED, NewChunk, PENDING, SCOPE_NONE};
+use crate::chunks::table::{self, COMMITTED, NewChunk, PENDING, SCOPE_NONE, UNPROVEN};
 use crate::ctx::Ctx;
 use crate::db::cache::Pg;
 use crate::db::sessions::Session;
@@ -18,6 +18,7 @@ use crate::placement::select::{self, ChunkSpec, HostWish};
 use crate::soft::Effect;
 use std::cell::Cell;
 use std::collections::HashMap;
+use tessera_failpoint as failpoint;
 use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy};
 use tessera_stripe::ClassLayout;
 use tessera_wire::ClassInfo;
@@ -102,6 +103,7 @@ row! {
         refs: i64,
         len_bytes: u64,
         scope: i64,
+        proof: i64,
     }
 }
 
@@ -199,11 +201,17 @@ impl<'a> DedupQuery<'a> {
 
     fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Result<Vec<Candidate>> {
         let mut found: Vec<Candidate> = ctx.db.all(
-            "SELECT chunk_id, pg_id, state, refs, len_bytes, scope FROM chunks
+            "SELECT chunk_id, pg_id, state, refs, len_bytes, scope, proof FROM chunks
              WHERE domain = ?1 AND class_id = ?2 AND hash = ?3 ORDER BY chunk_id",
             args![self.session.domain, self.class.class_id, chunk.hash],
         )?;
         found.retain(|candidate| (candidate.len_bytes, candidate.scope) == (chunk.len_bytes, self.scope));
+        // Nobody else may rely on a chunk that a reader could not read (P2).
+        found.retain(|candidate| {
+            candidate.state != COMMITTED
+                || candidate.proof != UNPROVEN
+                || failpoint::is_active("manager.unproven_is_durable")
+        });
         Ok(found)
     }
 

@@ -19,8 +19,8 @@ use tessera_wire::Extent;
 /// References that a command adds and subtracts.
 #[derive(Debug, Default)]
 pub struct RefChanges {
-    /// Chunk to (change of its count, whether it leaves the pending state).
-    sums: BTreeMap<u64, (i64, bool)>,
+    /// Chunk to (change of its count, proof with which it leaves the pending state).
+    sums: BTreeMap<u64, (i64, Option<i64>)>,
     extents_taken: usize,
 }
 
@@ -43,9 +43,12 @@ impl RefChanges {
         ctx.meta.chunks += 1;
         ctx.meta.unique_bytes += len_bytes;
         ctx.meta.stored_bytes += class.stored_bytes(len_bytes);
+        let has_parity = (0..class.fragments()).any(|fragment| !class.is_plain(fragment));
         let sum = self.sums.entry(chunk_id).or_default();
-        assert!(!sum.1, "chunk {chunk_id}: committed twice by one command");
-        sum.1 = true;
+        assert!(sum.1.is_none(), "chunk {chunk_id}: committed twice by one command");
+        // The commit has checked the receipts.
+        let unproven = has_parity && !failpoint::is_active("manager.parity_never_proven");
+        sum.1 = Some(if unproven { table::CONTENT_PROVEN } else { table::PROVEN });
         Ok(())
     }
 
@@ -74,7 +77,7 @@ impl RefChanges {
     /// The database fails, or a count is damaged.
     pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
         for (chunk, (change, commits)) in self.sums {
-            if (change, commits) != (0, false) {
+            if (change, commits) != (0, None) {
                 table::change_refs(ctx, chunk, change, commits)?;
             }
         }

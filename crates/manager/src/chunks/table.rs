@@ -14,6 +14,12 @@ use tessera_wire::meta::ChunkName;
 pub const PENDING: i64 = 1;
 /// `chunks.state`: named by a commit at least once.
 pub const COMMITTED: i64 = 2;
+/// `chunks.proof`: nothing is known of its content.
+pub const UNPROVEN: i64 = 0;
+/// `chunks.proof`: copies and slices were checked on arrival, parity was not.
+pub const CONTENT_PROVEN: i64 = 1;
+/// `chunks.proof`: every fragment was checked.
+pub const PROVEN: i64 = 2;
 /// `chunks.scope` of a chunk that no other file may share.
 pub const SCOPE_NONE: i64 = -1;
 
@@ -73,25 +79,47 @@ pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> rusqlite::Result<()> {
     ctx.db.exec("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1", args![chunk_id, ctx.now_ns])
 }
 
-/// Adds `change` to the references of a chunk. `commits`: a commit names the chunk for the first time.
+/// Adds `change` to the references of a chunk. `commits`: a commit names the chunk for the first time, with this proof.
 ///
 /// # Errors
 /// The database fails, or the row cannot have that count.
-pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> Result<()> {
+pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: Option<i64>) -> Result<()> {
     let sql = match commits {
-        false => {
+        None => {
             "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns)
              WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND (state = 2 OR refs + ?2 = 0)"
         }
-        true => {
-            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2
+        Some(_) => {
+            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2, proof = ?4
              WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND state = 1"
         }
     };
-    match ctx.db.run(sql, args![chunk_id, change, ctx.now_ns])? {
+    let changed = match commits {
+        None => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns])?,
+        Some(proof) => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns, proof])?,
+    };
+    match changed {
         1 => Ok(()),
         _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), format!("{change} references more cannot be")).into()),
     }
+}
+
+/// Lowers the proof of a committed chunk to at most `proof`.
+///
+/// # Errors
+/// The database fails.
+pub fn lower_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64) -> rusqlite::Result<()> {
+    let sql = "UPDATE chunks SET proof = ?2 WHERE chunk_id = ?1 AND state = 2 AND proof > ?2";
+    ctx.db.exec(sql, args![chunk_id, proof])
+}
+
+/// Sets the proof of a committed chunk.
+///
+/// # Errors
+/// The database fails.
+pub fn set_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64) -> rusqlite::Result<()> {
+    assert!((UNPROVEN..=PROVEN).contains(&proof), "chunk {chunk_id}: proof {proof}");
+    ctx.db.exec("UPDATE chunks SET proof = ?2 WHERE chunk_id = ?1 AND state = 2", args![chunk_id, proof])
 }
 
 /// Deletes the row of a chunk without references.

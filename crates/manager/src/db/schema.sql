@@ -179,10 +179,13 @@ CREATE TABLE chunks (
     scope            INTEGER NOT NULL DEFAULT 0,      -- files that may dedup against it: 0 all, -1 none, else this inode's
     encoding         INTEGER NOT NULL DEFAULT 0,      -- 0 plain; compressed, delta-coded and encrypted forms to come
     stored_len_bytes INTEGER,                         -- NULL: len_bytes
-    base_chunk_id    INTEGER                          -- delta-coded: the base chunk
+    base_chunk_id    INTEGER,                         -- delta-coded: the base chunk
+    proof            INTEGER NOT NULL DEFAULT 0       -- 0 none: pending, or a reader found no fragments that give the name;
+                                                      -- 1 copies and slices, on arrival; 2 parity as well, by its nodes
 );
 CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);
+CREATE INDEX chunks_unproven ON chunks (chunk_id) WHERE state = 2 AND proof < 2;
 CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
 
 -- Fragments that are absent from the disk that should hold them. The loss of a disk writes no rows: the backfills of

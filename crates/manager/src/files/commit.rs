@@ -7,6 +7,7 @@
 
 use crate::chunks::missing::{self, Cause};
 use crate::chunks::refs::RefChanges;
+use crate::chunks::table;
 use crate::ctx::Ctx;
 use crate::db::cache::Pg;
 use crate::db::pages;
@@ -191,7 +192,7 @@ impl Committer<'_> {
         assert!(new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
         for (id, pg, verdict) in writes {
             let chunk = &chunks[&id];
-            write_chunk(ctx, chunk, &pg, &verdict)?;
+            write_chunk(ctx, chunk, &pg, &*ctx.class(chunk.class_id)?, &verdict)?;
             if !chunk.committed {
                 self.refs.commit(ctx, id, chunk.len_bytes, chunk.class_id)?;
             }
@@ -386,11 +387,14 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
     }
 }
 
-fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> rusqlite::Result<()> {
+fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, class: &ClassInfo, verdict: &Verdict) -> rusqlite::Result<()> {
     let (chunk_id, pg_id) = (chunk.chunk_id, pg.pg_id);
     assert!(verdict.stale.is_empty(), "chunk {chunk_id}: a stale acknowledgement commits nothing");
     assert_eq!(chunk.pg_id, pg_id, "chunk {chunk_id}: judged by the members of its own group");
     if chunk.committed {
+        if verdict.good.iter().any(|&fragment| !class.is_plain(fragment)) {
+            table::lower_proof(ctx, chunk_id, table::CONTENT_PROVEN)?;
+        }
         return verdict.good.iter().try_for_each(|&fragment| missing::delete(ctx, chunk_id, fragment, 0));
     }
     for &fragment in &verdict.missing {

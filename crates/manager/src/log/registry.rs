@@ -18,7 +18,7 @@ use crate::map::delta;
 use crate::namespace::names;
 use crate::nodes::{heartbeat, membership, status};
 use crate::placement::groups;
-use crate::repair::{backfill, inventory, maintenance, rebuild};
+use crate::repair::{backfill, inventory, maintenance, proof, rebuild};
 use bytes::Bytes;
 use prost::Message;
 use tessera_wire::meta::*;
@@ -196,6 +196,8 @@ table! {
         0x811a InventoryPage => inventory::apply_page, recalls leases::nothing;
         0x811b DisksDrained => membership::drained, recalls leases::nothing;
         0x811c SetGroups => groups::set_groups, recalls leases::nothing;
+        0x811d ChunksProven => proof::chunks_proven, recalls leases::nothing;
+        0x811e ChunksUnreadable => proof::chunks_unreadable, recalls leases::nothing;
     }
     reads {
         List => |view, _, r| names::list(view.db, r, view.config.max_list_entries);

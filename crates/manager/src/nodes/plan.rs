@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, propose_all};
 use crate::nodes::membership;
 use crate::placement::groups;
-use crate::repair::{backfill, inventory, maintenance, rebuild};
+use crate::repair::{backfill, inventory, maintenance, proof, rebuild};
 
 /// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager itself was
 /// stopped, so the silence says nothing about the nodes.
@@ -40,6 +40,9 @@ fn tick(view: &mut View) -> Result<()> {
     view.proposals.extend(garbage::due(view)?.map(|collect| collect.propose()));
     if elapsed(&mut view.soft.cluster.pace.missing_ns, now, 200) {
         rebuild::queue_missing(view)?;
+    }
+    if elapsed(&mut view.soft.cluster.pace.proof_ns, now, 500) {
+        proof::queue_unproven(view)?;
     }
     if elapsed(&mut view.soft.cluster.pace.maintenance_ns, now, 1_000) {
         let inventory = inventory::due(view)?;

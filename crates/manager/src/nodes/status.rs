@@ -4,7 +4,7 @@ use crate::chunks::garbage;
 use crate::ctx::View;
 use crate::db::rows::{self, DiskRow};
 use crate::error::Result;
-use crate::repair::redundancy;
+use crate::repair::{proof, redundancy};
 use tessera_wire::meta::{ClusterStatus, Counter};
 
 /// Answers GetStatus.
@@ -48,28 +48,28 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         log_copies: view.config.log_copies,
         pgs: db.one("SELECT count(*) FROM pgs", [])?,
         release: env!("CARGO_PKG_VERSION").to_string(),
-        counters: counters(view),
+        counters: counters(view)?,
         map_version: meta.map_version,
         rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
         device_work: view.soft.cluster.stats.work(),
     })
 }
 
-fn counters(view: &View<'_>) -> Vec<Counter> {
+fn counters(view: &View<'_>) -> Result<Vec<Counter>> {
     let cluster = &view.soft.cluster;
     let (scrubbed_ns, pages_scrubbed) = view.db.watch().map_or((0, 0), |watch| watch.last_scrub());
-    [
+    let counters = [
         ("bad_fragments_found", cluster.repaired.bad),
         ("bad_fragments_reported", cluster.repaired.reports),
         ("rebuilds_failed", cluster.repaired.failed),
         ("files_expired", view.soft.files_expired),
         ("placements_not_met", cluster.placements_not_met),
+        ("chunks_unproven", proof::count(view)?),
+        ("wrong_fragments_replaced", cluster.tasks.proofs.replaced),
         ("tasks_out", cluster.tasks.given.len() as u64),
         ("metadata_scrubbed_ms", scrubbed_ns / 1_000_000),
         ("metadata_pages_scrubbed", pages_scrubbed),
         ("scrubbed_bytes", cluster.stats.disks.values().map(|d| d.scrubbed_bytes).sum()),
-    ]
-    .into_iter()
-    .map(|(name, value)| Counter { name: name.to_string(), value })
-    .collect()
+    ];
+    Ok(counters.into_iter().map(|(name, value)| Counter { name: name.to_string(), value }).collect())
 }

@@ -4,7 +4,7 @@ use crate::chunks::{garbage, missing};
 use crate::ctx::View;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
-use crate::repair::redundancy;
+use crate::repair::{proof, redundancy};
 use crate::soft::jobs::JobState;
 use crate::soft::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
@@ -34,6 +34,7 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
         MaintenanceJob::Scrub if !cluster.jobs.scrub.running => {
             cluster.jobs.scrub = fresh;
             cluster.tasks.scrub_wanted.extend(disks);
+            cluster.tasks.proofs.start_pass();
         }
         MaintenanceJob::Gc if !cluster.jobs.gc.running => cluster.jobs.gc = fresh,
         MaintenanceJob::Repair => {
@@ -52,8 +53,10 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let listing = view.caches.node_map(view.db)?.readable().any(|d| d.inventory_wanted > 0);
     let tasks = &view.soft.cluster.tasks;
     // The job ends only after the inventories of the scrubbed disks.
-    let scrubbing =
-        listing || !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
+    let scrubbing = listing
+        || tasks.proofs.hurry
+        || !tasks.scrub_wanted.is_empty()
+        || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
     let jobs = &view.soft.cluster.jobs;
     let (gc, repair, hurry) = (jobs.gc, jobs.repair, jobs.hurry);
@@ -125,6 +128,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("rot_found", pass.bad),
                 counter("disks_done", pass.disks_done),
                 counter("disks", pass.disks),
+                counter("chunks_unproven", proof::count(view)?),
             ];
             MaintainReply { running: pass.running, done, total: if pass.running { total } else { done }, counters }
         }

@@ -3,5 +3,6 @@
 pub mod backfill;
 pub mod inventory;
 pub mod maintenance;
+pub mod proof;
 pub mod rebuild;
 pub mod redundancy;

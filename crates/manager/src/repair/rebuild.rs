@@ -15,6 +15,7 @@ use crate::db::rows::{self, Member, Missing};
 use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory, propose_all};
+use crate::repair::proof;
 use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, BackfillBatch, Tasks, Work, retry_at};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +37,7 @@ const WRITER_GRACE_NS: i64 = 10_000_000_000;
 const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
 
 /// A chunk to rebuild, with the keys that tasks are grouped by.
-struct ChunkToRebuild {
+pub(crate) struct ChunkToRebuild {
     info: ChunkInfo,
     domain: u32,
 }
@@ -103,6 +104,9 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
             break;
         }
         given.extend(next_batch(view, &node_map, node_id, &m)?);
+    }
+    if given.is_empty() {
+        given.extend(proof::hand_out(view, node_id, &own)?);
     }
     Ok(given)
 }
@@ -171,7 +175,7 @@ fn still_missing(db: &Db, row: &Missing) -> Result<Option<ChunkToRebuild>> {
     }
 }
 
-fn load_chunk(db: &Db, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
+pub(crate) fn load_chunk(db: &Db, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
     Ok(load_chunks(db, "chunk_id = ?1", args![chunk_id])?.pop())
 }
 
@@ -247,8 +251,18 @@ fn load_batch(db: &Db, m: &Member, limit: usize) -> Result<Vec<ChunkToRebuild>> 
     Ok(batch)
 }
 
+/// Whether a chunk fits into a task with those that are in it.
+pub(crate) fn is_of_one_kind(wanted: &[ChunkToRebuild], chunk: &ChunkToRebuild) -> bool {
+    wanted.first().is_none_or(|first| first.kind() == chunk.kind())
+}
+
+/// Ids of chunks.
+pub(crate) fn ids(wanted: &[ChunkToRebuild]) -> BTreeSet<u64> {
+    wanted.iter().map(|chunk| chunk.info.chunk_id).collect()
+}
+
 /// Creates and registers a rebuild task.
-fn rebuild(
+pub(crate) fn rebuild(
     view: &mut View<'_>,
     node_id: u64,
     disk_id: u64,
@@ -264,13 +278,18 @@ fn rebuild(
     let (epoch, pg) = (pg.epoch, Some(pg.info()));
     let chunks = wanted.into_iter().map(|w| w.info).collect();
     let class = Some((*class).clone());
-    let rebuild = Some(RebuildTask { pg, fragment: member.1, disk_id, class, chunks, domain });
+    let (prove, hurry) = if let Work::Proof { hurry, .. } = &work { (true, *hurry) } else { (false, false) };
+    let rebuild = Some(RebuildTask { pg, fragment: member.1, disk_id, class, chunks, domain, prove, hurry });
     let wire = Task { rebuild, ..Task::default() };
     Ok(view.soft.cluster.tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
 }
 
 /// Processes a node's task report.
 pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) {
+    let of_node = view.soft.cluster.tasks.given.get(&result.task_id).filter(|g| g.node_id == node_id);
+    if of_node.is_some_and(|given| matches!(given.work, Work::Proof { .. })) {
+        return proof::take_result(view, result);
+    }
     let (now_ns, proposals) = (view.now_ns, &mut view.proposals);
     let ClusterState { tasks, repaired, jobs, .. } = &mut view.soft.cluster;
     let Some(given) = tasks.given.get_mut(&result.task_id).filter(|g| g.node_id == node_id) else {
@@ -333,7 +352,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) {
             proposals.push(SetInventory { want: Vec::new(), done_disk_id, done_wanted }.propose());
         }
         Work::Compact if over => jobs.gc.note(result.bytes, 0, true),
-        Work::Inventory(_) | Work::Compact => {}
+        Work::Inventory(_) | Work::Compact | Work::Proof { .. } => {}
     }
     if over {
         tasks.close(result.task_id);
@@ -422,6 +441,7 @@ pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<u8> {
 
 /// Asks the nodes that should hold these fragments to verify them: a reader could not use them.
 pub fn report_bad(view: &mut View<'_>, report: &ReportBad) -> Result<()> {
+    proof::report_unreadable(view, report)?;
     let mut seen = BTreeSet::new();
     for reported in report.fragments.iter().take(4_096) {
         if !seen.insert((reported.chunk_id, reported.fragment, reported.disk_id)) {

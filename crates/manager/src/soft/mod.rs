@@ -5,6 +5,7 @@
 //! [`Effect`]s, which run once the command is committed and do not run at replay.
 
 pub mod jobs;
+pub mod proofs;
 pub mod rejected;
 pub mod selector;
 pub mod sessions;
@@ -83,6 +84,7 @@ pub(crate) struct Pace {
     pub(crate) finish_ns: i64,
     pub(crate) balance_ns: i64,
     pub(crate) missing_ns: i64,
+    pub(crate) proof_ns: i64,
     pub(crate) maintenance_ns: i64,
 }
 

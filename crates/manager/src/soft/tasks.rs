@@ -6,6 +6,7 @@
 //! [`crate::repair::rebuild`] creates rebuild tasks and handles their results.
 
 use crate::db::rows::{Missing, MissingKey};
+use crate::soft::proofs::Proofs;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Task;
@@ -33,6 +34,13 @@ pub enum Work {
         left: BTreeSet<u64>,
         /// 1: for the incoming disk of a moving member.
         incoming: u8,
+    },
+    /// Fragments of one member are compared with what the others give.
+    Proof {
+        /// Their chunks, less those already reported.
+        left: BTreeSet<u64>,
+        /// An operator waits for it.
+        hurry: bool,
     },
     /// Suspect fragments are re-read.
     Verify,
@@ -117,6 +125,8 @@ pub struct Tasks {
     pub scrub_cut_short: BTreeMap<u64, u32>,
     /// Disks to compact.
     pub compact_wanted: BTreeSet<u64>,
+    /// Chunks to prove.
+    pub proofs: Proofs,
 }
 
 impl Tasks {
@@ -168,6 +178,9 @@ impl Tasks {
                 self.queued.remove(&(*chunk, given.member.1, *incoming));
             }
         }
+        if let Work::Proof { left, .. } = &given.work {
+            left.iter().for_each(|chunk| self.proofs.forget(*chunk));
+        }
         Some(given)
     }
 
@@ -183,6 +196,7 @@ impl Tasks {
             self.queued.remove(&row.key());
         }
         self.suspects.remove(&disk_id);
+        self.proofs.forget_disk(disk_id);
         self.scrub_wanted.remove(&disk_id);
         self.scrub_cut_short.remove(&disk_id);
         self.compact_wanted.remove(&disk_id);

@@ -62,6 +62,8 @@ fn logged_commands_keep_their_bytes() {
         logged(SetInventory { want: vec![1, 300], done_disk_id: 4, done_wanted: 5 }),
         logged(page),
         logged(DisksDrained { disk_ids: vec![1, 300] }),
+        logged(ChunksProven { chunk_ids: vec![1, 300] }),
+        logged(ChunksUnreadable { chunk_ids: vec![1, 300] }),
         logged(SetGroups { create: vec![NewGroup { disk_ids: vec![1, 300] }], close: vec![4] }),
     ];
     let expected = include_str!("stored_commands.txt");

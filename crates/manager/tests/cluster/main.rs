@@ -9,6 +9,7 @@ use tessera_wire::meta::*;
 use tessera_wire::{Code, Health};
 
 mod members;
+mod proof;
 mod random;
 mod repair;
 mod upkeep;

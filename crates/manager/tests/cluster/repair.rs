@@ -180,7 +180,7 @@ fn rot_is_found_and_rebuilt() {
     let (disk, key) = rot(&mut cluster, 3);
     let sound =
         fragment(*cluster.disks[&cluster.nodes[5].disks[0]].held.keys().next().unwrap(), cluster.nodes[5].disks[0]);
-    cluster.ask(&ReportBad { fragments: vec![fragment(key, disk), sound] }).unwrap();
+    cluster.ask(&ReportBad { fragments: vec![fragment(key, disk), sound], unreadable: vec![] }).unwrap();
     let missing = |f: &Cluster| -> i64 {
         f.db().conn().query_row("SELECT count(*) FROM missing_fragments", [], |r| r.get(0)).unwrap()
     };

@@ -75,8 +75,10 @@ impl NodeCore {
                 work.active += 1;
                 let disk = work.disk;
                 let cost_bytes = machine.cost_bytes();
+                let spares_disks = work.task.prove && !work.task.hurry;
                 let rebuild_id = self.fresh_id();
-                self.repair_bucket.take(cost_bytes);
+                let bucket = if spares_disks { &mut self.scrub_bucket } else { &mut self.repair_bucket };
+                bucket.take(cost_bytes);
                 self.rebuilds.held_bytes += cost_bytes;
                 self.rebuilds.active.insert(rebuild_id, ActiveRebuild { task, disk, cost_bytes, machine });
                 self.drive(rebuild_id, Vec::new());
@@ -134,6 +136,9 @@ impl NodeCore {
                     assert_eq!(job.wanted, key.fragment, "a rebuild computes the fragment that its task names");
                     self.rebuilds.computing.insert(op_id, rebuild_id);
                     self.out.push_back(Action::Compute { op_id, job });
+                }
+                RebuildAction::ReadLocal => {
+                    self.disk_op(disk, DiskOp::Read(key), OpPurpose::RebuildCompare { rebuild_id })
                 }
                 RebuildAction::Append(item) => {
                     assert_eq!(item.key, key, "a rebuild stores the fragment that its task names");
@@ -199,6 +204,11 @@ impl NodeCore {
         self.advance(rebuild_id, |machine| machine.on_local_check(&verdict));
     }
 
+    pub(super) fn on_compared(&mut self, rebuild_id: u64, result: Result<DiskReply, Error>) {
+        let local = reply!(result, DiskReply::Read { data, crc32c } => (data, crc32c));
+        self.advance(rebuild_id, |machine| machine.on_local_read(local));
+    }
+
     pub(super) fn on_computed(&mut self, op_id: u64, result: Rebuilt) {
         if let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) {
             self.advance(rebuild_id, |machine| machine.on_computed(result));
@@ -223,13 +233,15 @@ impl NodeCore {
         work.active -= 1;
         let epoch = work.task.pg.as_ref().map_or(0, |pg| pg.epoch);
         let (pg_id, disk_id) = (work.task.pg.as_ref().map_or(0, |pg| pg.pg_id), work.task.disk_id);
+        let proven = work.task.prove;
         let result = outcome.result.and_then(|()| self.still_wanted(pg_id, key, disk_id));
         let Some(task) = self.tasks.get(active.task) else { return };
         task.bytes += outcome.written_bytes;
+        task.replaced += u64::from(outcome.replaced);
         let it = FragmentRef { epoch, ..key.on_disk(disk_id) };
         match result {
             Ok(()) => {
-                self.counters.fragments_rebuilt += 1;
+                self.counters.fragments_rebuilt += u64::from(outcome.written_bytes > 0 || !proven);
                 self.counters.rebuilt_bytes += outcome.written_bytes;
                 task.done.push(it);
             }
@@ -260,7 +272,7 @@ impl NodeCore {
         let (local, remote): (Vec<_>, Vec<_>) = bad.into_iter().partition(is_local);
         local.into_iter().for_each(|it| self.report_bad(it));
         if !remote.is_empty() {
-            let message = ReportBad { fragments: remote };
+            let message = ReportBad { fragments: remote, unreadable: Vec::new() };
             self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::ReportBad);
         }
     }

@@ -15,6 +15,8 @@ pub(super) struct Tasks {
     pub(super) list: Vec<TaskState>,
     /// A task waits for tokens of the repair bucket.
     wait_for_bucket: bool,
+    /// A proof waits for tokens of the scrub bucket.
+    wait_for_scrub_bucket: bool,
 }
 
 /// A task and those of its results that no answered heartbeat has reported.
@@ -30,6 +32,8 @@ pub(super) struct TaskState {
     pub(super) failed: Vec<FragmentRef>,
     pub(super) reason: String,
     pub(super) bytes: u64,
+    /// Fragments that a proof replaced.
+    pub(super) replaced: u64,
     pub(super) finished: bool,
 }
 
@@ -163,7 +167,7 @@ impl NodeCore {
 
     /// Starts all work that can start.
     pub(super) fn run_tasks(&mut self) {
-        self.tasks.wait_for_bucket = false;
+        (self.tasks.wait_for_bucket, self.tasks.wait_for_scrub_bucket) = (false, false);
         let numbers: Vec<u64> = self.tasks.list.iter().filter(|t| !t.finished).map(|t| t.number).collect();
         for number in numbers {
             while self.run_task(number) {}
@@ -179,6 +183,9 @@ impl NodeCore {
                     self.finish_task(number, "");
                 }
                 false
+            }
+            Work::Rebuild(RebuildWork { task: RebuildTask { prove: true, hurry: false, .. }, .. }) => {
+                self.may_rebuild() && self.may_scrub() && self.start_rebuild(number)
             }
             Work::Rebuild(_) => self.may_rebuild() && self.may_repair() && self.start_rebuild(number),
             Work::Verify { items, next, in_flight: false } if *next >= items.len() => {
@@ -198,8 +205,16 @@ impl NodeCore {
         ready
     }
 
+    fn may_scrub(&mut self) -> bool {
+        let ready = self.scrub_bucket.is_ready(self.now_ns);
+        self.tasks.wait_for_scrub_bucket |= !ready;
+        ready
+    }
+
     pub(super) fn tasks_deadline_ns(&self) -> i64 {
-        let bucket = if self.tasks.wait_for_bucket { self.repair_bucket.ready_at_ns() } else { i64::MAX };
+        let repair = if self.tasks.wait_for_bucket { self.repair_bucket.ready_at_ns() } else { i64::MAX };
+        let scrub = if self.tasks.wait_for_scrub_bucket { self.scrub_bucket.ready_at_ns() } else { i64::MAX };
+        let bucket = repair.min(scrub);
         let inventories = self.tasks.list.iter().filter_map(|t| match &t.work {
             Work::Inventory(work) if !t.finished => work.retry_at_ns(),
             _ => None,
@@ -279,6 +294,7 @@ impl NodeCore {
                     reason: task.reason.clone(),
                     bytes: task.bytes,
                     finished,
+                    replaced: task.replaced,
                 });
             }
         }
@@ -298,6 +314,7 @@ impl NodeCore {
             task.done.drain(..done);
             task.failed.drain(..failed);
             task.bytes -= it.bytes;
+            task.replaced -= it.replaced;
             assert!(
                 !it.finished || (task.finished && task.done.is_empty() && task.failed.is_empty()),
                 "task {} was reported finished and has more results",

@@ -3,6 +3,9 @@
 //! It knows no socket, disk or clock: [`ChunkRebuild::next`] returns actions, and the `on_…` methods take their
 //! results. It appends only what [`RebuildJob::run`] derived from bytes that match the chunk's name (P2, P6). It
 //! replaces a source that fails, lies or is late while there is another one (P12).
+//!
+//! A *proof* is a rebuild of a fragment that is there: it does not trust the local fragment, compares it with the computed one,
+//! and replaces it if they differ.
 
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
@@ -31,6 +34,8 @@ pub enum RebuildAction {
     Fetch(SourceAt),
     /// Compute one step: [`ChunkRebuild::on_computed`].
     Compute(RebuildJob),
+    /// Read the local fragment, to compare it: [`ChunkRebuild::on_local_read`].
+    ReadLocal,
     /// Store the fragment: [`ChunkRebuild::on_appended`].
     Append(AppendItem),
     /// The rebuild ended.
@@ -53,6 +58,8 @@ pub struct RebuildReport {
     pub result: Result<(), String>,
     /// Bytes written; 0 if the fragment was already there.
     pub written_bytes: u64,
+    /// A proof has found the local fragment wrong and replaced it.
+    pub replaced: bool,
     /// Fragments on other disks that were found missing or wrong.
     pub bad: Vec<FragmentRef>,
 }
@@ -90,6 +97,7 @@ enum Step {
     LocalCheck,
     Fetching,
     Computing(RebuildJob),
+    Comparing(AppendItem),
     Appending { len_bytes: u64 },
     Over,
 }
@@ -117,6 +125,7 @@ pub struct ChunkRebuild {
     last_error: String,
     step: Step,
     asked_local: bool,
+    prove: bool,
 }
 
 impl ChunkRebuild {
@@ -148,8 +157,9 @@ impl ChunkRebuild {
             searched: false,
             bad: Vec::new(),
             last_error: String::new(),
-            step: Step::LocalCheck,
+            step: if task.prove { Step::Fetching } else { Step::LocalCheck },
             asked_local: false,
+            prove: task.prove,
         };
         it.add_empty_fragments();
         Ok(it)
@@ -189,7 +199,7 @@ impl ChunkRebuild {
                 vec![RebuildAction::CheckLocal]
             }
             Step::Fetching => self.fetch_or_compute(source),
-            Step::Computing(_) | Step::Appending { .. } | Step::Over => Vec::new(),
+            Step::Computing(_) | Step::Comparing(_) | Step::Appending { .. } | Step::Over => Vec::new(),
         }
     }
 
@@ -271,7 +281,9 @@ impl ChunkRebuild {
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
             // A copy takes one request and no decoding.
             let copy = self.class.is_copy(at.fragment);
-            Some(((!source.up, role, !copy, source.load, turn), i))
+            // Slices were checked when they arrived; parity is what a proof is about.
+            let unproven = self.prove && !self.class.is_plain(at.fragment);
+            Some(((!source.up, unproven, role, !copy, source.load, turn), i))
         };
         (0..self.candidates.len()).filter_map(rank).min().map(|(_, i)| i)
     }
@@ -330,8 +342,12 @@ impl ChunkRebuild {
                 assert_eq!(fragment.number, self.key.fragment, "another fragment than the task's was rebuilt");
                 self.drop_sources(&wrong);
                 self.got.clear();
-                self.step = Step::Appending { len_bytes: fragment.bytes.len() as u64 };
-                vec![RebuildAction::Append(self.record(fragment, groups))]
+                let item = self.record(fragment, groups);
+                if self.prove {
+                    self.step = Step::Comparing(item);
+                    return vec![RebuildAction::ReadLocal];
+                }
+                self.append(item)
             }
             Rebuilt::Unfinished { next_set } => {
                 assert!(next_set > job.first_set, "a step of the search tried nothing");
@@ -348,6 +364,22 @@ impl ChunkRebuild {
             }
             Rebuilt::Impossible(why) => self.finish(Err(why)),
         }
+    }
+
+    /// Takes the local fragment, as a proof found it. One that is missing or damaged is replaced, too.
+    pub fn on_local_read(&mut self, local: Result<(Bytes, u32), Error>) -> Vec<RebuildAction> {
+        let Step::Comparing(item) = &self.step else { return Vec::new() };
+        let item = item.clone();
+        if local.is_ok_and(|(bytes, crc32c)| bytes == item.data && crc32c == item.crc32c) {
+            return self.finish(Ok(0));
+        }
+        tracing::warn!(chunk = self.key.chunk_id, fragment = self.key.fragment, "a fragment was wrong; it is replaced");
+        self.append(item)
+    }
+
+    fn append(&mut self, item: AppendItem) -> Vec<RebuildAction> {
+        self.step = Step::Appending { len_bytes: item.data.len() as u64 };
+        vec![RebuildAction::Append(item)]
     }
 
     fn record(&self, fragment: Fragment, groups: Bytes) -> AppendItem {
@@ -405,7 +437,8 @@ impl ChunkRebuild {
         self.suspects.clear();
         let written_bytes = *result.as_ref().unwrap_or(&0);
         let bad = std::mem::take(&mut self.bad);
-        vec![RebuildAction::Finished(RebuildReport { result: result.map(|_| ()), written_bytes, bad })]
+        let replaced = self.prove && written_bytes > 0;
+        vec![RebuildAction::Finished(RebuildReport { result: result.map(|_| ()), written_bytes, replaced, bad })]
     }
 }
 
@@ -421,7 +454,9 @@ fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildT
         for (disk_id, role) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
             // The local check already covered the target.
             let is_target = fragment == task.fragment && disk_id == task.disk_id;
-            if disk_id != 0 && !is_target {
+            // The only copy of a chunk is proven by its name alone.
+            let is_source = !is_target || (task.prove && class.fragments() == 1);
+            if disk_id != 0 && is_source {
                 all.push(Candidate { at: SourceAt { fragment, disk_id }, role, state: State::Untried });
             }
         }

@@ -15,6 +15,8 @@ struct Cluster {
     down: BTreeSet<u64>,
     asked: Vec<SourceAt>,
     appended: Option<AppendItem>,
+    /// The fragment of the last task, if it was a proof.
+    proven: Option<u32>,
 }
 
 impl Cluster {
@@ -32,7 +34,7 @@ impl Cluster {
             .into_iter()
             .map(|it| ((11 + u64::from(it.number), it.number), Ok((it.bytes, it.crc32c))))
             .collect();
-        Cluster { chunk, class, held, down: BTreeSet::new(), asked: Vec::new(), appended: None }
+        Cluster { chunk, class, held, down: BTreeSet::new(), asked: Vec::new(), appended: None, proven: None }
     }
 
     fn task(&self, wanted: u32, missing: Vec<u32>) -> RebuildTask {
@@ -54,7 +56,24 @@ impl Cluster {
                 missing,
             }],
             domain: 3,
+            prove: false,
+            hurry: false,
         }
+    }
+
+    /// A task to prove a fragment of a group at rest.
+    fn proof(&self, fragment: u32) -> RebuildTask {
+        let mut task = RebuildTask { prove: true, disk_id: 11 + u64::from(fragment), ..self.task(fragment, vec![]) };
+        let members = &mut task.pg.as_mut().unwrap().members;
+        (members[fragment as usize].incoming_disk_id, members[fragment as usize].put_to_incoming) = (0, false);
+        task
+    }
+
+    /// The fragment on the disk of the node that proves it.
+    fn local(&self) -> Result<(Bytes, u32), Error> {
+        let at = self.proven.expect("a proof");
+        let held = self.held.get(&(11 + u64::from(at), at)).cloned().unwrap_or(Err(Code::NotFound));
+        held.map_err(|code| Error::new(code, "no"))
     }
 
     fn lose(&mut self, fragment: u32, code: Code) {
@@ -76,6 +95,7 @@ impl Cluster {
 
     fn run(&mut self, task: &RebuildTask) -> RebuildReport {
         let mut machine = ChunkRebuild::new(task, 0).unwrap();
+        self.proven = task.prove.then_some(task.fragment);
         let mut wishes = machine.next(|disk_id| self.source(disk_id));
         for _ in 0..1_000 {
             let mut after = Vec::new();
@@ -88,6 +108,7 @@ impl Cluster {
                         machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
                     }
                     RebuildAction::Compute(job) => after.extend(machine.on_computed(job.run(&BufferPool::new(0)))),
+                    RebuildAction::ReadLocal => after.extend(machine.on_local_read(self.local())),
                     RebuildAction::Append(item) => {
                         self.appended = Some(item);
                         after.extend(machine.on_appended(Ok(())));
@@ -314,7 +335,10 @@ fn what_is_at_home_already_is_left_alone() {
     let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
     let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32 };
     let wishes = machine.on_local_check(&good);
-    assert_eq!(wishes, vec![RebuildAction::Finished(RebuildReport { result: Ok(()), written_bytes: 0, bad: vec![] })]);
+    assert_eq!(
+        wishes,
+        vec![RebuildAction::Finished(RebuildReport { result: Ok(()), written_bytes: 0, replaced: false, bad: vec![] })]
+    );
 
     // A fragment of another chunk or of another length: rebuilt.
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
@@ -352,4 +376,45 @@ fn tasks_that_make_no_sense_are_refused() {
     let mut bad_hash = good;
     bad_hash.chunks[0].hash = Bytes::from_static(b"short");
     assert!(ChunkRebuild::new(&bad_hash, 0).is_err());
+}
+
+/// A client's parity is believed once it equals what the slices give. A wrong one is replaced, even if its checksum fits.
+#[test]
+fn a_proof_finds_wrong_parity_and_replaces_it() {
+    for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
+        for parity in [4, 5] {
+            let mut cluster = Cluster::of(class.clone(), 100_000);
+            let task = cluster.proof(parity);
+            let report = cluster.run(&task);
+            assert_eq!((report.result, report.replaced, &cluster.appended), (Ok(()), false, &None), "right as it is");
+            assert!(cluster.asked.iter().all(|at| at.fragment < 4), "from slices: {:?}", cluster.asked);
+            for consistently in [true, false] {
+                let mut cluster = Cluster::of(class.clone(), 100_000);
+                cluster.spoil(parity, consistently);
+                let task = cluster.proof(parity);
+                let report = cluster.run(&task);
+                assert_eq!((report.result, report.replaced, report.bad), (Ok(()), true, vec![]));
+                cluster.expect_right(parity);
+            }
+        }
+    }
+}
+
+/// A chunk that does not have its name is never proven, and nothing is replaced.
+#[test]
+fn nothing_is_proven_from_bytes_without_the_name() {
+    let mut cluster = Cluster::new(4, 2, 100_000);
+    (0..4).for_each(|slice| cluster.spoil(slice, true));
+    let task = cluster.proof(4);
+    let report = cluster.run(&task);
+    assert!(report.result.is_err() && cluster.appended.is_none(), "{report:?}");
+    // The only copy of a chunk is compared with the name.
+    for spoilt in [false, true] {
+        let mut cluster = Cluster::of(tessera_stripe::describe(1, "none".parse().unwrap()), 50_000);
+        if spoilt {
+            cluster.spoil(0, true);
+        }
+        let task = cluster.proof(0);
+        assert_eq!(cluster.run(&task).result.is_err(), spoilt);
+    }
 }

@@ -7,7 +7,8 @@
 use super::*;
 use crate::plan::Family;
 use std::collections::BTreeSet;
-use tessera_stripe::ClassLayout;
+use tessera_net::BufferPool;
+use tessera_stripe::{Class, ClassLayout, encode};
 
 impl World {
     pub(super) fn quiesce(&mut self) -> Result<(), Violation> {
@@ -28,7 +29,8 @@ impl World {
         self.start_manager();
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
         self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_settled())?;
-        if self.plan.rots() && !self.is_unsettled() {
+        let scrubs = self.plan.rots() || self.mutant == Mutant::WrongParity || self.plan.seed.is_multiple_of(4);
+        if scrubs && !self.is_unsettled() {
             self.record("scrub");
             self.scrubbed = true;
             self.manager.scrub(self.manager_now());
@@ -89,8 +91,30 @@ impl World {
         let lost = self.lost_chunks();
         self.count_fragments(&lost)?;
         self.count_lost(&lost)?;
+        self.check_parity()?;
         self.collect_garbage(deadline)?;
         if self.plan.rots_metadata { self.read_from_rotten_metadata(deadline) } else { Ok(()) }
+    }
+
+    /// Checks after a scrub that parity is what the chunk gives, where no fragment is missing (P13).
+    fn check_parity(&self) -> Result<(), Violation> {
+        for chunk in self.manager.placed().iter().filter(|_| self.scrubbed) {
+            let bytes = |(fragment, node): &(u32, Option<usize>)| {
+                self.nodes.get((*node)?)?.sound_bytes(chunk.chunk_id, *fragment)
+            };
+            let held: Option<Vec<Vec<u8>>> = chunk.fragments.iter().map(bytes).collect();
+            let (Some(held), Ok(class)) = (held, Class::new((*chunk.class).clone())) else { continue };
+            let plain = if class.copies() > 0 { 1 } else { class.k as usize };
+            let whole = held[..plain].concat().into();
+            let parity: Vec<u32> = (0..class.fragments()).filter(|fragment| !class.is_plain(*fragment)).collect();
+            for right in encode(&class, &whole, &parity, &BufferPool::new(0)) {
+                if held[right.number as usize] != right.bytes {
+                    let known = self.manager.describe_chunk(chunk.chunk_id);
+                    return broken("P13", format!("parity {} is wrong after a scrub; {known}", right.number));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads a file. The read may fail only if a chunk of the file is lost. It may succeed even then, because a reader also finds

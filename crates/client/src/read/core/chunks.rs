@@ -82,6 +82,10 @@ impl ReadCore {
                 }
                 Step::Failed(cause) => {
                     let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+                    if matches!(cause, Cause::Corrupt { .. }) {
+                        let report = ReportBad { fragments: Vec::new(), unreadable: vec![chunk_id] };
+                        self.rpcs.ask_manager(self.now, &report, Purpose::Report, &self.options);
+                    }
                     whole.waiters.into_iter().for_each(|w| self.fail(w.read, cause.clone()));
                 }
             }
@@ -92,7 +96,12 @@ impl ReadCore {
     pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
         tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
         self.report.bad += bad.len() as u64;
-        self.rpcs.ask_manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
+        self.rpcs.ask_manager(
+            self.now,
+            &ReportBad { fragments: bad, unreadable: Vec::new() },
+            Purpose::Report,
+            &self.options,
+        );
     }
 
     pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {

@@ -61,6 +61,8 @@ fn rebuild_task(chunk: &[u8], task_id: u64) -> (Task, ClusterMap) {
         class: Some(class(4, 2)),
         chunks: vec![chunk],
         domain: 0,
+        prove: false,
+        hurry: false,
     };
     let map = ClusterMap {
         version: 3,

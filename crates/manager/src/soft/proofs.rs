@@ -1,0 +1,125 @@
+//! Which chunks nodes are proving, and which come next: soft state of [`crate::repair::proof`].
+
+use crate::soft::tasks::retry_at;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+/// Most chunks under way.
+const MAX_CHUNKS: usize = 1_024;
+
+/// A fragment to be compared with what the chunk's other fragments give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProofItem {
+    /// Chunk.
+    pub chunk_id: u64,
+    /// Fragment number.
+    pub fragment: u32,
+    /// Group of the chunk.
+    pub pg_id: u64,
+}
+
+/// Proofs under way. A pass goes through the unproven chunks from the newest to the oldest.
+#[derive(Debug, Default)]
+pub struct Proofs {
+    /// Fragments that wait for a task, by the disk that holds them.
+    queued: BTreeMap<u64, VecDeque<ProofItem>>,
+    /// Fragments of each chunk that are not proven yet.
+    open: BTreeMap<u64, BTreeSet<u32>>,
+    /// Chunks that could not be proven: (not before, tries).
+    backoff: HashMap<u64, (i64, u32)>,
+    /// The pass has looked at the chunks from this id on; 0: a pass starts.
+    below: u64,
+    /// An operator asked for a pass: it includes the newest chunks, and nodes do not spare their disks.
+    pub hurry: bool,
+    /// Chunks that were older than the configured age at the last look, and the next such look.
+    old: (i64, u64, u64),
+    /// Wrong fragments that were found and replaced.
+    pub replaced: u64,
+}
+
+impl Proofs {
+    /// Starts a pass on behalf of an operator.
+    pub fn start_pass(&mut self) {
+        (self.hurry, self.below) = (true, 0);
+        self.backoff.clear();
+    }
+
+    /// Whether more chunks may be looked at.
+    pub fn has_room(&self) -> bool {
+        self.open.len() < MAX_CHUNKS / 2
+    }
+
+    /// Chunks that may be looked at now have ids below this one. `next_chunk`: the next id; `age_ns`: chunks must be this old.
+    pub fn bound(&mut self, now_ns: i64, next_chunk: u64, age_ns: i64) -> u64 {
+        let (seen_ns, seen, _) = self.old;
+        if now_ns.saturating_sub(seen_ns) >= age_ns {
+            self.old = (now_ns, next_chunk, seen);
+        }
+        let newest = if self.hurry { next_chunk } else { self.old.2 };
+        if self.below == 0 { newest } else { newest.min(self.below) }
+    }
+
+    /// The pass goes on below this id; 0: it has looked at all chunks.
+    pub fn looked_at(&mut self, below: u64) {
+        self.below = below;
+        self.hurry &= below != 0 || !self.open.is_empty();
+    }
+
+    /// Whether the chunk is under way, or must wait.
+    pub fn waits(&self, chunk_id: u64, now_ns: i64) -> bool {
+        self.open.contains_key(&chunk_id) || self.backoff.get(&chunk_id).is_some_and(|(at, _)| *at > now_ns)
+    }
+
+    /// Queues fragments of a chunk: (disk, fragment).
+    pub fn add(&mut self, chunk_id: u64, pg_id: u64, fragments: &[(u64, u32)]) {
+        assert!(
+            !fragments.is_empty() && !self.open.contains_key(&chunk_id),
+            "chunk {chunk_id}: proven twice at a time"
+        );
+        self.open.insert(chunk_id, fragments.iter().map(|(_, fragment)| *fragment).collect());
+        for &(disk_id, fragment) in fragments {
+            self.queued.entry(disk_id).or_default().push_back(ProofItem { chunk_id, fragment, pg_id });
+        }
+    }
+
+    /// The next fragments of a disk that share group and number, at most `limit`.
+    pub fn take(&mut self, disk_id: u64, limit: usize) -> Vec<ProofItem> {
+        let Some(queue) = self.queued.get_mut(&disk_id) else { return Vec::new() };
+        queue.retain(|item| self.open.get(&item.chunk_id).is_some_and(|left| left.contains(&item.fragment)));
+        let Some(first) = queue.front().copied() else { return Vec::new() };
+        let same = |item: &ProofItem| (item.pg_id, item.fragment) == (first.pg_id, first.fragment);
+        let taken: Vec<ProofItem> = queue.iter().copied().filter(same).take(limit).collect();
+        queue.retain(|item| !taken.contains(item));
+        taken
+    }
+
+    /// A fragment is proven. Returns whether the whole chunk is.
+    pub fn done(&mut self, chunk_id: u64, fragment: u32) -> bool {
+        let Some(left) = self.open.get_mut(&chunk_id) else { return false };
+        left.remove(&fragment);
+        let whole = left.is_empty();
+        if whole {
+            self.open.remove(&chunk_id);
+            self.backoff.remove(&chunk_id);
+        }
+        whole
+    }
+
+    /// A chunk cannot be proven now; it is tried again later.
+    pub fn failed(&mut self, chunk_id: u64, now_ns: i64) {
+        self.open.remove(&chunk_id);
+        let tries = self.backoff.get(&chunk_id).map_or(1, |(_, tries)| tries + 1);
+        self.backoff.insert(chunk_id, (retry_at(now_ns, tries), tries));
+    }
+
+    /// The work on a chunk is void; a later look plans it again.
+    pub fn forget(&mut self, chunk_id: u64) {
+        self.open.remove(&chunk_id);
+    }
+
+    /// Forgets the work that waits for a disk.
+    pub fn forget_disk(&mut self, disk_id: u64) {
+        for item in self.queued.remove(&disk_id).unwrap_or_default() {
+            self.open.remove(&item.chunk_id);
+        }
+    }
+}
