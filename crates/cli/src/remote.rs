@@ -54,10 +54,12 @@ pub struct WaitNotice {
 impl WaitNotice {
     /// `silence` says how long the manager has not answered.
     fn of_manager(common: &Common, silence: impl Fn() -> Duration + Send + 'static) -> Option<WaitNotice> {
-        let text = format!(
-            "waiting for the manager at {}, which does not answer ... (for {} s at most; --wait changes it)",
-            common.manager, common.wait
-        );
+        let Common { manager, wait, .. } = common;
+        let whom = match is_list(manager) {
+            false => format!("the manager at {manager}, which does not answer"),
+            true => format!("the managers at {manager}, none of which answers and leads"),
+        };
+        let text = format!("waiting for {whom} ... (for {wait} s at most; --wait changes it)");
         WaitNotice::start(common.output, text, silence)
     }
 
@@ -78,6 +80,11 @@ impl WaitNotice {
         watching?.ok()?;
         Some(WaitNotice { _stop: stop })
     }
+}
+
+/// Whether `managers` names several.
+fn is_list(managers: &str) -> bool {
+    managers.contains(',')
 }
 
 /// Pause between two attempts to reach a manager that is starting.
@@ -114,17 +121,20 @@ impl Store {
         let started = Instant::now();
         let _notice = WaitNotice::of_manager(common, move || started.elapsed());
         loop {
-            let (address, error) = match Client::connect(&common.manager, options.clone()) {
-                Err(Error::Connect { address, error }) => (address, error),
+            let (managers, error) = match Client::connect(&common.manager, options.clone()) {
+                Err(Error::Connect { managers, error }) => (managers, error),
                 other => return Ok(other?),
             };
             if !error.is_retryable() {
-                return Err(Failure::from(error).of(format!("manager {address}")));
+                return Err(Failure::from(error).of(format!("manager {managers}")));
             }
             if Instant::now() + RETRY >= deadline {
                 let Failure { exit, message } = error.into();
-                let way_out = "check that it runs, or name it with --manager or TESSERA_MANAGER";
-                bail!(exit, "manager {address}: {message}; {way_out}");
+                let runs = if is_list(&managers) { "a majority of them runs" } else { "it runs" };
+                bail!(
+                    exit,
+                    "manager {managers}: {message}; check that {runs}, or name it with --manager or TESSERA_MANAGER"
+                );
             }
             std::thread::sleep(RETRY);
         }

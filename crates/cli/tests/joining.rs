@@ -97,6 +97,34 @@ fn refused_starts_leave_nothing_behind_and_name_the_way_out() {
     assert!(said.lines().last().is_some_and(|line| line.contains("--manager")), "{said}");
 }
 
+/// Nodes and clients find the manager in a list. Of managers that all refuse a new node, none gets its disks.
+#[test]
+fn a_node_and_clients_look_for_the_manager_in_their_list() {
+    let (c, other) = (Cluster::start(1), Cluster::start(0));
+    let list = format!("127.0.0.1:1,{}", c.address());
+    std::fs::create_dir(c.disk(2)).unwrap();
+    let mut args = c.node_args(2);
+    let at = args.iter().position(|arg| arg == "--manager").unwrap();
+    args[at + 1].clone_from(&list);
+    let _node = Daemon::start(&args, &c.log("n2"));
+    c.wait_up(2);
+    assert_eq!(common::tessera(&["ls", "--manager", &list]).code, 0);
+    let run = common::run(Command::new(TESSERA).args(["mkdir", "tess:/d"]).env("TESSERA_MANAGER", &list), b"");
+    assert_eq!(run.code, 0, "{run:?}");
+    // Those that refuse: a node, and a node.
+    let node = c.nodes[0].as_ref().unwrap().address().to_string();
+    let wrong = c.path().join("fresh");
+    let run = refused_node(&c, &wrong, &format!("{node},{}", node.replace("127.0.0.1", "localhost")), "n3");
+    assert_refused(&last_line(run), 2, &["is a node"]);
+    assert_eq!(std::fs::read_dir(&wrong).unwrap().count(), 0);
+    // A manager of another cluster in the list keeps nobody from the right one.
+    args[at + 1] = format!("{},{}", other.address(), c.address());
+    drop(_node);
+    let _node = Daemon::start(&args, &c.log("n2"));
+    c.wait_up(2);
+    assert!(other.status()["nodes"].as_array().unwrap().is_empty());
+}
+
 /// A run with only the last line that it printed.
 fn last_line(run: Run) -> Run {
     Run { stderr: run.stderr.lines().last().unwrap_or_default().to_string(), ..run }

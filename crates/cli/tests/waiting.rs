@@ -27,6 +27,19 @@ fn a_command_waits_for_a_manager_that_restarts() {
 }
 
 #[test]
+fn a_command_that_waits_names_all_managers() {
+    let run = common::tessera(&["ls", "--wait", "4", "--manager", "127.0.0.1:1,127.0.0.1:2"]);
+    assert_eq!(run.code, 4, "{run:?}");
+    let words = [
+        "waiting for the managers at 127.0.0.1:1,127.0.0.1:2, none of which",
+        "cannot reach 127.0.0.1:",
+        "--wait changes it",
+    ];
+    assert!(words.iter().all(|words| run.stderr.contains(words)), "{run:?}");
+    assert!(run.stderr.contains("check that a majority of them runs"), "{run:?}");
+}
+
+#[test]
 fn a_command_waits_for_a_manager_that_hangs() {
     let c = Cluster::start(1);
     let manager = Pid::from_child(&c.manager.as_ref().unwrap().child);

@@ -139,6 +139,10 @@ fn nobody_there_is_said_with_the_way_out_and_as_json() {
     assert_eq!((run.code, error["error"]["exit"].as_u64()), (4, Some(4)));
     assert_eq!(error["error"]["code"], "unavailable");
     assert!(run.stdout.is_empty());
+    for (list, words) in [("a:1,", "empty address"), ("a:1,b:2,a:1", "names a:1 twice"), ("", "no manager is named")] {
+        assert_refused(&tessera(&["ls", "--quiet", "--manager", list]), 2, &[words]);
+        assert_refused(&tessera(&["node", "--disk", "d", "--manager", list]), 2, &["--manager", words]);
+    }
 }
 
 /// Programs get one line of JSON even when the arguments form no command.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tessera_accel::device::Work;
-use tessera_net::{BufferPool, Dialer, Endpoint};
+use tessera_net::{BufferPool, Dialer, ManagerList, Managers};
 use tessera_wire::meta::*;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error as WireError, Hello, PROTOCOL_VERSION, Request, Role};
@@ -31,15 +31,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the manager at `address` (`HOST:PORT` or `unix:PATH`).
+    /// Connects to the cluster whose managers are at `managers`: `HOST:PORT` or `unix:PATH`, or several with commas
+    /// between them. One suffices while it can be reached; with all, the client continues when another one leads.
     ///
     /// # Errors
-    /// `address` is malformed, nothing answers there, or it is not a manager of this release; or there is no such device.
-    pub fn connect(address: &str, options: Options) -> Result<Self, Error> {
+    /// `managers` is malformed, no manager of this release answers there, or none leads; or there is no such device.
+    pub fn connect(managers: &str, options: Options) -> Result<Self, Error> {
         options.use_device()?;
-        let failed = |error| Error::Connect { address: address.to_string(), error };
-        let manager: Endpoint =
-            address.parse().map_err(|message: String| failed(WireError::new(Code::Invalid, message)))?;
+        let failed = |error| Error::Connect { managers: managers.to_string(), error };
+        let list: ManagerList =
+            managers.parse().map_err(|message: String| failed(WireError::new(Code::Invalid, message)))?;
         let (view, directories, pool) = (View::shared(), Arc::<DirectoryCache>::default(), BufferPool::new(POOL_BYTES));
         let hello = Hello {
             protocol_version: PROTOCOL_VERSION,
@@ -52,12 +53,13 @@ impl Client {
         };
         let service = Arc::new(RecallService(directories.clone()));
         let dialer = Dialer::new(hello, service, pool.clone());
+        let managers = Managers::new(dialer.clone(), list);
         // The first request is not repeated: a wrong address fails at once.
         let first = GetMap { known_version: 0, pg_ids: Vec::new(), all_nodes: true };
         let timeout = Duration::from_millis(options.manager_timeout_ms);
-        let (map, _) = dialer.call_wait(&manager, &first, Vec::new(), timeout).map_err(failed)?;
+        let (map, _) = managers.call_wait(&first, Vec::new(), timeout).map_err(failed)?;
         view.write().merge(&map, true);
-        let transport = NetTransport::new(dialer, manager, view.clone());
+        let transport = NetTransport::new(dialer, managers, view.clone());
         let context = Context::start(Arc::new(transport), pool, view, options)
             .map_err(|e| failed(WireError::new(Code::Io, format!("cannot start threads: {e}"))))?;
         Ok(Client { context, directories })

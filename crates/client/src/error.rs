@@ -145,10 +145,10 @@ pub enum Error {
         message: String,
     },
     /// Connecting to the cluster failed.
-    #[error("manager {address}: {error}")]
+    #[error("manager {managers}: {error}")]
     Connect {
-        /// The address.
-        address: String,
+        /// The addresses, as the caller named them.
+        managers: String,
         /// Why.
         error: WireError,
     },

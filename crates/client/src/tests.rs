@@ -313,3 +313,28 @@ fn a_running_client_is_refused_by_another_cluster() {
     }
     assert_eq!(connect().status().unwrap().directories, 3, "the root, a and c");
 }
+
+/// P14.
+#[test]
+fn one_of_the_managers_named_suffices_and_malformed_lists_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let listen = Endpoint::Unix(scratch.path().join("s"));
+    let manager = ManagerServer::start(
+        &scratch.path().join("m"),
+        Some([1; 16]),
+        std::slice::from_ref(&listen),
+        Config::default(),
+    )
+    .unwrap();
+    let list = format!("unix:{},{listen},127.0.0.1:1", scratch.path().join("gone").display());
+    let client = Client::connect(&list, Options::default()).unwrap();
+    assert_eq!(client.status().unwrap().directories, 1);
+    assert!(manager.stop().is_none());
+    let quick = || Options { manager_timeout_ms: 1_000, ..Options::default() };
+    let error = Client::connect(&list, quick()).err().unwrap();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.to_string().starts_with(&format!("manager {list}: cannot reach ")), "{error}");
+    for text in ["", "a:1,,b:2", "a:1,a:1", "nowhere"] {
+        assert_eq!(Client::connect(text, quick()).err().unwrap().code(), Code::Invalid, "{text:?}");
+    }
+}

@@ -363,7 +363,7 @@ fn disks_that_are_not_ours() {
     options.listen = "0.0.0.0:0".into();
     assert!(NodeServer::start(options).err().unwrap().to_string().contains("--advertise"));
     let mut options = node(&manager, "x", &[&path("newer")]);
-    options.manager = Endpoint::Tcp("127.0.0.1:1".into());
+    options.managers = Endpoint::Tcp("127.0.0.1:1".into()).into();
     options.join_timeout = Duration::ZERO;
     assert!(NodeServer::start(options).err().unwrap().to_string().contains("does not answer"));
     let mut options = node(&manager, "x", &[]);
@@ -397,4 +397,29 @@ fn bad_requests_change_nothing() {
     assert_eq!(reply.results[0].error.as_ref().unwrap().code(), Code::Invalid);
     assert!(payload.is_empty());
     assert_eq!(a.stores()[0].stats().fragments, 1);
+}
+
+/// It joins, registers and sends its heartbeats wherever a manager leads, and asks in vain where none is.
+#[test]
+fn a_node_follows_the_leading_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Manager::start();
+    let second = first.start_beside();
+    second.stand_by(&first);
+    let mut options = node(&first, "a", &[&dir.path().join("1")]);
+    let list = format!("127.0.0.1:1,{},{}", second.endpoint(), first.endpoint());
+    options.managers = list.parse().unwrap();
+    let _node = NodeServer::start(options).unwrap();
+    let beats = || first.with(|s| s.heartbeats);
+    let more = |what: &str, after: u64| second.wait(what, |s| s.heartbeats > after + 3);
+    more("heartbeats to the leader", 0);
+    first.stand_by(&second);
+    more("heartbeats to the new leader", beats());
+    second.stand_by(&first);
+    more("heartbeats to the old one", beats());
+    assert_eq!(first.with(|s| s.registrations), 1, "it registered once");
+    let at = beats();
+    first.stand_by(&second);
+    first.server.stop();
+    more("heartbeats without the old one", at);
 }

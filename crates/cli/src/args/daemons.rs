@@ -159,7 +159,7 @@ pub struct NodeRunArgs {
     /// Directory of a disk; may be repeated. An empty one is made a disk of the cluster.
     #[arg(long = "disk", value_name = "DIR")]
     pub disks: Vec<PathBuf>,
-    /// Manager to join: HOST:PORT or unix:PATH. A configuration file comes before TESSERA_MANAGER. [default: 127.0.0.1:7700]
+    /// Manager to join: HOST:PORT or unix:PATH, or several with commas between them. A configuration file comes before TESSERA_MANAGER. [default: 127.0.0.1:7700]
     #[arg(long, short = 'm', value_name = "ADDR")]
     pub manager: Option<String>,
     /// Address to serve. [default: 127.0.0.1:0]

@@ -53,7 +53,7 @@ pub struct Cli {
 /// Arguments of every client command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// Manager to ask: HOST:PORT or unix:PATH.
+    /// Manager to ask: HOST:PORT or unix:PATH, or several with commas between them; the one that leads answers.
     #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
     pub manager: String,
     /// Seconds to wait for a manager that does not answer, as mounts do.

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tessera_accel::Spec;
-use tessera_net::Endpoint;
+use tessera_net::{Endpoint, ManagerList};
 use tessera_node::{NodeConfig, NodeOptions};
 
 /// Values of the `[tuning]` table, by knob.
@@ -30,7 +30,7 @@ struct ManagerFile {
 #[serde(deny_unknown_fields, default)]
 struct NodeFile {
     disks: Option<Vec<PathBuf>>,
-    manager: Option<String>,
+    manager: Option<ManagersKey>,
     listen: Option<String>,
     advertise: Option<String>,
     unix_socket: Option<PathBuf>,
@@ -42,6 +42,19 @@ struct NodeFile {
     log_format: Option<LogFormat>,
     log_level: Option<String>,
     tuning: Tuning,
+}
+
+/// Addresses of managers, with commas between them.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct ManagersKey(ManagerList);
+
+impl TryFrom<String> for ManagersKey {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(ManagersKey)
+    }
 }
 
 /// A size, as a number of bytes or as text (`"64G"`).
@@ -152,21 +165,24 @@ impl NodeSettings {
         }
         let device = file.device.or_else(|| environment("TESSERA_DEVICE"));
         let device = device.as_deref().map(str::parse).transpose()?;
-        let default = || ("the default", crate::args::DEFAULT_MANAGER.to_string());
-        let (manager_from, manager) = [
-            ("--manager", args.manager),
-            ("the configuration file", file.manager),
-            ("TESSERA_MANAGER", environment("TESSERA_MANAGER")),
-        ]
-        .into_iter()
-        .find_map(|(from, manager)| Some((from, manager?)))
-        .unwrap_or_else(default);
+        let named = |from, text: String| match text.parse() {
+            Ok(managers) => Ok((from, managers)),
+            Err(error) => Err(failure!(Exit::Usage, "{from}: {error}")),
+        };
+        let (manager_from, managers): (_, ManagerList) = match (args.manager, file.manager) {
+            (Some(text), _) => named("--manager", text)?,
+            (None, Some(of_file)) => ("the configuration file", of_file.0),
+            (None, None) => match environment("TESSERA_MANAGER") {
+                Some(text) => named("TESSERA_MANAGER", text)?,
+                None => named("the default", crate::args::DEFAULT_MANAGER.into())?,
+            },
+        };
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:0".into());
         let Endpoint::Tcp(listen) = endpoint(&listen)? else {
             bail!(Exit::Usage, "--listen {listen}: a node listens on HOST:PORT; its Unix socket is --unix-socket");
         };
         let host = args.host.or(file.host).unwrap_or_else(host_name);
-        let mut options = NodeOptions::new(endpoint(&manager)?, &listen, Vec::new());
+        let mut options = NodeOptions::new(managers, &listen, Vec::new());
         let mut own = (NodeConfig::KNOBS, &mut options.config);
         let mut segments = (tessera_segment::Options::KNOBS, &mut options.segments);
         apply(&mut [&mut own, &mut segments], &file.tuning, &args.flags)?;
@@ -336,5 +352,31 @@ mod tests {
             let named = failure.message.contains("t.toml line 2: capacity: ") && failure.message.contains(words);
             assert!(named, "{value}: {failure}");
         }
+    }
+
+    /// P14.
+    #[test]
+    fn several_managers_are_named_with_commas_everywhere() {
+        let (_dir, path) = file("disks=['a']\nmanager='10.0.0.1:7700, unix:/run/m'");
+        let settings = node(&["--config", &path]).unwrap();
+        assert_eq!(settings.options.managers.to_string(), "10.0.0.1:7700,unix:/run/m");
+        assert_eq!(settings.manager_from, "the configuration file");
+        let settings = node(&["--config", &path, "--manager", "a:1,b:2"]).unwrap();
+        assert_eq!((settings.options.managers.to_string(), settings.manager_from), ("a:1,b:2".into(), "--manager"));
+        let many = (0..17).map(|i| format!("h{i}:1")).collect::<Vec<_>>().join(",");
+        for (list, words) in
+            [("", "no manager"), ("a:1,", "empty"), ("a:1,a:1", "twice"), ("a:1,b", "\"b\""), (&many, "16 at most")]
+        {
+            let failure = node(&["--disk", "d", "--manager", list]).err().unwrap();
+            assert!(failure.message.contains(words) && failure.message.starts_with("--manager: "), "{failure}");
+            let (_dir, path) = file(&format!("disks=['a']\nmanager='{list}'"));
+            let failure = node(&["--config", &path]).err().unwrap();
+            assert!(
+                failure.message.contains("t.toml line 2: manager: ") && failure.message.contains(words),
+                "{failure}"
+            );
+        }
+        let (_dir, path) = file("disks=['a']\nmanager=['a:1']");
+        assert!(node(&["--config", &path]).err().unwrap().message.contains("t.toml line 2: manager: "));
     }
 }

@@ -25,7 +25,7 @@ pub fn run(args: NodeRunArgs) -> Outcome {
     let fresh: Vec<_> = settings.disks.iter().filter(|disk| holds_only(disk, &[])).cloned().collect();
     settings.options.disks =
         settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
-    tracing::info!(manager = %settings.options.manager, from = settings.manager_from, "joins the manager's cluster");
+    tracing::info!(manager = %settings.options.managers, from = settings.manager_from, "joins the manager's cluster");
     let started = NodeServer::start(settings.options).map_err(refused);
     if started.is_err() {
         // What was an empty directory is one again.

@@ -2,7 +2,7 @@
 
 use tessera_disk::{DiskError, IdentityError};
 use tessera_logstore::LogOpenError;
-use tessera_net::{Endpoint, ServerError};
+use tessera_net::{Endpoint, ManagerList, ServerError};
 use tessera_segment::OpenError;
 use tessera_wire::Error;
 
@@ -43,11 +43,11 @@ pub enum StartError {
         /// The cause.
         source: LogOpenError,
     },
-    /// The disks are new, and the manager does not say which cluster they join.
-    #[error("the manager at {manager} does not answer: {error}; new disks need it to learn which cluster they join")]
+    /// The disks are new, and no manager says which cluster they join.
+    #[error("the manager at {managers} does not answer: {error}; new disks need it to learn which cluster they join")]
     NoManager {
-        /// Its address.
-        manager: Endpoint,
+        /// The addresses.
+        managers: ManagerList,
         /// The last error.
         error: Error,
     },

@@ -7,19 +7,31 @@ use crate::core::Rival;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Connection, Stream};
+use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Managers, Stream};
 use tessera_wire::meta::RegisterNode;
 use tessera_wire::{Code, DiskInfo, Error, Role};
 
-/// Asks the manager which cluster it serves.
+/// Asks the managers which cluster they serve; the first that knows is believed.
 ///
 /// # Errors
-/// The manager refuses, or does not answer within `join_timeout`.
+/// All refuse, or none answers within `join_timeout`.
 pub(super) fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
-    retry(options, || greet(options, [0; 16]).map(|(_, cluster)| cluster), |_| false)
+    let ask = || {
+        let mut failure = None;
+        for manager in options.managers.endpoints() {
+            match greet(options, manager) {
+                Ok(cluster) => return Ok(cluster),
+                // A manager that may answer later counts more than one that refuses.
+                Err(error) if error.is_retryable() || failure.is_none() => failure = Some((manager.clone(), error)),
+                Err(_) => {}
+            }
+        }
+        Err(failure.expect("a list has at least one manager"))
+    };
+    retry(options, ask, |_| false)
 }
 
-/// Asks the manager whether this node may join with these disks. A rival in its place is given time to be found dead.
+/// Asks the leading manager whether this node may join with these disks. A rival in its place is given time to be found dead.
 ///
 /// # Errors
 /// As [`ask_cluster`].
@@ -31,41 +43,43 @@ pub(super) fn ask_admission(
 ) -> Result<(), StartError> {
     let disk = |it: &LockedDisk| DiskInfo { uuid: it.uuid.to_vec(), path: it.disk.describe(), ..DiskInfo::default() };
     let disks: Vec<DiskInfo> = disks.iter().map(disk).collect();
+    let dialer = Dialer::new(hello(cluster_id, &options.host), Arc::new(NoService), BufferPool::new(0));
+    let managers = Managers::new(dialer.clone(), options.managers.clone());
     let ask = || {
         let node = Some(node_info(options, address));
         // The key that the node keeps is made with its disks.
         let receipt_key = rand::random::<[u8; 32]>().to_vec();
         let disks = disks.clone();
         let request = RegisterNode { op_id: rand::random(), node, disks, receipt_key, check_only: true };
-        let (connection, _) = greet(options, cluster_id)?;
-        let answer = connection.call_wait(&request, Vec::new(), timeout(options));
-        connection.close();
-        answer.map(drop)
+        let answer = managers.call_wait(&request, Vec::new(), timeout(options));
+        answer.map(drop).map_err(|error| (managers.leader(), error))
     };
     let mut rival = Rival::default();
-    retry(options, ask, |error| Rival::is_named(error) && !rival.is_alive(error))
+    let admitted = retry(options, ask, |error| Rival::is_named(error) && !rival.is_alive(error));
+    dialer.close();
+    admitted
 }
 
-/// Repeats `ask` for `join_timeout` while its errors are such that it may succeed later.
+/// Repeats `ask` for `join_timeout` while its errors are such that it may succeed later. They name the manager that was asked.
 fn retry<T>(
     options: &NodeOptions,
-    mut ask: impl FnMut() -> Result<T, Error>,
+    mut ask: impl FnMut() -> Result<T, (Endpoint, Error)>,
     mut may_pass: impl FnMut(&Error) -> bool,
 ) -> Result<T, StartError> {
     let give_up = Instant::now() + options.join_timeout;
-    let manager = options.manager.clone();
     let mut noted = false;
     loop {
         let error = match ask() {
             Ok(answer) => return Ok(answer),
-            Err(error) if error.is_retryable() || may_pass(&error) => error,
-            Err(error) => return Err(StartError::Refused { manager, error }),
+            Err((_, error)) if error.is_retryable() || may_pass(&error) => error,
+            Err((manager, error)) => return Err(StartError::Refused { manager, error }),
         };
+        let managers = &options.managers;
         if Instant::now() >= give_up {
-            return Err(StartError::NoManager { manager, error });
+            return Err(StartError::NoManager { managers: managers.clone(), error });
         }
         if !std::mem::replace(&mut noted, true) {
-            tracing::warn!(%manager, %error, "new disks join no cluster yet; asking the manager again");
+            tracing::warn!(%managers, %error, "new disks join no cluster yet; asking the manager again");
         }
         std::thread::sleep(Duration::from_millis(options.config.register_retry_min_ms));
     }
@@ -75,17 +89,18 @@ fn timeout(options: &NodeOptions) -> Duration {
     Duration::from_millis(options.config.register_timeout_ms)
 }
 
-/// Connects to the manager. Returns its cluster, too.
-fn greet(options: &NodeOptions, cluster_id: [u8; 16]) -> Result<(Arc<Connection>, [u8; 16]), Error> {
+/// The cluster of a manager.
+fn greet(options: &NodeOptions, manager: &Endpoint) -> Result<[u8; 16], Error> {
     let unreachable = |e: std::io::Error| Error::new(Code::Unavailable, e.to_string());
-    let stream = Stream::connect(&options.manager, timeout(options)).map_err(unreachable)?;
+    let stream = Stream::connect(manager, timeout(options)).map_err(unreachable)?;
     let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(0)).map_err(unreachable)?;
-    let (reply, _) = connection.call_wait(&hello(cluster_id, &options.host), Vec::new(), timeout(options))?;
+    let answer = connection.call_wait(&hello([0; 16], &options.host), Vec::new(), timeout(options));
+    connection.close();
+    let (reply, _) = answer?;
     if reply.role() != Role::Manager {
         let text = "it is a node and no manager; name the manager with --manager";
         return Err(Error::new(Code::Unsupported, text));
     }
     let cluster = <[u8; 16]>::try_from(&reply.cluster_id[..]);
-    let cluster = cluster.map_err(|_| Error::new(Code::Unavailable, "it does not know its cluster yet"))?;
-    Ok((connection, cluster))
+    cluster.map_err(|_| Error::new(Code::Unavailable, "it does not know its cluster yet"))
 }

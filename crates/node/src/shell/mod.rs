@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tessera_disk::{Disk, DiskLock};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Dialer, Endpoint, Limits, Server};
+use tessera_net::{BufferPool, Dialer, Endpoint, Limits, ManagerList, Managers, Server};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{COMPUTE_THREADS, DiskQueue, Queue, READERS_PER_DISK};
@@ -39,8 +39,8 @@ const POOL_BYTES: usize = 64 << 20;
 /// Options of a node.
 #[derive(Clone)]
 pub struct NodeOptions {
-    /// Address of the manager.
-    pub manager: Endpoint,
+    /// Addresses of the managers.
+    pub managers: ManagerList,
     /// `HOST:PORT` to listen on; port 0 chooses a free port.
     pub listen: String,
     /// Address at which other nodes and clients reach this node; `None`: the one it listens on.
@@ -64,10 +64,10 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Default options for a node of `manager` with these disks.
-    pub fn new(manager: Endpoint, listen: &str, disks: Vec<Arc<dyn Disk>>) -> Self {
+    /// Default options for a node of these managers with these disks.
+    pub fn new(managers: impl Into<ManagerList>, listen: &str, disks: Vec<Arc<dyn Disk>>) -> Self {
         NodeOptions {
-            manager,
+            managers: managers.into(),
             listen: listen.to_string(),
             advertise: None,
             unix_socket: None,
@@ -120,6 +120,7 @@ impl NodeServer {
         let me = describe(&options, cluster_id, &address, log.state().term);
         let hello = hello(cluster_id, &options.host);
         let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
+        let managers = Managers::new(dialer.clone(), options.managers.clone());
         let (sender, fatal) = unbounded();
         let stores = disks.iter().map(|d| d.store.clone()).collect();
         let queues = disks.iter().map(|_| DiskQueue::new()).collect();
@@ -138,6 +139,7 @@ impl NodeServer {
             next_request: AtomicU64::new(1),
             computing: Queue::new(),
             dialer,
+            managers,
             machine: tessera_net::machine(),
             deadline_ns: AtomicI64::new(i64::MIN),
             asleep_until_ns: AtomicI64::new(i64::MIN),
@@ -181,6 +183,7 @@ impl NodeServer {
             return;
         }
         self.server.stop();
+        self.shared.managers.close();
         self.shared.dialer.close();
         for disk in &self.shared.queues {
             disk.writes.stop(1);

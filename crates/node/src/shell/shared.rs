@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 use tessera_logstore::LogStore;
-use tessera_net::{Connection, Dialer, Endpoint};
+use tessera_net::{Connection, Dialer, Endpoint, Managers};
 use tessera_segment::SegmentStore;
 use tessera_stripe::RebuildJob;
 use tessera_wire::rpc::{Answer, Call, Peer};
@@ -35,6 +35,7 @@ pub(super) struct Shared {
     pub(super) next_request: AtomicU64,
     pub(super) computing: Queue<(u64, RebuildJob)>,
     pub(super) dialer: Dialer,
+    pub(super) managers: Managers,
     /// See [`tessera_net::machine`].
     pub(super) machine: String,
     /// When the timer must call the core again.
@@ -87,10 +88,9 @@ impl Shared {
             Action::KeepTerm(term) => self.keep_term(term),
             Action::Call(ref call) => {
                 let endpoint = match &call.peer {
-                    Peer::Manager => Some(self.options.manager.clone()),
                     Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),
                     Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
-                    Peer::Connection(_) => None,
+                    Peer::Manager | Peer::Connection(_) => None,
                 };
                 deferred.push((action, endpoint));
             }
@@ -126,13 +126,16 @@ impl Shared {
 
     fn call(self: &Arc<Self>, call: Call, endpoint: Option<Endpoint>) {
         let (token, node) = (call.token, self.clone());
-        let answer = move |result| {
+        let answer = move |result: Result<_, Error>| {
             if !node.is_stopping() {
                 node.drive([Event::Answer(Answer { token, result })]);
             }
         };
         let timeout = Duration::from_millis(call.timeout_ms);
         match endpoint {
+            None if call.peer == Peer::Manager => {
+                self.managers.call(call.kind, call.body, call.payload, timeout, Box::new(answer));
+            }
             Some(endpoint) => {
                 self.dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, Box::new(answer));
             }

@@ -45,19 +45,35 @@ pub struct State {
 pub struct Manager {
     pub state: Arc<(Mutex<State>, Condvar)>,
     pub server: Server,
+    /// If it does not lead: the address that it names.
+    stands_by: Arc<Mutex<Option<String>>>,
 }
 
-struct Desk(Arc<(Mutex<State>, Condvar)>);
+struct Desk(Arc<(Mutex<State>, Condvar)>, Arc<Mutex<Option<String>>>);
 
 impl Manager {
     pub fn start() -> Manager {
         let state = State { lease_ms: 10_000, heartbeat_ms: 20, log_seq: 5, ..State::default() };
-        let state = Arc::new((Mutex::new(state), Condvar::new()));
+        Manager::of(Arc::new((Mutex::new(state), Condvar::new())))
+    }
+
+    /// Another manager of the same cluster.
+    pub fn start_beside(&self) -> Manager {
+        Manager::of(self.state.clone())
+    }
+
+    fn of(state: Arc<(Mutex<State>, Condvar)>) -> Manager {
+        let stands_by = Arc::default();
+        let desk = Arc::new(Desk(state.clone(), Arc::clone(&stands_by)));
         let endpoint = Endpoint::Tcp("127.0.0.1:0".into());
-        let server =
-            Server::start(&[endpoint], Arc::new(Desk(state.clone())), BufferPool::new(1 << 20), Limits::default())
-                .unwrap();
-        Manager { state, server }
+        let server = Server::start(&[endpoint], desk, BufferPool::new(1 << 20), Limits::default()).unwrap();
+        Manager { state, server, stands_by }
+    }
+
+    /// Leaves the lead to `leader`.
+    pub fn stand_by(&self, leader: &Manager) {
+        *leader.stands_by.lock() = None;
+        *self.stands_by.lock() = Some(leader.endpoint().to_string());
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -83,6 +99,9 @@ impl Desk {
     fn answer(&self, kind: Kind, body: &[u8]) -> Result<Vec<u8>, Error> {
         fn decode<M: Message + Default>(kind: Kind, body: &[u8]) -> M {
             decode_message(kind as u16, body).unwrap()
+        }
+        if let Some(leader) = self.1.lock().clone().filter(|_| kind != Kind::Hello) {
+            return Err(Error { leader, ..Error::new(Code::NotLeader, "it stands by") });
         }
         let mut state = self.0.0.lock();
         let reply = match kind {
