@@ -64,6 +64,7 @@ impl Exit {
             | Code::Internal
             | Code::StaleEpoch
             | Code::SessionExpired
+            | Code::LockLost
             | Code::Io
             | Code::NotRegistered => Exit::Failed,
         }

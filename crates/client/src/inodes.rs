@@ -9,7 +9,7 @@ use crate::write::input::Source;
 use crate::write::{Cancel, WriteHandle};
 use bytes::Bytes;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, OpenRead};
+use tessera_wire::meta::{CommitMode, LockFence, OpenRead};
 
 /// A file that is created by writing it.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Client {
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
-    /// and ask about their chunks in one request. `mtime_ns` 0: now.
+    /// and ask about their chunks in one request. `mtime_ns` 0: now. `fence`: of the locks held on the file.
     ///
     /// # Errors
     /// The write failed; no part of it is visible.
@@ -52,9 +52,15 @@ impl Client {
         bytes: Bytes,
         policy: Option<Policy>,
         mtime_ns: i64,
+        fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        let size = Some(bytes.len() as u64);
-        let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..write_params(ino, false) };
+        let params = WriteParams {
+            expect_policy: policy,
+            size_hint_bytes: Some(bytes.len() as u64),
+            mtime_ns,
+            lock_fence: fence,
+            ..write_params(ino, false)
+        };
         crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())
     }
 
@@ -102,5 +108,6 @@ pub(crate) fn write_params(ino: u64, patch: bool) -> WriteParams {
         owner: Owner::default(),
         want_lease: true,
         content: 0,
+        lock_fence: None,
     }
 }

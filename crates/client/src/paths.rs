@@ -351,6 +351,7 @@ impl Client {
         Ok(WriteParams {
             want_lease: false,
             content: 0,
+            lock_fence: None,
             file: path.to_string(),
             target: Target::Name { parent: parent.ino, name },
             mode: CommitMode::Replace,

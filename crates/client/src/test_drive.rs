@@ -230,6 +230,7 @@ impl Drive {
         let params = WriteParams {
             want_lease: false,
             content: 0,
+            lock_fence: None,
             file: format!("tess:/{name}"),
             target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
             hints: Vec::new(),

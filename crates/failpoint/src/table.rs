@@ -20,6 +20,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("logstore.ack_before_sync", "an append is acknowledged without a sync"),
     ("logstore.keep_torn_tail", "opening leaves a torn tail in place and appends behind it"),
     ("manager.answers_before_replicas", "replies leave before the log replicas hold the commands behind them (P7)"),
+    ("manager.lost_lock_commits", "a commit under a lock that its client lost is accepted (P7, P11)"),
     ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),
     (
         "manager.names_not_rechecked",

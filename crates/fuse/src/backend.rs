@@ -19,6 +19,7 @@ use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
+use tessera_wire::meta::LockFence;
 use tessera_wire::{Code, Error, Request};
 use tokio::sync::oneshot;
 
@@ -67,6 +68,10 @@ impl Writer for ClientWriter {
 
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         self.0.set_len(size_bytes)
+    }
+
+    fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        self.0.set_lock_fence(fence);
     }
 
     async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
@@ -147,8 +152,9 @@ impl Backend for FuseBackend {
         bytes: Bytes,
         policy: Option<Policy>,
         mtime_ns: i64,
+        fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        self.client.write_inode(ino, bytes, policy, mtime_ns)
+        self.client.write_inode(ino, bytes, policy, mtime_ns, fence)
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {

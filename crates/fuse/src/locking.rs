@@ -64,7 +64,16 @@ impl LockRequest {
             _ => LockFamily::Posix,
         };
         let (family, mode) = (family as i32, mode as i32);
-        Ok(FileLock { ino: self.ino, owner: self.owner, family, mode, start: self.start, end: self.end, pid: self.pid })
+        Ok(FileLock {
+            ino: self.ino,
+            owner: self.owner,
+            family,
+            mode,
+            start: self.start,
+            end: self.end,
+            pid: self.pid,
+            fence: None,
+        })
     }
 }
 

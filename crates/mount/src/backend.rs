@@ -75,6 +75,9 @@ pub trait Writer: 'static {
     /// As [`Writer::write_at`].
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError>;
 
+    /// Sets the fence of the locks that this mount holds on the file, for the commits of what is written from now on.
+    fn set_lock_fence(&mut self, fence: Option<LockFence>);
+
     /// Commits what was written, as one version, and keeps the session. `mtime_ns`: modification time, ns since 1970;
     /// 0: the time of the commit. `content`: name of the content ([`Attr::content`]); 0: the store chooses it.
     ///
@@ -231,7 +234,8 @@ pub trait Backend: 'static {
     /// There is no such file, or the manager refuses or does not answer.
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Self::Writer, FileError>;
 
-    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `mtime_ns` 0: now.
+    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `mtime_ns` 0: now. `fence`: of
+    /// the locks that this mount holds on the file.
     ///
     /// # Errors
     /// No part of the write is visible, unless there was no answer.
@@ -241,6 +245,7 @@ pub trait Backend: 'static {
         bytes: Bytes,
         policy: Option<Policy>,
         mtime_ns: i64,
+        fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError>;
 
     /// As [`Backend::write_whole`], for a file that the write creates.

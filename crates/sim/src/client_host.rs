@@ -302,6 +302,7 @@ impl ClientHost {
             owner: Owner::default(),
             want_lease: false,
             content: 0,
+            lock_fence: None,
         };
         let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
         let whole = Bytes::copy_from_slice(bytes);

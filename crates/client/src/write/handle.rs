@@ -8,7 +8,7 @@ use crate::error::{Cause, FileError};
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_net::{BufferPool, PooledBuf};
-use tessera_wire::meta::CommitMode;
+use tessera_wire::meta::{CommitMode, LockFence};
 
 /// An open file: bytes come in order or at any offset, and become visible at [`WriteHandle::sync`] and
 /// [`WriteHandle::finish`]. Dropping it discards everything written since the last of these.
@@ -22,6 +22,7 @@ pub struct WriteHandle {
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
     size_bytes: u64,
+    lock_fence: Option<LockFence>,
 }
 
 impl WriteHandle {
@@ -40,6 +41,7 @@ impl WriteHandle {
             run_at: 0,
             written: Default::default(),
             size_bytes: if mode == CommitMode::Patch { base_size } else { 0 },
+            lock_fence: None,
         })
     }
 
@@ -133,6 +135,13 @@ impl WriteHandle {
     /// Sets [`tessera_wire::meta::Commit::content`] of the next version.
     pub fn set_content(&mut self, content: u64) {
         self.writer.driver.post_and_drive([WriteRequest::SetContent { content }]);
+    }
+
+    /// Sets the fence of the locks held on the file, which commits name from now on.
+    pub fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        if std::mem::replace(&mut self.lock_fence, fence) != fence {
+            self.writer.driver.post_and_drive([WriteRequest::SetLockFence { fence }]);
+        }
     }
 
     /// Makes the written bytes visible and durable; the file stays open.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::coherence::locks::LockAnswer;
-use tessera_wire::meta::{CancelLock, HoldLocks, LockOutcome, SetLock, SetLockReply, TestLock};
+use tessera_wire::meta::{CancelLock, HoldLocks, LockFence, LockOutcome, SetLock, SetLockReply, TestLock};
 
 impl ManagerCore {
     pub(super) fn locking(&mut self, origin: Origin, client_id: u64, body: Bytes) {
@@ -26,13 +26,13 @@ impl ManagerCore {
     fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<SetLock>("SetLock", body)?;
         match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
-            LockAnswer::Now(LockOutcome::Granted) => Ok(Some(self.grant_reply())),
-            LockAnswer::Now(outcome) => Ok(Some(encode(outcome, 0))),
+            LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
+            LockAnswer::Granted(fence) => Ok(Some(self.grant_reply(fence))),
             LockAnswer::Later(ticket, wait_ms) => {
                 let until_ns = self.now_ns + ns(wait_ms);
                 // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
-                    self.reply(before, Ok(encode(LockOutcome::Waiting, 0)));
+                    self.reply(before, Ok(encode(LockOutcome::Waiting)));
                 }
                 Ok(None)
             }
@@ -43,7 +43,7 @@ impl ManagerCore {
         let request = registry::decode::<CancelLock>("CancelLock", body)?;
         let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
         if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
-            self.reply(waiting, Ok(encode(LockOutcome::Cancelled, 0)));
+            self.reply(waiting, Ok(encode(LockOutcome::Cancelled)));
         }
         Ok(Some(Ack {}.encode_to_vec().into()))
     }
@@ -64,16 +64,17 @@ impl ManagerCore {
 
     /// Answers the requests that were granted.
     pub(super) fn answer_granted(&mut self) {
-        for ticket in self.soft.locks.take_granted() {
+        for (ticket, fence) in self.soft.locks.take_granted() {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                let granted = self.grant_reply();
+                let granted = self.grant_reply(Some(fence));
                 self.reply(origin, Ok(granted));
             }
         }
     }
 
-    fn grant_reply(&mut self) -> Bytes {
-        encode(LockOutcome::Granted, self.soft.locks.next_change())
+    fn grant_reply(&mut self, fence: Option<LockFence>) -> Bytes {
+        let change = self.soft.locks.next_change();
+        SetLockReply { outcome: LockOutcome::Granted as i32, change, fence }.encode_to_vec().into()
     }
 
     /// Expires silent clients, answers waits that are over, and proposes the record of clients that may hold locks.
@@ -88,7 +89,7 @@ impl ManagerCore {
         let over: Vec<Ticket> = self.lock_waits.iter().filter_map(over).collect();
         for ticket in over {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
-                self.reply(origin, Ok(encode(LockOutcome::Waiting, 0)));
+                self.reply(origin, Ok(encode(LockOutcome::Waiting)));
             }
         }
         if self.queue.is_empty()
@@ -99,6 +100,6 @@ impl ManagerCore {
     }
 }
 
-fn encode(outcome: LockOutcome, change: u64) -> Bytes {
-    SetLockReply { outcome: outcome as i32, change }.encode_to_vec().into()
+fn encode(outcome: LockOutcome) -> Bytes {
+    SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec().into()
 }

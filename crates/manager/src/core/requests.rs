@@ -41,6 +41,13 @@ impl ManagerCore {
                 return self.reply(origin, Ok(Ack {}.encode_to_vec().into()));
             }
             Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
+            // The locks of a client that has not asserted them yet are unknown: it repeats the commit after it has.
+            Command::Commit(r)
+                if r.lock_fence.is_some() && self.soft.locks.may_claim(self.now_ns, queued.client_id) =>
+            {
+                let text = "assert the locks of this client (HoldLocks) before it commits under them";
+                return self.reply(origin, Err(Error::new(Code::Unavailable, text)));
+            }
             Command::Commit(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
             _ => {}
         }

@@ -4,6 +4,9 @@
 //! is committed, and the reply says what to store again and where. Neither does it count without the node's receipt
 //! ([`receipts`]). A chunk that a commit names for the first time needs the
 //! acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable needs none.
+//!
+//! A commit of what was written under a lock names the fence of that lock. It is refused if its client has lost or released
+//! the lock since, because another client may have held it meanwhile and committed (P7, P11).
 
 use crate::chunks::missing::{self, Cause};
 use crate::chunks::refs::RefChanges;
@@ -25,6 +28,7 @@ use crate::soft::Effect;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
+use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy};
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
@@ -37,11 +41,27 @@ use tessera_wire::{Ack, ClassInfo, Code, Error, Extent, InodeKind};
 /// fails.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
+        check_fence(ctx, request, open.ino)?;
         return one_shot::open_and_commit(ctx, request, open);
     }
     let session = sessions::writer(ctx.db, request.session_id)?;
+    check_fence(ctx, request, session.ino)?;
     let policy = HintSet::read(&session.hints).policy()?;
     commit_in(ctx, request, session, &policy)
+}
+
+/// Refuses a commit under locks that its client does not hold any more. Locks are soft state, so the answer is recorded.
+fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
+    let Some(fence) = request.lock_fence else { return Ok(()) };
+    let held = ctx.record(|ctx| Ok(ctx.soft.locks.is_held(ctx.client_id, ino, fence).into()))?;
+    if held != 0 || failpoint::is_active("manager.lost_lock_commits") {
+        return Ok(());
+    }
+    let text = format!(
+        "inode {ino} was written under a lock that this client does not hold any more, and another client may have changed the \
+         file since; lock it, read it and write it again"
+    );
+    refuse(Code::LockLost, text)
 }
 
 /// A commit while it is applied.

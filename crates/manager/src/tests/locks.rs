@@ -8,7 +8,7 @@ use tessera_wire::{Code, Error, Role};
 
 fn lock(mode: LockMode) -> FileLock {
     let (family, mode) = (LockFamily::Posix as i32, mode as i32);
-    FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77 }
+    FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77, fence: None }
 }
 
 fn hold(rig: &mut Rig, client: u64, table: u64, held: &[FileLock]) -> HoldLocksReply {
@@ -104,6 +104,9 @@ fn a_client_that_is_gone_loses_its_locks() {
         assert_eq!(late.code(), Code::SessionExpired);
         let back = hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]);
         assert!(back.lost && back.table == table);
+        assert!(hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]).lost, "the answer may have been lost");
+        assert_eq!(set(&mut rig, ALICE, table, LockMode::Read).unwrap_err().code(), Code::SessionExpired);
+        assert!(!hold(&mut rig, ALICE, 0, &[]).lost);
         assert_eq!(set(&mut rig, ALICE, table, LockMode::Read), Ok(LockOutcome::Refused));
     }
 }
@@ -148,7 +151,104 @@ fn a_client_that_returns_after_the_grace_period_has_lost_its_locks() {
     }
     assert_eq!(set(&mut rig, BOB, table, LockMode::Write), Ok(LockOutcome::Granted));
     assert!(hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
+    hold(&mut rig, ALICE, 0, &[]);
     assert_eq!(set(&mut rig, ALICE, table, LockMode::Write), Ok(LockOutcome::Refused));
+}
+
+/// The answer that told a client of its loss may not arrive: it must not assert the lost locks to the next manager.
+#[test]
+fn a_client_that_has_not_heard_of_its_loss_does_not_get_the_locks_back_from_the_next_manager() {
+    let (mut rig, before) = rig();
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.tick(3_000);
+    assert!(hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
+    let mut rig = rig.restart();
+    assert!(hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
+}
+
+/// Alice holds a lock on a file that she has open. Returns the lock's fence and her write session.
+fn locked_file(rig: &mut Rig) -> (u64, u64, LockFence, FileLock) {
+    let table = hold(rig, ALICE, 0, &[]).table;
+    hold(rig, BOB, 0, &[]);
+    let (op_id, kind) = (rig.op(), tessera_wire::InodeKind::File as i32);
+    let made = rig.ask(&MakeNode { op_id, parent: 1, name: b"a".to_vec(), kind, ..Default::default() }).unwrap();
+    let ino = made.attr.unwrap().ino;
+    let lock = FileLock { ino, ..lock(LockMode::Write) };
+    let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+    let fence = rig.ask_as(Role::Client, ALICE, &request).unwrap().fence.unwrap();
+    let op_id = rig.op();
+    let open = rig.ask_as(Role::Client, ALICE, &OpenWrite { op_id, ino, ..Default::default() }).unwrap();
+    (table, open.session_id, fence, lock)
+}
+
+fn commit(rig: &mut Rig, session_id: u64, lock_fence: Option<LockFence>) -> Result<CommitReply, Error> {
+    let mode = CommitMode::Replace as i32;
+    let op_id = rig.op();
+    rig.ask_as(
+        Role::Client,
+        ALICE,
+        &Commit { op_id, session_id, mode, lock_fence, keep_session: true, ..Default::default() },
+    )
+}
+
+/// P7, P11: bytes written under a lock do not replace what the lock's next holder wrote.
+#[test]
+fn a_commit_under_a_lock_that_was_lost_is_refused() {
+    let mut rig = Rig::new(4);
+    let (table, session, fence, lock) = locked_file(&mut rig);
+    assert_eq!(commit(&mut rig, session, Some(fence)).unwrap().number, 1);
+    let other = LockFence { number: fence.number + 1, ..fence };
+    assert_eq!(commit(&mut rig, session, Some(other)).unwrap_err().code(), Code::LockLost);
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.tick(3_000);
+    rig.tick(100);
+    assert_eq!(commit(&mut rig, session, Some(fence)).unwrap_err().code(), Code::LockLost);
+    assert_eq!(commit(&mut rig, session, None).unwrap().number, 2, "without a lock nothing is checked");
+    // Nor does the fence come back with another lock, or with the next manager.
+    assert!(hold(&mut rig, ALICE, table, &[lock]).lost);
+    hold(&mut rig, ALICE, 0, &[]);
+    let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+    let next = rig.ask_as(Role::Client, ALICE, &request).unwrap().fence.unwrap();
+    assert_ne!(next, fence);
+    assert_eq!(commit(&mut rig, session, Some(fence)).unwrap_err().code(), Code::LockLost);
+    assert_eq!(commit(&mut rig, session, Some(next)).unwrap().number, 3);
+    rig.audit();
+}
+
+/// Alice's commit arrives after Bob got her lock, and wrote and released it.
+fn late_commit() -> Result<CommitReply, Error> {
+    let mut rig = Rig::new(4);
+    let (_, session, fence, lock) = locked_file(&mut rig);
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.tick(3_000);
+    rig.tick(100);
+    let table = hold(&mut rig, BOB, 0, &[]).table;
+    for mode in [LockMode::Write, LockMode::Unlock] {
+        let lock = FileLock { mode: mode as i32, ..lock };
+        let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+        assert_eq!(rig.ask_as(Role::Client, BOB, &request).unwrap().outcome(), LockOutcome::Granted);
+    }
+    commit(&mut rig, session, Some(fence))
+}
+
+#[test]
+fn a_commit_that_arrives_after_the_next_holder_is_done_is_refused() {
+    assert_eq!(late_commit().unwrap_err().code(), Code::LockLost);
+    let _accepted = tessera_failpoint::activate("manager.lost_lock_commits");
+    late_commit().unwrap();
+}
+
+/// The lock outlives the manager, and so does its fence. Before it is asserted, the commit is to be repeated.
+#[test]
+fn a_commit_under_a_lock_waits_until_the_next_manager_knows_the_lock() {
+    let mut rig = Rig::new(4);
+    let (table, session, fence, lock) = locked_file(&mut rig);
+    let mut rig = rig.restart();
+    assert_eq!(commit(&mut rig, session, Some(fence)).unwrap_err().code(), Code::Unavailable);
+    let held = FileLock { fence: Some(fence), ..lock };
+    assert!(!hold(&mut rig, ALICE, table, &[held]).lost);
+    assert_eq!(commit(&mut rig, session, Some(fence)).unwrap().number, 1);
+    rig.audit();
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! locks it was granted, so that it can assert them to a manager that restarts. While it holds any, a task ([`work`])
 //! sends signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range
 //! again to what the caller was told, before the same owner gets another lock. Locks that the manager gave to other
-//! clients are *lost*: their owner gets an error and must stop.
+//! clients are *lost*: their owner gets an error and must stop. Commits name the *fence* of the locks on their file, so that
+//! the manager refuses a commit that arrives after the locks were lost.
 
 mod owner;
 
@@ -55,6 +56,8 @@ struct State {
     heard_ns: Option<i64>,
     last_seq: u64,
     owners: BTreeMap<Key, Owned>,
+    /// The manager's fence for the locks on each file.
+    fences: BTreeMap<u64, LockFence>,
     /// Owners whose locks were lost.
     lost: BTreeSet<Key>,
     /// How often locks were lost. A message from before a loss must not be sent after it: it would be about other locks.
@@ -76,16 +79,34 @@ impl State {
         self.last_seq
     }
 
-    /// The manager gave all locks of this client to others, or will.
+    /// The manager gave all locks of this client to others, or will. The client begins again without a table.
     fn lose_all(&mut self) {
         let owners = std::mem::take(&mut self.owners);
+        self.fences.clear();
+        self.table = 0;
         let before = self.lost.len();
         self.lost.extend(owners.into_iter().filter(|(_, owned)| owned.holds_any()).map(|(key, _)| key));
         self.losses += 1;
-        tracing::error!(
-            locks = self.lost.len() - before,
-            "the manager did not hear of this client for too long and gave its locks to others: what was done under them fails"
-        );
+        let locks = self.lost.len() - before;
+        if locks > 0 {
+            tracing::error!(
+                locks,
+                "the manager did not hear of this client for too long and gave its locks to others: what was done under them fails"
+            );
+        }
+    }
+
+    fn is_locked(&self, ino: u64) -> bool {
+        self.owners.range((ino, 0)..=(ino, u64::MAX)).any(|(_, owned)| owned.holds_any())
+    }
+
+    /// The manager granted a lock on the file. An answer may arrive after a later one.
+    fn granted(&mut self, ino: u64, fence: Option<LockFence>) {
+        let Some(fence) = fence else { return };
+        let kept = self.fences.entry(ino).or_insert(fence);
+        if (fence.table, fence.number) > (kept.table, kept.number) {
+            *kept = fence;
+        }
     }
 
     fn are_lost(&self, ino: u64) -> bool {
@@ -218,6 +239,7 @@ impl<B: Backend> Locks<B> {
         let mut state = self.state.lock();
         state.heard(sent_ns);
         if reply.outcome() == LockOutcome::Granted {
+            state.granted(lock.ino, reply.fence);
             state.owners.entry((lock.ino, lock.owner)).or_default().changed(lock, reply.change);
         }
         Ok(reply.outcome())
@@ -235,6 +257,9 @@ impl<B: Backend> Locks<B> {
             let Some(owned) = state.owners.get_mut(&key) else { return LockOutcome::Granted };
             owned.set(lock);
             owned.pending.push(Pending::Set(*lock));
+            if !state.is_locked(lock.ino) {
+                state.fences.remove(&lock.ino);
+            }
         }
         if let Err(error) = self.send_pending(key).await {
             tracing::warn!(ino = lock.ino, %error, "the manager will be told later that a lock was given up");
@@ -247,7 +272,8 @@ impl<B: Backend> Locks<B> {
     pub async fn release(&self, ino: u64, owner: u64) {
         if self.knows(ino, owner) {
             let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
-            self.unlock(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, pid: 0 }).await;
+            self.unlock(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, ..FileLock::default() })
+                .await;
         }
     }
 
@@ -299,6 +325,30 @@ impl<B: Backend> Locks<B> {
         // committed either.
         let _ = self.retry(async || self.sign_of_life(table, 0).await).await;
         self.state.lock().are_lost(ino)
+    }
+
+    /// Whether the manager said that locks on a file are lost. A sign of life asks for what it has not said yet.
+    pub async fn look_for_loss(&self, ino: u64) -> bool {
+        let table = self.state.lock().table;
+        if !self.knows_lost(ino) && table != 0 {
+            let _ = self.sign_of_life(table, 0).await;
+        }
+        self.knows_lost(ino)
+    }
+
+    /// Whether locks on a file were lost, as far as the manager said.
+    pub fn knows_lost(&self, ino: u64) -> bool {
+        self.state.lock().are_lost(ino)
+    }
+
+    /// The fence of the locks that this client holds on a file; none without locks.
+    pub fn fence(&self, ino: u64) -> Option<LockFence> {
+        let state = self.state.lock();
+        if !state.is_locked(ino) {
+            return None;
+        }
+        // A manager that granted a lock without a fence will refuse this one.
+        Some(state.fences.get(&ino).copied().unwrap_or_default())
     }
 
     fn check_lost(&self, key: Key) -> Result<(), Error> {
@@ -383,10 +433,11 @@ impl<B: Backend> Locks<B> {
             }
             Ok(reply) if reply.outcome() == LockOutcome::Granted => {
                 let mut state = self.state.lock();
-                if let (Some(lock), true) = (lock, state.losses == losses)
-                    && let Some(owned) = state.owners.get_mut(&(lock.ino, lock.owner))
-                {
-                    owned.changed(&lock, reply.change);
+                if let (Some(lock), true) = (lock, state.losses == losses) {
+                    state.granted(lock.ino, reply.fence);
+                    if let Some(owned) = state.owners.get_mut(&(lock.ino, lock.owner)) {
+                        owned.changed(&lock, reply.change);
+                    }
                 }
                 Ok(())
             }
@@ -402,7 +453,8 @@ impl<B: Backend> Locks<B> {
             if state.table != table {
                 return Ok(());
             }
-            state.owners.iter().flat_map(|((ino, owner), owned)| owned.locks(*ino, *owner)).collect()
+            let held = state.owners.iter().flat_map(|((ino, owner), owned)| owned.locks(*ino, *owner));
+            held.map(|lock| FileLock { fence: state.fences.get(&lock.ino).copied(), ..lock }).collect()
         };
         let request = HoldLocks { table, held, machine: self.backend.machine() };
         let sent_ns = self.backend.now_ns();

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use tessera_client::WriteDone;
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
+use tessera_wire::meta::LockFence;
 
 /// Bytes that wait before a write session is opened. Smaller files are committed in one request.
 const STREAM_FROM_BYTES: usize = 4 << 20;
@@ -331,14 +332,20 @@ impl<B: Backend> State<B> {
             if self.unlinked && failpoint::is_active("mount.unlinked_not_committed") {
                 return Ok(());
             }
+            // Taken before the look, which it covers: the manager refuses the commit if the lock is lost from here on.
+            let fence = mount.locks.fence(self.ino);
             if mount.locks.are_lost(self.ino).await && !failpoint::is_active("mount.lost_locks_count") {
                 tracing::error!(ino = self.ino, "what was written under a lock that was lost is not committed");
                 return self.note(Err(Errno::EIO));
             }
             let done = match mount.namespace.check(self.ino) {
-                Ok(()) => self.commit_changes(mount).await,
+                Ok(()) => self.commit_changes(mount, fence).await,
                 lost => lost,
             };
+            if done.is_err() && fence.is_some() && mount.locks.look_for_loss(self.ino).await {
+                self.pending.pour_back();
+                return self.note(Err(Errno::EIO));
+            }
             if done.is_err() && self.pending.pour_back() {
                 return done;
             }
@@ -347,7 +354,7 @@ impl<B: Backend> State<B> {
         mount.settle(self.ino).await
     }
 
-    async fn commit_changes(&mut self, mount: &Mount<B>) -> Outcome {
+    async fn commit_changes(&mut self, mount: &Mount<B>, fence: Option<LockFence>) -> Outcome {
         self.pour_log(mount).await?;
         if let Some(bytes) = self.whole() {
             // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
@@ -358,7 +365,7 @@ impl<B: Backend> State<B> {
             let stamp = mount.namespace.with(Namespace::stamp);
             let (done, stamp) = match mount.namespace.first_commit(self.ino, self.mtime_ns, &bytes).await {
                 Some(done) => (done, None),
-                None => (mount.backend.write_whole(self.ino, bytes, policy, self.mtime_ns).await, Some(stamp)),
+                None => (mount.backend.write_whole(self.ino, bytes, policy, self.mtime_ns, fence).await, Some(stamp)),
             };
             let done = done.map_err(|e| {
                 let errno = failed("commit", self.ino, e.code(), &e);

@@ -2,14 +2,16 @@
 
 use super::{HOLD_BYTES, STREAM_FROM_BYTES, State};
 use crate::backend::{Backend, Writer};
-use crate::errno::{Outcome, failed};
+use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::Namespace;
 use crate::spool::staged::Staged;
 use std::ops::Range;
 use tessera_client::{FileError, WriteDone};
+use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
 use tessera_wire::Code;
+use tessera_wire::meta::LockFence;
 
 /// An open write session.
 pub(super) struct Session<W> {
@@ -50,6 +52,10 @@ impl<W: Writer> Writer for SessionWriter<W> {
 
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         either!(self, writer => writer.set_len(size_bytes).await)
+    }
+
+    fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        either!(self, writer => writer.set_lock_fence(fence))
     }
 
     async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
@@ -117,9 +123,23 @@ impl<B: Backend> State<B> {
     /// The write session; opens one if there is none.
     pub(super) async fn session(&mut self, mount: &Mount<B>) -> Outcome<&mut Session<B::Writer>> {
         if self.pending.session().is_none() {
-            return self.open_session(mount, None).await;
+            self.open_session(mount, None).await?;
         }
+        self.fence_session(mount)?;
         Ok(self.pending.session_mut().expect("it is open"))
+    }
+
+    /// Makes the session's commits name the locks that this mount holds on the file.
+    fn fence_session(&mut self, mount: &Mount<B>) -> Outcome {
+        if mount.locks.knows_lost(self.ino) && !failpoint::is_active("mount.lost_locks_count") {
+            return Err(Errno::EIO);
+        }
+        let fence = mount.locks.fence(self.ino);
+        // Bytes that were handed over under a lock stay under it.
+        if let Some(session) = self.pending.session_mut().filter(|s| fence.is_some() || s.uncommitted.is_none()) {
+            session.handle.set_lock_fence(fence);
+        }
+        Ok(())
     }
 
     /// Opens a session; with `if_version` it commits only over that version.
@@ -139,6 +159,7 @@ impl<B: Backend> State<B> {
 
     /// Commits the session's content and keeps the session.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>) -> Outcome {
+        self.fence_session(mount)?;
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
         let stamp = mount.namespace.with(Namespace::stamp);
         let done = session.handle.sync(self.mtime_ns, session.content).await;

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
 use tessera_client::{Cause, FileError, WriteDone};
 use tessera_disk::{DiskError, DiskFile, OpenMode};
+use tessera_wire::meta::LockFence;
 use tokio::sync::{mpsc, oneshot};
 
 /// Length at which a local file is pushed; less in a small spool.
@@ -110,6 +111,9 @@ fn task_ended() -> FileError {
     lost(&"the task that pushes has ended")
 }
 
+/// The fence that commits of the session name.
+type SharedFence = Arc<Mutex<Option<LockFence>>>;
+
 type Reply<T> = oneshot::Sender<Result<T, FileError>>;
 
 enum Job {
@@ -134,6 +138,7 @@ pub struct Staged {
     size_bytes: u64,
     /// The local disk failed or is full; logged once.
     without: bool,
+    fence: SharedFence,
 }
 
 impl Drop for Staged {
@@ -148,8 +153,10 @@ impl Staged {
         let (jobs, todo) = mpsc::channel(WAITING);
         let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<FileError>>>::default());
         let size_bytes = session.len_bytes();
-        let task = Drain { session, jobs: todo, abandoned: abandoned.clone(), failed: failed.clone() };
-        (Staged { jobs, abandoned, failed, spool, ino, segment: None, size_bytes, without: false }, task)
+        let fence = SharedFence::default();
+        let task =
+            Drain { session, jobs: todo, abandoned: abandoned.clone(), failed: failed.clone(), fence: fence.clone() };
+        (Staged { jobs, abandoned, failed, spool, ino, segment: None, size_bytes, without: false, fence }, task)
     }
 
     async fn hand_over(&self, job: Job) -> Result<(), FileError> {
@@ -242,6 +249,10 @@ impl Writer for Staged {
         self.ask(|reply| Job::SetLen(size_bytes, reply)).await
     }
 
+    fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        *self.fence.lock() = fence;
+    }
+
     async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
         self.ask(|reply| Job::Sync(mtime_ns, content, reply)).await
     }
@@ -257,6 +268,7 @@ pub struct Drain<W> {
     jobs: mpsc::Receiver<Job>,
     abandoned: Arc<AtomicBool>,
     failed: Arc<Mutex<Option<FileError>>>,
+    fence: SharedFence,
 }
 
 impl<W: Writer> Drain<W> {
@@ -277,6 +289,7 @@ impl<W: Writer> Drain<W> {
 
     async fn carry_out(&mut self, job: Job) -> Result<(), FileError> {
         let session = &mut self.session;
+        session.set_lock_fence(*self.fence.lock());
         match job {
             Job::Segment(segment) => segment.push(session, &self.abandoned).await,
             Job::Bytes(offset, bytes) => session.write_at(offset, &bytes).await,
@@ -335,6 +348,7 @@ mod tests {
             self.file.lock().resize(size_bytes as usize, 0);
             Ok(())
         }
+        fn set_lock_fence(&mut self, _: Option<LockFence>) {}
         async fn sync(&mut self, _: i64, _: u64) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }

@@ -9,7 +9,7 @@ const INO: u64 = 7;
 
 fn lock(mode: LockMode, start: u64, end: u64) -> FileLock {
     let (family, mode) = (LockFamily::Posix as i32, mode as i32);
-    FileLock { ino: INO, owner: OWNER, family, mode, start, end, pid: 1 }
+    FileLock { ino: INO, owner: OWNER, family, mode, start, end, pid: 1, fence: None }
 }
 
 fn locking() -> (Rc<Store>, Arc<Mount<Client>>) {

@@ -62,7 +62,8 @@ impl LockTable {
                 LockMode::Unlock => drop(self.held.remove(&lock.ino)),
                 _ => drop(self.held.insert(lock.ino, lock.owner)),
             }
-            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32, change: 0 }.encode_to_vec());
+            let fence = Some(LockFence { table: 1, number: 1 });
+            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32, change: 0, fence }.encode_to_vec());
         }
         Ok(Ack {}.encode_to_vec())
     }
@@ -210,6 +211,8 @@ impl Writer for Session {
         Ok(())
     }
 
+    fn set_lock_fence(&mut self, _: Option<LockFence>) {}
+
     async fn sync(&mut self, _: i64, content: u64) -> Result<WriteDone, FileError> {
         self.check_room()?;
         let current = self.store.current(self.ino).id;
@@ -317,7 +320,14 @@ impl Backend for Client {
         Ok(Session { store: self.store.clone(), ino, bytes, if_version })
     }
 
-    async fn write_whole(&self, ino: u64, bytes: Bytes, _: Option<Policy>, _: i64) -> Result<WriteDone, FileError> {
+    async fn write_whole(
+        &self,
+        ino: u64,
+        bytes: Bytes,
+        _: Option<Policy>,
+        _: i64,
+        _: Option<LockFence>,
+    ) -> Result<WriteDone, FileError> {
         let mut session = self.open_write(ino, false, None).await?;
         session.write_at(0, &bytes).await?;
         session.finish(0, 0).await
@@ -326,7 +336,7 @@ impl Backend for Client {
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
         let made = self.store.create(new.parent, new.name, new.ino);
         made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
-        self.write_whole(new.ino, bytes, None, mtime_ns).await
+        self.write_whole(new.ino, bytes, None, mtime_ns, None).await
     }
 
     async fn ask<R: Request>(&self, _: &R) -> Result<R::Reply, Error> {
@@ -370,9 +380,9 @@ impl Backend for Client {
         1
     }
 
-    /// Takes longer than most requests.
+    /// Takes longer than a request.
     async fn sleep(&self, _: Duration) {
-        for _ in 0..4 {
+        for _ in 0..12 {
             super::tasks::pause().await;
         }
     }

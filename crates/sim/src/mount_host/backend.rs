@@ -20,6 +20,7 @@ use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::mount::Mount;
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
+use tessera_wire::meta::LockFence;
 use tessera_wire::{Code, Error, Request};
 
 /// See the module.
@@ -70,6 +71,10 @@ impl Writer for BlockWriter {
 
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
         BlockWriter::set_len(self, size_bytes).await
+    }
+
+    fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        BlockWriter::set_lock_fence(self, fence);
     }
 
     async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
@@ -145,14 +150,15 @@ impl Backend for SimBackend {
         bytes: Bytes,
         _policy: Option<Policy>,
         mtime_ns: i64,
+        fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        self.store.write_whole(Target::inode(ino), &bytes, None, mtime_ns).await
+        self.store.write_whole(Target::inode(ino), &bytes, None, mtime_ns, fence).await
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, inos, .. } = new;
         let target = Target { parent, name: name.to_vec(), ino, inos, owner };
-        self.store.write_whole(target, &bytes, Some(0), mtime_ns).await
+        self.store.write_whole(target, &bytes, Some(0), mtime_ns, None).await
     }
 
     async fn rewrite(

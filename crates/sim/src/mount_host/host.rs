@@ -251,5 +251,14 @@ impl FileSystem for MountHost {
 
 fn whole_file(ino: u64, owner: u64, mode: LockMode) -> FileLock {
     let family = if mode == LockMode::Unlock { LockFamily::Either } else { LockFamily::Flock };
-    FileLock { ino, owner, family: family as i32, mode: mode as i32, start: 0, end: i64::MAX as u64, pid: 1 }
+    FileLock {
+        ino,
+        owner,
+        family: family as i32,
+        mode: mode as i32,
+        start: 0,
+        end: i64::MAX as u64,
+        pid: 1,
+        fence: None,
+    }
 }

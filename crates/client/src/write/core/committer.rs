@@ -125,6 +125,7 @@ impl WriteCore {
             gid: self.params.owner.gid,
             want_lease: self.params.want_lease,
             content: self.params.content,
+            lock_fence: self.params.lock_fence,
             keep_session: self.committer.ending.is_some_and(|e| e.keep_session),
             ..Commit::default()
         };

@@ -49,8 +49,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tessera_policy::{Durability, Policy};
 use tessera_wire::meta::{
-    AllocateChunksReply, ChunkName, CloseSession, CommitMode, FragmentRef, GetMap, OpenWrite, OpenWriteReply,
-    RenewSession,
+    AllocateChunksReply, ChunkName, CloseSession, CommitMode, FragmentRef, GetMap, LockFence, OpenWrite,
+    OpenWriteReply, RenewSession,
 };
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error, Extent};
@@ -90,6 +90,11 @@ pub enum WriteRequest {
     SetContent {
         /// The number.
         content: u64,
+    },
+    /// Sets [`tessera_wire::meta::Commit::lock_fence`] of the next commits.
+    SetLockFence {
+        /// The fence.
+        fence: Option<LockFence>,
     },
     /// The input ends here: make the version visible.
     EndOfInput {
@@ -305,6 +310,7 @@ impl Core for WriteCore {
             Event::Computed(done) => self.on_computed(done),
             Event::Request(WriteRequest::SetMtime { mtime_ns }) => self.params.mtime_ns = mtime_ns,
             Event::Request(WriteRequest::SetContent { content }) => self.params.content = content,
+            Event::Request(WriteRequest::SetLockFence { fence }) => self.params.lock_fence = fence,
             Event::Request(WriteRequest::EndOfInput { size_bytes, keep_session }) => {
                 self.committer.ending = Some(Ending { size_bytes, keep_session });
             }

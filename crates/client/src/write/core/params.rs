@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tessera_accel::hash::Tree;
 use tessera_policy::Policy;
 use tessera_wire::Hint;
-use tessera_wire::meta::{CommitMode, Entry, InoRange};
+use tessera_wire::meta::{CommitMode, Entry, InoRange, LockFence};
 
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct WriteParams {
     pub want_lease: bool,
     /// Sets [`tessera_wire::meta::Commit::content`] of the next commit.
     pub content: u64,
+    /// Fence of the locks held on the file.
+    pub lock_fence: Option<LockFence>,
 }
 
 /// Permission bits, owner and group of a new file.

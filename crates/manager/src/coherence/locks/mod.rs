@@ -53,6 +53,8 @@ const CANCELLED_KEPT: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockAnswer {
     Now(LockOutcome),
+    /// Granted, with the fence of the client's locks on the file; `None`: it holds none.
+    Granted(Option<LockFence>),
     /// When the ticket is granted, or after this many milliseconds.
     Later(Ticket, u64),
 }
@@ -63,8 +65,6 @@ struct Client {
     /// Set once its last connection ended in order: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
     machine: String,
-    /// The table it claimed from, and the answer to the claim.
-    claimed: (u64, bool),
     /// Last request of each owner that holds or waits for a lock, by file.
     last: HashMap<(u64, u64), u64>,
     /// Highest request number of all other owners: earlier requests come too late.
@@ -93,7 +93,8 @@ impl Lockers {
     /// For a manager that starts with term `number`; the clients in `noted` may hold locks.
     pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
         let grace_until_ns = now_ns + ns(config.lock_session_ms);
-        Lockers { number, expected: noted.clone(), noted, grace_until_ns, ..Default::default() }
+        let (table, expected) = (LockTable::new(number), noted.clone());
+        Lockers { table, number, expected, noted, grace_until_ns, ..Default::default() }
     }
 
     /// Whether clients may still assert their locks.
@@ -142,22 +143,37 @@ impl Lockers {
         }
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.heard(now_ns);
-            return Ok(reply(request.table != self.number && client.claimed == (request.table, true)));
+            return Ok(reply(false));
         }
-        let may = self.in_grace(now_ns) && self.expected.contains(&client_id);
-        // A client that is new, or holds nothing, has nothing to lose.
+        let may = self.may_claim(now_ns, client_id);
+        // A client that is new has nothing to lose.
         let mut lost = request.table != 0 && !may;
         if may {
             lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
             self.expected.remove(&client_id);
         }
         if lost {
+            // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
+            // lost, should this answer not arrive and the manager restart.
             self.table.end(client_id);
+            return Ok(reply(true));
         }
-        let claimed = (request.table, lost);
-        let client = Client { claimed, machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
+        for (fence, lock) in request.held.iter().filter_map(|lock| Some((lock.fence?, lock))) {
+            self.table.keep_fence(lock.ino, client_id, fence);
+        }
+        let client = Client { machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
-        Ok(reply(lost))
+        Ok(reply(false))
+    }
+
+    /// Whether this client may still assert the locks that the manager before this one granted.
+    pub fn may_claim(&self, now_ns: i64, client_id: u64) -> bool {
+        self.in_grace(now_ns) && self.expected.contains(&client_id)
+    }
+
+    /// Whether a client has held locks on a file without a gap since it got `fence`.
+    pub fn is_held(&self, client_id: u64, ino: u64, fence: LockFence) -> bool {
+        self.table.fence(ino, client_id) == Some(fence)
     }
 
     fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client> {
@@ -199,7 +215,7 @@ impl Lockers {
         let answer = match want {
             None => {
                 self.table.unlock(lock.ino, owner(client_id, lock), bytes);
-                LockAnswer::Now(LockOutcome::Granted)
+                LockAnswer::Granted(self.table.fence(lock.ino, client_id))
             }
             Some(want) => self.want(now_ns, want, ticket, request, config),
         };
@@ -208,18 +224,18 @@ impl Lockers {
     }
 
     fn want(&mut self, now_ns: i64, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
+        let (ino, client_id) = (want.ino, ticket.client_id);
         if self.table.holds(&want) {
-            return LockAnswer::Now(LockOutcome::Granted);
+            return LockAnswer::Granted(self.table.fence(ino, client_id));
         }
         if self.in_grace(now_ns) {
             return LockAnswer::Now(LockOutcome::Grace);
         }
-        let client_id = ticket.client_id;
         if self.table.held_by(client_id) + self.table.waiting_of(client_id) >= config.max_locks_per_client {
             return LockAnswer::Now(LockOutcome::TooMany);
         }
         match self.table.lock(want, request.wait.then_some(ticket)) {
-            LockResult::Granted => LockAnswer::Now(LockOutcome::Granted),
+            LockResult::Granted => LockAnswer::Granted(self.table.fence(ino, client_id)),
             LockResult::Refused => LockAnswer::Now(LockOutcome::Refused),
             LockResult::Deadlock => LockAnswer::Now(LockOutcome::Deadlock),
             LockResult::Waiting => park(ticket, request),
@@ -257,6 +273,7 @@ impl Lockers {
                 mode: held.mode as i32,
                 start: bytes.start,
                 end: bytes.end,
+                fence: None,
                 pid: if !here.is_empty() && machine(owner.client_id) == here { held.pid } else { 0 },
             }
         };
@@ -317,7 +334,7 @@ impl Lockers {
     }
 
     /// See [`LockTable::take_granted`].
-    pub fn take_granted(&mut self) -> Vec<Ticket> {
+    pub fn take_granted(&mut self) -> Vec<(Ticket, LockFence)> {
         self.table.take_granted()
     }
 

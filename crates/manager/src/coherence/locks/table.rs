@@ -10,6 +10,7 @@
 
 use super::ranges::{Bytes, Held, Ranges};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use tessera_wire::meta::LockFence;
 
 /// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +61,8 @@ struct Waiter {
 struct File {
     held: BTreeMap<Owner, Ranges>,
     queue: Vec<Waiter>,
+    /// One for each client that holds locks here. A client that releases its last one and locks again gets another.
+    fences: BTreeMap<u64, LockFence>,
 }
 
 /// Locks and queues of all files. See the module.
@@ -73,10 +76,17 @@ pub struct LockTable {
     /// Number of locks of each client.
     counts: HashMap<u64, usize>,
     /// Requests granted after a wait and not yet reported.
-    granted: Vec<Ticket>,
+    granted: Vec<(Ticket, LockFence)>,
+    number: u64,
+    last_fence: u64,
 }
 
 impl File {
+    fn is_held_by(&self, client_id: u64) -> bool {
+        let owners = Owner { client_id, number: 0 }..=Owner { client_id, number: u64::MAX };
+        self.held.range(owners).next().is_some()
+    }
+
     fn holders(&self, want: &Want) -> impl Iterator<Item = (Owner, Bytes, &Held)> {
         let (owner, bytes, held) = (want.owner, want.bytes, want.held);
         let others = self.held.iter().filter(move |(other, _)| **other != owner);
@@ -96,6 +106,23 @@ impl File {
 }
 
 impl LockTable {
+    /// An empty table, with a number that no other table of this cluster has.
+    pub fn new(number: u64) -> LockTable {
+        LockTable { number, ..LockTable::default() }
+    }
+
+    /// The fence of a client's locks on a file, if it holds any.
+    pub fn fence(&self, ino: u64, client_id: u64) -> Option<LockFence> {
+        self.files.get(&ino)?.fences.get(&client_id).copied()
+    }
+
+    /// The client's locks on the file were granted by an earlier table, with this fence.
+    pub fn keep_fence(&mut self, ino: u64, client_id: u64, fence: LockFence) {
+        if let Some(kept) = self.files.get_mut(&ino).and_then(|file| file.fences.get_mut(&client_id)) {
+            *kept = fence;
+        }
+    }
+
     /// Locks the range. If it must wait, queues with a `ticket`, and refuses without one.
     pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> LockResult {
         let file = self.files.entry(want.ino).or_default();
@@ -165,6 +192,15 @@ impl LockTable {
         if ranges.is_empty() {
             file.held.remove(&owner);
         }
+        match file.is_held_by(owner.client_id) {
+            false => _ = file.fences.remove(&owner.client_id),
+            true => {
+                file.fences.entry(owner.client_id).or_insert_with(|| {
+                    self.last_fence += 1;
+                    LockFence { table: self.number, number: self.last_fence }
+                });
+            }
+        }
     }
 
     /// Grants the requests of a file's queue whose turn has come.
@@ -174,7 +210,7 @@ impl LockTable {
             let Waiter { ticket, want } = file.queue.remove(at);
             self.leave(ticket, want.owner, ino);
             self.change(ino, want.owner, want.bytes, Some(want.held));
-            self.granted.push(ticket);
+            self.granted.extend(self.fence(ino, ticket.client_id).map(|fence| (ticket, fence)));
         }
         if self.files.get(&ino).is_some_and(|file| file.held.is_empty() && file.queue.is_empty()) {
             self.files.remove(&ino);
@@ -248,6 +284,7 @@ impl LockTable {
         for (&ino, file) in &mut self.files {
             let before = file.held.len() + file.queue.len();
             file.held.retain(|owner, _| owner.client_id != client_id);
+            file.fences.remove(&client_id);
             file.queue.retain(|w| w.ticket.client_id != client_id);
             if file.held.len() + file.queue.len() != before {
                 touched.push(ino);
@@ -281,8 +318,8 @@ impl LockTable {
         self.waits.get(&owner).is_some_and(|inos| inos.contains(&ino))
     }
 
-    /// Requests granted after a wait, since the last call.
-    pub fn take_granted(&mut self) -> Vec<Ticket> {
+    /// Requests granted after a wait since the last call, each with the fence of its client's locks on the file.
+    pub fn take_granted(&mut self) -> Vec<(Ticket, LockFence)> {
         std::mem::take(&mut self.granted)
     }
 

@@ -28,6 +28,29 @@ fn write(number: u64, start: u64, end: u64) -> Want {
     want(INO, number, start, end, LockMode::Write, 1)
 }
 
+fn granted(table: &mut LockTable) -> Vec<Ticket> {
+    table.take_granted().into_iter().map(|(ticket, _)| ticket).collect()
+}
+
+/// A fence lasts while its client holds any lock on the file.
+#[test]
+fn a_fence_ends_with_the_last_lock_of_its_client() {
+    let mut table = LockTable::new(4);
+    table.lock(read(1, 0, 9), None);
+    let fence = table.fence(INO, 2).unwrap();
+    assert_eq!((fence.table, table.fence(INO, 3)), (4, None));
+    table.lock(write(4, 20, 29), None);
+    table.unlock(INO, owner(1), Bytes { start: 0, end: 9 });
+    assert_eq!(table.fence(INO, 2), Some(fence), "owner 4 is of the same client");
+    table.lock(write(2, 20, 29), Some(ticket(2, 1)));
+    table.unlock(INO, owner(4), Bytes { start: 0, end: LAST_BYTE });
+    assert_eq!(table.fence(INO, 2), None);
+    let next = table.take_granted()[0].1;
+    assert!(next.number > fence.number && table.fence(INO, 3) == Some(next));
+    table.end(3);
+    assert_eq!(table.fence(INO, 3), None);
+}
+
 #[test]
 fn readers_share_and_writers_do_not() {
     let mut table = LockTable::default();
@@ -59,9 +82,9 @@ fn a_writer_that_waits_is_not_starved_by_readers() {
     assert_eq!(table.lock(read(3, 0, 9), Some(ticket(3, 2))), LockResult::Waiting, "behind the writer");
     assert_eq!(table.lock(read(4, 20, 29), Some(ticket(4, 3))), LockResult::Granted, "elsewhere");
     table.unlock(INO, owner(1), Bytes { start: 0, end: 9 });
-    assert_eq!(table.take_granted(), [ticket(2, 1)]);
+    assert_eq!(granted(&mut table), [ticket(2, 1)]);
     table.unlock(INO, owner(2), Bytes { start: 0, end: 9 });
-    assert_eq!(table.take_granted(), [ticket(3, 2)]);
+    assert_eq!(granted(&mut table), [ticket(3, 2)]);
     assert!(table.cancel(ticket(3, 2)).is_none(), "granted is granted");
 }
 
@@ -76,7 +99,7 @@ fn a_reader_that_asks_for_more_is_not_held_up_by_the_writer_that_waits_for_it() 
     assert_eq!(table.lock(read(3, 15, 19), Some(ticket(3, 3))), LockResult::Waiting);
     table.lock(write(3, 30, 39), None);
     assert_eq!(table.lock(write(1, 30, 39), Some(ticket(1, 4))), LockResult::Waiting);
-    assert_eq!(table.take_granted(), [ticket(3, 3)], "1 waits for 3, and 2 for 1");
+    assert_eq!(granted(&mut table), [ticket(3, 3)], "1 waits for 3, and 2 for 1");
 }
 
 #[test]
@@ -90,7 +113,7 @@ fn the_wait_that_closes_a_circle_is_refused_and_flock_waits() {
         assert_eq!(table.lock(want(1, 3), Some(ticket(3, 3))), outcome);
         table.cancel(ticket(2, 2));
         table.unlock(2, owner(2), Bytes { start: 0, end: 9 });
-        assert_eq!(table.take_granted(), [ticket(1, 1)]);
+        assert_eq!(granted(&mut table), [ticket(1, 1)]);
     }
 }
 
@@ -181,7 +204,7 @@ proptest! {
                     model.values_mut().for_each(|h| h.retain(|owner, _| owner.client_id != client_id));
                 }
             }
-            for granted in table.take_granted() {
+            for granted in granted(&mut table) {
                 let at = waiting.iter().position(|(t, _)| *t == granted);
                 prop_assert!(at.is_some(), "granted what no request waits for");
                 let (_, want) = waiting.remove(at.unwrap());
@@ -203,7 +226,7 @@ proptest! {
                 (1..3).for_each(|ino| table.unlock(ino, owner(number), Bytes { start: 0, end: LAST_BYTE }));
                 model.values_mut().for_each(|h| _ = h.remove(&owner(number)));
             }
-            for granted in table.take_granted() {
+            for granted in granted(&mut table) {
                 waiting.retain(|(t, _)| *t != granted);
             }
         }
@@ -219,7 +242,16 @@ fn config() -> Config {
 }
 
 fn file_lock(number: u64, start: u64, end: u64, mode: LockMode) -> FileLock {
-    FileLock { ino: INO, owner: number, family: LockFamily::Posix as i32, mode: mode as i32, start, end, pid: 77 }
+    FileLock {
+        ino: INO,
+        owner: number,
+        family: LockFamily::Posix as i32,
+        mode: mode as i32,
+        start,
+        end,
+        pid: 77,
+        fence: None,
+    }
 }
 
 fn set(seq: u64, table: u64, lock: FileLock) -> SetLock {
@@ -261,11 +293,12 @@ fn a_request_that_comes_late_or_twice_has_no_effect() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
     lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
     let mut ask = |seq, mode| lockers.set(0, 1, &set(seq, 9, file_lock(1, 0, 9, mode)), &config()).unwrap();
-    let (granted, overtaken) = (LockAnswer::Now(LockOutcome::Granted), LockAnswer::Now(LockOutcome::Overtaken));
+    let granted = LockAnswer::Granted(Some(LockFence { table: 9, number: 1 }));
+    let overtaken = LockAnswer::Now(LockOutcome::Overtaken);
     assert_eq!(ask(5, LockMode::Write), granted);
     assert_eq!(ask(5, LockMode::Write), granted);
     assert_eq!(ask(4, LockMode::Unlock), overtaken);
-    assert_eq!(ask(6, LockMode::Unlock), granted);
+    assert_eq!(ask(6, LockMode::Unlock), LockAnswer::Granted(None));
     assert_eq!(ask(5, LockMode::Write), overtaken);
     assert_eq!(lockers.stats().0, 0);
     lockers.cancel(0, 1, &CancelLock { seq: 20, table: 9 }).unwrap();
@@ -280,8 +313,9 @@ fn a_client_has_only_so_many_locks() {
     for i in 0..4 {
         let lock = file_lock(1, i * 10, i * 10, LockMode::Write);
         let outcome = lockers.set(0, 1, &set(i + 1, 9, lock), &config()).unwrap();
-        let wanted = if i < 3 { LockOutcome::Granted } else { LockOutcome::TooMany };
-        assert_eq!(outcome, LockAnswer::Now(wanted));
+        let fence = Some(LockFence { table: 9, number: 1 });
+        let wanted = if i < 3 { LockAnswer::Granted(fence) } else { LockAnswer::Now(LockOutcome::TooMany) };
+        assert_eq!(outcome, wanted);
     }
 }
 
@@ -291,21 +325,22 @@ fn a_waiting_request_is_not_overtaken_by_its_owners_others() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
     lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
     let of = |owner, start, end, mode| FileLock { owner, ..file_lock(1, start, end, mode) };
-    let granted = LockAnswer::Now(LockOutcome::Granted);
+    let fence = |number| LockFence { table: 9, number };
+    let granted = |number| LockAnswer::Granted(Some(fence(number)));
     let mut ask = |seq, lock, wait| {
         let request = SetLock { wait, wait_ms: 1_000, ..set(seq, 9, lock) };
         let answer = lockers.set(0, 1, &request, &config()).unwrap();
         (answer, lockers.take_granted())
     };
-    assert_eq!(ask(1, of(50, 0, 9, LockMode::Write), false).0, granted);
+    assert_eq!(ask(1, of(50, 0, 9, LockMode::Write), false).0, granted(1));
     let waits = of(60, 0, 9, LockMode::Write);
     let later = LockAnswer::Later(Ticket { client_id: 1, seq: 2 }, 1_000);
     assert_eq!(ask(2, waits, true).0, later);
-    assert_eq!(ask(3, of(60, 20, 29, LockMode::Write), true).0, granted);
-    assert_eq!(ask(4, of(60, 20, 29, LockMode::Unlock), false).0, granted);
+    assert_eq!(ask(3, of(60, 20, 29, LockMode::Write), true).0, granted(1));
+    assert_eq!(ask(4, of(60, 20, 29, LockMode::Unlock), false).0, granted(1));
     assert_eq!(ask(2, waits, true).0, later, "it asks again, as after each interval of its wait");
     let (unlocked, granted_then) = ask(5, of(50, 0, 9, LockMode::Unlock), false);
-    assert_eq!((unlocked, granted_then), (granted, vec![Ticket { client_id: 1, seq: 2 }]));
-    assert_eq!(ask(6, of(60, 0, 9, LockMode::Unlock), false).0, granted);
+    assert_eq!((unlocked, granted_then), (granted(2), vec![(Ticket { client_id: 1, seq: 2 }, fence(2))]));
+    assert_eq!(ask(6, of(60, 0, 9, LockMode::Unlock), false).0, LockAnswer::Granted(None));
     assert_eq!(lockers.stats(), (0, 0, 1), "nothing is held or waits once all have released");
 }

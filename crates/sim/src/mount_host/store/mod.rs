@@ -134,6 +134,7 @@ impl Store {
             size_bytes: if patch { reply.base_size_bytes } else { 0 },
             mtime_ns: 0,
             content: 0,
+            lock_fence: None,
             failed: None,
         })
     }
@@ -148,8 +149,9 @@ impl Store {
         bytes: &[u8],
         if_version: Option<u64>,
         mtime_ns: i64,
+        lock_fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        match self.one_shot(&target, bytes, if_version, mtime_ns).await {
+        match self.one_shot(&target, bytes, if_version, mtime_ns, lock_fence).await {
             None => {}
             Some(Err(error)) if error.code() == Code::SessionExpired => {}
             Some(done) => return done,
@@ -158,6 +160,7 @@ impl Store {
         let mut writer = self.open_write(target, false, if_version).await?;
         writer.write_at(0, bytes).await?;
         writer.set_mtime(mtime_ns);
+        writer.set_lock_fence(lock_fence);
         writer.finish().await
     }
 
@@ -187,6 +190,7 @@ impl Store {
         bytes: &[u8],
         if_version: Option<u64>,
         mtime_ns: i64,
+        lock_fence: Option<LockFence>,
     ) -> Option<Result<WriteDone, FileError>> {
         let blocks = cut(0, bytes);
         let mut unique: Vec<Block> = blocks.iter().map(|(_, block)| *block).filter(|block| *block != HOLE).collect();
@@ -220,6 +224,7 @@ impl Store {
             want_lease: true,
             preallocated_ids: taken.iter().map(|chunk| chunk.chunk_id).collect(),
             open: Some(Box::new(open)),
+            lock_fence,
             ..Commit::default()
         };
         let file = format!("inode {}", target.ino);

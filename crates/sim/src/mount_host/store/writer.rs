@@ -17,6 +17,7 @@ pub struct BlockWriter {
     pub(super) size_bytes: u64,
     pub(super) mtime_ns: i64,
     pub(super) content: u64,
+    pub(super) lock_fence: Option<LockFence>,
     pub(super) failed: Option<FileError>,
 }
 
@@ -75,6 +76,11 @@ impl BlockWriter {
     /// Sets the name of the content of the next version.
     pub fn set_content(&mut self, content: u64) {
         self.content = content;
+    }
+
+    /// Sets the fence of the locks held on the file.
+    pub fn set_lock_fence(&mut self, fence: Option<LockFence>) {
+        self.lock_fence = fence;
     }
 
     /// Length of the file as written so far.
@@ -154,6 +160,7 @@ impl BlockWriter {
             file_mode: Some(self.owner.mode),
             uid: self.owner.uid,
             gid: self.owner.gid,
+            lock_fence: self.lock_fence,
             ..Commit::default()
         }
     }

@@ -286,14 +286,8 @@ impl Model {
             let fact = format!("mount {mount} got the lock of inode {ino}, which mount {holder} holds since {since}");
             return self.broken("P7", ino, fact);
         }
-        // A commit that is under way may have been sent before.
-        let of_file = format!("inode {ino}");
-        let may_commit = |entry: &Entry| {
-            let idle = entry.text.contains(": write") || entry.text.starts_with("read");
-            entry.to_ns.is_none() && entry.text.contains(&of_file) && !idle
-        };
-        let busy = self.entries.iter().any(|entry| entry.mount == holder && may_commit(entry));
-        if let Some(local) = self.locals.get_mut(&(holder, ino)).filter(|_| !busy) {
+        // The fence of a commit that is under way has lapsed, too.
+        if let Some(local) = self.locals.get_mut(&(holder, ino)) {
             local.writes.iter_mut().for_each(|write| write.lock_lost = true);
         }
     }
