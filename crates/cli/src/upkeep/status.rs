@@ -141,6 +141,7 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
         ("files", format!("{files} files, {directories} directories, {versions} versions")),
         ("data", format!("{logical} logical, {unique} unique ({saved} saved by deduplication), {stored} on disks")),
         ("chunks", format!("{chunks} in {groups} groups: {full} full, {reduced} reduced, {lost} lost")),
+        ("proof", proof(s)),
         ("repair", repair(s)),
         (
             "garbage",
@@ -166,6 +167,15 @@ fn hints(s: &ClusterStatus) -> String {
             "new chunks not where their placement asked (no such host, or full)",
         ),
         (counter(&s.counters, "files_expired"), "files gone by their lifetime"),
+    ];
+    units::clauses(clauses, "; ")
+}
+
+/// What nodes have yet to compare with the rest of its chunk, and what they found.
+fn proof(s: &ClusterStatus) -> String {
+    let clauses = [
+        (counter(&s.counters, "chunks_unproven"), "chunks with fragments that no node has compared yet"),
+        (counter(&s.counters, "wrong_fragments_replaced"), "wrong fragments replaced"),
     ];
     units::clauses(clauses, "; ")
 }
@@ -325,6 +335,7 @@ pub fn nodes_document(s: &ClusterStatus) -> Value {
 mod tests {
     use super::*;
     use tessera_wire::NodeInfo;
+    use tessera_wire::meta::Counter;
 
     fn sample() -> ClusterStatus {
         let node = |id: u64, health: Health| NodeInfo {
@@ -386,6 +397,15 @@ mod tests {
         let document = document(&sample());
         assert_eq!(document["nodes"][0]["disks"].as_array().unwrap().len(), 2);
         assert_eq!(document["nodes"][0]["disks"][0]["index_bytes_per_million_fragments"], 2_000_000);
+    }
+
+    #[test]
+    fn unproven_chunks_have_a_line_while_there_are_some() {
+        let counter = |name: &str, value| Counter { name: name.into(), value };
+        let counters = vec![counter("chunks_unproven", 1_200), counter("wrong_fragments_replaced", 0)];
+        let text = |counters| lines(&ClusterStatus { counters, ..sample() }).join("\n");
+        assert!(text(counters).contains("proof        1,200 chunks with fragments that no node has compared yet\n"));
+        assert!(!text(vec![counter("chunks_unproven", 0)]).contains("proof "));
     }
 
     #[test]

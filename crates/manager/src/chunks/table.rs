@@ -104,22 +104,25 @@ pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: Option<i6
     }
 }
 
-/// Lowers the proof of a committed chunk to at most `proof`.
+/// Lowers the proof of a committed chunk to at most `proof`, and makes proofs that are under way void.
 ///
 /// # Errors
 /// The database fails.
 pub fn lower_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64) -> rusqlite::Result<()> {
-    let sql = "UPDATE chunks SET proof = ?2 WHERE chunk_id = ?1 AND state = 2 AND proof > ?2";
+    assert!((UNPROVEN..PROVEN).contains(&proof), "chunk {chunk_id}: lowered to {proof}");
+    let sql =
+        "UPDATE chunks SET proof = min(proof, ?2), proof_epoch = proof_epoch + 1 WHERE chunk_id = ?1 AND state = 2";
     ctx.db.exec(sql, args![chunk_id, proof])
 }
 
-/// Sets the proof of a committed chunk.
+/// Raises the proof of a committed chunk, unless its proof epoch has changed since the proof began.
 ///
 /// # Errors
 /// The database fails.
-pub fn set_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64) -> rusqlite::Result<()> {
-    assert!((UNPROVEN..=PROVEN).contains(&proof), "chunk {chunk_id}: proof {proof}");
-    ctx.db.exec("UPDATE chunks SET proof = ?2 WHERE chunk_id = ?1 AND state = 2", args![chunk_id, proof])
+pub fn raise_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64, proof_epoch: u64) -> rusqlite::Result<()> {
+    assert!((CONTENT_PROVEN..=PROVEN).contains(&proof), "chunk {chunk_id}: raised to {proof}");
+    let sql = "UPDATE chunks SET proof = ?2 WHERE chunk_id = ?1 AND state = 2 AND proof < ?2 AND proof_epoch = ?3";
+    ctx.db.exec(sql, args![chunk_id, proof, proof_epoch])
 }
 
 /// Deletes the row of a chunk without references.

@@ -180,8 +180,10 @@ CREATE TABLE chunks (
     encoding         INTEGER NOT NULL DEFAULT 0,      -- 0 plain; compressed, delta-coded and encrypted forms to come
     stored_len_bytes INTEGER,                         -- NULL: len_bytes
     base_chunk_id    INTEGER,                         -- delta-coded: the base chunk
-    proof            INTEGER NOT NULL DEFAULT 0       -- 0 none: pending, or a reader found no fragments that give the name;
+    proof            INTEGER NOT NULL DEFAULT 0,      -- 0 none: pending, or a reader found no fragments that give the name;
                                                       -- 1 copies and slices, on arrival; 2 parity as well, by its nodes
+    proof_epoch      INTEGER NOT NULL DEFAULT 0       -- rises when a client supplies parity or reports the chunk as unreadable:
+                                                      -- proofs that began earlier are void
 );
 CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);

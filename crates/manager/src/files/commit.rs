@@ -544,6 +544,9 @@ pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<
         let proven = receipts::is_proven(ctx, named, &pg, &class, (fragment.fragment, *receipt))?;
         if fresh && proven && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
+            if !class.is_plain(fragment.fragment) {
+                table::lower_proof(ctx, fragment.chunk_id, table::CONTENT_PROVEN)?;
+            }
         }
     }
     Ok(Ack {})

@@ -11,7 +11,7 @@ use crate::config::ns;
 use crate::ctx::{Ctx, View};
 use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
-use crate::internal::{ChunksProven, ChunksUnreadable, propose_all};
+use crate::internal::{ChunksProven, ChunksUnreadable, ProvenChunk, propose_all};
 use crate::repair::rebuild;
 use crate::soft::tasks::Work;
 use tessera_stripe::ClassLayout;
@@ -26,6 +26,7 @@ row! {
         pg_id: u64,
         class_id: u32,
         proof: i64,
+        proof_epoch: u64,
     }
 }
 
@@ -56,9 +57,9 @@ pub fn queue_unproven(view: &mut View<'_>) -> Result<()> {
         let wanted = |fragment: u32| row.proof == UNPROVEN || !class.is_plain(fragment);
         let members = pg.members.iter().filter(|m| wanted(m.position));
         let fragments: Vec<(u64, u32)> = members.map(|m| (m.disk_id, m.position)).collect();
-        view.soft.cluster.tasks.proofs.add(row.chunk_id, row.pg_id, &fragments);
+        view.soft.cluster.tasks.proofs.add((row.chunk_id, row.proof_epoch), row.pg_id, &fragments);
     }
-    view.soft.cluster.tasks.proofs.looked_at(below);
+    view.soft.cluster.tasks.proofs.looked_at(below, now_ns);
     Ok(())
 }
 
@@ -105,12 +106,14 @@ pub fn take_result(view: &mut View<'_>, result: &TaskResult) {
     }
     tasks.proofs.replaced += result.replaced;
     view.soft.cluster.jobs.scrub.bad += result.replaced;
-    let proven: Vec<u64> = done.into_iter().filter(|chunk| tasks.proofs.done(*chunk, fragment)).collect();
+    let whole =
+        |chunk_id| tasks.proofs.done(chunk_id, fragment).map(|proof_epoch| ProvenChunk { chunk_id, proof_epoch });
+    let proven: Vec<ProvenChunk> = done.into_iter().filter_map(whole).collect();
     failed.into_iter().for_each(|chunk| tasks.proofs.failed(chunk, now_ns));
     if over {
         tasks.close(result.task_id);
     }
-    view.proposals.extend(propose_all(proven, |chunk_ids| ChunksProven { chunk_ids }));
+    view.proposals.extend(propose_all(proven, |chunks| ChunksProven { chunks }));
 }
 
 /// A client could not read these chunks: they answer no dedup question until they are proven.
@@ -128,14 +131,15 @@ pub fn report_unreadable(view: &mut View<'_>, report: &ReportBad) -> Result<()> 
     Ok(())
 }
 
-/// Applies [`ChunksProven`]. A chunk that lacks fragments by now is not whole.
+/// Applies [`ChunksProven`]. A chunk that lacks fragments by now is not whole. A proof is void if a client has supplied parity or could
+/// not read the chunk since the proof began.
 ///
 /// # Errors
 /// The database fails.
 pub fn chunks_proven(ctx: &mut Ctx<'_>, command: &ChunksProven) -> Result<()> {
-    for &chunk_id in &command.chunk_ids {
+    for &ProvenChunk { chunk_id, proof_epoch } in &command.chunks {
         let whole = missing::of_chunk(ctx.db, chunk_id)?.is_empty();
-        table::set_proof(ctx, chunk_id, if whole { PROVEN } else { CONTENT_PROVEN })?;
+        table::raise_proof(ctx, chunk_id, if whole { PROVEN } else { CONTENT_PROVEN }, proof_epoch)?;
     }
     Ok(())
 }
@@ -145,7 +149,7 @@ pub fn chunks_proven(ctx: &mut Ctx<'_>, command: &ChunksProven) -> Result<()> {
 /// # Errors
 /// The database fails.
 pub fn chunks_unreadable(ctx: &mut Ctx<'_>, command: &ChunksUnreadable) -> Result<()> {
-    Ok(command.chunk_ids.iter().try_for_each(|&chunk_id| table::set_proof(ctx, chunk_id, UNPROVEN))?)
+    Ok(command.chunk_ids.iter().try_for_each(|&chunk_id| table::lower_proof(ctx, chunk_id, UNPROVEN))?)
 }
 
 /// Number of committed chunks with fragments that no node has checked.

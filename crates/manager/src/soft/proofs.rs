@@ -17,13 +17,22 @@ pub struct ProofItem {
     pub pg_id: u64,
 }
 
+/// A chunk under way.
+#[derive(Debug)]
+struct OpenProof {
+    /// Its `proof_epoch` when the proof began.
+    proof_epoch: u64,
+    /// Fragments that are not proven yet.
+    left: BTreeSet<u32>,
+}
+
 /// Proofs under way. A pass goes through the unproven chunks from the newest to the oldest.
 #[derive(Debug, Default)]
 pub struct Proofs {
     /// Fragments that wait for a task, by the disk that holds them.
     queued: BTreeMap<u64, VecDeque<ProofItem>>,
-    /// Fragments of each chunk that are not proven yet.
-    open: BTreeMap<u64, BTreeSet<u32>>,
+    /// Chunks under way.
+    open: BTreeMap<u64, OpenProof>,
     /// Chunks that could not be proven: (not before, tries).
     backoff: HashMap<u64, (i64, u32)>,
     /// The pass has looked at the chunks from this id on; 0: a pass starts.
@@ -59,8 +68,12 @@ impl Proofs {
     }
 
     /// The pass goes on below this id; 0: it has looked at all chunks.
-    pub fn looked_at(&mut self, below: u64) {
+    pub fn looked_at(&mut self, below: u64, now_ns: i64) {
         self.below = below;
+        if below == 0 {
+            // Chunks that are gone by now would stay here for good.
+            self.backoff.retain(|chunk, (at, _)| *at > now_ns || self.open.contains_key(chunk));
+        }
         self.hurry &= below != 0 || !self.open.is_empty();
     }
 
@@ -69,13 +82,14 @@ impl Proofs {
         self.open.contains_key(&chunk_id) || self.backoff.get(&chunk_id).is_some_and(|(at, _)| *at > now_ns)
     }
 
-    /// Queues fragments of a chunk: (disk, fragment).
-    pub fn add(&mut self, chunk_id: u64, pg_id: u64, fragments: &[(u64, u32)]) {
+    /// Queues fragments, (disk, fragment), of a chunk with this proof epoch.
+    pub fn add(&mut self, (chunk_id, proof_epoch): (u64, u64), pg_id: u64, fragments: &[(u64, u32)]) {
         assert!(
             !fragments.is_empty() && !self.open.contains_key(&chunk_id),
             "chunk {chunk_id}: proven twice at a time"
         );
-        self.open.insert(chunk_id, fragments.iter().map(|(_, fragment)| *fragment).collect());
+        let left = fragments.iter().map(|(_, fragment)| *fragment).collect();
+        self.open.insert(chunk_id, OpenProof { proof_epoch, left });
         for &(disk_id, fragment) in fragments {
             self.queued.entry(disk_id).or_default().push_back(ProofItem { chunk_id, fragment, pg_id });
         }
@@ -84,7 +98,7 @@ impl Proofs {
     /// The next fragments of a disk that share group and number, at most `limit`.
     pub fn take(&mut self, disk_id: u64, limit: usize) -> Vec<ProofItem> {
         let Some(queue) = self.queued.get_mut(&disk_id) else { return Vec::new() };
-        queue.retain(|item| self.open.get(&item.chunk_id).is_some_and(|left| left.contains(&item.fragment)));
+        queue.retain(|item| self.open.get(&item.chunk_id).is_some_and(|proof| proof.left.contains(&item.fragment)));
         let Some(first) = queue.front().copied() else { return Vec::new() };
         let same = |item: &ProofItem| (item.pg_id, item.fragment) == (first.pg_id, first.fragment);
         let taken: Vec<ProofItem> = queue.iter().copied().filter(same).take(limit).collect();
@@ -92,16 +106,15 @@ impl Proofs {
         taken
     }
 
-    /// A fragment is proven. Returns whether the whole chunk is.
-    pub fn done(&mut self, chunk_id: u64, fragment: u32) -> bool {
-        let Some(left) = self.open.get_mut(&chunk_id) else { return false };
-        left.remove(&fragment);
-        let whole = left.is_empty();
-        if whole {
-            self.open.remove(&chunk_id);
-            self.backoff.remove(&chunk_id);
+    /// A fragment is proven. If it was the chunk's last, returns the chunk's proof epoch when the proof began.
+    pub fn done(&mut self, chunk_id: u64, fragment: u32) -> Option<u64> {
+        let proof = self.open.get_mut(&chunk_id)?;
+        proof.left.remove(&fragment);
+        if !proof.left.is_empty() {
+            return None;
         }
-        whole
+        self.backoff.remove(&chunk_id);
+        self.open.remove(&chunk_id).map(|proof| proof.proof_epoch)
     }
 
     /// A chunk cannot be proven now; it is tried again later.

@@ -13,6 +13,7 @@ mod names;
 mod namespace;
 mod placement;
 mod preallocated;
+mod proof;
 mod receipts;
 mod requests;
 mod restart;

@@ -62,7 +62,7 @@ fn logged_commands_keep_their_bytes() {
         logged(SetInventory { want: vec![1, 300], done_disk_id: 4, done_wanted: 5 }),
         logged(page),
         logged(DisksDrained { disk_ids: vec![1, 300] }),
-        logged(ChunksProven { chunk_ids: vec![1, 300] }),
+        logged(ChunksProven { chunks: vec![ProvenChunk { chunk_id: 1, proof_epoch: 300 }] }),
         logged(ChunksUnreadable { chunk_ids: vec![1, 300] }),
         logged(SetGroups { create: vec![NewGroup { disk_ids: vec![1, 300] }], close: vec![4] }),
     ];

@@ -5,7 +5,7 @@
 //! replaces a source that fails, lies or is late while there is another one (P12).
 //!
 //! A *proof* is a rebuild of a fragment that is there: it does not trust the local fragment, compares it with the computed one,
-//! and replaces it if they differ.
+//! and replaces it if they differ. A rebuild that finds parity in its place goes on as a proof: a client may have put it there.
 
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
@@ -125,6 +125,8 @@ pub struct ChunkRebuild {
     last_error: String,
     step: Step,
     asked_local: bool,
+    /// The fragment is there, and is compared with the computed one.
+    compare: bool,
     prove: bool,
 }
 
@@ -159,6 +161,7 @@ impl ChunkRebuild {
             last_error: String::new(),
             step: if task.prove { Step::Fetching } else { Step::LocalCheck },
             asked_local: false,
+            compare: task.prove,
             prove: task.prove,
         };
         it.add_empty_fragments();
@@ -288,7 +291,7 @@ impl ChunkRebuild {
         (0..self.candidates.len()).filter_map(rank).min().map(|(_, i)| i)
     }
 
-    /// Takes the result of the local check. If the fragment is there and right, the rebuild is done.
+    /// Takes the result of the local check. A copy or slice that is there was checked when it arrived: the rebuild is done.
     pub fn on_local_check(&mut self, verdict: &Verdict) -> Vec<RebuildAction> {
         if !matches!(self.step, Step::LocalCheck) {
             return Vec::new();
@@ -296,13 +299,15 @@ impl ChunkRebuild {
         let expected = self.class.fragment_bytes(self.chunk.len_bytes, self.key.fragment);
         match verdict {
             Verdict::Good { hash, len_bytes } if *hash == self.name.0 && Some(u64::from(*len_bytes)) == expected => {
-                self.finish(Ok(0))
+                if self.class.is_plain(self.key.fragment) {
+                    return self.finish(Ok(0));
+                }
+                self.compare = true;
             }
-            _ => {
-                self.step = Step::Fetching;
-                Vec::new()
-            }
+            _ => {}
         }
+        self.step = Step::Fetching;
+        Vec::new()
     }
 
     /// Takes the result of a fetch. `Ok` is the fragment's bytes with the checksum that its holder stores; the
@@ -343,7 +348,7 @@ impl ChunkRebuild {
                 self.drop_sources(&wrong);
                 self.got.clear();
                 let item = self.record(fragment, groups);
-                if self.prove {
+                if self.compare {
                     self.step = Step::Comparing(item);
                     return vec![RebuildAction::ReadLocal];
                 }
@@ -366,7 +371,7 @@ impl ChunkRebuild {
         }
     }
 
-    /// Takes the local fragment, as a proof found it. One that is missing or damaged is replaced, too.
+    /// Takes the local fragment, to compare it. One that is missing or damaged is replaced, too.
     pub fn on_local_read(&mut self, local: Result<(Bytes, u32), Error>) -> Vec<RebuildAction> {
         let Step::Comparing(item) = &self.step else { return Vec::new() };
         let item = item.clone();

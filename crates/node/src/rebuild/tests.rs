@@ -400,6 +400,41 @@ fn a_proof_finds_wrong_parity_and_replaces_it() {
     }
 }
 
+/// A rebuild that finds parity in its place believes it no more than a proof does: a client may have put it there.
+#[test]
+fn parity_that_is_in_its_place_is_compared() {
+    for wrong in [false, true] {
+        let mut cluster = Cluster::new(4, 2, 100_000);
+        let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
+        let right = cluster.held[&(15, 4)].clone().unwrap();
+        if wrong {
+            cluster.spoil(4, true);
+        }
+        let task = cluster.task(4, vec![4]);
+        let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+        assert_eq!(machine.next(|disk_id| cluster.source(disk_id)), vec![RebuildAction::CheckLocal]);
+        let len_bytes = right.0.len() as u32;
+        assert_eq!(machine.on_local_check(&Verdict::Good { hash, len_bytes }), vec![]);
+        for action in machine.next(|disk_id| cluster.source(disk_id)) {
+            let RebuildAction::Fetch(at) = action else { panic!("{action:?}") };
+            machine.on_fetched(
+                at,
+                cluster.held[&(at.disk_id, at.fragment)].clone().map_err(|code| Error::new(code, "no")),
+            );
+        }
+        let computed = machine.next(|disk_id| cluster.source(disk_id)).remove(0);
+        let RebuildAction::Compute(job) = computed else { panic!("{computed:?}") };
+        assert_eq!(machine.on_computed(job.run(&BufferPool::new(0))), vec![RebuildAction::ReadLocal]);
+        let local = cluster.held[&(15, 4)].clone().map_err(|code| Error::new(code, "no"));
+        let end = machine.on_local_read(local).remove(0);
+        match (wrong, end) {
+            (true, RebuildAction::Append(item)) => assert_eq!((item.data, item.crc32c), right),
+            (false, RebuildAction::Finished(report)) => assert_eq!((report.result, report.written_bytes), (Ok(()), 0)),
+            (_, other) => panic!("wrong: {wrong}, {other:?}"),
+        }
+    }
+}
+
 /// A chunk that does not have its name is never proven, and nothing is replaced.
 #[test]
 fn nothing_is_proven_from_bytes_without_the_name() {
