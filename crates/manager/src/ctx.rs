@@ -3,7 +3,7 @@
 //! A *command* is applied through a [`Ctx`] and may write. Reads, replies to heartbeats and ticks get a [`View`]. Neither
 //! does I/O except through the database. A command must write the same rows when the log is replayed, so its writes depend
 //! only on the database, the command, `now_ns` and its [`RecordedChoices`]. It asks for anything else (free space, queues,
-//! open readers) through [`Ctx::record`], which logs the answer with the command.
+//! open readers, the configuration) through [`Ctx::record`], which logs the answer with the command. A replay has nothing else.
 
 use crate::config::Config;
 use crate::db::Db;
@@ -43,11 +43,8 @@ pub struct Ctx<'a> {
     pub meta: &'a mut Meta,
     /// Groups and classes.
     pub caches: &'a Caches,
-    /// Soft state, read only through [`Ctx::record`]; nearly empty during a replay.
-    pub soft: &'a SoftState,
-    pub config: &'a Config,
-    /// Choices that the command made from soft state.
-    pub choices: &'a mut RecordedChoices,
+    /// What the command chose by more than the database.
+    pub choices: RecordedChoices<'a>,
     /// Client that sent the request; 0: the manager itself.
     pub client_id: u64,
     /// Number of the log entry this command will be part of.
@@ -63,16 +60,14 @@ pub struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    /// A number that depends on soft state. `choose` computes it when the command is first applied; a replay reads it from
-    /// the log.
+    /// A number that depends on soft state or the configuration. `choose` computes it when the command is first applied; a
+    /// replay reads it from the log.
     ///
     /// # Errors
     /// `choose` fails, or (`Corrupt`) the log holds too few choices.
-    pub fn record(&mut self, choose: impl FnOnce(&mut Self) -> Result<u64>) -> Result<u64> {
-        if let Some(recorded) = self.choices.recorded() {
-            return recorded;
-        }
-        let value = choose(self)?;
+    pub fn record(&mut self, choose: impl FnOnce(&Self, Live<'_>) -> Result<u64>) -> Result<u64> {
+        let Source::Live(live) = self.choices.source else { return self.choices.recorded() };
+        let value = choose(self, live)?;
         self.choices.values.push(value);
         Ok(value)
     }
@@ -94,28 +89,50 @@ impl Ctx<'_> {
     }
 }
 
-/// The choices that one command made from soft state (recorded nondeterminism), in order.
-#[derive(Debug, Default, Clone)]
-pub struct RecordedChoices {
-    pub values: Vec<u64>,
-    replaying: bool,
-    at: usize,
+/// What only the manager that first applies a command has.
+#[derive(Clone, Copy)]
+pub struct Live<'a> {
+    /// Soft state.
+    pub soft: &'a SoftState,
+    pub config: &'a Config,
 }
 
-impl RecordedChoices {
-    /// Choices that were logged, for a replay.
-    pub fn replay(values: Vec<u64>) -> RecordedChoices {
-        RecordedChoices { values, replaying: true, at: 0 }
+/// The choices that one command made from soft state and configuration (recorded nondeterminism), in order.
+pub struct RecordedChoices<'a> {
+    values: Vec<u64>,
+    source: Source<'a>,
+}
+
+/// Where choices come from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Live(Live<'a>),
+    /// The log; the next one has this index.
+    Log(usize),
+}
+
+impl<'a> RecordedChoices<'a> {
+    /// For a command that is applied for the first time.
+    pub fn live(live: Live<'a>) -> RecordedChoices<'a> {
+        RecordedChoices { values: Vec::new(), source: Source::Live(live) }
     }
 
-    fn recorded(&mut self) -> Option<Result<u64>> {
-        if !self.replaying {
-            return None;
-        }
-        let value = self.values.get(self.at).copied();
-        self.at += 1;
-        Some(value.ok_or_else(|| {
+    /// Choices that were logged, for a replay.
+    pub fn replay(values: Vec<u64>) -> RecordedChoices<'a> {
+        RecordedChoices { values, source: Source::Log(0) }
+    }
+
+    /// The choices, for the log.
+    pub fn into_values(self) -> Vec<u64> {
+        self.values
+    }
+
+    fn recorded(&mut self) -> Result<u64> {
+        let Source::Log(at) = &mut self.source else { unreachable!("a live command chooses") };
+        let value = self.values.get(*at).copied();
+        *at += 1;
+        value.ok_or_else(|| {
             Failure::refused(Code::Corrupt, "command log: a command asks for more decisions than were recorded with it")
-        }))
+        })
     }
 }

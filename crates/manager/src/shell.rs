@@ -140,7 +140,7 @@ impl ManagerServer {
         let above = restored.highest_term;
         tracing::info!(from = restored.from, entries = restored.entries.len(), "restoring the manager");
         let mut said = Instant::now();
-        let db = restored.into_db(Some(dir), &config, &mut |done, all| {
+        let db = restored.into_db(Some(dir), &mut |done, all| {
             if said.elapsed() >= TELL_EVERY {
                 said = Instant::now();
                 tracing::info!(done, all, "applying entries of the log");

@@ -143,7 +143,7 @@ impl ManagerHost {
             let answer = Answer { token: call.token, result: ask(&call) };
             if let Some(restored) = restore.handle(answer).map_err(|e| e.to_string())? {
                 self.restored_above_term = Some(restored.highest_term);
-                self.db = Some(restored.into_db(None, &self.config, &mut |_, _| ()).map_err(|e| e.to_string())?);
+                self.db = Some(restored.into_db(None, &mut |_, _| ()).map_err(|e| e.to_string())?);
             }
         }
         Ok(())

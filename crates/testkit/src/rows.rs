@@ -219,7 +219,7 @@ impl Cluster {
         let entries: Vec<LogEntry> =
             query.query_map([], entry).and_then(Iterator::collect).expect("the schema is ours");
         let restored = Restored { cluster_id: CLUSTER_ID, image: None, entries, highest_term: 0, from: String::new() };
-        let db = restored.into_db(None, self.config(), &mut |_, _| ()).expect("the log can be replayed");
+        let db = restored.into_db(None, &mut |_, _| ()).expect("the log can be replayed");
         let (ours, theirs) = (dump(self.db().conn()).expect("a dump"), dump(db.conn()).expect("a dump"));
         for (a, b) in ours.lines().zip(theirs.lines()) {
             assert_eq!(a, b, "replaying the log gave another row");

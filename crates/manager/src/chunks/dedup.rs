@@ -6,7 +6,7 @@
 
 use crate::chunks::missing;
 use crate::chunks::table::{self, COMMITTED, NewChunk, PENDING, SCOPE_NONE, UNPROVEN};
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Live};
 use crate::db::cache::Pg;
 use crate::db::sessions::Session;
 use crate::db::sql::{args, row};
@@ -48,7 +48,7 @@ pub(crate) fn answer(
     avoid: &[u64],
     known_map_version: u64,
 ) -> Result<AllocateChunksReply> {
-    check(ctx, chunks)?;
+    check(chunks)?;
     let class = groups::class_for(ctx, spec)?;
     let question = DedupQuery::new(ctx, session, policy, &class, avoid)?;
     let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
@@ -78,11 +78,7 @@ pub(crate) fn scope(policy: &Policy, ino: u64) -> i64 {
     }
 }
 
-pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Result<()> {
-    if chunks.len() > ctx.config.max_allocate_chunks {
-        let (got, most) = (chunks.len(), ctx.config.max_allocate_chunks);
-        return invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts"));
-    }
+pub(crate) fn check(chunks: &[ChunkName]) -> Result<()> {
     for chunk in chunks {
         if chunk.hash.len() != 32 {
             return invalid(format!("a chunk's hash has {} bytes, BLAKE3-256 has 32", chunk.hash.len()));
@@ -139,10 +135,15 @@ impl<'a> DedupQuery<'a> {
             return Ok(known);
         }
         let Some(host) = near else { return self.allocate(ctx, chunk) };
-        let pg_id = ctx.record(|ctx| {
-            self.check_space(ctx, chunk.len_bytes)?;
-            Ok(select::select_group_near(ctx, &self.wanted(chunk), HostWish { host, writer: &self.session.host })?
-                .unwrap_or(0))
+        let pg_id = ctx.record(|ctx, live| {
+            self.check_space(ctx, live, chunk.len_bytes)?;
+            Ok(select::select_group_near(
+                ctx,
+                live,
+                &self.wanted(chunk),
+                HostWish { host, writer: &self.session.host },
+            )?
+            .unwrap_or(0))
         })?;
         if pg_id != 0 {
             return self.allocate_in(ctx, chunk, pg_id);
@@ -183,7 +184,7 @@ impl<'a> DedupQuery<'a> {
         }
         if let Some((candidate, pg, missing)) = incomplete {
             // A disk that has filled up since then does not take the missing fragments.
-            if ctx.record(|ctx| Ok(select::pg_has_space(ctx, self.class, chunk.len_bytes, &pg).into()))? != 0 {
+            if ctx.record(|_, live| Ok(select::pg_has_space(live, self.class, chunk.len_bytes, &pg).into()))? != 0 {
                 touch(ctx, &candidate)?;
                 return Ok(Some(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing)));
             }
@@ -226,8 +227,8 @@ impl<'a> DedupQuery<'a> {
 
     /// Checks that a new chunk fits into its session's reservation or into unreserved space. Chunks in the request that opens
     /// the session pass unchecked: they are few, and a check of all disks would cost more than the space they take.
-    fn check_space(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
-        let sessions = &ctx.soft.sessions;
+    fn check_space(&self, ctx: &Ctx, live: Live, len_bytes: u64) -> Result<()> {
+        let sessions = &live.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
         let others_bytes = sessions.reserved_bytes().saturating_sub(own_bytes);
         if others_bytes == 0 || !sessions.is_writer(self.session.session_id) {
@@ -237,7 +238,7 @@ impl<'a> DedupQuery<'a> {
             let Ok(scheme) = self.class.spec.parse() else {
                 return invalid(format!("class {} is of a kind that this release does not know", self.class.spec));
             };
-            groups::space((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, others_bytes)
+            groups::space((ctx.db, ctx.caches), &live.soft.cluster.stats, scheme, others_bytes)
         };
         let left = match self.space_bytes.get() {
             Some(left) => left,
@@ -251,9 +252,9 @@ impl<'a> DedupQuery<'a> {
     }
 
     fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
-        let pg_id = ctx.record(|ctx| {
-            self.check_space(ctx, chunk.len_bytes)?;
-            select::select_group(ctx, &self.wanted(chunk))
+        let pg_id = ctx.record(|ctx, live| {
+            self.check_space(ctx, live, chunk.len_bytes)?;
+            select::select_group(ctx, live, &self.wanted(chunk))
         })?;
         self.allocate_in(ctx, chunk, pg_id)
     }

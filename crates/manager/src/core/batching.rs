@@ -45,12 +45,11 @@ impl ManagerCore {
             db: &self.db,
             meta: &mut self.meta,
             caches: &self.caches,
-            soft: &self.soft,
-            config: &self.config,
             answers: &self.reply_cache,
             keeps_log: !self.in_group,
         };
-        match batch::apply(&mut tables, self.now_ns, seq, &commands)
+        let live = Live { soft: &self.soft, config: &self.config };
+        match batch::apply(&mut tables, live, self.now_ns, seq, &commands)
             .and_then(|applied| self.drop_log().map(|()| applied))
         {
             Ok(applied) => {

@@ -25,6 +25,7 @@ macro_rules! view {
 }
 
 mod batching;
+mod limits;
 mod locking;
 mod requests;
 mod ticks;
@@ -33,7 +34,7 @@ use crate::coherence::leases::{self, GrantedNames, LeaseGrants, LeaseTarget, Lea
 use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
 use crate::config::{Config, ns};
-use crate::ctx::View;
+use crate::ctx::{Live, View};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;

@@ -35,6 +35,9 @@ impl ManagerCore {
             let text = format!("{} requests wait already; try again shortly", self.config.max_waiting_requests);
             return self.reply(origin, Err(Error::new(Code::Unavailable, text)));
         }
+        if let Err(failure) = limits::check(&queued.command, &self.config) {
+            return self.reply(origin, Err(failure.into_wire()));
+        }
         match &queued.command {
             Command::CloseSession(CloseSession { session_id }) if self.soft.sessions.is_soft_reader(*session_id) => {
                 self.soft.sessions.forget(*session_id);

@@ -53,7 +53,7 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
 /// Refuses a commit under locks that its client does not hold any more. Locks are soft state, so the answer is recorded.
 fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
     let Some(fence) = request.lock_fence else { return Ok(()) };
-    let held = ctx.record(|ctx| Ok(ctx.soft.locks.is_held(ctx.client_id, ino, fence).into()))?;
+    let held = ctx.record(|ctx, live| Ok(live.soft.locks.is_held(ctx.client_id, ino, fence).into()))?;
     if held != 0 || failpoint::is_active("manager.lost_lock_commits") {
         return Ok(());
     }
@@ -79,7 +79,7 @@ struct Committer<'a> {
 
 /// Applies a commit of `session`.
 pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, session: Session, policy: &Policy) -> Result<CommitReply> {
-    let mode = check(ctx, request, &session)?;
+    let mode = check(request, &session)?;
     let mut commit =
         Committer { request, session, policy, mode, refs: RefChanges::default(), new_bytes: 0, missing: 0 };
     let stale = commit.accept_chunks(ctx)?;
@@ -92,19 +92,13 @@ pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, session: Session, polic
 }
 
 /// Checks the request itself (P14), without reading the database.
-fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
+fn check(request: &Commit, session: &Session) -> Result<CommitMode> {
     let mode = match CommitMode::try_from(request.mode) {
         Ok(mode) if mode != CommitMode::Unknown => mode,
         _ => return invalid(format!("commit mode {} is none; send Replace, Patch or Append", request.mode)),
     };
     if session.staged != 0 && session.staged != i64::from(mode as i32) {
         return invalid("parts of one commit have different modes");
-    }
-    if request.extents.len() > ctx.config.max_commit_extents || request.acks.len() > ctx.config.max_commit_extents {
-        let most = ctx.config.max_commit_extents;
-        return invalid(format!(
-            "more than {most} extents or acknowledgements in one commit; stage parts with `partial`"
-        ));
     }
     let contiguous = mode != CommitMode::Patch;
     let mut end = session.staged_end;

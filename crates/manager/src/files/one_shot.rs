@@ -45,7 +45,7 @@ pub(crate) fn preallocate(
     let wanted = ChunkSpec { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
     let mut chunks = Vec::new();
     for _ in 0..request.preallocate.min(MAX_PREALLOCATED) {
-        let pg_id = ctx.record(|ctx| Ok(select::select_group(ctx, &wanted).unwrap_or(0)))?;
+        let pg_id = ctx.record(|ctx, live| Ok(select::select_group(ctx, live, &wanted).unwrap_or(0)))?;
         if pg_id == 0 {
             break;
         }
@@ -71,7 +71,7 @@ pub(crate) fn preallocate(
     let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, pgs)?;
     let preallocated = PreallocatedChunks {
         session_id: session.session_id,
-        session_ms: ctx.config.session_ms,
+        session_ms: open::session_ms(ctx)?,
         chunks,
         class: Some(class.as_ref().clone()),
         domain: session.domain,
@@ -115,7 +115,7 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
         let (filled, chunks) = (request.preallocated_ids.len(), open_request.chunks.len());
         return invalid(format!("{filled} preallocated ids for {chunks} chunks; send one for each"));
     }
-    dedup::check(ctx, &open_request.chunks)?;
+    dedup::check(&open_request.chunks)?;
     let mut ids = request.preallocated_ids.clone();
     ids.sort_unstable();
     ids.dedup();

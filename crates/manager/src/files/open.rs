@@ -47,13 +47,18 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
         base_version: session.base_version,
         base_size_bytes,
         policy: hints::all(&policy),
-        session_ms: ctx.config.session_ms,
+        session_ms: session_ms(ctx)?,
         domain: session.domain,
         allocated,
         preallocated,
     };
     sessions::opened(ctx, &session, granted_bytes.saturating_sub(len_of(&request.chunks)));
     Ok(reply)
+}
+
+/// How long a session lasts that is not used, milliseconds.
+pub(crate) fn session_ms(ctx: &mut Ctx) -> Result<u64> {
+    ctx.record(|_, live| Ok(live.config.session_ms))
 }
 
 /// A write session that has no id, and no row, yet.
@@ -114,9 +119,9 @@ fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
         return Ok(bytes);
     }
     let scheme = policy.scheme(bytes);
-    ctx.record(|ctx| {
-        let reserved_bytes = ctx.soft.sessions.reserved_bytes();
-        let space = groups::space((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, reserved_bytes)?;
+    ctx.record(|ctx, live| {
+        let reserved_bytes = live.soft.sessions.reserved_bytes();
+        let space = groups::space((ctx.db, ctx.caches), &live.soft.cluster.stats, scheme, reserved_bytes)?;
         match policy.dedup {
             Dedup::Off if space.unreserved_bytes() < bytes => Err(space.refusal(&scheme.to_string(), bytes).into()),
             _ => Ok(space.unreserved_bytes().min(bytes)),

@@ -429,7 +429,7 @@ impl Manager {
         }
         let applied = LogEntry::decode(data).map_err(|error| error.to_string()).and_then(|entry| {
             assert_eq!(entry.seq, index, "an entry knows its index");
-            batch::replay_committed(db, meta, caches, &self.config, &entry).map_err(|error| error.to_string())
+            batch::replay_committed(db, meta, caches, &entry).map_err(|error| error.to_string())
         });
         if let Err(why) = applied {
             self.fail(Error::new(Code::Unavailable, format!("entry {index} cannot be applied: {why}")));

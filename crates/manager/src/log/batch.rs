@@ -4,8 +4,7 @@
 //! that has, the whole batch is rolled back and applied again with a savepoint around each command. So the common case pays
 //! for no savepoints (SQLite copies every page that a savepoint touches).
 
-use crate::config::Config;
-use crate::ctx::{Ctx, RecordedChoices};
+use crate::ctx::{Ctx, Live, RecordedChoices};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
@@ -15,7 +14,7 @@ use crate::log::registry::Command;
 use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::log::{replicate, reply_cache};
 use crate::map::tables;
-use crate::soft::{Effect, SoftState};
+use crate::soft::Effect;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -67,9 +66,6 @@ pub struct Tables<'a> {
     /// Counters; restored if the batch fails.
     pub meta: &'a mut Meta,
     pub caches: &'a Caches,
-    /// Soft state.
-    pub soft: &'a SoftState,
-    pub config: &'a Config,
     /// Cached replies to earlier requests.
     pub answers: &'a ReplyCache,
     /// The log is a table of the database.
@@ -96,10 +92,16 @@ pub struct AppliedBatch {
 ///
 /// # Errors
 /// The database fails; then everything is undone.
-pub fn apply(tables: &mut Tables, now_ns: i64, seq: u64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
+pub fn apply(
+    tables: &mut Tables,
+    live: Live,
+    now_ns: i64,
+    seq: u64,
+    commands: &[QueuedCommand],
+) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
-        let attempt = attempt(tables, (now_ns, seq), commands, savepoints, before);
+        let attempt = attempt(tables, live, (now_ns, seq), commands, savepoints, before);
         if let Ok(Some(applied)) = attempt {
             return Ok(applied);
         }
@@ -114,6 +116,7 @@ pub fn apply(tables: &mut Tables, now_ns: i64, seq: u64, commands: &[QueuedComma
 /// Returns `None` if a refused command had written something and there was no savepoint.
 fn attempt(
     tables: &mut Tables,
+    live: Live,
     (now_ns, log_seq): (i64, u64),
     commands: &[QueuedCommand],
     savepoints: bool,
@@ -123,7 +126,7 @@ fn attempt(
     tables.meta.last_now_ns = now_ns;
     let mut batch = Batch { now_ns, log_seq, savepoints, ..Default::default() };
     for queued in commands {
-        if !batch.one(tables, queued)? {
+        if !batch.one(tables, live, queued)? {
             return Ok(None);
         }
     }
@@ -151,7 +154,7 @@ struct Batch {
 
 impl Batch {
     /// Applies one command. Returns false if it was refused after it had written and there is no savepoint.
-    fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
+    fn one(&mut self, tables: &mut Tables, live: Live, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.op();
         let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
         if let Some(answer) = given {
@@ -159,12 +162,11 @@ impl Batch {
             self.answers.push(answer);
             return Ok(true);
         }
-        let mut choices = RecordedChoices::default();
         let (meta, changes) = (*tables.meta, tables.db.changes());
         if self.savepoints {
             tables.db.run("SAVEPOINT command", [])?;
         }
-        let outcome = run(tables, queued, &mut choices, self.now_ns, self.log_seq);
+        let outcome = run(tables, queued, RecordedChoices::live(live), self.now_ns, self.log_seq);
         let outcome = match outcome {
             Err(Failure::Database(error)) => return Err(error),
             Err(Failure::Refused(error)) => Err(error),
@@ -180,7 +182,7 @@ impl Batch {
             return Ok(false);
         }
         match outcome {
-            Ok(done) => self.accepted(queued, op, choices, done),
+            Ok(done) => self.accepted(queued, op, done),
             Err(error) => {
                 *tables.meta = meta;
                 self.refused(op, error);
@@ -196,7 +198,7 @@ impl Batch {
         }
     }
 
-    fn accepted(&mut self, queued: &QueuedCommand, op: Option<(u64, u64)>, choices: RecordedChoices, done: Done) {
+    fn accepted(&mut self, queued: &QueuedCommand, op: Option<(u64, u64)>, done: Done) {
         if let Command::RecordRefusal(refusal) = &queued.command {
             let op = (refusal.client_id, refusal.op_id);
             self.keep(op, Err(refusal.error.clone().unwrap_or_default()));
@@ -207,7 +209,7 @@ impl Batch {
             kind: queued.kind,
             body: queued.body.clone(),
             client_id: queued.client_id,
-            decisions: choices.values,
+            decisions: done.choices,
         });
         self.answers.push(Ok(done.reply));
         self.effects.extend(done.effects);
@@ -278,6 +280,7 @@ fn is_final(error: &Error) -> bool {
 
 struct Done {
     reply: Bytes,
+    choices: Vec<u64>,
     effects: Vec<Effect>,
     pg_bytes: BTreeMap<u64, u64>,
 }
@@ -285,7 +288,7 @@ struct Done {
 fn run(
     tables: &mut Tables,
     queued: &QueuedCommand,
-    choices: &mut RecordedChoices,
+    choices: RecordedChoices,
     now_ns: i64,
     log_seq: u64,
 ) -> Result<Done> {
@@ -294,8 +297,6 @@ fn run(
         db: tables.db,
         meta: tables.meta,
         caches: tables.caches,
-        soft: tables.soft,
-        config: tables.config,
         choices,
         client_id: queued.client_id,
         log_seq,
@@ -308,7 +309,7 @@ fn run(
         return invalid("op_id is 0; choose a random number per request, and keep it when repeating the request");
     }
     let reply = queued.command.apply(&mut ctx)?;
-    Ok(Done { reply, effects: ctx.effects, pg_bytes: ctx.pg_bytes })
+    Ok(Done { reply, choices: ctx.choices.into_values(), effects: ctx.effects, pg_bytes: ctx.pg_bytes })
 }
 
 /// Why a log entry could not be replayed.
@@ -338,41 +339,27 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// The entry does not follow the last one, a command fails, or the database fails; then everything is undone.
-pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry: &LogEntry) -> Result<(), ReplayError> {
+pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Result<(), ReplayError> {
     if entry.seq != meta.log_seq + 1 {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
     }
-    replay_as(db, meta, caches, config, entry, true)
+    replay_as(db, meta, caches, entry, true)
 }
 
 /// As [`replay`], of an entry that the group has committed: between two of them may be others that hold no commands.
 ///
 /// # Errors
 /// As [`replay`].
-pub fn replay_committed(
-    db: &Db,
-    meta: &mut Meta,
-    caches: &Caches,
-    config: &Config,
-    entry: &LogEntry,
-) -> Result<(), ReplayError> {
+pub fn replay_committed(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Result<(), ReplayError> {
     if entry.seq <= meta.log_seq {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
     }
-    replay_as(db, meta, caches, config, entry, false)
+    replay_as(db, meta, caches, entry, false)
 }
 
-fn replay_as(
-    db: &Db,
-    meta: &mut Meta,
-    caches: &Caches,
-    config: &Config,
-    entry: &LogEntry,
-    keeps_log: bool,
-) -> Result<(), ReplayError> {
-    let (soft, answers) = (SoftState::default(), ReplyCache::default());
-    let before = *meta;
-    let mut tables = Tables { db, meta, caches, soft: &soft, config, answers: &answers, keeps_log };
+fn replay_as(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry, keeps_log: bool) -> Result<(), ReplayError> {
+    let (answers, before) = (ReplyCache::default(), *meta);
+    let mut tables = Tables { db, meta, caches, answers: &answers, keeps_log };
     let result = replay_in(&mut tables, entry);
     if result.is_err() {
         *meta = before;
@@ -393,10 +380,10 @@ fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
         };
         let queued = QueuedCommand::decode(logged.kind, &logged.body, logged.client_id).map_err(wrong)?;
         let op = queued.op();
-        let mut choices = RecordedChoices::replay(logged.decisions.clone());
-        let done = run(tables, &queued, &mut choices, entry.now_ns, entry.seq).map_err(wrong)?;
+        let choices = RecordedChoices::replay(logged.decisions.clone());
+        let done = run(tables, &queued, choices, entry.now_ns, entry.seq).map_err(wrong)?;
         tables.caches.end_command(false);
-        batch.accepted(&queued, op, choices, done);
+        batch.accepted(&queued, op, done);
     }
     tables::add_bytes(tables.db, &batch.pg_bytes)?;
     batch.log(tables)?;

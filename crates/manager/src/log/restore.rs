@@ -303,18 +303,13 @@ impl Restored {
     ///
     /// # Errors
     /// The directory or the log is bad; the directory then holds no database.
-    pub fn into_db(
-        self,
-        dir: Option<&Path>,
-        config: &Config,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Db, RestoreError> {
+    pub fn into_db(self, dir: Option<&Path>, progress: &mut dyn FnMut(usize, usize)) -> Result<Db, RestoreError> {
         let image = self.image.as_deref();
         let mut apply = |db: &Db| -> Result<(), RestoreError> {
             let caches = Caches::default();
             let mut meta = db.meta().map_err(ReplayError::from)?;
             for (done, entry) in self.entries.iter().enumerate() {
-                batch::replay(db, &mut meta, &caches, config, entry)?;
+                batch::replay(db, &mut meta, &caches, entry)?;
                 progress(done + 1, self.entries.len());
             }
             Ok(())

@@ -61,8 +61,8 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
         node_id,
         incarnation,
         disk_ids,
-        heartbeat_ms: ctx.config.heartbeat_ms,
-        lease_ms: ctx.config.node_lease_ms,
+        heartbeat_ms: ctx.record(|_, live| Ok(live.config.heartbeat_ms))?,
+        lease_ms: ctx.record(|_, live| Ok(live.config.node_lease_ms))?,
         cluster_id: ctx.meta.cluster_id.to_vec(),
         term: ctx.meta.term,
         log_seq: ctx.log_seq,
@@ -135,14 +135,13 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeInfo, said: &NodeInfo, shared: Opti
     if old.address == said.address {
         return Ok(());
     }
-    // Whether the other node is alive is soft state: recorded with the command.
-    let quiet_ns = ns(ctx.config.heartbeat_ms.saturating_mul(3));
-    let (now_ns, id) = (ctx.now_ns, old.node_id);
-    let alive = ctx.record(|ctx| {
-        let heard = ctx.soft.cluster.stats.nodes.get(&id).map_or(i64::MIN / 2, |n| n.heard_ns);
-        Ok(u64::from(now_ns - heard < quiet_ns))
+    // Time of the other node's last heartbeat, 0 if it is not alive. The refused node can see whether it advances.
+    let current = ctx.record(|ctx, live| {
+        let heard_ns = live.soft.cluster.stats.nodes.get(&old.node_id).map(|node| node.heard_ns);
+        let since_ns = ctx.now_ns.saturating_sub(ns(live.config.heartbeat_ms.saturating_mul(3)));
+        Ok(heard_ns.filter(|heard_ns| *heard_ns > since_ns).map_or(0, |heard_ns| heard_ns.max(1) as u64))
     })?;
-    if alive == 0 {
+    if current == 0 {
         return Ok(());
     }
     let (name, address, here) = (&old.name, &old.address, &said.address);
@@ -156,8 +155,6 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeInfo, said: &NodeInfo, shared: Opti
              --name, or stop the other one first"
         ),
     };
-    // Time of the other node's last heartbeat: the refused node can see whether it advances.
-    let current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
     Err(Error { current, ..Error::new(Code::Exists, text) }.into())
 }
 

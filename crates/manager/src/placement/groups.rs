@@ -56,9 +56,9 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
 /// out differently and the replay of an old log must give the old groups.
 fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
-    let count = ctx.record(|ctx| {
+    let count = ctx.record(|ctx, live| {
         let disks = rows::disks(ctx.db)?;
-        plan = propose_groups(&fit_for_chunks(&disks, &ctx.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
+        plan = propose_groups(&fit_for_chunks(&disks, &live.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
             0 => Err(too_few_hosts(ctx.db, spec, width)?.into()),
             n => Ok(n as u64),
@@ -67,7 +67,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     for i in 0..count as usize {
         let mut disks = Vec::with_capacity(width as usize);
         for j in 0..width as usize {
-            disks.push(ctx.record(|_| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
+            disks.push(ctx.record(|_, _| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
         }
         tables::insert_group(ctx, &disks)?;
     }

@@ -1,7 +1,7 @@
 //! Selects the group of a new chunk: one whose members all take puts, at random with weights by free space and queue length
 //! ([`select_group`]); with a placement hint, among those in which the asked host holds plain bytes ([`select_group_near`]).
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Live};
 use crate::db::Db;
 use crate::db::cache::{Caches, Pg};
 use crate::db::rows::{self, DiskRow, Member};
@@ -17,8 +17,8 @@ use tessera_wire::{ClassInfo, Code, Error};
 
 /// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
 /// [`Ctx::record`].
-pub fn pg_has_space(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &Pg) -> bool {
-    let stats = &ctx.soft.cluster.stats;
+pub fn pg_has_space(live: Live<'_>, class: &ClassInfo, len_bytes: u64, pg: &Pg) -> bool {
+    let stats = &live.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
         let disk = stats.disks.get(&m.put_disk());
         disk.is_none_or(|d| d.available_bytes() >= class.room_bytes(len_bytes, i))
@@ -42,10 +42,10 @@ pub struct ChunkSpec<'a> {
 ///
 /// # Errors
 /// No group fits (the error says why), or the database fails.
-pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
-    match select(ctx, wanted, None)? {
+pub fn select_group(ctx: &Ctx<'_>, live: Live<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
+    match select(ctx, live, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
-        None => Err(why_no_group(ctx, wanted.class, wanted.len_bytes)?.into()),
+        None => Err(why_no_group(ctx, live, wanted.class, wanted.len_bytes)?.into()),
     }
 }
 
@@ -63,16 +63,21 @@ pub struct HostWish<'a> {
 ///
 /// # Errors
 /// The database fails.
-pub fn select_group_near(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: HostWish<'_>) -> Result<Option<u64>> {
+pub fn select_group_near(
+    ctx: &Ctx<'_>,
+    live: Live<'_>,
+    wanted: &ChunkSpec<'_>,
+    near: HostWish<'_>,
+) -> Result<Option<u64>> {
     let asked = (wanted.class.fragments(), near.host.to_string());
-    ctx.soft.cluster.selector.asked.borrow_mut().insert(asked);
-    select(ctx, wanted, Some(near))
+    live.soft.cluster.selector.asked.borrow_mut().insert(asked);
+    select(ctx, live, wanted, Some(near))
 }
 
-fn select(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
-    let selector = &ctx.soft.cluster.selector;
+fn select(ctx: &Ctx<'_>, live: Live<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
+    let selector = &live.soft.cluster.selector;
     for _ in 0..2 {
-        match selector.choose(ctx, wanted, near)? {
+        match selector.choose(ctx, &live.soft.cluster.stats, wanted, near)? {
             Some(pg_id) if ctx.caches.pg(ctx.db, pg_id).is_ok() => return Ok(Some(pg_id)),
             // The group is from a command that was rolled back.
             Some(_) => selector.widths.borrow_mut().clear(),
@@ -88,10 +93,15 @@ impl GroupSelector {
         self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
     }
 
-    fn choose(&self, ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
+    fn choose(
+        &self,
+        ctx: &Ctx<'_>,
+        stats: &ClusterStats,
+        wanted: &ChunkSpec<'_>,
+        near: Option<HostWish<'_>>,
+    ) -> Result<Option<u64>> {
         let ChunkSpec { class, len_bytes, avoid, degraded } = *wanted;
         let width = class.fragments();
-        let stats = &ctx.soft.cluster.stats;
         let mut widths = self.widths.borrow_mut();
         let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
         if stale {
@@ -199,7 +209,7 @@ pub(crate) fn load_open(db: &Db, caches: &Caches, width: u32) -> rusqlite::Resul
 }
 
 /// The error that says why no group fits.
-fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
+fn why_no_group(ctx: &Ctx<'_>, live: Live<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
     let disks = rows::disks(ctx.db)?;
     let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
     if (hosts.len() as u32) < class.fragments() {
@@ -213,7 +223,7 @@ fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Erro
             format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
         ));
     }
-    let stats = &ctx.soft.cluster.stats;
+    let stats = &live.soft.cluster.stats;
     let fragment = class.room_bytes(len_bytes, 0);
     let fits = |d: &&DiskRow| d.writable() && has_space(stats, d.disk_id, d.capacity_bytes, fragment);
     let hosts: BTreeSet<&str> = disks.iter().filter(fits).map(|d| d.host.as_str()).collect();

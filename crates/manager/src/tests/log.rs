@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tessera_wire::log::*;
 use tessera_wire::meta::*;
 use tessera_wire::rpc::{Answer, Call, Peer};
-use tessera_wire::{Code, Error, Kind, Role};
+use tessera_wire::{Code, Error, Extent, Kind, Role};
 
 /// A node's log replica in memory, as docs/formats.md specifies it.
 #[derive(Default, Clone)]
@@ -201,7 +201,7 @@ impl Logged {
     fn restore(&self, without_missing: bool) -> Result<ManagerCore, RestoreError> {
         let restored = self.restored(without_missing)?;
         let above = restored.highest_term;
-        let db = restored.into_db(None, &config(), &mut |_, _| ())?;
+        let db = restored.into_db(None, &mut |_, _| ())?;
         Ok(ManagerCore::start_with(db, config(), self.rig.now_ns, above, true).unwrap())
     }
 
@@ -548,7 +548,7 @@ fn p7_the_log_applied_again_gives_the_same_database() {
             .unwrap();
             image = Some(copy.image().unwrap());
         }
-        batch::replay(&db, &mut meta, &caches, &rig::config(), entry).unwrap();
+        batch::replay(&db, &mut meta, &caches, entry).unwrap();
     }
     assert_eq!(dump(&db, &[]), dump(rig.core.db(), &[]));
     let digest = crate::db::digest(rig.core.db()).unwrap();
@@ -563,8 +563,52 @@ fn p7_the_log_applied_again_gives_the_same_database() {
     // A gap is noticed.
     let db = Db::in_memory([7; 16]).unwrap();
     let mut meta = db.meta().unwrap();
-    let error = batch::replay(&db, &mut meta, &Caches::default(), &rig::config(), &entries[1]).unwrap_err();
+    let error = batch::replay(&db, &mut meta, &Caches::default(), &entries[1]).unwrap_err();
     assert!(matches!(error, batch::ReplayError::Gap { at: 0, got: 2 }), "{error}");
+}
+
+/// P7: what a command takes from the configuration is recorded, so a standby with another configuration, and a restore, get the
+/// same database. Limits are checked before the log: what one configuration let through, all of them replay.
+#[test]
+fn p7_the_log_applied_again_depends_on_no_configuration() {
+    let odd = Config {
+        session_ms: 31_007,
+        heartbeat_ms: 503,
+        node_lease_ms: 1_999,
+        max_commit_extents: 2,
+        max_allocate_chunks: 2,
+        ..rig::config()
+    };
+    let mut rig = Rig::new(4);
+    workload(&mut rig, 3);
+    let mut rig = rig.restart_with(odd.clone());
+    (1..=4).for_each(|node| rig.register(node));
+    let session = rig.open_write(1, "h", &[]).unwrap().session_id;
+    let names: Vec<ChunkName> = (50..53).map(chunk).collect();
+    let error = rig.allocate(session, &names).unwrap_err();
+    assert!(error.code() == Code::Invalid && error.message.contains("at most 2"), "{error}");
+    rig.allocate(session, &names[..2]).unwrap();
+    let hole = |offset| Extent { offset, len_bytes: 1, ..Extent::default() };
+    let mut commit = Commit {
+        op_id: rig.op(),
+        session_id: session,
+        mode: CommitMode::Replace as i32,
+        size_bytes: 3,
+        extents: (0..3).map(hole).collect(),
+        ..Commit::default()
+    };
+    let error = rig.ask(&commit).unwrap_err();
+    assert!(error.code() == Code::Invalid && error.message.contains("more than 2"), "{error}");
+    (commit.op_id, commit.size_bytes) = (rig.op(), 2);
+    commit.extents.truncate(2);
+    rig.ask(&commit).unwrap();
+    let entries = logged_entries(rig.core.db());
+    let kept = |ms: u64| entries.iter().flat_map(|e| &e.commands).any(|command| command.decisions.contains(&ms));
+    assert!(kept(odd.session_ms) && kept(odd.heartbeat_ms) && kept(odd.node_lease_ms));
+    let db = Db::in_memory([7; 16]).unwrap();
+    replay_all(&db, &entries);
+    assert_eq!(dump(&db, &[]), dump(rig.core.db(), &[]));
+    assert_eq!(crate::db::digest(&db).unwrap(), crate::db::digest(rig.core.db()).unwrap());
 }
 
 /// P7: an image taken while the manager commits is the state after the entry it names: with the later entries it becomes
@@ -606,7 +650,7 @@ fn p7_images_taken_while_commands_go_on_are_of_the_entry_they_name() {
 fn replay_all(db: &Db, entries: &[LogEntry]) {
     let (mut meta, caches) = (db.meta().unwrap(), Caches::default());
     for entry in entries {
-        batch::replay(db, &mut meta, &caches, &rig::config(), entry).unwrap();
+        batch::replay(db, &mut meta, &caches, entry).unwrap();
     }
 }
 
@@ -630,14 +674,14 @@ pub(super) fn a_restore_leaves_a_whole_database_or_none() {
     assert!(broken.entries.len() >= 3);
     broken.entries.last_mut().unwrap().commands[0].body = b"\xff".as_slice().into();
     let mut seen = Vec::new();
-    assert!(broken.into_db(Some(dir.path()), &config(), &mut |done, all| seen.push((done, all))).is_err());
+    assert!(broken.into_db(Some(dir.path()), &mut |done, all| seen.push((done, all))).is_err());
     assert!(!file.exists() && seen.len() >= 2);
     assert!(Db::open(dir.path()).is_err());
 
-    let whole = logged.restored(true).unwrap().into_db(Some(dir.path()), &config(), &mut |_, _| ()).unwrap();
+    let whole = logged.restored(true).unwrap().into_db(Some(dir.path()), &mut |_, _| ()).unwrap();
     assert!(file.exists());
     assert_eq!(whole.meta().unwrap().log_seq, logged.rig.core.meta().log_seq);
     drop(whole);
-    let again = logged.restored(true).unwrap().into_db(Some(dir.path()), &config(), &mut |_, _| ());
+    let again = logged.restored(true).unwrap().into_db(Some(dir.path()), &mut |_, _| ());
     assert!(matches!(again, Err(RestoreError::Db(_))), "what is there is not overwritten");
 }

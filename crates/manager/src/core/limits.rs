@@ -1,0 +1,37 @@
+//! Configured limits of requests, checked before a request becomes a command (P14): a command that was applied once must be
+//! replayed under any configuration.
+
+use crate::config::Config;
+use crate::error::{Result, invalid};
+use crate::log::registry::Command;
+use tessera_wire::meta::{ChunkName, Commit};
+
+/// Checks the limits that hold for `command`.
+///
+/// # Errors
+/// `Invalid`: the request exceeds one.
+pub(super) fn check(command: &Command, config: &Config) -> Result<()> {
+    match command {
+        Command::Commit(request) => check_commit(request, config),
+        Command::OpenWrite(request) => check_query(&request.chunks, config),
+        Command::AllocateChunks(request) => check_query(&request.chunks, config),
+        _ => Ok(()),
+    }
+}
+
+fn check_commit(request: &Commit, config: &Config) -> Result<()> {
+    let most = config.max_commit_extents;
+    if request.extents.len() > most || request.acks.len() > most {
+        let what = "extents or acknowledgements in one commit";
+        return invalid(format!("more than {most} {what}; stage parts with `partial`"));
+    }
+    request.open.as_ref().map_or(Ok(()), |open| check_query(&open.chunks, config))
+}
+
+fn check_query(chunks: &[ChunkName], config: &Config) -> Result<()> {
+    let (got, most) = (chunks.len(), config.max_allocate_chunks);
+    match got > most {
+        true => invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts")),
+        false => Ok(()),
+    }
+}
