@@ -174,3 +174,21 @@ fn a_client_that_miscomputes_harms_nobody() {
         }
     }
 }
+
+/// P1, P2: what one client stores under a name decides nothing for the others: they share only what nodes have proven.
+#[test]
+fn a_client_that_lies_harms_no_other() {
+    let harm = |lie, seeds: std::ops::RangeInclusive<u64>| {
+        seeds.into_iter().find_map(|seed| {
+            let world = World::new(Plan::survivable(seed), lie, false).with_one_liar()?;
+            world.run().violation.map(|violation| (seed, violation))
+        })
+    };
+    for lie in [Mutant::DamagedSlices, Mutant::OtherContent, Mutant::SwappedFragments] {
+        assert_eq!(harm(lie, 1..=20), None, "{lie:?}");
+    }
+    let _unchecked = tessera_failpoint::activate("node.content_unchecked");
+    let found = harm(Mutant::DamagedSlices, 1..=400);
+    println!("DamagedSlices by one client without node.content_unchecked: {found:?}");
+    assert!(found.is_some_and(|(_, harm)| harm.fact.starts_with("c0-")), "an honest client's file cannot be read");
+}

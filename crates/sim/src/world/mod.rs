@@ -87,6 +87,8 @@ pub struct Report {
 pub struct World {
     plan: Plan,
     mutant: Mutant,
+    /// The only client that the mutant changes.
+    liar: Option<usize>,
     now_ns: i64,
     queue: BinaryHeap<Reverse<Scheduled>>,
     next_number: u64,
@@ -110,6 +112,12 @@ pub struct World {
 }
 
 impl World {
+    /// The mutant changes only what the last client sends and receives; the first one is honest. `None`: there is only one client.
+    pub fn with_one_liar(self) -> Option<World> {
+        let liar = self.clients.len().checked_sub(1).filter(|liar| *liar > 0)?;
+        Some(World { liar: Some(liar), ..self })
+    }
+
     /// The world of a plan, with a mutant or none. `keep_log`: record the events.
     pub fn new(plan: Plan, mutant: Mutant, keep_log: bool) -> World {
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
@@ -124,6 +132,7 @@ impl World {
             clocks: Clocks::new(EPOCH_NS),
             plan,
             mutant,
+            liar: None,
             quiesced: false,
             scrubbed: false,
             now_ns: EPOCH_NS,

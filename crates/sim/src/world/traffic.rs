@@ -61,7 +61,9 @@ impl World {
     // --- messages -------------------------------------------------------------------------------------------
 
     pub(super) fn send(&mut self, from: Actor, incarnation: u64, mut call: Call) {
-        self.mutant.corrupt_call(&mut call);
+        if self.is_mutated(from) {
+            self.mutant.corrupt_call(&mut call);
+        }
         let to = match &call.peer {
             Peer::Manager => Some(Actor::Manager),
             Peer::Node(id) => self.manager.node_index(*id),
@@ -80,6 +82,11 @@ impl World {
         self.schedule_messages(from, outcome);
     }
 
+    /// Whether the mutant changes what this side sends and receives.
+    fn is_mutated(&self, who: Actor) -> bool {
+        self.liar.is_none_or(|liar| who == Actor::Client(liar))
+    }
+
     pub(super) fn answer(
         &mut self,
         from: Actor,
@@ -89,7 +96,9 @@ impl World {
     ) {
         let Some((caller, kind)) = self.callers.get(&ticket).copied() else { return };
         let result = result.map(|(mut body, payload)| {
-            self.mutant.corrupt_answer(kind, &mut body);
+            if self.is_mutated(caller) {
+                self.mutant.corrupt_answer(kind, &mut body);
+            }
             (body, payload)
         });
         let outcome = self.network.answer((from, incarnation), caller, ticket, result);

@@ -15,6 +15,10 @@ impl World {
         self.record("quiesce");
         self.quiesced = true;
         self.network.stop_faults();
+        if let Some(liar) = self.liar {
+            // Its session would keep garbage as long as it tries to write.
+            self.clients[liar].kill();
+        }
         let faults = std::mem::take(&mut self.queue).into_sorted_vec();
         self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Event::Fault(_))).collect();
         for node in 0..self.nodes.len() {
@@ -28,7 +32,7 @@ impl World {
         self.restore_manager()?;
         self.start_manager();
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
-        self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_settled())?;
+        self.run_until(deadline, |w| w.honest().all(ClientHost::is_done) && w.is_settled())?;
         let scrubs = self.plan.rots() || self.mutant == Mutant::WrongParity || self.plan.seed.is_multiple_of(4);
         if scrubs && !self.is_unsettled() {
             self.record("scrub");
@@ -38,6 +42,11 @@ impl World {
             self.run_until(deadline, |w| w.manager.has_scrubbed(w.manager_now()) && w.is_settled())?;
         }
         Ok(())
+    }
+
+    /// The clients whose operations have to end: all but a liar.
+    fn honest(&self) -> impl Iterator<Item = &ClientHost> {
+        self.clients.iter().filter(|client| self.liar != Some(client.index))
     }
 
     /// Restores the manager's database from the log replicas of the surviving machines.
@@ -65,7 +74,7 @@ impl World {
 
     pub(super) fn verify(&mut self) -> Result<(), Violation> {
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
-        if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
+        if let Some(client) = self.honest().find(|c| !c.is_done()) {
             return broken(
                 "P12",
                 format!("client {} did not finish after faults ended: {}", client.index, client.describe_operation()),
