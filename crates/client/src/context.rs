@@ -11,8 +11,8 @@ use crate::workers::Workers;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tessera_net::BufferPool;
+use std::time::{Duration, Instant};
+use tessera_net::{BufferPool, boot_ns};
 
 /// How often the clock looks for sessions that have something due.
 const TICK: Duration = Duration::from_millis(10);
@@ -32,12 +32,6 @@ pub(crate) struct Context {
     background: Mutex<Vec<Arc<dyn DriverHandle>>>,
     /// The sum over all read sessions that ended.
     pub read_report: Mutex<ReadReport>,
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 impl Context {
@@ -132,7 +126,7 @@ fn clock(context: Weak<Context>) {
         let alive = context.sessions();
         context.in_background();
         drop(context);
-        let now = now_ns();
+        let now = boot_ns();
         alive.into_iter().for_each(|driver| driver.tick(now));
     }
 }

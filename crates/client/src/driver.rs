@@ -5,7 +5,7 @@
 //! thread may do it. Sending may wait for a slow peer, so the core's calls are left to the session's owner if it is
 //! waiting, else to a worker. Most acknowledgements cause no call and wake no thread.
 
-use crate::context::{Context, now_ns};
+use crate::context::Context;
 use crate::exchange::{Action, Core, Event};
 use crate::job::{Job, Numbered};
 use parking_lot::{Condvar, Mutex};
@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tessera_net::boot_ns;
 use tessera_wire::Kind;
 use tessera_wire::rpc::Call;
 
@@ -180,7 +181,7 @@ impl<C: Driven> Driver<C> {
         let (mut calls, mut notices) = (Vec::new(), Vec::new());
         let mut core = self.core.lock();
         while let Some(event) = events.pop_front() {
-            core.handle(now_ns(), event);
+            core.handle(boot_ns(), event);
             while let Some(action) = core.poll() {
                 match action {
                     Action::Call(call) => {

@@ -5,8 +5,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-use tessera_net::{Connection, Service};
+use tessera_net::{Connection, Service, boot_ns};
 use tessera_wire::meta::{Entry, RecallLease};
 use tessera_wire::{Ack, Code, Error, Frame, Hint, Kind};
 
@@ -43,7 +42,8 @@ struct CachedDirectory {
     directory: Directory,
     /// The directory itself, and those on its path.
     inos: Vec<u64>,
-    until: Instant,
+    /// By [`boot_ns`].
+    until_ns: i64,
 }
 
 /// Most cached directories; when there are more, the cache is emptied.
@@ -53,14 +53,14 @@ impl DirectoryCache {
     /// The directory, if it is cached and its lease runs; else the number to pass to [`DirectoryCache::insert`].
     pub fn find(&self, path: &StorePath) -> Result<Directory, u64> {
         let entries = self.entries.lock();
-        match entries.by_path.get(path).filter(|cached| cached.until > Instant::now()) {
+        match entries.by_path.get(path).filter(|cached| cached.until_ns > boot_ns()) {
             Some(cached) => Ok(cached.directory.clone()),
             None => Err(entries.recalls),
         }
     }
 
-    /// Caches an answer to a request sent at `asked`; `recalls` is what [`DirectoryCache::find`] returned.
-    pub fn insert(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
+    /// Caches an answer to a request sent at `asked_ns` ([`boot_ns`]); `recalls` is what [`DirectoryCache::find`] returned.
+    pub fn insert(&self, path: &StorePath, entry: &Entry, asked_ns: i64, recalls: u64) {
         let Some(attr) = &entry.attr else { return };
         let mut entries = self.entries.lock();
         if entry.lease_ms == 0 || entries.recalls != recalls {
@@ -71,10 +71,11 @@ impl DirectoryCache {
         }
         let mut inos = entry.path.clone();
         inos.push(attr.ino);
-        // The lease runs from when the manager granted it, which was not before `asked`.
-        let until = asked + Duration::from_millis(entry.lease_ms);
+        // The lease runs from when the manager granted it, which was not before `asked_ns`.
+        let lease_ns = i64::try_from(entry.lease_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let until_ns = asked_ns.saturating_add(lease_ns);
         let directory = Directory { ino: attr.ino, hints: entry.hints.clone() };
-        entries.by_path.insert(path.clone(), CachedDirectory { directory, inos, until });
+        entries.by_path.insert(path.clone(), CachedDirectory { directory, inos, until_ns });
         assert!(entries.by_path.len() <= MAX_DIRECTORIES, "{} directories are cached", entries.by_path.len());
     }
 
@@ -153,7 +154,7 @@ mod tests {
         let (directories, path) = (DirectoryCache::default(), StorePath::parse("tess:/a/b").unwrap());
         let attr = Some(Attr { ino: 7, ..Default::default() });
         let entry = Entry { attr, path: vec![1, 5], lease_ms: 60_000, ..Default::default() };
-        let keep = |recalls| directories.insert(&path, &entry, Instant::now(), recalls);
+        let keep = |recalls| directories.insert(&path, &entry, boot_ns(), recalls);
         let recalls = directories.find(&path).unwrap_err();
         keep(recalls);
         assert_eq!(directories.find(&path).unwrap().ino, 7);
@@ -167,7 +168,7 @@ mod tests {
         keep(directories.find(&path).unwrap_err());
         assert!(directories.find(&path).is_ok());
         directories.clear();
-        let old = Instant::now() - Duration::from_secs(61);
+        let old = boot_ns() - 61_000_000_000;
         directories.insert(&path, &entry, old, directories.find(&path).unwrap_err());
         assert!(directories.find(&path).is_err(), "the lease ran out");
     }

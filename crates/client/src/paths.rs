@@ -11,7 +11,7 @@ use crate::read::core::{Opened, ReadParams};
 use crate::write::core::{Owner, Target, WriteDone, WriteParams};
 use crate::write::input::{ReadHoles, Source};
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
-use std::time::Instant;
+use tessera_net::boot_ns;
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind, Request};
@@ -85,9 +85,9 @@ impl Client {
             Ok(known) => return Ok(known),
             Err(recalls) => recalls,
         };
-        let asked = Instant::now();
+        let asked_ns = boot_ns();
         let entry = self.resolve(path, true)?;
-        self.directories.insert(path, &entry, asked, recalls);
+        self.directories.insert(path, &entry, asked_ns, recalls);
         let ino = entry.attr.as_ref().map_or(0, |attr| attr.ino);
         Ok(Directory { ino, hints: entry.hints })
     }

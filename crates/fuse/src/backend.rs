@@ -11,10 +11,10 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, WriteDone, WriteHandle};
+use tessera_client::{Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, WriteDone, WriteHandle, boot_ns};
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
@@ -41,7 +41,6 @@ pub struct FuseBackend {
     /// Threads that use the mount as programs do.
     pub loopback: Loopback,
     notices: Sender<Notice>,
-    started: Instant,
     /// Keeps other mounts out of the spool.
     _spool: Option<SpoolDirectory>,
 }
@@ -50,7 +49,7 @@ impl FuseBackend {
     /// The receiver yields what to tell the kernel.
     pub fn new(client: Client, loopback: Loopback, spool: Option<SpoolDirectory>) -> (FuseBackend, Receiver<Notice>) {
         let (notices, queue) = unbounded();
-        (FuseBackend { client, loopback, notices, started: Instant::now(), _spool: spool }, queue)
+        (FuseBackend { client, loopback, notices, _spool: spool }, queue)
     }
 }
 
@@ -191,7 +190,7 @@ impl Backend for FuseBackend {
     }
 
     fn now_ns(&self) -> i64 {
-        i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
+        boot_ns()
     }
 
     fn wall_ns(&self) -> i64 {

@@ -12,6 +12,7 @@
 //! server take. Start at [`connection`].
 
 pub mod buffer;
+mod clock;
 pub mod connection;
 pub mod dialer;
 pub mod endpoint;
@@ -23,6 +24,7 @@ mod sending;
 pub mod server;
 
 pub use buffer::{BufferPool, PooledBuf};
+pub use clock::boot_ns;
 pub use connection::{Callback, Connection, Service};
 pub use dialer::Dialer;
 pub use endpoint::{Endpoint, Stream, machine};

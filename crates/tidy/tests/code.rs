@@ -18,6 +18,25 @@ fn files_stay_readable() {
 /// Crates that may hold unsafe code: SIMD leaves, what touches a device's memory, and what SQLite calls.
 const UNSAFE_CRATES: &[&str] = &["crates/accel/", "crates/hashgpu/", "crates/pagesum/"];
 
+/// Who reads the wall clock: for the start of a clock of its own, for times of files, for when something was checked. Deadlines are
+/// measured by `tessera_net::boot_ns`, which nobody can set.
+const WALL_CLOCKS: &[&str] = &[
+    "crates/fuse/src/backend.rs",
+    "crates/fuse/src/fs.rs",
+    "crates/manager/src/metadata_scrub.rs",
+    "crates/manager/src/shell.rs",
+    "crates/node/src/shell/clock.rs",
+];
+
+#[test]
+fn deadlines_do_not_follow_the_wall_clock() {
+    for source in rust_sources().iter().filter(|source| !source.is_test() && source.path.contains("/src/")) {
+        let reads = source.text.contains(concat!("SystemTime::", "now"));
+        let allowed = WALL_CLOCKS.contains(&source.path.as_str());
+        assert_eq!(reads, allowed, "{}: what reads the wall clock is listed here", source.path);
+    }
+}
+
 #[test]
 fn module_folders_have_a_mod_rs() {
     let sources = rust_sources();

@@ -3,8 +3,8 @@
 //! Leases are measured with it (P11). So setting the wall clock back must not extend a lease, and a machine that was
 //! suspended must find its lease expired.
 
-use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tessera_net::boot_ns;
 
 #[derive(Debug)]
 pub(super) struct Clock {
@@ -25,9 +25,4 @@ impl Clock {
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.now_ns() / 1_000_000).unwrap_or(0)
     }
-}
-
-fn boot_ns() -> i64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
