@@ -181,6 +181,50 @@ fn two_mounts_see_what_the_other_has_closed() {
     });
 }
 
+/// Change time and modification time, ns since 1970.
+fn times(m: &Mounted, name: &str) -> (i64, i64) {
+    let meta = fs::symlink_metadata(m.at(name)).unwrap();
+    let ns = |seconds: i64, ns| seconds * 1_000_000_000 + ns;
+    (ns(meta.ctime(), meta.ctime_nsec()), ns(meta.mtime(), meta.mtime_nsec()))
+}
+
+/// Backup programs go by the change time.
+#[test]
+fn a_file_has_the_same_times_on_every_mount_and_after_a_remount() {
+    let c = Cluster::start(6);
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    fs::create_dir(m.at("d")).unwrap();
+    let made = ["small", "d/big", "d/empty", "mode", "set", "cut", "linked", "old", "appended", "attribute"];
+    for name in made {
+        fs::write(m.at(name), data(1, if name == "d/big" { 9 << 20 } else { 3_000 })).unwrap();
+    }
+    fs::write(m.at("d/empty"), b"").unwrap();
+    fs::set_permissions(m.at("mode"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut set = File::options().append(true).open(m.at("set")).unwrap();
+    set.write_all(b"and more").unwrap();
+    set.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 5)).unwrap();
+    drop(set);
+    File::options().write(true).open(m.at("cut")).unwrap().set_len(7).unwrap();
+    fs::hard_link(m.at("linked"), m.at("d/link")).unwrap();
+    fs::rename(m.at("old"), m.at("d/new")).unwrap();
+    let mut appended = File::options().append(true).open(m.at("appended")).unwrap();
+    appended.write_all(b"synced").unwrap();
+    appended.sync_all().unwrap();
+    drop(appended);
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(m.at("attribute"), "user.colour", b"red", none).unwrap();
+    let names = ["small", "d/big", "d/empty", "mode", "set", "cut", "linked", "d/new", "appended", "attribute"];
+    let here = names.map(|name| (name, times(&m, name)));
+    let other = Mounted::new(&c, "other", &[]);
+    assert_eq!(names.map(|name| (name, times(&other, name))), here);
+    drop((m, other));
+    let renewed = Mounted::new(&c, "mnt", &[]);
+    assert_eq!(names.map(|name| (name, times(&renewed, name))), here);
+}
+
 /// The kernel flushes writes in any order; here the program writes in that order. No version has only some of them (P7).
 #[test]
 fn what_is_written_anew_is_there_as_a_whole() {

@@ -42,7 +42,8 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     fs::remove_file(m.at("d/removed")).unwrap();
     // This mount sees the data at once, although the store has nothing of it.
     assert!(fs::read(m.at("d/big")).unwrap() == big);
-    assert_eq!(fs::metadata(m.at("d/big")).unwrap().modified().unwrap(), time);
+    let closed = fs::metadata(m.at("d/big")).unwrap();
+    assert_eq!(closed.modified().unwrap(), time);
     assert_eq!(m.attribute("d/big", "user.tessera.state")["written"]["achieved_mib_per_s"], Value::Null);
     let mut open = File::create(m.at("d/old")).unwrap();
     open.write_all(b"never closed").unwrap();
@@ -62,7 +63,9 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     {
         assert!(c.ok(&["cat", &format!("tess:/d/{name}")]).stdout == bytes, "{name}");
     }
-    assert_eq!(fs::metadata(m.at("d/big")).unwrap().mtime_nsec(), 123_456_789);
+    let pushed = fs::metadata(m.at("d/big")).unwrap();
+    assert_eq!(pushed.mtime_nsec(), 123_456_789);
+    assert_eq!((pushed.ctime(), pushed.ctime_nsec()), (closed.ctime(), closed.ctime_nsec()));
     assert!(!m.at("d/removed").exists());
     assert!(m.said("not closed when the mount ended"));
     assert_eq!((logs(&c, "spool").len(), m.counts()["used_bytes"].as_u64()), (0, Some(0)));

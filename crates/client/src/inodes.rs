@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::error::FileError;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
-use crate::write::core::{Owner, Target, WriteDone, WriteParams};
+use crate::write::core::{Owner, Target, Times, WriteDone, WriteParams};
 use crate::write::input::Source;
 use crate::write::{Cancel, WriteHandle};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl Client {
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
-    /// and ask about their chunks in one request. `mtime_ns` 0: now. `fence`: of the locks held on the file.
+    /// and ask about their chunks in one request. `fence`: of the locks held on the file.
     ///
     /// # Errors
     /// The write failed; no part of it is visible.
@@ -51,13 +51,13 @@ impl Client {
         ino: u64,
         bytes: Bytes,
         policy: Option<Policy>,
-        mtime_ns: i64,
+        times: Times,
         fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
         let params = WriteParams {
             expect_policy: policy,
             size_hint_bytes: Some(bytes.len() as u64),
-            mtime_ns,
+            times,
             lock_fence: fence,
             ..write_params(ino, false)
         };
@@ -68,14 +68,14 @@ impl Client {
     ///
     /// # Errors
     /// `VersionConflict` if the name is taken; else as [`Client::write_inode`].
-    pub fn create_inode(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+    pub fn create_inode(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, policy, inos } = new;
         let params = WriteParams {
             target: Target::New { parent, name: name.to_vec(), ino, inos },
             if_version: Some(0),
             expect_policy: policy,
             size_hint_bytes: Some(bytes.len() as u64),
-            mtime_ns,
+            times,
             owner,
             ..write_params(ino, false)
         };
@@ -104,7 +104,7 @@ pub(crate) fn write_params(ino: u64, patch: bool) -> WriteParams {
         size_hint_bytes: None,
         expect_policy: None,
         hints: Vec::new(),
-        mtime_ns: 0,
+        times: Times::default(),
         owner: Owner::default(),
         want_lease: true,
         content: 0,

@@ -44,6 +44,6 @@ pub use paths::{GetOptions, PutOptions};
 pub use read::core::{Opened, ReadReport};
 pub use read::{ReadHandle, Sink, WriteHoles};
 pub use tessera_net::boot_ns;
-pub use write::core::{Owner, WriteDone};
+pub use write::core::{Owner, Times, WriteDone};
 pub use write::input::{ReadHoles, Source};
 pub use write::{Cancel, Progress, ProgressFn, WriteHandle};

@@ -8,7 +8,7 @@ use crate::locate::Located;
 use crate::path::StorePath;
 use crate::read::Sink;
 use crate::read::core::{Opened, ReadParams};
-use crate::write::core::{Owner, Target, WriteDone, WriteParams};
+use crate::write::core::{Owner, Target, Times, WriteDone, WriteParams};
 use crate::write::input::{ReadHoles, Source};
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
 use tessera_net::boot_ns;
@@ -360,7 +360,7 @@ impl Client {
             // Hints of a newer release on the directory are no reason to fail: the manager knows them.
             expect_policy: Policy::from_hints(all).ok(),
             hints,
-            mtime_ns: options.mtime_ns,
+            times: Times { mtime_ns: options.mtime_ns, ctime_ns: 0 },
             owner: options.owner,
         })
     }

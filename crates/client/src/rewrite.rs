@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::error::{Cause, Error, FileError};
 use crate::inodes::write_params;
 use crate::read::ReadHandle;
-use crate::write::core::{WriteDone, WriteParams};
+use crate::write::core::{Times, WriteDone, WriteParams};
 use crate::write::input::Source;
 use crate::write::{Cancel, ProgressFn};
 use std::io::{self, Read};
@@ -50,7 +50,8 @@ impl Client {
         let params = WriteParams {
             if_version: Some(opened.version.version),
             size_hint_bytes: Some(size_bytes),
-            mtime_ns: opened.attr.mtime_ns,
+            // No byte changes.
+            times: Times { mtime_ns: opened.attr.mtime_ns, ctime_ns: opened.attr.ctime_ns },
             want_lease: false,
             content: if opened.attr.version == opened.version.version { opened.attr.content } else { 0 },
             ..write_params(ino, false)

@@ -238,7 +238,7 @@ impl Drive {
             if_version: None,
             size_hint_bytes,
             expect_policy: None,
-            mtime_ns: 0,
+            times: crate::Times::default(),
             owner: Owner::default(),
         };
         WriteCore::new(params, self.options.clone(), self.view.clone(), self.seed)

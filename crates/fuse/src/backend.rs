@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, WriteDone, WriteHandle, boot_ns};
+use tessera_client::{
+    Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, Times, WriteDone, WriteHandle, boot_ns,
+};
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
@@ -73,14 +75,14 @@ impl Writer for ClientWriter {
         self.0.set_lock_fence(fence);
     }
 
-    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.0.set_mtime(mtime_ns);
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        self.0.set_times(times);
         self.0.set_content(content);
         self.0.sync()
     }
 
-    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.0.set_mtime(mtime_ns);
+    async fn finish(mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        self.0.set_times(times);
         self.0.set_content(content);
         self.0.finish()
     }
@@ -150,14 +152,14 @@ impl Backend for FuseBackend {
         ino: u64,
         bytes: Bytes,
         policy: Option<Policy>,
-        mtime_ns: i64,
+        times: Times,
         fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        self.client.write_inode(ino, bytes, policy, mtime_ns, fence)
+        self.client.write_inode(ino, bytes, policy, times, fence)
     }
 
-    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
-        self.client.create_inode(new, bytes, mtime_ns)
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
+        self.client.create_inode(new, bytes, times)
     }
 
     async fn rewrite(

@@ -159,7 +159,7 @@ impl Filesystem for TesseraFs {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -173,7 +173,8 @@ impl Filesystem for TesseraFs {
             return self.reply_attr(block_on(self.mount.attributes(ino.0)), reply);
         }
         let mode = mode.map(|mode| mode & 0o7777);
-        let new = NewAttr { mode, uid, gid, mtime_ns: mtime.map(at), atime_ns: atime.map(at) };
+        let (mtime_ns, atime_ns) = (mtime.map(at), atime.map(at));
+        let new = NewAttr { mode, uid, gid, mtime_ns, ctime_ns: ctime.map(nanoseconds), atime_ns };
         self.reply_attr(block_on(self.mount.set_attributes(ino.0, new, size)), reply);
     }
 

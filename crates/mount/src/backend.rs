@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, WriteDone};
+use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, Times, WriteDone};
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, Code, Error, InodeKind, Request};
@@ -44,6 +44,8 @@ pub struct NewAttr {
     pub gid: Option<u32>,
     /// Modification time, ns since 1970.
     pub mtime_ns: Option<i64>,
+    /// Change time that the kernel shows, ns since 1970.
+    pub ctime_ns: Option<i64>,
     /// Access time, ns since 1970.
     pub atime_ns: Option<i64>,
 }
@@ -78,23 +80,23 @@ pub trait Writer: 'static {
     /// Sets the fence of the locks that this mount holds on the file, for the commits of what is written from now on.
     fn set_lock_fence(&mut self, fence: Option<LockFence>);
 
-    /// Commits what was written, as one version, and keeps the session. `mtime_ns`: modification time, ns since 1970;
-    /// 0: the time of the commit. `content`: name of the content ([`Attr::content`]); 0: the store chooses it.
+    /// Commits what was written, as one version, and keeps the session. `content`: name of the content ([`Attr::content`]);
+    /// 0: the store chooses it.
     ///
     /// # Errors
     /// As [`Writer::write_at`]; [`Code::VersionConflict`] if another version than `if_version` is current. After an
     /// error that says that there was no answer, the store may have committed.
-    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>;
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError>;
 
     /// As [`Writer::sync`], and ends the session.
     ///
     /// # Errors
     /// As [`Writer::sync`].
-    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError>
+    async fn finish(mut self, times: Times, content: u64) -> Result<WriteDone, FileError>
     where
         Self: Sized,
     {
-        self.sync(mtime_ns, content).await
+        self.sync(times, content).await
     }
 
     /// Length of the file as written so far, bytes.
@@ -234,7 +236,7 @@ pub trait Backend: 'static {
     /// There is no such file, or the manager refuses or does not answer.
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Self::Writer, FileError>;
 
-    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `mtime_ns` 0: now. `fence`: of
+    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `fence`: of
     /// the locks that this mount holds on the file.
     ///
     /// # Errors
@@ -244,7 +246,7 @@ pub trait Backend: 'static {
         ino: u64,
         bytes: Bytes,
         policy: Option<Policy>,
-        mtime_ns: i64,
+        times: Times,
         fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError>;
 
@@ -252,7 +254,7 @@ pub trait Backend: 'static {
     ///
     /// # Errors
     /// [`Code::VersionConflict`] if the name is taken; else as [`Backend::write_whole`].
-    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError>;
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError>;
 
     /// Rewrites a file's current version under its current policy. A version of 0 in the answer: there was nothing to
     /// do.

@@ -298,7 +298,7 @@ impl ClientHost {
             if_version: (self.new_ino != 0).then_some(0),
             size_hint_bytes: Some(bytes.len() as u64),
             expect_policy: self.rng.percent(70).then_some(policy),
-            mtime_ns: 0,
+            times: tessera_client::Times::default(),
             owner: Owner::default(),
             want_lease: false,
             content: 0,

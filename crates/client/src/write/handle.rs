@@ -1,6 +1,6 @@
 //! Open files: bytes come in order or at any offset; each run of them is cut into chunks.
 
-use super::core::{WriteDone, WriteParams, WriteRequest};
+use super::core::{Times, WriteDone, WriteParams, WriteRequest};
 use super::input::{CutRule, Cutting, Stretch};
 use super::{Cancel, Writer};
 use crate::context::Context;
@@ -127,9 +127,9 @@ impl WriteHandle {
         Ok(())
     }
 
-    /// Sets the modification time (ns since 1970) of the next version, instead of its commit time.
-    pub fn set_mtime(&mut self, mtime_ns: i64) {
-        self.writer.driver.post_and_drive([WriteRequest::SetMtime { mtime_ns }]);
+    /// Sets the times that commits record from now on.
+    pub fn set_times(&mut self, times: Times) {
+        self.writer.driver.post_and_drive([WriteRequest::SetTimes { times }]);
     }
 
     /// Sets [`tessera_wire::meta::Commit::content`] of the next version.
@@ -151,7 +151,7 @@ impl WriteHandle {
     pub fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.cut_run(true)?;
         let done = self.writer.finish(self.size_bytes, true)?;
-        self.set_mtime(0);
+        self.set_times(Times::default());
         self.set_content(0);
         self.written.clear();
         if self.mode == CommitMode::Replace {

@@ -64,6 +64,11 @@ fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
     refuse(Code::LockLost, text)
 }
 
+/// A time that the client chose; 0: now.
+fn or_now(ctx: &Ctx, time_ns: i64) -> i64 {
+    if time_ns == 0 { ctx.now_ns } else { time_ns }
+}
+
 /// A commit while it is applied.
 struct Committer<'a> {
     request: &'a Commit,
@@ -309,7 +314,8 @@ impl Committer<'_> {
             size_bytes,
             data_bytes,
             new_bytes: session.staged_new + self.new_bytes,
-            mtime_ns: if request.mtime_ns == 0 { ctx.now_ns } else { request.mtime_ns },
+            mtime_ns: or_now(ctx, request.mtime_ns),
+            ctime_ns: or_now(ctx, request.ctime_ns),
             content: request.content,
         })
     }

@@ -208,6 +208,8 @@ pub struct NewVersion {
     pub new_bytes: u64,
     /// Modification time to record.
     pub mtime_ns: i64,
+    /// Change time to record.
+    pub ctime_ns: i64,
     /// Identifies the content; 0: the version id does.
     pub content: u64,
 }
@@ -237,7 +239,7 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
     inode.content = if version.content == 0 { id } else { version.content };
     inode.size_bytes = size_bytes;
     inode.mtime_ns = version.mtime_ns;
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = version.ctime_ns;
     Ok(id)
 }
 

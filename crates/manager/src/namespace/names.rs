@@ -184,6 +184,9 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     if request.ino != 0 {
         inode.ino = request.ino;
     }
+    if request.time_ns != 0 {
+        (inode.mtime_ns, inode.ctime_ns) = (request.time_ns, request.time_ns);
+    }
     match kind {
         InodeKind::File => ctx.meta.files += 1,
         _ => inode.hints = Vec::new(),
@@ -383,7 +386,7 @@ pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Result<Entry> {
     inode.gid = request.gid.unwrap_or(inode.gid);
     inode.mtime_ns = request.mtime_ns.unwrap_or(inode.mtime_ns);
     inode.atime_ns = request.atime_ns.unwrap_or(inode.atime_ns);
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = request.ctime_ns.unwrap_or(ctx.now_ns);
     inode.update(ctx.db)?;
     Ok(inode.entry())
 }

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::inodes::NewFile as FileToWrite;
-use tessera_client::{FileError, Owner, WriteDone};
+use tessera_client::{FileError, Owner, Times, WriteDone};
 use tessera_wire::meta::MakeNode;
 use tessera_wire::{Attr, Code, InodeKind};
 use tokio::sync::Notify;
@@ -161,7 +161,7 @@ impl<B: Backend> NamespaceDriver<B> {
     pub(crate) async fn first_commit(
         &self,
         ino: u64,
-        mtime_ns: i64,
+        times: Times,
         bytes: &Bytes,
     ) -> Option<Result<WriteDone, FileError>> {
         if self.with(|core, _| core.is_settled(ino)).is_some() {
@@ -174,7 +174,8 @@ impl<B: Backend> NamespaceDriver<B> {
         let stamp = self.with(Namespace::stamp);
         let (owner, policy) = (owner_of(&entry.attr), entry.policy());
         let new = FileToWrite { parent, name: &name, ino, owner, policy, inos };
-        let done = self.backend.write_new(new, bytes.clone(), mtime_ns).await;
+        let created = Times { mtime_ns: entry.attr.mtime_ns, ctime_ns: entry.attr.ctime_ns };
+        let done = self.backend.write_new(new, bytes.clone(), times.or(created)).await;
         let result = match &done {
             Ok(done) => {
                 Ok(FirstCommit { entry: done.entry.clone(), inos: done.inos, delegation_ms: done.delegation_ms })
@@ -265,7 +266,7 @@ impl<B: Backend> NamespaceDriver<B> {
 
     async fn create(&self, group: u64, file: &NewFile) {
         let new = new_node((file.parent, &file.name), InodeKind::File, owner_of(&file.entry.attr));
-        let made = self.backend.make_node(MakeNode { ino: file.ino, ..new }).await;
+        let made = self.backend.make_node(MakeNode { ino: file.ino, time_ns: file.entry.attr.mtime_ns, ..new }).await;
         let result = made.map(drop).map_err(|error| match error.code() {
             Code::Exists => {
                 say_taken(file.ino, file.parent);

@@ -291,10 +291,11 @@ impl Namespace {
     /// Changes a deferred create's attributes. None: the file is not a deferred create, a request about it is in
     /// flight, or a time is to be changed.
     pub fn set_deferred_attr(&mut self, ino: u64, new: &NewAttr) -> Option<EntryAttr> {
-        let NewAttr { mode, uid, gid, mtime_ns: None, atime_ns: None } = *new else { return None };
+        let NewAttr { mode, uid, gid, mtime_ns: None, ctime_ns, atime_ns: None } = *new else { return None };
         self.deferred.set_attr(ino, |attr| {
             (attr.mode, attr.uid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid));
             attr.gid = gid.unwrap_or(attr.gid);
+            attr.ctime_ns = ctime_ns.unwrap_or(attr.ctime_ns);
         })
     }
 

@@ -26,7 +26,7 @@ use pending::Pending;
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
-use tessera_client::WriteDone;
+use tessera_client::{Times, WriteDone};
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
 use tessera_wire::meta::LockFence;
@@ -67,8 +67,8 @@ struct State<B: Backend> {
     mode: WriteMode,
     /// `close` may return before everything is durable.
     optimistic: bool,
-    /// Modification time to commit, ns since 1970; 0: the time of the commit.
-    mtime_ns: i64,
+    /// Times to commit.
+    times: Times,
     /// Attributes from the create; none once there is a version.
     created: Option<EntryAttr>,
     /// Another mount's version replaced what was written here, and the kernel does not know yet: that version and its
@@ -91,7 +91,7 @@ impl<B: Backend> State<B> {
             unlinked: false,
             mode: WriteMode::SlidingWindow,
             optimistic: false,
-            mtime_ns: 0,
+            times: Times::default(),
             created: None,
             replacement: None,
             pending: Pending::clean(),
@@ -233,12 +233,12 @@ impl<B: Backend> OpenFile<B> {
         state.note(done)
     }
 
-    /// Sets the modification time of the next commit. Returns false if nothing waits to be committed.
-    pub async fn set_mtime(&self, mtime_ns: i64) -> bool {
+    /// Sets times of the next commit; those that are 0 stay. Returns false if nothing waits to be committed.
+    pub async fn set_times(&self, times: Times) -> bool {
         let mut state = self.state.lock().await;
         let is_unsaved = state.pending.is_unsaved();
         if is_unsaved {
-            state.mtime_ns = mtime_ns;
+            state.times = times.or(state.times);
             state.time_log();
         }
         is_unsaved
@@ -363,9 +363,9 @@ impl<B: Backend> State<B> {
                 mount.namespace.attr(self.ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
             let stamp = mount.namespace.with(Namespace::stamp);
-            let (done, stamp) = match mount.namespace.first_commit(self.ino, self.mtime_ns, &bytes).await {
+            let (done, stamp) = match mount.namespace.first_commit(self.ino, self.times, &bytes).await {
                 Some(done) => (done, None),
-                None => (mount.backend.write_whole(self.ino, bytes, policy, self.mtime_ns, fence).await, Some(stamp)),
+                None => (mount.backend.write_whole(self.ino, bytes, policy, self.times, fence).await, Some(stamp)),
             };
             let done = done.map_err(|e| {
                 let errno = failed("commit", self.ino, e.code(), &e);
@@ -404,7 +404,7 @@ impl<B: Backend> State<B> {
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
         self.created = None;
-        self.mtime_ns = 0;
+        self.times = Times::default();
         self.replaced = false;
         match (stamp, &done.entry) {
             (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.cache.changed_here(stamp, entry)),

@@ -7,7 +7,7 @@ use crate::mount::Mount;
 use crate::namespace::Namespace;
 use crate::spool::staged::Staged;
 use std::ops::Range;
-use tessera_client::{FileError, WriteDone};
+use tessera_client::{FileError, Times, WriteDone};
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
 use tessera_wire::Code;
@@ -58,8 +58,8 @@ impl<W: Writer> Writer for SessionWriter<W> {
         either!(self, writer => writer.set_lock_fence(fence))
     }
 
-    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        either!(self, writer => writer.sync(mtime_ns, content).await)
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        either!(self, writer => writer.sync(times, content).await)
     }
 
     fn len_bytes(&self) -> u64 {
@@ -162,7 +162,7 @@ impl<B: Backend> State<B> {
         self.fence_session(mount)?;
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
         let stamp = mount.namespace.with(Namespace::stamp);
-        let done = session.handle.sync(self.mtime_ns, session.content).await;
+        let done = session.handle.sync(self.times, session.content).await;
         let done = done.map_err(|e| failed("commit", self.ino, e.code(), &e))?;
         (session.patches, session.uncommitted, session.content) = (true, None, 0);
         self.committed(mount, &done, Some(stamp)).await

@@ -15,6 +15,7 @@ use crate::spool::speed::WriteSpeed;
 use futures_util::lock::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
+use tessera_client::Times;
 use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::Attr;
@@ -87,11 +88,11 @@ impl<B: Backend> OpenFile<B> {
         OpenFile::new(state)
     }
 
-    /// Modification time of the state that waits in the spool, ns since 1970.
-    pub async fn mtime_ns(&self) -> Option<i64> {
+    /// Times of the state that waits in the spool.
+    pub async fn spooled_times(&self) -> Option<Times> {
         let state = self.state.lock().await;
         let of_log = state.pending.log().and_then(Log::closed);
-        of_log.or_else(|| state.pending.is_draining().then_some(state.mtime_ns))
+        of_log.or_else(|| state.pending.is_draining().then_some(state.times))
     }
 
     /// A program closes the file: acknowledges the writes from the spool, or commits them.
@@ -346,13 +347,9 @@ impl<B: Backend> State<B> {
             return Ok(self.close_staged(mount).await);
         }
         let Some(log) = self.pending.log_mut() else { return Ok(self.commit(mount).await) };
-        let mtime_ns = match (self.mtime_ns, log.closed()) {
-            (0, Some(before)) => before,
-            (0, None) => mount.backend.wall_ns(),
-            (set, _) => set,
-        };
-        log.close(mtime_ns, !self.optimistic)?;
-        self.mtime_ns = 0;
+        let before = log.closed().unwrap_or_else(|| now(&*mount.backend));
+        log.close(self.times.or(before), !self.optimistic)?;
+        self.times = Times::default();
         Ok(Ok(()))
     }
 
@@ -361,9 +358,7 @@ impl<B: Backend> State<B> {
     async fn close_staged(&mut self, mount: &Mount<B>) -> Outcome {
         let handed_over = self.feed(mount, true).await;
         self.note(handed_over)?;
-        if self.mtime_ns == 0 {
-            self.mtime_ns = mount.backend.wall_ns();
-        }
+        self.times = self.times.or(now(&*mount.backend));
         if self.pending.drain() {
             mount.files.hold_spooled(self.ino);
         }
@@ -400,13 +395,12 @@ impl<B: Backend> State<B> {
         self.pending.log().is_some() || self.pending.is_draining()
     }
 
-    /// Records a modification time that was set after the close.
+    /// Records times that were set after the close.
     pub(super) fn time_log(&mut self) {
-        let mtime_ns = self.mtime_ns;
         let Some(log) = self.pending.log_mut().filter(|log| log.closed().is_some()) else { return };
-        match log.close(mtime_ns, false) {
-            Ok(()) => self.mtime_ns = 0,
-            Err(error) => tracing::warn!(%error, "a modification time is set when the file is pushed or closed"),
+        match log.close(self.times.or(log.closed().unwrap_or_default()), false) {
+            Ok(()) => self.times = Times::default(),
+            Err(error) => tracing::warn!(%error, "times are set when the file is pushed or closed"),
         }
     }
 
@@ -416,9 +410,7 @@ impl<B: Backend> State<B> {
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());
         self.replaced = view.overlay.kept_bytes() == 0;
-        if self.mtime_ns == 0 {
-            self.mtime_ns = std::mem::take(&mut view.mtime_ns);
-        }
+        self.times = self.times.or(std::mem::take(&mut view.times));
         let (ino, size_bytes) = (self.ino, self.size_bytes);
         // The acknowledged state must not overwrite a version that another client committed since.
         let session = match owes {
@@ -457,4 +449,9 @@ impl<B: Backend> State<B> {
         };
         Some((known.policy()?, known.attr))
     }
+}
+
+fn now<B: Backend>(backend: &B) -> Times {
+    let now_ns = backend.wall_ns();
+    Times { mtime_ns: now_ns, ctime_ns: now_ns }
 }

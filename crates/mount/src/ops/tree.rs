@@ -9,7 +9,7 @@ use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
 use crate::open_file::OpenFile;
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
-use tessera_client::Owner;
+use tessera_client::{Owner, Times};
 use tessera_policy::WriteMode;
 use tessera_wire::meta::{Link, MakeNode, Rename, SetAttr, Symlink};
 use tessera_wire::{Attr, InodeKind};
@@ -32,7 +32,10 @@ impl<B: Backend> Mount<B> {
             let (size_bytes, changed) = file.size().await;
             attr.size_bytes = size_bytes;
             if changed {
-                attr.mtime_ns = file.mtime_ns().await.unwrap_or_else(|| self.backend.wall_ns());
+                let now_ns = self.backend.wall_ns();
+                let times =
+                    file.spooled_times().await.unwrap_or_default().or(Times { mtime_ns: now_ns, ctime_ns: now_ns });
+                (attr.mtime_ns, attr.ctime_ns) = (times.mtime_ns, times.ctime_ns);
             }
         }
         attr
@@ -267,12 +270,18 @@ impl<B: Backend> Mount<B> {
         {
             return Ok(attr);
         }
-        if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.files.get(ino))
-            && file.set_mtime(mtime_ns).await
+        let file = self.files.get(ino);
+        let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or_default() };
+        if let Some(file) = &file
+            && times != Times::default()
+            && file.set_times(times).await
         {
             new.mtime_ns = None;
+            // The next commit brings the change time, unless this request changes more.
+            if (NewAttr { ctime_ns: None, ..new }) == NewAttr::default() {
+                new.ctime_ns = None;
+            }
         }
-        let file = self.files.get(ino);
         if let Some(known) = self.namespace.with(|core, _| core.set_deferred_attr(ino, &new)) {
             if let Some(file) = file {
                 file.set_created(Some(known.clone())).await;
@@ -292,8 +301,8 @@ impl<B: Backend> Mount<B> {
             file.set_created(None).await;
         }
         let stamp = self.namespace.with(Namespace::stamp);
-        let (op_id, NewAttr { mode, uid, gid, mtime_ns, atime_ns }) = (self.backend.op_id(), new);
-        let request = SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true };
+        let (op_id, NewAttr { mode, uid, gid, mtime_ns, ctime_ns, atime_ns }) = (self.backend.op_id(), new);
+        let request = SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ctime_ns, atime_ns, want_lease: true };
         let changed = self.backend.ask(&request).await;
         if changed.is_err() {
             self.namespace.forget(&[ino]);

@@ -8,6 +8,7 @@ use super::replay::LogOrigin;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tessera_client::Times;
 use tessera_disk::{Disk, DiskError, DiskFile, DiskOp};
 
 /// The file. Written records do not change. The last user to drop it releases its budget.
@@ -92,8 +93,8 @@ pub struct View {
     pub origin: LogOrigin,
     /// The file's content.
     pub overlay: Overlay,
-    /// Modification time, ns since 1970.
-    pub mtime_ns: i64,
+    /// Times to commit.
+    pub times: Times,
     /// End of the last record that changes the file's bytes.
     pub(super) bytes_end: u64,
     /// End of the record of the last close.

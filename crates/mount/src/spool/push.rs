@@ -192,7 +192,7 @@ async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, over: u64, 
     let patches = view.overlay.kept_bytes() > 0;
     let mut handle = mount.backend.open_write(ino, patches, Some(over)).await?;
     pour(view, &mut handle).await?;
-    Ok(handle.finish(view.mtime_ns, content).await?)
+    Ok(handle.finish(view.times, content).await?)
 }
 
 /// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
@@ -328,7 +328,7 @@ impl<R: Reader> Content<'_, R> {
             handle.write_at(at, &piece).await?;
             at += piece.len() as u64;
         }
-        handle.finish(self.view.mtime_ns, 0).await?;
+        handle.finish(self.view.times, 0).await?;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
-use tessera_client::{Cause, FileError, WriteDone};
+use tessera_client::{Cause, FileError, Times, WriteDone};
 use tessera_disk::{DiskError, DiskFile, OpenMode};
 use tessera_wire::meta::LockFence;
 use tokio::sync::{mpsc, oneshot};
@@ -122,7 +122,7 @@ enum Job {
     Skip(u64),
     SetLen(u64, Reply<()>),
     /// Modification time and content of the commit.
-    Sync(i64, u64, Reply<WriteDone>),
+    Sync(Times, u64, Reply<WriteDone>),
     /// Reply when all jobs before this one are done.
     Confirm(Reply<()>),
 }
@@ -253,8 +253,8 @@ impl Writer for Staged {
         *self.fence.lock() = fence;
     }
 
-    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.ask(|reply| Job::Sync(mtime_ns, content, reply)).await
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        self.ask(|reply| Job::Sync(times, content, reply)).await
     }
 
     fn len_bytes(&self) -> u64 {
@@ -295,7 +295,7 @@ impl<W: Writer> Drain<W> {
             Job::Bytes(offset, bytes) => session.write_at(offset, &bytes).await,
             Job::Skip(offset) => session.skip_to(offset).await,
             Job::SetLen(size_bytes, reply) => answer(session.set_len(size_bytes).await, reply),
-            Job::Sync(mtime_ns, content, reply) => answer(session.sync(mtime_ns, content).await, reply),
+            Job::Sync(times, content, reply) => answer(session.sync(times, content).await, reply),
             Job::Confirm(reply) => answer(Ok(()), reply),
         }
     }
@@ -349,7 +349,7 @@ mod tests {
             Ok(())
         }
         fn set_lock_fence(&mut self, _: Option<LockFence>) {}
-        async fn sync(&mut self, _: i64, _: u64) -> Result<WriteDone, FileError> {
+        async fn sync(&mut self, _: Times, _: u64) -> Result<WriteDone, FileError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }
         fn len_bytes(&self) -> u64 {
@@ -371,7 +371,7 @@ mod tests {
         }
 
         fn sync(&mut self) -> Result<WriteDone, FileError> {
-            self.tasks.run(self.staged.sync(0, 0))
+            self.tasks.run(self.staged.sync(Times::default(), 0))
         }
 
         fn used_bytes(&self) -> u64 {

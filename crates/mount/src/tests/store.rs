@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, Cause, FileError, Opened, Owner, ProgressFn, WriteDone};
+use tessera_client::{Cancel, Cause, FileError, Opened, Owner, ProgressFn, Times, WriteDone};
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, Attr, Code, Error, Hint, InodeKind, Kind, Request};
@@ -213,7 +213,7 @@ impl Writer for Session {
 
     fn set_lock_fence(&mut self, _: Option<LockFence>) {}
 
-    async fn sync(&mut self, _: i64, content: u64) -> Result<WriteDone, FileError> {
+    async fn sync(&mut self, _: Times, content: u64) -> Result<WriteDone, FileError> {
         self.check_room()?;
         let current = self.store.current(self.ino).id;
         if let Some(expected) = self.if_version.filter(|expected| *expected != current) {
@@ -325,18 +325,18 @@ impl Backend for Client {
         ino: u64,
         bytes: Bytes,
         _: Option<Policy>,
-        _: i64,
+        _: Times,
         _: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
         let mut session = self.open_write(ino, false, None).await?;
         session.write_at(0, &bytes).await?;
-        session.finish(0, 0).await
+        session.finish(Times::default(), 0).await
     }
 
-    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let made = self.store.create(new.parent, new.name, new.ino);
         made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
-        self.write_whole(new.ino, bytes, None, mtime_ns, None).await
+        self.write_whole(new.ino, bytes, None, times, None).await
     }
 
     async fn ask<R: Request>(&self, _: &R) -> Result<R::Reply, Error> {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::inodes::NewFile;
 use tessera_client::locate::Located;
-use tessera_client::{Cancel, FileError, Opened, ProgressFn, WriteDone};
+use tessera_client::{Cancel, FileError, Opened, ProgressFn, Times, WriteDone};
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::mount::Mount;
 use tessera_mount::namespace::Name;
@@ -77,14 +77,14 @@ impl Writer for BlockWriter {
         BlockWriter::set_lock_fence(self, fence);
     }
 
-    async fn sync(&mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.set_mtime(mtime_ns);
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        self.set_times(times);
         self.set_content(content);
         BlockWriter::sync(self).await
     }
 
-    async fn finish(mut self, mtime_ns: i64, content: u64) -> Result<WriteDone, FileError> {
-        self.set_mtime(mtime_ns);
+    async fn finish(mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
+        self.set_times(times);
         self.set_content(content);
         BlockWriter::finish(self).await
     }
@@ -149,16 +149,16 @@ impl Backend for SimBackend {
         ino: u64,
         bytes: Bytes,
         _policy: Option<Policy>,
-        mtime_ns: i64,
+        times: Times,
         fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        self.store.write_whole(Target::inode(ino), &bytes, None, mtime_ns, fence).await
+        self.store.write_whole(Target::inode(ino), &bytes, None, times, fence).await
     }
 
-    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, FileError> {
+    async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, inos, .. } = new;
         let target = Target { parent, name: name.to_vec(), ino, inos, owner };
-        self.store.write_whole(target, &bytes, Some(0), mtime_ns, None).await
+        self.store.write_whole(target, &bytes, Some(0), times, None).await
     }
 
     async fn rewrite(

@@ -27,7 +27,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use params::{ChunkReady, Owner, Target, WriteDone, WriteParams};
+pub use params::{ChunkReady, Owner, Target, Times, WriteDone, WriteParams};
 
 use crate::config::{Options, ms};
 use crate::error::{Cause, FileError};
@@ -81,10 +81,10 @@ pub enum WriteRequest {
         /// How long it is.
         len_bytes: u64,
     },
-    /// Modification time to record with the next versions, ns since 1970; 0: when they are committed.
-    SetMtime {
-        /// The time.
-        mtime_ns: i64,
+    /// Sets the times to record with the next commits.
+    SetTimes {
+        /// The times.
+        times: Times,
     },
     /// Sets [`tessera_wire::meta::Commit::content`] of the next versions.
     SetContent {
@@ -308,7 +308,7 @@ impl Core for WriteCore {
                 }
             }
             Event::Computed(done) => self.on_computed(done),
-            Event::Request(WriteRequest::SetMtime { mtime_ns }) => self.params.mtime_ns = mtime_ns,
+            Event::Request(WriteRequest::SetTimes { times }) => self.params.times = times,
             Event::Request(WriteRequest::SetContent { content }) => self.params.content = content,
             Event::Request(WriteRequest::SetLockFence { fence }) => self.params.lock_fence = fence,
             Event::Request(WriteRequest::EndOfInput { size_bytes, keep_session }) => {

@@ -31,6 +31,23 @@ pub enum Target {
     },
 }
 
+/// Times of a file's next version, ns since 1970; 0: the time of its commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Modification time.
+    pub mtime_ns: i64,
+    /// Change time.
+    pub ctime_ns: i64,
+}
+
+impl Times {
+    /// These times; those that are not set, from `other`.
+    pub fn or(self, other: Times) -> Times {
+        let first = |own, other| if own == 0 { other } else { own };
+        Times { mtime_ns: first(self.mtime_ns, other.mtime_ns), ctime_ns: first(self.ctime_ns, other.ctime_ns) }
+    }
+}
+
 /// The parameters of a write.
 #[derive(Debug, Clone)]
 pub struct WriteParams {
@@ -49,8 +66,8 @@ pub struct WriteParams {
     /// The policy that the file probably has (its directory's): with it, small files ask about their chunks
     /// in the opening request.
     pub expect_policy: Option<Policy>,
-    /// Modification time to record, ns since 1970; 0: now.
-    pub mtime_ns: i64,
+    /// Times to record.
+    pub times: Times,
     /// Permission bits, owner and group for a new file.
     pub owner: Owner,
     /// Request the committed file's attributes under a lease.

@@ -9,6 +9,7 @@ use super::replay::{LogOrigin, PendingPush, ReplayedLog};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tessera_client::Times;
 use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::CONTENT_DRAWN;
@@ -47,8 +48,8 @@ pub struct Log {
     bytes_end: u64,
     /// End of the record of the last close.
     closed_end: u64,
-    /// Modification time at the last close, if nothing was written since.
-    closed: Option<i64>,
+    /// Times of the last close, if nothing was written since.
+    closed: Option<Times>,
     /// Something acknowledged is in no version.
     owes: bool,
     /// Pushes of acknowledged states that the store may have, without the log saying so.
@@ -103,14 +104,14 @@ impl Log {
         budget: Arc<Budget>,
         found: ReplayedLog,
     ) -> Result<Log, LogError> {
-        let ReplayedLog { log, origin, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
+        let ReplayedLog { log, origin, overlay, times, pushes, end, records, cut_bytes: _ } = found;
         budget.adopt_log(end, records);
         let file = LogFile::new(disk, file, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         let mut log = Log::new(file, origin, overlay, end);
         // The last close may be durable; later writes must not damage it.
-        (log.closed, log.owes, log.durable_end) = (Some(mtime_ns), true, Some(0));
+        (log.closed, log.owes, log.durable_end) = (Some(times), true, Some(0));
         // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and covers no
         // close.
         log.append_stored(0);
@@ -126,7 +127,7 @@ impl Log {
         View {
             origin: self.origin.clone(),
             overlay: self.overlay.clone(),
-            mtime_ns: self.closed.unwrap_or_default(),
+            times: self.closed.unwrap_or_default(),
             bytes_end: self.bytes_end,
             closed_end: self.closed_end,
             file: self.file.clone(),
@@ -153,8 +154,8 @@ impl Log {
         self.end - self.durable_end.unwrap_or_default()
     }
 
-    /// Modification time at the last close, if nothing was written since.
-    pub fn closed(&self) -> Option<i64> {
+    /// Times of the last close, if nothing was written since.
+    pub fn closed(&self) -> Option<Times> {
         self.closed
     }
 
@@ -198,17 +199,17 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::write`]. After an error of the disk, nothing counts as acknowledged that did not before.
-    pub fn close(&mut self, mtime_ns: i64, sync: bool) -> Result<(), LogError> {
-        if self.closed != Some(mtime_ns) {
+    pub fn close(&mut self, times: Times, sync: bool) -> Result<(), LogError> {
+        if self.closed != Some(times) {
             // A disk that loses power may keep any part of its unsynced bytes. If it kept this close's record without
             // the bytes before it, the log would be damaged, and with it the state that is durable now. So sync those
             // bytes first.
             if self.durable_end.is_some_and(|end| end < self.end) {
                 self.sync()?;
             }
-            let size_bytes = self.size_bytes().to_le_bytes();
-            self.append(&[(Kind::Closed, mtime_ns as u64, &size_bytes)])?;
-            (self.closed, self.closed_end, self.owes) = (Some(mtime_ns), self.end, true);
+            let numbers = [self.size_bytes(), times.ctime_ns as u64].map(u64::to_le_bytes);
+            self.append(&[(Kind::Closed, times.mtime_ns as u64, numbers.as_flattened())])?;
+            (self.closed, self.closed_end, self.owes) = (Some(times), self.end, true);
         }
         if sync && !failpoint::is_active("mount.log_close_not_synced") { self.sync() } else { Ok(()) }
     }

@@ -9,6 +9,7 @@ use crate::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
 use crate::spool::replay::{CLOSED_BYTES, LogOrigin, PendingPush, ReplayError, ReplayedLog, replay};
 use proptest::prelude::*;
 use std::sync::Arc;
+use tessera_client::Times;
 use tessera_disk::SimDisk;
 
 fn origin(base_bytes: u64) -> LogOrigin {
@@ -21,6 +22,11 @@ fn origin(base_bytes: u64) -> LogOrigin {
         base_bytes,
         base_content: 5,
     }
+}
+
+/// Times to close with.
+fn at(time_ns: i64) -> Times {
+    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000 }
 }
 
 #[derive(Debug, Clone)]
@@ -46,9 +52,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..14)
 }
 
-/// What replay finds at some length of the log: file, time, version below and its content, pushes. None: nothing is
+/// What replay finds at some length of the log: file, times, version below and its content, pushes. None: nothing is
 /// owed.
-type Owed = Option<(Overlay, i64, u64, u64, Vec<PendingPush>)>;
+type Owed = Option<(Overlay, Times, u64, u64, Vec<PendingPush>)>;
 
 /// The log's bytes after `ops`, what is owed from each length on, and the position of the last close.
 fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
@@ -60,8 +66,8 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
         match op {
             Op::Write(offset, len) => log.write(*offset, &vec![n as u8 + 1; *len]).unwrap(),
             Op::Length(len) => log.set_len(*len).unwrap(),
-            Op::Close(mtime_ns) => {
-                log.close(*mtime_ns, false).unwrap();
+            Op::Close(time_ns) => {
+                log.close(at(*time_ns), false).unwrap();
                 closings.push(log.view());
                 last_closed = log.end as usize;
             }
@@ -83,7 +89,7 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
         }
         if !matches!(op, Op::Write(..) | Op::Length(_)) {
             let last = closings.last().filter(|_| log.owes());
-            let found = last.map(|last| (last.overlay.clone(), last.mtime_ns, version, content, pushes.clone()));
+            let found = last.map(|last| (last.overlay.clone(), last.times, version, content, pushes.clone()));
             owed.push((log.end, found));
         }
     }
@@ -102,9 +108,9 @@ fn expected(owed: &[(u64, Owed)], len: usize) -> &Owed {
 
 fn check(found: Result<ReplayedLog, ReplayError>, owed: &Owed, what: &str) -> Result<(), TestCaseError> {
     match (found, owed) {
-        (Ok(found), Some((overlay, mtime_ns, version, content, pushes))) => {
+        (Ok(found), Some((overlay, times, version, content, pushes))) => {
             prop_assert_eq!(&found.overlay, overlay, "{}", what);
-            prop_assert_eq!((found.mtime_ns, found.origin.base_version), (*mtime_ns, *version), "{}", what);
+            prop_assert_eq!((found.times, found.origin.base_version), (*times, *version), "{}", what);
             prop_assert_eq!((found.origin.base_content, &found.pushes), (*content, pushes), "{}", what);
         }
         (Err(ReplayError::NotClosed { .. } | ReplayError::NotALog), None) => {}
@@ -167,7 +173,7 @@ proptest! {
 fn a_files_own_bytes_close_nothing() {
     let mut log = Log::create(Arc::new(SimDisk::new(1)), 5, Arc::new(Budget::new(1 << 30)), origin(0)).unwrap();
     log.write(0, b"first").unwrap();
-    log.close(1, false).unwrap();
+    log.close(at(1), false).unwrap();
     let closed = log.end;
     let fake = Header::new(Kind::Closed, 1, &9u64.to_le_bytes());
     // Valid except for the log's number, which a program cannot know.

@@ -10,6 +10,11 @@ fn origin() -> LogOrigin {
     LogOrigin { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0, base_content: 5 }
 }
 
+/// Times to close with.
+fn at(time_ns: i64) -> Times {
+    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000 }
+}
+
 fn log_on(disk: &Arc<dyn Disk>, budget: &Arc<Budget>) -> Log {
     Log::create(disk.clone(), 6, budget.clone(), origin()).unwrap()
 }
@@ -46,11 +51,11 @@ fn a_disk_that_failed_once_acknowledges_nothing_more() {
     let mut log = log_on(&disk, &Arc::new(Budget::new(1 << 20)));
     log.write(0, b"bytes").unwrap();
     let good = swap(&mut log, failing_disk());
-    assert!(matches!(log.close(5, true), Err(LogError::Disk(_))));
+    assert!(matches!(log.close(at(5), true), Err(LogError::Disk(_))));
     swap(&mut log, good);
-    assert!(matches!(log.close(5, true), Err(LogError::Disk(_))), "the same closing");
+    assert!(matches!(log.close(at(5), true), Err(LogError::Disk(_))), "the same closing");
     log.write(5, b"more").unwrap();
-    assert!(matches!(log.close(6, true), Err(LogError::Disk(_))), "a later one");
+    assert!(matches!(log.close(at(6), true), Err(LogError::Disk(_))), "a later one");
 }
 
 /// A disk that loses power may keep the end of its unsynced bytes without the beginning. If an earlier close is
@@ -61,22 +66,22 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     let budget = Arc::new(Budget::new(1 << 20));
     let mut log = log_on(&disk, &budget);
     log.write(0, b"durable").unwrap();
-    log.close(5, true).unwrap();
+    log.close(at(5), true).unwrap();
     log.write(0, b"never so").unwrap();
     let before = log.end;
     let good = swap(&mut log, failing_disk());
-    assert!(log.close(6, true).is_err() && log.close(7, false).is_err());
+    assert!(log.close(at(6), true).is_err() && log.close(at(7), false).is_err());
     assert_eq!((log.end, log.closed()), (before, None));
     swap(&mut log, good);
     let path = log.path().to_string();
     drop(log);
     // The same holds for closes on the next mount.
     let mut log = adopt(&disk, &path, budget);
-    assert_eq!((log.size_bytes(), log.closed()), (7, Some(5)));
+    assert_eq!((log.size_bytes(), log.closed()), (7, Some(at(5))));
     log.write(0, b"again").unwrap();
     let before = log.end;
     swap(&mut log, failing_disk());
-    assert!(log.close(8, true).is_err());
+    assert!(log.close(at(8), true).is_err());
     assert_eq!(log.end, before);
 }
 
@@ -86,7 +91,7 @@ fn a_log_is_found_again_where_there_is_no_room_for_it() {
     let disk = memory();
     let mut log = log_on(&disk, &Arc::new(Budget::new(1 << 20)));
     log.write(0, &[7; 5000]).unwrap();
-    log.close(5, true).unwrap();
+    log.close(at(5), true).unwrap();
     log.write(9, b"not closed").unwrap();
     let path = log.path().to_string();
     drop(log);
@@ -120,7 +125,7 @@ fn the_record_of_a_push_is_counted() {
     let budget = Arc::new(Budget::with_records(1 << 20, 4));
     let mut log = log_on(&disk, &budget);
     log.write(0, b"x").unwrap();
-    log.close(5, true).unwrap();
+    log.close(at(5), true).unwrap();
     log.is_pushed(&log.view(), 77);
     assert!(matches!(log.write(1, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 4 }))));
     log.remove();
@@ -135,11 +140,11 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     let budget = Arc::new(Budget::new(10_000));
     let mut log = log_on(&disk, &budget);
     log.write(0, &[1; 2000]).unwrap();
-    log.close(5, true).unwrap();
+    log.close(at(5), true).unwrap();
     let view = log.view();
-    let left = 10_000 - budget.used_bytes() - 40 - HEADER_BYTES as u64;
+    let left = 10_000 - budget.used_bytes() - 48 - HEADER_BYTES as u64;
     log.write(0, &vec![2; left as usize]).unwrap();
-    log.close(6, true).unwrap();
+    log.close(at(6), true).unwrap();
     assert_eq!(budget.used_bytes(), 10_000);
     assert!(!log.stored(12, 70, &view));
     let last = log.view();
@@ -151,7 +156,7 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     // A crash of the next mount does not lose the record either.
     for _ in 0..3 {
         let found = found(&disk, &path);
-        assert_eq!((found.origin.base_version, found.origin.base_content, found.mtime_ns), (12, 70, 6));
+        assert_eq!((found.origin.base_version, found.origin.base_content, found.times), (12, 70, at(6)));
         assert_eq!((found.pushes.len(), found.pushes[0]), (2, PendingPush { content, closed_end }));
         let log = adopt(&disk, &path, budget.clone());
         assert_eq!((log.pushed_as(content), log.origin.base_content), (Some(closed_end), 70));
@@ -164,9 +169,9 @@ fn a_time_that_was_set_is_no_other_content() {
     let disk = memory();
     let mut log = log_on(&disk, &Arc::new(Budget::new(1 << 20)));
     log.write(0, b"bytes").unwrap();
-    log.close(5, false).unwrap();
+    log.close(at(5), false).unwrap();
     let view = log.view();
-    log.close(6, false).unwrap();
+    log.close(at(6), false).unwrap();
     assert!(!log.is(&view) && log.has_bytes_of(&view));
     log.write(0, b"other").unwrap();
     assert!(!log.has_bytes_of(&view) && log.has_bytes_of(&log.view()));
@@ -177,7 +182,7 @@ fn a_write_of_nothing_is_none() {
     let disk = memory();
     let mut log = log_on(&disk, &Arc::new(Budget::new(1 << 20)));
     log.write(1000, b"").unwrap();
-    log.close(5, true).unwrap();
+    log.close(at(5), true).unwrap();
     assert_eq!((log.size_bytes(), found(&disk, log.path()).overlay.size_bytes()), (0, 0));
 }
 

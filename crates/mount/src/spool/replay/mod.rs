@@ -9,12 +9,13 @@ use super::record::{HEADER_BYTES, Header, Kind, MAGIC, MAX_PAYLOAD_BYTES};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{self, Read};
+use tessera_client::Times;
 use thiserror::Error;
 
 /// Length of a `Closed` record.
-pub const CLOSED_BYTES: usize = HEADER_BYTES + 8;
+pub const CLOSED_BYTES: usize = HEADER_BYTES + 16;
 /// Version of the format.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// The file that a log belongs to: the payload of its first record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,8 +85,8 @@ pub struct ReplayedLog {
     pub origin: LogOrigin,
     /// The file as of its last close.
     pub overlay: Overlay,
-    /// Its modification time, ns since 1970.
-    pub mtime_ns: i64,
+    /// Times to commit.
+    pub times: Times,
     /// Pushes since the version below.
     pub pushes: Vec<PendingPush>,
     /// End of the acknowledged part.
@@ -137,7 +138,7 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
         log: first.value,
         overlay: Overlay::new(origin.base_bytes),
         origin,
-        mtime_ns: 0,
+        times: Times::default(),
         pushes: Vec::new(),
         end: 0,
         records: 0,
@@ -153,10 +154,13 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
             Kind::Write | Kind::Length => changes.push((record, header)),
             Kind::Closed => {
                 changes.drain(..).for_each(|(record, header)| apply(&mut now.overlay, record, &header));
-                if decode_numbers(&payload) != Some([now.overlay.size_bytes()]) {
+                let numbers =
+                    decode_numbers(&payload).filter(|[size_bytes, _]| *size_bytes == now.overlay.size_bytes());
+                let Some([_, ctime_ns]) = numbers else {
                     return Err(ReplayError::Damaged { origin: now.origin, position: record, closed: record });
-                }
-                (now.mtime_ns, now.end, owed) = (header.value as i64, source.position, true);
+                };
+                now.times = Times { mtime_ns: header.value as i64, ctime_ns: ctime_ns as i64 };
+                (now.end, owed) = (source.position, true);
                 now.records = records;
             }
             Kind::Stored => {
@@ -277,7 +281,7 @@ mod tests {
                 assert!(matches!(replay(&vec![byte; len][..]), Err(ReplayError::NotALog)), "{len} times {byte}");
             }
         }
-        for text in ["", "{}", "null", r#"{"format":2}"#, r#"{"format":1,"cluster_id":"0","ino":1}"#] {
+        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":2,"cluster_id":"0","ino":1}"#] {
             assert!(LogOrigin::decode(text.as_bytes()).is_none(), "{text}");
         }
         let origin = LogOrigin {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tessera_client::{Cause, FileError, Opened, Owner, WriteDone};
+use tessera_client::{Cause, FileError, Opened, Owner, Times, WriteDone};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Extent, Request};
 
@@ -132,7 +132,7 @@ impl Store {
             position: 0,
             blocks: BTreeMap::new(),
             size_bytes: if patch { reply.base_size_bytes } else { 0 },
-            mtime_ns: 0,
+            times: Times::default(),
             content: 0,
             lock_fence: None,
             failed: None,
@@ -148,10 +148,10 @@ impl Store {
         target: Target,
         bytes: &[u8],
         if_version: Option<u64>,
-        mtime_ns: i64,
+        times: Times,
         lock_fence: Option<LockFence>,
     ) -> Result<WriteDone, FileError> {
-        match self.one_shot(&target, bytes, if_version, mtime_ns, lock_fence).await {
+        match self.one_shot(&target, bytes, if_version, times, lock_fence).await {
             None => {}
             Some(Err(error)) if error.code() == Code::SessionExpired => {}
             Some(done) => return done,
@@ -159,7 +159,7 @@ impl Store {
         self.preallocate(&target).await;
         let mut writer = self.open_write(target, false, if_version).await?;
         writer.write_at(0, bytes).await?;
-        writer.set_mtime(mtime_ns);
+        writer.set_times(times);
         writer.set_lock_fence(lock_fence);
         writer.finish().await
     }
@@ -189,7 +189,7 @@ impl Store {
         target: &Target,
         bytes: &[u8],
         if_version: Option<u64>,
-        mtime_ns: i64,
+        times: Times,
         lock_fence: Option<LockFence>,
     ) -> Option<Result<WriteDone, FileError>> {
         let blocks = cut(0, bytes);
@@ -217,7 +217,8 @@ impl Store {
             size_bytes: bytes.len() as u64,
             extents: whole_extents(&blocks, bytes.len() as u64, &ids),
             acks: taken.iter().map(ack).collect(),
-            mtime_ns,
+            mtime_ns: times.mtime_ns,
+            ctime_ns: times.ctime_ns,
             file_mode: Some(target.owner.mode),
             uid: target.owner.uid,
             gid: target.owner.gid,

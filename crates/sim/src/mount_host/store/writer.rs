@@ -15,7 +15,7 @@ pub struct BlockWriter {
     /// Written since the last commit.
     pub(super) blocks: BTreeMap<u64, Block>,
     pub(super) size_bytes: u64,
-    pub(super) mtime_ns: i64,
+    pub(super) times: Times,
     pub(super) content: u64,
     pub(super) lock_fence: Option<LockFence>,
     pub(super) failed: Option<FileError>,
@@ -68,9 +68,9 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// Sets the modification time of the next version.
-    pub fn set_mtime(&mut self, mtime_ns: i64) {
-        self.mtime_ns = mtime_ns;
+    /// Sets the times of the next version.
+    pub fn set_times(&mut self, times: Times) {
+        self.times = times;
     }
 
     /// Sets the name of the content of the next version.
@@ -135,7 +135,8 @@ impl BlockWriter {
             extents,
             acks,
             size_bytes: self.size_bytes,
-            mtime_ns: self.mtime_ns,
+            mtime_ns: self.times.mtime_ns,
+            ctime_ns: self.times.ctime_ns,
             content: self.content,
             want_lease: true,
             keep_session,
@@ -145,7 +146,7 @@ impl BlockWriter {
         let done = done(&self.file, reply)?;
         self.session.closed.set(!keep_session);
         self.blocks.clear();
-        (self.mtime_ns, self.content) = (0, 0);
+        (self.times, self.content) = (Times::default(), 0);
         self.mode = CommitMode::Patch;
         self.if_version = self.if_version.map(|_| done.version);
         Ok(done)
