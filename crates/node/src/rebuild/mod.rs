@@ -106,6 +106,8 @@ enum Step {
 #[derive(Debug)]
 pub struct ChunkRebuild {
     key: FragmentKey,
+    /// Disk that the fragment goes to.
+    target: u64,
     chunk: ChunkInfo,
     name: Hash,
     class: ClassInfo,
@@ -146,6 +148,7 @@ impl ChunkRebuild {
         }
         let mut it = ChunkRebuild {
             key: FragmentKey { chunk_id: chunk.chunk_id, fragment: task.fragment },
+            target: task.disk_id,
             name,
             candidates: candidates(pg, class, chunk, task),
             got: BTreeMap::new(),
@@ -303,6 +306,9 @@ impl ChunkRebuild {
                     return self.finish(Ok(0));
                 }
                 self.compare = true;
+                // It may be one of the last k; what it gives together with others is compared with the name.
+                let at = SourceAt { fragment: self.key.fragment, disk_id: self.target };
+                self.candidates.push(Candidate { at, role: Role::LastResort, state: State::Untried });
             }
             _ => {}
         }

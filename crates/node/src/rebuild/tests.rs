@@ -435,6 +435,46 @@ fn parity_that_is_in_its_place_is_compared() {
     }
 }
 
+/// P1: parity in its place counts as a source, because it may be one of the last k fragments.
+#[test]
+fn parity_in_its_place_may_be_needed_to_read_the_chunk() {
+    let mut cluster = Cluster::new(4, 2, 100_000);
+    cluster.lose(0, Code::NotFound);
+    cluster.lose(5, Code::NotFound);
+    let task = RebuildTask { disk_id: 15, ..cluster.task(4, vec![4]) };
+    let parity = cluster.held[&(15, 4)].clone();
+    let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+    machine.next(|disk_id| cluster.source(disk_id));
+    let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
+    let len_bytes = parity.as_ref().unwrap().0.len() as u32;
+    assert_eq!(machine.on_local_check(&Verdict::Good { hash, len_bytes }), vec![]);
+    let mut wishes = machine.next(|disk_id| cluster.source(disk_id));
+    for _ in 0..100 {
+        let mut after = Vec::new();
+        for wish in wishes {
+            match wish {
+                RebuildAction::Fetch(at) => {
+                    let held = cluster.held.get(&(at.disk_id, at.fragment)).cloned().unwrap_or(Err(Code::NotFound));
+                    machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
+                }
+                RebuildAction::Compute(job) => after.extend(machine.on_computed(job.run(&BufferPool::new(0)))),
+                RebuildAction::ReadLocal => {
+                    let local = parity.clone().map_err(|code| Error::new(code, "no"));
+                    after.extend(machine.on_local_read(local));
+                }
+                RebuildAction::Finished(report) => {
+                    assert_eq!((report.result, report.written_bytes), (Ok(()), 0));
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        after.extend(machine.next(|disk_id| cluster.source(disk_id)));
+        wishes = after;
+    }
+    panic!("the rebuild does not end");
+}
+
 /// A chunk that does not have its name is never proven, and nothing is replaced.
 #[test]
 fn nothing_is_proven_from_bytes_without_the_name() {
