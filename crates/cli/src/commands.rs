@@ -79,8 +79,8 @@ commands! {
     /// Collect garbage now.
     #[command(after_help = GC_HELP)]
     client Gc(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Gc, args);
-    /// Run a manager.
-    own Manager(ManagerArgs) => daemon::manager::run;
+    /// Run a manager, or list and change the managers of a cluster (`manager list`, `remove`, `transfer`).
+    own Manager(ManagerArgs) => manager;
     /// Hash, cut and code files on the CPU or a GPU, without a store; list the devices.
     #[command(subcommand)]
     own Accel(AccelCommand) => accel::run;
@@ -93,6 +93,24 @@ fn node(args: NodeArgs) -> Outcome {
         Some(command) => {
             client()?;
             upkeep::node(command)
+        }
+    }
+}
+
+/// Runs a manager, or a subcommand about managers.
+fn manager(args: ManagerArgs) -> Outcome {
+    match args.command {
+        None => daemon::manager::run(args.run),
+        Some(ManagerCommand::Add(mut run)) => {
+            if run.join.is_empty() {
+                let named = std::env::var("TESSERA_MANAGER").unwrap_or_else(|_| crate::args::DEFAULT_MANAGER.into());
+                run.join = named.split(',').map(String::from).collect();
+            }
+            daemon::manager::run(*run)
+        }
+        Some(command) => {
+            client()?;
+            upkeep::manager(command)
         }
     }
 }

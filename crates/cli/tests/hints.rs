@@ -177,7 +177,7 @@ fn what_is_local_is_read_locally() {
     let put = far("tessera_node_far_received_bytes_total");
     let len = bytes.len() as u64;
     assert!((len..len + len / 100).contains(&put), "{put}: one copy; the command log is counted apart");
-    assert!(figure(1, "tessera_node_log_received_bytes_total") > 0);
+    assert!(far("tessera_node_log_received_bytes_total") > 0, "some nodes have a voter");
     let sent_before: u64 = before.iter().sum();
     assert!(far("tessera_node_far_sent_bytes_total") <= sent_before);
 }

@@ -170,6 +170,15 @@ impl Client {
         Ok(self.ask(&Maintain { what: what as i32, start })?)
     }
 
+    /// Has one of the peers that keep the metadata lead, or leave.
+    ///
+    /// # Errors
+    /// There is no such peer, or it cannot do so; or the manager does not answer.
+    pub fn change_peer(&self, peer_id: u64, change: PeerChange) -> Result<(), Error> {
+        self.ask(&ChangePeer { peer_id, change: change as i32 })?;
+        Ok(())
+    }
+
     /// Fragments that all ended reads of this client had to do without, summed.
     pub fn read_report(&self) -> ReadReport {
         *self.context.read_report.lock()

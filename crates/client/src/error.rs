@@ -87,8 +87,8 @@ pub enum Cause {
     /// The manager's database names another chunk than the file's writer did.
     #[error(
         "the bytes at {offset} were written as a chunk whose name starts with {written:016x}, and the manager's database says \
-         chunk {chunk_id}, {stored:016x}: the database is damaged; stop the manager and restore it from its log replicas \
-         (`tessera manager --restore`)"
+         chunk {chunk_id}, {stored:016x}: the database is damaged; stop the manager, move its directory away and \
+         start it with --join ADDR (a manager or node that runs)"
     )]
     WrongChunk {
         /// Where the extent starts in the file.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tessera_manager::config::Config;
-use tessera_manager::shell::ManagerServer;
+use tessera_manager::shell::{ManagerServer, ServeOptions};
 use tessera_net::{BufferPool, Endpoint};
 use tessera_testkit::Cluster;
 use tessera_wire::meta::MakeDir;
@@ -280,7 +280,8 @@ fn a_running_client_is_refused_by_another_cluster() {
     let listen = Endpoint::Unix(scratch.path().join("s"));
     let start = |id: u8| {
         let dir = scratch.path().join(id.to_string());
-        ManagerServer::start(&dir, Some([id; 16]), std::slice::from_ref(&listen), Config::default()).unwrap()
+        let options = ServeOptions::new(&dir, std::slice::from_ref(&listen), Config::default());
+        ManagerServer::start(ServeOptions { cluster_id: Some([id; 16]), ..options }).unwrap()
     };
     let connect = || Client::connect(&listen.to_string(), Options::default()).unwrap();
     let make = |client: &Client, name: &str| {
@@ -319,13 +320,8 @@ fn a_running_client_is_refused_by_another_cluster() {
 fn one_of_the_managers_named_suffices_and_malformed_lists_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let listen = Endpoint::Unix(scratch.path().join("s"));
-    let manager = ManagerServer::start(
-        &scratch.path().join("m"),
-        Some([1; 16]),
-        std::slice::from_ref(&listen),
-        Config::default(),
-    )
-    .unwrap();
+    let options = ServeOptions::new(&scratch.path().join("m"), std::slice::from_ref(&listen), Config::default());
+    let manager = ManagerServer::start(ServeOptions { cluster_id: Some([1; 16]), ..options }).unwrap();
     let list = format!("unix:{},{listen},127.0.0.1:1", scratch.path().join("gone").display());
     let client = Client::connect(&list, Options::default()).unwrap();
     assert_eq!(client.status().unwrap().directories, 1);

@@ -55,6 +55,10 @@ tessera_knobs::knobs! {
         log_copies: u32 = 3;
         /// Bytes of entries sent to a replica in one call.
         log_call_bytes: usize = 4 << 20;
+        /// Peers that keep the metadata, if there are that many hosts: 5, 3 or 1. With 1 only managers do, and what they lose is lost.
+        max_voters: u32 = 5, in 1..=5;
+        /// A manager with an empty directory waits this long for a peer of the group that it joins.
+        join_timeout_ms: u64 = 60_000;
         /// A call to a log replica is given up after this long.
         log_call_timeout_ms: u64 = 5_000;
         /// A replica that failed is tried again after this long.

@@ -16,7 +16,9 @@ pub enum Failure {
 
 /// A row that is damaged, by a disk or by a bug.
 #[derive(Debug, Error)]
-#[error("{row} of the manager's database is damaged: {why}; restore the manager from its log replicas (--restore)")]
+#[error(
+    "{row} of the manager's database is damaged: {why}; stop the manager, move its directory away and start it with --join"
+)]
 pub struct CorruptRow {
     /// Table and key.
     pub row: String,

@@ -85,6 +85,8 @@ pub struct Connection {
     /// Of the server that accepted the connection; `None` if this side opened it.
     pub(crate) admissions: Option<Arc<Admissions>>,
     admitted: AtomicBool,
+    /// It greeted as a client.
+    is_client: AtomicBool,
     /// Why the connection ends, for the calls that it fails.
     why: Mutex<Option<Error>>,
     pending: Mutex<HashMap<u64, Pending>>,
@@ -126,6 +128,7 @@ impl Connection {
             peer,
             outbox: Outbox::new(admissions.clone())?,
             admitted: AtomicBool::new(admissions.is_none()),
+            is_client: AtomicBool::new(false),
             admissions,
             why: Mutex::default(),
             pending: Mutex::default(),
@@ -178,6 +181,7 @@ impl Connection {
     pub fn admit(&self, role: Role) -> Result<(), Error> {
         if let Some(admissions) = &self.admissions {
             admissions.admit(self.id, role)?;
+            self.is_client.store(!matches!(role, Role::Node | Role::Manager), Ordering::Relaxed);
             self.admitted.store(true, Ordering::Release);
         }
         Ok(())
@@ -186,6 +190,13 @@ impl Connection {
     /// Whether the peer's greeting was accepted; true if this side opened the connection.
     pub(crate) fn is_admitted(&self) -> bool {
         self.admitted.load(Ordering::Acquire)
+    }
+
+    /// The longest payload that this side accepts.
+    pub(crate) fn payload_max_bytes(&self) -> u32 {
+        let limits = self.admissions.as_ref().map(|admissions| &admissions.limits);
+        let of_client = limits.filter(|_| self.is_client.load(Ordering::Relaxed));
+        of_client.map_or(frame::MAX_PAYLOAD_BYTES, |limits| limits.client_payload_bytes)
     }
 
     /// See [`Outbox::unsent_since`].

@@ -237,7 +237,7 @@ fn little_is_accepted_before_the_greeting() {
     let error = refusal(&mut impatient.raw());
     assert!(error.message.contains("300 ms"), "{error:?}");
 
-    let rig = rig(Limits { payload_bytes: 1 << 20, ..Limits::default() });
+    let rig = rig(Limits { client_payload_bytes: 1 << 20, ..Limits::default() });
     let head = |payload_len| encode_message(Kind::PutFragments as u16, 0, 1, &GetStatus {}, payload_len);
     let mut big = rig.raw();
     big.write_all(&head(1 << 20)).unwrap();

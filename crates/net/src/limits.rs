@@ -28,8 +28,8 @@ pub struct Limits {
     pub greeting_ms: u64,
     /// A peer that took no byte of what waits for it, or sent none of a frame that it began, for this long is dropped.
     pub stall_ms: u64,
-    /// Longest payload that is accepted.
-    pub payload_bytes: u32,
+    /// Longest payload that is accepted from a client.
+    pub client_payload_bytes: u32,
     /// The server reads no further request of a connection while its requests without an answer
     /// ([`crate::Service::cost_bytes`]) and its unsent answers exceed this.
     pub outstanding_bytes: usize,
@@ -49,7 +49,7 @@ impl Default for Limits {
             greeting: 1024,
             greeting_ms: 5_000,
             stall_ms: STALL.as_millis() as u64,
-            payload_bytes: MAX_PAYLOAD_BYTES,
+            client_payload_bytes: MAX_PAYLOAD_BYTES,
             outstanding_bytes: 16 << 20,
             outbox_bytes: 128 << 20,
             total_bytes: 1 << 30,

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
-use tessera_wire::frame::{FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES, START_BYTES};
+use tessera_wire::frame::{FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES, START_BYTES};
 use tessera_wire::{Code, Error};
 
 /// Size of the buffer that reads many small frames at once; at most this much of a payload is copied twice.
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         }
         self.fill(rest, false)?;
         let header = FrameHeader::decode(&raw)?;
-        let (len, limit) = (header.payload_len, self.limits().map_or(MAX_PAYLOAD_BYTES, |it| it.payload_bytes));
+        let (len, limit) = (header.payload_len, self.connection.payload_max_bytes());
         if len > limit {
             let error = FrameError::TooLong { kind: header.kind, part: "payload", len, limit };
             return Err(self.refuse(Error::new(Code::Invalid, error.to_string())));

@@ -1,4 +1,4 @@
-//! A storage node: fragments on disks, rebuilds, scrubbing, and a replica of the manager's command log.
+//! A storage node: fragments on disks, rebuilds, scrubbing, and a voter that holds the log of the metadata ([`voter`]).
 //!
 //! The crate holds [`core::NodeCore`], which makes all decisions and does no I/O; the state machine that rebuilds one
 //! chunk (`rebuild`; crate `stripe` computes); `disk_worker`, which carries out decisions on a disk, and `read`, which
@@ -22,6 +22,7 @@ mod rebuild;
 mod shell;
 #[cfg(test)]
 mod test_chunks;
+pub mod voter;
 
 pub use config::NodeConfig;
 pub use core::{NodeMetrics, Traffic};

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tessera_disk::{Disk, Identity, RealDisk};
 use tessera_net::Endpoint;
 use tessera_node::NodeServer;
+use tessera_wire::consensus::{Consensus, JoinGroup, PeerKind};
 use tessera_wire::data::*;
 use tessera_wire::frame::{FLAG_REPLY, FrameHeader, HEADER_BYTES, encode_message};
-use tessera_wire::log::*;
 use tessera_wire::meta::*;
 use tessera_wire::{ChunkInfo, Code, Hello, PROTOCOL_VERSION, PgInfo, PgMember, Role};
 
@@ -238,52 +238,36 @@ fn greeted(at: &Endpoint) -> std::net::TcpStream {
     stream
 }
 
-/// The log replica: entries, gaps, terms, a snapshot. All of it is there after a restart, before any manager is.
+/// The node's voter tells who it is, keeps its id over a restart, and has another one after its files are damaged.
 #[test]
-fn the_log_replica() {
+fn the_voter_keeps_its_id_unless_it_has_forgotten_something() {
     let dir = tempfile::tempdir().unwrap();
     let manager = Manager::start();
-    let a = started(&manager, "a", &[&dir.path().join("1")]);
-    let client = peer(Role::Manager);
-    let at = a.endpoints()[0].clone();
-    let append = |term, first_seq, lengths: Vec<u32>| AppendLog {
-        term,
-        first_seq,
-        terms: vec![term; lengths.len()],
-        lengths,
-        ..AppendLog::default()
+    let ask = |node: &NodeServer| {
+        let asked = peer(Role::Manager).call_wait(&node.endpoints()[0], &JoinGroup::default(), vec![], WAIT);
+        asked.unwrap().0
     };
-    let (state, _) = client.call_wait(&at, &append(3, 1, vec![2, 3]), vec![b"aabbb"[..].into()], WAIT).unwrap();
-    assert_eq!((state.term, state.last_seq, state.last_term), (3, 2, 3));
-    // The answer to a gap says what the replica holds.
-    let (state, _) = client.call_wait(&at, &append(3, 7, vec![1]), vec![b"x"[..].into()], WAIT).unwrap();
-    assert_eq!(state.last_seq, 2);
-    let stale = client.call_wait(&at, &append(2, 3, vec![1]), vec![b"x"[..].into()], WAIT).unwrap_err();
-    assert_eq!((stale.code(), stale.current), (Code::Fenced, 3));
-    let wrong = client.call_wait(&at, &append(3, 3, vec![5]), vec![b"x"[..].into()], WAIT).unwrap_err();
-    assert_eq!(wrong.code(), Code::Invalid);
-
-    let snapshot = common::bytes(3, 10_000);
-    let hash = tessera_accel::hash::chunk_hash(&snapshot).0.to_vec();
-    for (offset, end) in [(0, 6_000), (6_000, 10_000)] {
-        let put = PutSnapshot { term: 3, seq: 2, offset, total_bytes: 10_000, hash: hash.clone(), seq_term: 3 };
-        let piece = snapshot[offset as usize..end].to_vec();
-        let (state, _) = client.call_wait(&at, &put, vec![piece.into()], WAIT).unwrap();
-        assert_eq!(state.snapshot_seq, if end == 10_000 { 2 } else { 0 });
-    }
+    let a = started(&manager, "a", &[&dir.path().join("1")]);
+    let said = ask(&a);
+    let member = said.receiver.unwrap();
+    assert_eq!((&said.cluster_id[..], &member.name[..], member.kind()), (&CLUSTER[..], "a", PeerKind::Voter));
+    assert_eq!(format!("{}", a.endpoints()[0]), member.address);
     drop(a);
     manager.with(|s| s.silent = true);
-    let a = NodeServer::start(node(&manager, "a", &[&dir.path().join("1")])).unwrap();
-    let at = a.endpoints()[0].clone();
-    let (reply, payload) = client.call_wait(&at, &ReadLog { from_seq: 1, max_bytes: 1 << 20 }, vec![], WAIT).unwrap();
-    assert_eq!((reply.cluster_id, reply.first_seq, reply.lengths), (CLUSTER.to_vec(), 1, vec![2, 3]));
-    assert_eq!(payload, b"aabbb"[..]);
-    let get = GetSnapshot { seq: 2, offset: 5_000, max_bytes: 9_000 };
-    let (reply, payload) = client.call_wait(&at, &get, vec![], WAIT).unwrap();
-    assert_eq!((reply.total_bytes, &payload[..]), (10_000, &snapshot[5_000..]));
+    let start = || NodeServer::start(node(&manager, "a", &[&dir.path().join("1")])).unwrap();
+    let a = start();
+    assert_eq!(ask(&a).receiver.unwrap().id, member.id, "it starts without a manager, too");
+    drop(a);
+    let voter = dir.path().join("1").join(tessera_node::voter::VOTER_DIR);
+    let file = std::fs::read_dir(&voter).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[100] ^= 1;
+    bytes.extend([7; 5_000]);
+    std::fs::write(&file, bytes).unwrap();
+    assert_ne!(ask(&start()).receiver.unwrap().id, member.id);
 }
 
-/// P14: only a manager may access the log, and only a client may put fragments. The greeting decides.
+/// P14: only peers may reach the voter, and only a client may put fragments. The greeting decides.
 #[test]
 fn requests_of_another_role_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -294,18 +278,17 @@ fn requests_of_another_role_are_refused() {
     let pieces = fragments(&chunk);
     let piece = || vec![pieces[0].clone().into()];
     let put = put_of(vec![item(&chunk, 1, 101, 0, &pieces[0])]);
-    let append = AppendLog { term: 9, first_seq: 1, terms: vec![9], lengths: vec![1], ..AppendLog::default() };
-    for role in [Role::Unknown, Role::Client, Role::Node] {
-        let refused = peer(role).call_wait(&at, &append, vec![b"x"[..].into()], WAIT).unwrap_err();
+    for role in [Role::Unknown, Role::Client] {
+        let refused = peer(role).call_wait(&at, &JoinGroup::default(), vec![], WAIT).unwrap_err();
         assert_eq!(refused.code(), Code::Permission, "{role:?}");
-        let read = ReadLog { from_seq: 1, max_bytes: 1 << 20 };
-        assert_eq!(peer(role).call_wait(&at, &read, vec![], WAIT).unwrap_err().code(), Code::Permission);
+        assert_eq!(
+            peer(role).call_wait(&at, &Consensus::default(), vec![], WAIT).unwrap_err().code(),
+            Code::Permission
+        );
     }
     for role in [Role::Unknown, Role::Manager, Role::Node] {
         assert_eq!(peer(role).call_wait(&at, &put, piece(), WAIT).unwrap_err().code(), Code::Permission, "{role:?}");
     }
-    let (state, _) = peer(Role::Manager).call_wait(&at, &ReadLog { from_seq: 1, max_bytes: 1 }, vec![], WAIT).unwrap();
-    assert!(state.lengths.is_empty(), "{state:?}");
     let held = peer(Role::Client).call_wait(&at, &get(vec![whole(1, 0, 101)]), vec![], WAIT).unwrap().0;
     assert_eq!(held.results[0].error.as_ref().unwrap().code(), Code::NotFound);
     assert_eq!(peer(Role::Client).call_wait(&at, &put, piece(), WAIT).unwrap().0.results[0].error, None);

@@ -32,6 +32,14 @@ pub enum Damage {
     },
 }
 
+impl Damage {
+    /// Whether it is that of a disk that failed to sync.
+    #[must_use]
+    pub fn is_unsynced(&self) -> bool {
+        matches!(self, Damage::Unsynced { .. })
+    }
+}
+
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -108,6 +108,7 @@ messages! {
     0x0301 GetStatus => ClusterStatus, from Client | Node;
     0x0302 Drain => Ack, from Client | Node;
     0x0303 Maintain => MaintainReply, from Client | Node;
+    0x0304 ChangePeer => Ack, from Client | Node;
 
     0x0400 RegisterNode => RegisterNodeReply, from Node;
     0x0401 Heartbeat => HeartbeatReply, from Node;
@@ -124,7 +125,7 @@ messages! {
 
     0x0610 Consensus => ConsensusReply, from Manager | Node;
     0x0611 GetPiece => GetPieceReply, from Manager | Node;
-    0x0612 JoinGroup => JoinGroupReply, from Manager;
+    0x0612 JoinGroup => JoinGroupReply, from Manager | Node;
 
     0x0700 SetLock => SetLockReply, from Client;
     0x0701 TestLock => TestLockReply, from Client;

@@ -40,7 +40,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             AllocateChunks, ChunkAnswer, AllocateChunksReply, RenewSession, RenewSessionReply, ChunkAck, Commit,
             StaleAck, CommitReply, CloseSession, OpenRead, OpenReadReply, ListExtents, ListExtentsReply,
             FragmentRef, CompleteFragments, ReportBad, GetMap, ClusterMap, GetStatus, ClusterStatus, DeviceWork,
-            ReportWork, RejectedNode, Counter, Drain, Maintain, MaintainReply, RegisterNode, RegisterNodeReply,
+            ReportWork, RejectedNode, Counter, Drain, Maintain, MaintainReply, ChangePeer, PeerStatus, RegisterNode, RegisterNodeReply,
             TaskResult, Heartbeat, RebuildTask, VerifyTask, ScrubTask, InventoryTask, CompactTask, Task,
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,
@@ -91,7 +91,7 @@ macro_rules! numbers {
 #[test]
 fn numbers_keep_their_meaning() {
     use tessera_wire::{self as wire, Kind, consensus, meta};
-    let enumerations: [(&str, Vec<(i32, String)>); 14] = numbers![
+    let enumerations: [(&str, Vec<(i32, String)>); 15] = numbers![
         wire::Code,
         wire::Role,
         wire::InodeKind,
@@ -99,6 +99,7 @@ fn numbers_keep_their_meaning() {
         meta::ChunkState,
         meta::CommitMode,
         meta::MaintenanceJob,
+        meta::PeerChange,
         meta::LockFamily,
         meta::LockMode,
         meta::LockOutcome,

@@ -1,8 +1,8 @@
 //! Arguments of `up`, `demo` and `manager`, and of `node` without a subcommand.
 
-use super::SpoolArgs;
+use super::{Common, SpoolArgs};
 use crate::term::Out;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
 
@@ -122,32 +122,78 @@ pub struct DaemonFlags {
 
 /// `tessera manager`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The manager keeps its database in --dir. A new, empty directory starts a new cluster; when a cluster
-exists and the manager's disk is lost, use --restore: it rebuilds the database from the command log and
-snapshots on the nodes, then serves.
+#[command(
+    after_help = "\
+The manager keeps the metadata in --dir. A new, empty directory starts a new cluster; with --join it becomes a
+further manager of a cluster that runs. One manager leads; if it fails, another one takes over within seconds.
+Nodes hold copies of the log, so a manager whose disk is lost starts again with an empty directory and --join.
 
 Examples:
   tessera manager --dir /var/lib/tessera --listen 10.0.0.1:7700 --metrics 10.0.0.1:9700
   tessera manager --config /etc/tessera/manager.toml
-  tessera manager --dir /var/lib/tessera --listen 10.0.0.1:7700 \\
-                  --restore --from 10.0.0.11:7710 --from 10.0.0.12:7710")]
+  tessera manager --dir /var/lib/tessera --listen 10.0.0.2:7700 --join 10.0.0.1:7700,10.0.0.11:7710
+  tessera manager list
+  tessera manager transfer 10.0.0.2:7700    before maintenance of the one that leads",
+    args_conflicts_with_subcommands = true
+)]
 pub struct ManagerArgs {
+    /// List or change the managers of a cluster instead of running one.
+    #[command(subcommand)]
+    pub command: Option<ManagerCommand>,
+    /// Run a manager.
+    #[command(flatten)]
+    pub run: ManagerRunArgs,
+}
+
+/// `tessera manager list`, `add`, `remove`, `transfer`.
+#[derive(Debug, Subcommand)]
+pub enum ManagerCommand {
+    /// List the peers that keep the metadata: managers, and voters on nodes.
+    List {
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Run a further manager of the cluster here; as --join with the managers that TESSERA_MANAGER names.
+    Add(Box<ManagerRunArgs>),
+    /// Take a manager out of the group, for good: stop it, and do not start it on its directory again.
+    Remove {
+        /// Its name, host, address or id (see `tessera manager list`).
+        #[arg(value_name = "MANAGER")]
+        peer: String,
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Have a manager lead.
+    Transfer {
+        /// Its name, host, address or id (see `tessera manager list`).
+        #[arg(value_name = "MANAGER")]
+        peer: String,
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+/// `tessera manager` without a subcommand: run a manager.
+#[derive(Debug, Args)]
+pub struct ManagerRunArgs {
     /// Directory of the database.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Address to serve (HOST:PORT or unix:PATH); may be repeated. [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDR")]
     pub listen: Vec<String>,
-    /// Rebuild the lost database from nodes; --dir must hold none.
-    #[arg(long, requires = "from")]
-    pub restore: bool,
-    /// Address of a node to restore from; name as many as possible, the newest log is used.
-    #[arg(long, value_name = "NODEADDR", requires = "restore")]
-    pub from: Vec<String>,
-    /// Restore even if some of the named nodes do not answer: safe only if fewer nodes are missing than hold the log.
-    #[arg(long, requires = "restore")]
-    pub without_missing: bool,
+    /// Address that nodes, clients and other managers are told. [default: the first HOST:PORT that it listens on]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// Host label: the peers that keep the metadata are on distinct hosts. [default: the machine's name]
+    #[arg(long, value_name = "LABEL")]
+    pub host: Option<String>,
+    /// Managers or nodes of a cluster to join with an empty directory, as a list or repeated; one that answers is enough.
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    pub join: Vec<String>,
     /// Shared.
     #[command(flatten)]
     pub flags: DaemonFlags,

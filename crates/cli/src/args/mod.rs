@@ -100,7 +100,6 @@ mod tests {
         let drain = parse(&["node", "drain", "n1", "--follow"]);
         assert!(matches!(drain, Ok(Command::Node(NodeArgs { command: Some(NodeCommand::Drain { .. }), .. }))));
         assert!(parse(&["node", "--disk", "d", "list"]).is_err());
-        assert!(parse(&["manager", "--dir", "d", "--restore"]).is_err(), "restore needs --from");
         let Ok(Command::Put(put)) = parse(&["put", "a", "-p", "redundancy=none", "b", "--json", "tess:/x"]) else {
             panic!("options may stand between paths")
         };

@@ -1,7 +1,7 @@
 //! Configuration of the daemons: flags, then a TOML file, then the environment. An unknown or malformed key is an error that names
 //! the file, the line and the key (P14).
 
-use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
+use crate::args::{DaemonFlags, LogFormat, ManagerRunArgs, NodeRunArgs};
 use crate::daemon::knobs::{self, Keys};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use serde::Deserialize;
@@ -20,6 +20,9 @@ pub type Tuning = BTreeMap<String, toml::Value>;
 struct ManagerFile {
     dir: Option<PathBuf>,
     listen: Option<Vec<String>>,
+    advertise: Option<String>,
+    host: Option<String>,
+    join: Option<Vec<String>>,
     metrics: Option<String>,
     log_format: Option<LogFormat>,
     log_level: Option<String>,
@@ -89,10 +92,12 @@ pub struct ManagerSettings {
     pub dir: PathBuf,
     /// Addresses to serve.
     pub listen: Vec<Endpoint>,
-    /// Nodes to restore from. Empty: no restore.
-    pub restore_from: Vec<Endpoint>,
-    /// Restore even if some of these nodes do not answer.
-    pub without_missing: bool,
+    /// Address that others are told, instead of the first one.
+    pub advertise: Option<String>,
+    /// Host label.
+    pub host: String,
+    /// Peers of a group to join.
+    pub join: Vec<Endpoint>,
     /// Flags of both daemons, with the keys of the file where a flag is missing.
     pub flags: DaemonFlags,
     /// Knobs.
@@ -101,7 +106,7 @@ pub struct ManagerSettings {
 
 /// Settings of `tessera node`.
 pub struct NodeSettings {
-    /// Directories of its disks, in order. The first also holds the log replica.
+    /// Directories of its disks, in order. The first also holds the log voter.
     pub disks: Vec<PathBuf>,
     /// What named the manager, for the log.
     pub manager_from: &'static str,
@@ -120,7 +125,7 @@ impl ManagerSettings {
     ///
     /// # Errors
     /// A key or value that is unknown, malformed or missing, or a file that cannot be read.
-    pub fn new(args: ManagerArgs) -> Outcome<Self> {
+    pub fn new(args: ManagerRunArgs) -> Outcome<Self> {
         let (file, base): (ManagerFile, _) = load(&args.flags)?;
         let Some(dir) = args.dir.or(file.dir.map(|d| base.join(d))) else {
             bail!(
@@ -130,6 +135,7 @@ impl ManagerSettings {
         };
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
+        let join = if args.join.is_empty() { file.join.unwrap_or_default() } else { args.join };
         let mut core = tessera_manager::config::Config::default();
         apply(&mut [&mut (tessera_manager::config::Config::KNOBS, &mut core)], &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
@@ -142,8 +148,9 @@ impl ManagerSettings {
         Ok(ManagerSettings {
             dir,
             listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
-            restore_from: args.from.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
-            without_missing: args.without_missing,
+            advertise: args.advertise.or(file.advertise),
+            host: args.host.or(file.host).unwrap_or_else(host_name),
+            join: join.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             core,
         })
@@ -275,7 +282,7 @@ mod tests {
     fn manager(words: &[&str]) -> Outcome<ManagerSettings> {
         let cli = Cli::try_parse_from([&["tessera", "manager"], words].concat()).unwrap();
         let Command::Manager(args) = cli.command else { panic!("not a manager") };
-        ManagerSettings::new(args)
+        ManagerSettings::new(args.run)
     }
 
     fn node(words: &[&str]) -> Outcome<NodeSettings> {

@@ -4,14 +4,14 @@ use super::Daemon;
 use super::config::ManagerSettings;
 use super::metrics::Family;
 use super::signals::Event;
-use crate::args::ManagerArgs;
+use crate::args::ManagerRunArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crossbeam_channel::RecvTimeoutError;
 use std::time::Duration;
 use tessera_manager::db::DbError;
+use tessera_manager::group::{GroupError, StartError};
 use tessera_manager::metrics::Metrics;
-use tessera_manager::restore::RestoreError;
-use tessera_manager::shell::{ManagerServer, ServeError};
+use tessera_manager::shell::{ManagerServer, ServeError, ServeOptions};
 use tessera_net::Endpoint;
 use tessera_wire::Code;
 
@@ -22,7 +22,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// The configuration is not valid, the manager cannot start, or it ended by itself.
-pub fn run(args: ManagerArgs) -> Outcome {
+pub fn run(args: ManagerRunArgs) -> Outcome {
     let settings = ManagerSettings::new(args)?;
     let (daemon, events) = Daemon::prepare(&settings.flags, |manager: &ManagerServer| families(&manager.metrics()))?;
     let started = start(&settings)?;
@@ -55,21 +55,19 @@ pub fn run(args: ManagerArgs) -> Outcome {
 }
 
 fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
-    let (dir, listen, config) = (&settings.dir, &settings.listen, settings.core.clone());
-    if settings.restore_from.is_empty() {
-        return ManagerServer::start(dir, Some(rand::random()), listen, config).map_err(refused);
-    }
-    let addresses: Vec<String> = settings.restore_from.iter().map(Endpoint::to_string).collect();
-    ManagerServer::start_restored(dir, &addresses, settings.without_missing, listen, config).map_err(refused)
+    let options = ServeOptions::new(&settings.dir, &settings.listen, settings.core.clone());
+    let (advertise, host, join) = (settings.advertise.clone(), settings.host.clone(), settings.join.clone());
+    ManagerServer::start(ServeOptions { advertise, host, join, ..options }).map_err(refused)
 }
 
 fn refused(error: ServeError) -> Failure {
     let exit = match &error {
-        ServeError::Db(error) => of_database(error),
-        ServeError::Restore(RestoreError::Db(error)) => of_database(error),
-        ServeError::Start(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
-        ServeError::Restore(RestoreError::NoReplica { .. } | RestoreError::Silent { .. }) => Exit::Unavailable,
-        ServeError::Restore(RestoreError::TwoClusters { .. }) => Exit::Refused,
+        ServeError::Start(StartError::Group(GroupError::Db(error))) => of_database(error),
+        ServeError::Start(StartError::Group(GroupError::Peer(_) | GroupError::Open(_))) => Exit::Refused,
+        ServeError::Start(StartError::LogMissing { .. } | StartError::NothingLeft { .. }) => Exit::Refused,
+        ServeError::Config(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
+        ServeError::NoPeer { error, .. } => Exit::of_code(error.code()),
+        ServeError::Address { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error.to_string())

@@ -31,7 +31,7 @@ pub struct Shape {
     pub manager_args: Vec<String>,
     /// More arguments for every node.
     pub node_args: Vec<String>,
-    /// Rebuild the manager's database from the nodes.
+    /// Let the manager join with an empty directory what the nodes' voters keep.
     pub restore: bool,
 }
 
@@ -146,7 +146,7 @@ impl Cluster {
         args.extend_from_slice(&self.shape.manager_args);
         self.add("manager".into(), args);
         if self.shape.restore {
-            // Nodes that know their cluster serve their log replica before a manager runs.
+            // Nodes that know their cluster serve their voters before a manager runs.
             self.manager_address = free_address(&host, port)?;
             self.start_nodes(&host, port, events)?;
             self.restore_manager(events)
@@ -208,7 +208,7 @@ impl Cluster {
         self.write_file()
     }
 
-    /// Waits until the manager counts every node as up.
+    /// Waits until the manager counts every node as up, and the metadata is on as many peers as it should be.
     ///
     /// # Errors
     /// Not all are up within `patience`, a child died, or a stop was requested.
@@ -221,10 +221,12 @@ impl Cluster {
                         |name: &str| status.nodes.iter().any(|n| n.name == name && n.health == Health::Up as i32);
                     let names = self.members[1..].iter().map(|m| m.command.name.as_str());
                     let missing: Vec<&str> = names.filter(|name| !is_up(name)).collect();
-                    if missing.is_empty() {
-                        return Ok(());
+                    let votes = status.peers.iter().filter(|peer| peer.votes).count();
+                    match (missing.is_empty(), status.voters_wanted as usize) {
+                        (true, wanted) if wanted > 0 && votes >= wanted => return Ok(()),
+                        (true, wanted) => format!("the metadata is on {votes} of {wanted} peers"),
+                        (false, _) => format!("{} not up yet; see their logs", missing.join(", ")),
                     }
-                    format!("{} not up yet; see their logs", missing.join(", "))
                 }
                 Err(failure) => failure.message,
             };
@@ -261,13 +263,12 @@ impl Cluster {
         deaths
     }
 
-    /// Starts the manager and has it rebuild its database from the running nodes.
+    /// Starts the manager on its empty directory; it joins the group that the voters of the running nodes are left of.
     ///
     /// # Errors
     /// As [`Child::start`].
     pub fn restore_manager(&mut self, events: &Events) -> Outcome {
-        let from = self.node_addresses().into_iter().flat_map(|address| ["--from".into(), address]);
-        let more: Vec<String> = std::iter::once("--restore".into()).chain(from).collect();
+        let more = words(&["--join", &self.node_addresses().join(",")]);
         self.launch("manager", &more, events)
     }
 

@@ -105,7 +105,8 @@ impl Directory {
     pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
         let database = self.manager().join(tessera_manager::db::FILE_NAME);
         let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
-        let (exists, database, root) = (database.exists(), database.display(), self.root.display());
+        let is_there = tessera_manager::db::Db::is_in(&self.manager());
+        let (exists, database, root) = (is_there, database.display(), self.root.display());
         match (exists, restore, of_a_cluster) {
             (true, true, _) => {
                 bail!(Exit::Conflict, "{database} exists: there is nothing to restore; start without --restore")

@@ -1,9 +1,11 @@
 //! Commands on the cluster: its state, its nodes, its maintenance jobs.
 
 pub mod maintain;
+mod managers;
 mod nodes;
 pub mod status;
 
 pub use maintain::maintain;
+pub use managers::manager;
 pub use nodes::node;
 pub use status::status;

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use tessera_wire::meta::{ClusterStatus, DeviceWork, RejectedNode};
+use tessera_wire::consensus::PeerKind;
+use tessera_wire::meta::{ClusterStatus, DeviceWork, PeerStatus, RejectedNode};
 use tessera_wire::{DiskInfo, Health, hex};
 
 /// Width of a space bar, cells.
@@ -100,7 +101,7 @@ fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     let line = |(cluster, hosts): (&[u8], Vec<&str>)| {
         format!(
             "REFUSED: nodes of another cluster, {}, on {}; if this manager has lost its directory, stop it, move the directory \
-             away and start it with --restore; else correct those nodes' --manager",
+             away and start it with --join; else correct those nodes' --manager",
             hex(cluster),
             hosts.join(", ")
         )
@@ -224,21 +225,24 @@ fn repair(s: &ClusterStatus) -> String {
     }
 }
 
+/// The peers that keep the metadata: how many answer, who leads, who is missing.
 fn log(s: &ClusterStatus) -> String {
-    let name = |id: &u64| {
-        let node = s.nodes.iter().find(|n| n.node_id == *id);
-        node.map_or_else(|| format!("node {id}"), |n| n.name.clone())
-    };
-    let names: Vec<String> = s.log_replicas.iter().map(name).collect();
-    let is_short = names.len() < (s.log_copies as usize).min(s.nodes.len());
-    format!(
-        "entry {} on {} of {} replicas{}{}",
-        s.log_seq,
-        names.len(),
-        s.log_copies,
-        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) },
-        if is_short { ", catching up" } else { "" }
-    )
+    let name = |peer: &&PeerStatus| peer.member.as_ref().map_or_else(|| "?".into(), |member| member.name.clone());
+    let names =
+        |wanted: &dyn Fn(&&PeerStatus) -> bool| s.peers.iter().filter(wanted).map(|p| name(&p)).collect::<Vec<_>>();
+    let (all, up) = (names(&|p| p.votes), names(&|p| p.votes && p.is_up));
+    let wanted = all.len().max(s.voters_wanted as usize);
+    let mut text = format!("entry {} on {} of {wanted} peers ({})", s.log_seq, up.len(), up.join(", "));
+    for (what, of) in [
+        ("missing", names(&|p| p.votes && !p.is_up)),
+        ("catching up", names(&|p| !p.votes && p.is_up)),
+        ("leads", names(&|p| p.leads)),
+    ] {
+        if !of.is_empty() {
+            text += &format!("; {what}: {}", of.join(", "));
+        }
+    }
+    text
 }
 
 /// Nodes and their disks: bytes that Tessera uses, bytes free and in all on the file system, and a bar of how full that is.
@@ -292,11 +296,25 @@ pub fn document(s: &ClusterStatus) -> Value {
         },
         "garbage": {"chunks": s.garbage_chunks, "bytes": s.garbage_bytes, "deletes_pending": s.deletes_pending},
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
-        "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
+        "log": {"seq": s.log_seq, "peers": peers_document(s), "voters_wanted": s.voters_wanted},
         "map_version": s.map_version,
         "rejected_nodes": s.rejected_nodes.iter().map(rejected_node).collect::<Vec<_>>(),
         "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
         "counters": counters_document(&s.counters),
+    })
+}
+
+/// The peers that keep the metadata, for programs.
+pub fn peers_document(s: &ClusterStatus) -> Value {
+    s.peers.iter().map(peer).collect()
+}
+
+fn peer(it: &PeerStatus) -> Value {
+    let member = it.member.clone().unwrap_or_default();
+    let kind = if member.kind() == PeerKind::Manager { "manager" } else { "voter" };
+    json!({
+        "id": format!("{:016x}", member.id), "kind": kind, "name": member.name, "host": member.host, "address": member.address,
+        "votes": it.votes, "leads": it.leads, "up": it.is_up, "log_seq": it.log_seq,
     })
 }
 
@@ -335,6 +353,7 @@ pub fn nodes_document(s: &ClusterStatus) -> Value {
 mod tests {
     use super::*;
     use tessera_wire::NodeInfo;
+    use tessera_wire::consensus::Member;
     use tessera_wire::meta::Counter;
 
     fn sample() -> ClusterStatus {
@@ -357,6 +376,13 @@ mod tests {
             path: format!("/d{id}"),
             ..DiskInfo::default()
         };
+        let peer = |id: u64, leads| PeerStatus {
+            member: Some(Member { id, name: format!("p{id}"), ..Member::default() }),
+            votes: true,
+            leads,
+            is_up: true,
+            log_seq: 7,
+        };
         ClusterStatus {
             cluster_id: vec![0xab; 16],
             nodes: vec![node(1, Health::Up), node(2, Health::Up)],
@@ -365,8 +391,7 @@ mod tests {
             unique_bytes: 40,
             chunks: 9,
             chunks_full: 9,
-            log_copies: 3,
-            log_replicas: vec![1, 2],
+            peers: vec![peer(1, true), peer(2, false)],
             ..ClusterStatus::default()
         }
     }
@@ -392,7 +417,7 @@ mod tests {
         let text = lines(&sample()).join("\n");
         assert_eq!(text.matches("████░░░░░░░░░░░░").count(), 3, "{text}");
         assert!(text.contains(" 3.0 GiB  75.0 GiB  100 GiB "), "{text}");
-        assert!(text.contains("60.0 % saved") && text.contains("on 2 of 3 replicas (n1, n2)"), "{text}");
+        assert!(text.contains("60.0 % saved") && text.contains("on 2 of 2 peers (p1, p2); leads: p1"), "{text}");
         assert!(text.contains("7.2 KiB of memory for 3,702 fragments, 1.9 MiB a million"), "{text}");
         let document = document(&sample());
         assert_eq!(document["nodes"][0]["disks"].as_array().unwrap().len(), 2);
@@ -439,7 +464,7 @@ mod tests {
         let status = ClusterStatus { rejected_nodes: vec![rejected("a"), rejected("b")], ..sample() };
         let text = lines(&status).join("\n");
         let line = text.lines().find(|l| l.starts_with("REFUSED")).expect("a line");
-        for words in ["cdcdcd", "a, b", "--restore", "--manager"] {
+        for words in ["cdcdcd", "a, b", "--join", "--manager"] {
             assert!(line.contains(words), "{line}");
         }
         assert_eq!(document(&status)["rejected_nodes"][1]["host"], "b");

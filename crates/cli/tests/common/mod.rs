@@ -284,10 +284,12 @@ impl Cluster {
 
     /// Waits until the manager counts this many nodes as up.
     pub fn wait_up(&self, nodes: usize) {
-        eventually("nodes are up", || {
+        eventually("nodes are up, and so are the peers that keep the metadata", || {
             let status = self.status();
             let up = status["nodes"].as_array().map(|n| n.iter().filter(|n| n["state"] == "up").count());
-            up == Some(nodes)
+            let log = &status["log"];
+            let votes = log["peers"].as_array().map(|peers| peers.iter().filter(|peer| peer["votes"] == true).count());
+            up == Some(nodes) && log["voters_wanted"] != 0 && log["voters_wanted"].as_u64() <= votes.map(|n| n as u64)
         });
     }
 

@@ -1,6 +1,6 @@
 //! A mount of a test's cluster, and its spool.
 
-use super::{Cluster, Daemon, eventually};
+use super::{Cluster, Daemon, Special, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -108,7 +108,9 @@ pub fn logs(c: &Cluster, end: &str) -> Vec<PathBuf> {
 
 /// A cluster of six nodes, if this machine can mount it.
 pub fn mountable() -> Option<Cluster> {
-    let c = Cluster::start(6);
+    // Tests stop all nodes: the metadata must not depend on them.
+    let special = Special { manager: vec!["max_voters=1"], ..Special::default() };
+    let c = Cluster::start_special(6, special);
     can_mount(&c).then_some(c)
 }
 

@@ -85,11 +85,15 @@ impl SnapshotFiles {
         format!("{}/made.part", self.dir)
     }
 
-    /// Takes over a snapshot that [`seal`] has completed; removes an older one.
+    /// Takes over a snapshot that [`seal`] has completed; removes an older one. Removes the new one if a newer is held by now.
     ///
     /// # Errors
     /// The disk's.
     pub fn adopt(&mut self, info: SnapshotInfo) -> Result<(), LogError> {
+        if self.held.as_ref().is_some_and(|held| held.index > info.index) {
+            self.disk.remove(&self.path(&info))?;
+            return Ok(self.disk.sync_dir(&self.dir)?);
+        }
         let older = self.held.replace(info).filter(|older| !self.holds(older));
         if let Some(older) = older {
             self.disk.remove(&self.path(&older))?;

@@ -1,9 +1,11 @@
 //! Who could be a member, as a leader hears of it, and the plan that follows.
 
-use super::Peer;
+use super::{Output, Peer, Sent};
+use crate::message;
 use crate::plan::{self, Candidate, View};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::consensus::{JoinGroup, JoinGroupReply, Member, PeerKind};
+use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Code, Error};
 
 /// A learner that lacks no more entries than this has caught up.
@@ -18,7 +20,17 @@ pub(super) struct Candidates {
     /// When a peer asked to join, in ticks.
     asked: BTreeMap<u64, u64>,
     removed: BTreeSet<u64>,
+    /// Addresses where this peer introduces itself.
+    seeds: Vec<String>,
+    /// Leaders that others named.
+    named: BTreeSet<String>,
+    ticks_sought: u64,
 }
+
+/// Ticks between two introductions.
+const SEEK_TICKS: u64 = 10;
+/// Limit of leaders named by others that a peer asks.
+const NAMED_MAX: usize = 16;
 
 impl Peer {
     /// Replaces what is known of the peers in node daemons: who runs, who was given up.
@@ -33,12 +45,67 @@ impl Peer {
         self.candidates.removed.insert(id);
     }
 
-    /// Notes a manager that asks to become a member.
+    /// Addresses of managers, or of nodes with voters, where this peer introduces itself: a manager until it is a member, and every
+    /// peer while it knows no leader, because the others may have moved.
+    pub fn set_seeds(&mut self, seeds: Vec<String>) {
+        self.candidates.seeds = seeds;
+    }
+
+    /// Introduces this peer, if it should.
+    pub(super) fn seek(&mut self) {
+        let is_member = message::member(self.membership(), self.id()).is_some();
+        let joins = !is_member && self.config.member.kind() == PeerKind::Manager;
+        let is_lost = is_member && (self.standing.leader.is_none() || self.memory.asks());
+        self.candidates.ticks_sought += 1;
+        if !(joins || is_lost) || self.candidates.ticks_sought % SEEK_TICKS != 1 {
+            return;
+        }
+        let named = std::mem::take(&mut self.candidates.named);
+        let mut addresses: BTreeSet<String> = self.candidates.seeds.iter().cloned().chain(named).collect();
+        addresses.remove(&self.config.member.address);
+        let cluster_id = self.log().identity().cluster_id.to_vec();
+        let request = JoinGroup { cluster_id, member: Some(self.config.member.clone()) };
+        for address in addresses {
+            let token = self.draw_token(Sent::Introduction);
+            let to = Address::Address(address);
+            let call = Call::new(to, token, &request, Vec::new(), self.config.call_timeout_ms);
+            self.outputs.push_back(Output::Call(call));
+        }
+    }
+
+    /// Takes in the answer to an introduction.
+    pub(super) fn introduced(&mut self, answer: Answer) {
+        let reply = match answer.decode::<JoinGroup>() {
+            Ok((reply, _)) if reply.cluster_id == self.log().identity().cluster_id => reply,
+            Ok(_) => return,
+            Err(error) => return tracing::debug!(%error, "an introduction failed"),
+        };
+        if let Some(leader) = reply.leader.filter(|_| self.candidates.named.len() < NAMED_MAX) {
+            self.candidates.named.insert(leader.address.clone());
+            self.hear_of(leader);
+        }
+        reply.receiver.into_iter().for_each(|receiver| self.hear_of(receiver));
+        // What a peer says of itself counts more than what others say of it.
+        let silent: BTreeSet<u64> = self.silent().iter().map(|member| member.id).collect();
+        let members = reply.members.into_iter().filter(|member| silent.contains(&member.id));
+        members.for_each(|member| self.hear_of(member));
+    }
+
+    /// Notes where a member is.
+    fn hear_of(&mut self, member: Member) {
+        let is_other = member.id != self.id() && !member.address.is_empty();
+        if is_other && message::member(self.membership(), member.id).is_some() {
+            self.heard.insert(member.id, member);
+        }
+    }
+
+    /// Answers a peer that introduces itself, and notes a manager that asks to become a member.
     pub(super) fn join(&mut self, request: JoinGroup) -> Result<JoinGroupReply, Error> {
         let own = self.log().identity().cluster_id;
         let leads = self.standing().leads;
         let leader = self.leader().cloned().filter(|_| !leads);
-        let mut reply = JoinGroupReply { cluster_id: own.to_vec(), leader, noted: false };
+        let receiver = Some(self.config.member.clone());
+        let mut reply = JoinGroupReply { cluster_id: own.to_vec(), leader, receiver, ..JoinGroupReply::default() };
         if request.cluster_id.is_empty() {
             return Ok(reply);
         }
@@ -47,10 +114,13 @@ impl Peer {
             return Err(Error::new(Code::WrongCluster, text));
         }
         let member = request.member.unwrap_or_default();
-        if member.id == 0 || member.kind() != PeerKind::Manager || member.address.is_empty() || member.host.is_empty() {
-            return Err(Error::new(Code::Invalid, "a manager that joins has an id, a host and an address"));
+        if member.id == 0 || member.address.is_empty() || member.host.is_empty() {
+            return Err(Error::new(Code::Invalid, "a peer has an id, a host and an address"));
         }
-        if leads {
+        self.hear_of(member.clone());
+        let others = self.membership().members.iter().filter(|other| other.id != self.id());
+        reply.members = others.filter_map(|other| self.find(other.id)).cloned().collect();
+        if leads && member.kind() == PeerKind::Manager && self.candidates.known.len() < super::PEERS_MAX {
             self.candidates.asked.insert(member.id, self.ticks);
             self.candidates.known.insert(member.id, Candidate { member, is_up: true, must_go: false });
             reply.noted = true;
@@ -79,6 +149,12 @@ impl Peer {
         }
     }
 
+    /// Whether a member lacks no more than the last entries, as a leader knows it.
+    #[must_use]
+    pub fn has_caught_up(&self, id: u64) -> bool {
+        self.view().caught_up.contains(&id)
+    }
+
     fn view(&self) -> View {
         let (last, progress) = (self.log().last_index(), self.progress());
         let active = |id: u64| progress.iter().any(|p| p.id == id && p.is_active);
@@ -86,8 +162,10 @@ impl Peer {
         let mut candidates = self.candidates.known.clone();
         for member in &membership.members {
             // Whether a member runs, the group knows best; a node's health says when it is given up.
-            let own = |member: &Member| Candidate { member: member.clone(), is_up: true, must_go: false };
-            candidates.entry(member.id).or_insert_with(|| own(member)).is_up = active(member.id);
+            let found =
+                || if member.id == self.id() { &self.config.member } else { self.find(member.id).unwrap_or(member) };
+            let found = || Candidate { member: found().clone(), is_up: true, must_go: false };
+            candidates.entry(member.id).or_insert_with(found).is_up = active(member.id);
         }
         View {
             candidates: candidates.into_values().collect(),
@@ -97,6 +175,7 @@ impl Peer {
                 .map(|p| p.id)
                 .collect(),
             removed: self.candidates.removed.clone(),
+            voters_max: self.config.voters_max,
             membership,
         }
     }

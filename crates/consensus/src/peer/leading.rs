@@ -8,7 +8,7 @@ use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, MembershipChange, PeerKind, SnapshotInfo};
 
 /// Ticks between two plans of the membership.
-const PLAN_TICKS: u64 = 5;
+const PLAN_TICKS: u64 = 2;
 
 /// Why a proposal was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -83,12 +83,21 @@ impl Peer {
 
     /// Asks for a confirmation that this peer leads: [`Output::Confirmed`] follows once a majority has answered a message that was
     /// sent after this call (Raft dissertation, section 6.4). Without a majority it never follows.
-    pub fn confirm(&mut self, number: u64) {
+    /// False: nothing was asked, because the disk is full or the peer has stopped.
+    pub fn confirm(&mut self, number: u64) -> bool {
         self.complete();
-        if !self.is_full && self.stopped.is_none() {
+        let can_ask = !self.is_full && self.stopped.is_none();
+        if can_ask {
             self.node.read_index(number.to_le_bytes().to_vec());
             self.process();
         }
+        can_ask
+    }
+
+    /// Whether [`Peer::propose`] would be taken: the peer leads, hands leadership to nobody, and has room.
+    #[must_use]
+    pub fn can_propose(&self) -> bool {
+        self.proposable().is_ok()
     }
 
     pub(super) fn confirmed(&mut self, state: &raft::ReadState) {
@@ -138,15 +147,20 @@ impl Peer {
         self.node.raft.state == StateRole::Leader && self.config.member.kind() == PeerKind::Voter
     }
 
+    /// A leader that finds a joint configuration ends it: until then both sets of voters are needed.
+    pub(super) fn end_joint(&mut self) -> bool {
+        let leads = self.node.raft.state == StateRole::Leader && self.stopped.is_none() && !self.is_full;
+        if !leads || self.membership().voters_outgoing.is_empty() || self.node.raft.has_pending_conf() {
+            return false;
+        }
+        let end = MembershipChange::default();
+        self.node.propose_conf_change(prost::Message::encode_to_vec(&end), message::conf_change(&end)).is_ok()
+    }
+
     /// A leader's chores at a tick.
     pub(super) fn lead(&mut self) {
         if self.node.raft.state != StateRole::Leader || self.is_full {
             return;
-        }
-        let is_joint = !self.membership().voters_outgoing.is_empty();
-        if is_joint && !self.node.raft.has_pending_conf() {
-            let end = MembershipChange::default();
-            let _ = self.node.propose_conf_change(prost::Message::encode_to_vec(&end), message::conf_change(&end));
         }
         if self.ticks.is_multiple_of(PLAN_TICKS) {
             self.plan();
@@ -158,6 +172,12 @@ impl Peer {
         {
             self.node.transfer_leader(manager);
         }
+    }
+
+    /// Whether this peer leads, and another manager could.
+    #[must_use]
+    pub fn has_other_manager(&self) -> bool {
+        self.best_manager().is_some()
     }
 
     /// The manager that could lead soonest.

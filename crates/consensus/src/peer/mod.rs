@@ -39,6 +39,11 @@ const FRAMES_IN_FLIGHT: usize = 4;
 /// Messages that wait for a peer; a peer that has more to come is unreachable.
 const MESSAGES_WAITING: usize = 1024;
 
+/// Limit of the peers that one hears of, members or not.
+const PEERS_MAX: usize = 256;
+/// A peer that was not heard from for this long, in ns, is silent.
+const SILENT_NS: i64 = 3_000_000_000;
+
 /// How a peer behaves. A tick is what the owner makes it, 100 ms in production.
 #[derive(Debug, Clone)]
 pub struct PeerConfig {
@@ -55,6 +60,8 @@ pub struct PeerConfig {
     pub call_timeout_ms: u64,
     /// Bytes of entries in one frame, if there is more than one entry.
     pub frame_bytes: u64,
+    /// Limit of the number of voters, when this peer leads.
+    pub voters_max: usize,
 }
 
 impl PeerConfig {
@@ -68,6 +75,7 @@ impl PeerConfig {
             election_ticks: 10,
             call_timeout_ms: 3_000,
             frame_bytes: 4 << 20,
+            voters_max: 5,
         }
     }
 
@@ -193,6 +201,7 @@ struct Line {
 enum Sent {
     Frame(u64),
     Piece,
+    Introduction,
 }
 
 /// A member of the group.
@@ -205,6 +214,8 @@ pub struct Peer {
     unsent: Vec<(u64, bool)>,
     /// Where peers were heard from last, members or not.
     heard: BTreeMap<u64, Member>,
+    /// When they were heard from last, ns.
+    heard_ns: BTreeMap<u64, i64>,
     sent: HashMap<u64, Sent>,
     next_token: u64,
     memory: Memory,
@@ -260,16 +271,18 @@ impl Peer {
         let storage = PeerStorage { log, files, lacks_snapshot: Cell::new(false), failure: RefCell::new(None) };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&library, storage, &logger).map_err(|error| PeerError::Log(error.to_string()))?;
+        let mut rng = SplitMix64::new(config.seed);
         let mut peer = Peer {
-            rng: SplitMix64::new(config.seed),
             config,
             node,
             outputs: VecDeque::new(),
             lines: BTreeMap::new(),
             unsent: Vec::new(),
             heard: BTreeMap::new(),
+            heard_ns: BTreeMap::new(),
             sent: HashMap::new(),
-            next_token: 0,
+            // Answers to calls of an earlier peer in this process must not match.
+            next_token: rng.next_u64() >> 16,
             memory,
             fetch: None,
             unwritten: None,
@@ -283,6 +296,7 @@ impl Peer {
             announces: false,
             stopped: None,
             now_ns: 0,
+            rng,
         };
         peer.draw_timeout();
         peer.standing.term = peer.node.raft.term;
@@ -323,6 +337,17 @@ impl Peer {
     #[must_use]
     pub fn leader(&self) -> Option<&Member> {
         self.standing.leader.and_then(|id| self.find(id))
+    }
+
+    /// Voters that this peer has not heard from lately. While nobody leads, all that are well are heard: they ask for votes.
+    #[must_use]
+    pub fn silent(&self) -> Vec<Member> {
+        let membership = self.membership();
+        let is_silent = |id: &&u64| {
+            let heard_ns = self.heard_ns.get(id).copied().unwrap_or(i64::MIN);
+            **id != self.id() && heard_ns < self.now_ns.saturating_sub(SILENT_NS)
+        };
+        membership.voters.iter().filter(is_silent).filter_map(|&id| self.find(id)).cloned().collect()
     }
 
     /// Why the peer takes part no more, if so.
@@ -370,6 +395,7 @@ impl Peer {
         if self.is_full {
             return;
         }
+        self.seek();
         if self.memory.asks() {
             return self.go_on_asking();
         }
@@ -389,7 +415,8 @@ impl Peer {
     pub fn campaign(&mut self) {
         self.complete();
         let idle = !self.is_full && self.stopped.is_none() && !self.memory.asks();
-        if idle && self.may_lead && self.standing.leader.is_none() {
+        let waits = self.node.raft.state == StateRole::Follower;
+        if idle && waits && self.may_lead && self.standing.leader.is_none() {
             let _ = self.node.campaign();
             self.process();
         }
@@ -420,8 +447,15 @@ impl Peer {
         let id = from.id;
         message::check_address(self.log().identity(), &frame.cluster_id, id, frame.to)?;
         self.can_answer()?;
+        if !self.heard.contains_key(&id) && self.heard.len() >= PEERS_MAX {
+            return Err(Error::new(
+                Code::Unavailable,
+                format!("{PEERS_MAX} peers have spoken to this one; restart it"),
+            ));
+        }
         let known = frame.asks_known.then(|| self.memory.known(id)).flatten();
         self.heard.insert(id, from);
+        self.heard_ns.insert(id, self.now_ns);
         self.memory.note(id, frame.position.unwrap_or_default());
         let messages = message::decode((id, self.id()), self.node.raft.term, frame.messages, payload)?;
         self.answering = Some(id);
@@ -454,6 +488,7 @@ impl Peer {
         match self.sent.remove(&answer.token) {
             Some(Sent::Frame(to)) => self.frame_answered(to, answer),
             Some(Sent::Piece) => self.piece_answered(answer),
+            Some(Sent::Introduction) => self.introduced(answer),
             None => {}
         }
         self.fetch_more();
@@ -468,6 +503,7 @@ impl Peer {
         }
         match answer.decode::<Consensus>() {
             Ok((reply, payload)) if reply.from == to => {
+                self.heard_ns.insert(to, self.now_ns);
                 self.memory.note(to, reply.position.unwrap_or_default());
                 if self.memory.asks() {
                     self.learn_known(to, reply.known);

@@ -30,9 +30,15 @@ impl Peer {
             if self.unwritten.is_none() {
                 self.begin();
             }
-            let Some(ready) = self.unwritten.take() else { break };
+            let Some(ready) = self.unwritten.take() else {
+                match self.end_joint() {
+                    true => continue,
+                    false => break,
+                }
+            };
             if let Err(error) = self.carry_out(ready) {
-                match error.is_no_space() {
+                // What was written is repeated once there is room; anything else that fails is not.
+                match self.is_full {
                     true => tracing::warn!(%error, "the log cannot grow"),
                     false => self.stop(PeerError::Log(error.to_string())),
                 }
@@ -79,8 +85,9 @@ impl Peer {
             let base = Base { index: info.index, term: info.term };
             let membership = info.membership.clone().unwrap_or_default();
             if self.log().base().index < base.index {
-                self.node.mut_store().log.reset(base, membership)?;
+                // If this fails half-way, the write is repeated and finds the log reset.
                 self.outputs.extend([Output::Restore(info), Output::Members]);
+                self.node.mut_store().log.reset(base, membership)?;
             }
         }
         let state = ready.hs().map(|hs| HardState { term: hs.term, vote: hs.vote, commit: hs.commit });

@@ -25,16 +25,18 @@ pub struct View {
     pub membership: Membership,
     /// Every peer that the leader knows of, members included; a member that is missing here is down.
     pub candidates: Vec<Candidate>,
+    /// Limit of the number of voters; more managers than this vote all the same.
+    pub voters_max: usize,
     /// Learners that have all entries but the last few.
     pub caught_up: BTreeSet<u64>,
     /// Members that somebody told to go, for instance with `tessera manager remove`.
     pub removed: BTreeSet<u64>,
 }
 
-/// The number of voters that a cluster of so many hosts should have.
+/// The number of voters that a cluster of so many hosts should have, if it may have this many.
 #[must_use]
-pub fn voters_wanted(hosts: usize) -> usize {
-    match hosts {
+pub fn voters_wanted(hosts: usize, max: usize) -> usize {
+    match hosts.min(max) {
         5.. => 5,
         3 | 4 => 3,
         fewer => fewer,
@@ -101,7 +103,7 @@ fn wanted(view: &View) -> Vec<Member> {
     let mut wanted: Vec<Member> = voters(view).filter(|m| !must_go(view, m)).cloned().collect();
     let mut fitting: Vec<&Candidate> = view.candidates.iter().filter(|c| !must_go(view, &c.member)).collect();
     let hosts = fitting.iter().map(|c| &c.member.host).chain(wanted.iter().map(|m| &m.host));
-    let size = voters_wanted(hosts.collect::<BTreeSet<_>>().len());
+    let size = voters_wanted(hosts.collect::<BTreeSet<_>>().len(), view.voters_max);
     // Learners first: they have been copying.
     let is_learner = |c: &Candidate| view.membership.learners.contains(&c.member.id);
     fitting.sort_by_key(|c| (c.member.kind() != PeerKind::Manager, !is_learner(c), c.member.id));

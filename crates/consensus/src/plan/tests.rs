@@ -14,7 +14,7 @@ fn candidate(id: u64, kind: PeerKind) -> Candidate {
 fn view(candidates: &[Candidate]) -> View {
     let first = candidates[0].member.clone();
     let membership = Membership { voters: vec![first.id], members: vec![first], ..Membership::default() };
-    View { membership, candidates: candidates.to_vec(), ..View::default() }
+    View { membership, candidates: candidates.to_vec(), voters_max: 5, ..View::default() }
 }
 
 /// Carries out a change as the library would; learners catch up at once.

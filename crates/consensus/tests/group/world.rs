@@ -162,7 +162,7 @@ impl World {
         assert!(membership.voters_outgoing.is_empty(), "no change is left half done");
         let hosts = self.hosts.len();
         let managers = self.hosts.iter().filter(|h| h.kind == PeerKind::Manager).count();
-        let wanted = plan::voters_wanted(hosts).max(managers);
+        let wanted = plan::voters_wanted(hosts, 5).max(managers);
         assert_eq!(membership.voters.len(), wanted, "{hosts} hosts, {managers} managers: {membership:?}");
         for host in self.hosts.iter().filter(|h| h.kind == PeerKind::Manager) {
             assert!(host.state.index + 50 > self.oracle.acknowledged, "manager {} lags in the end", host.name);
@@ -270,7 +270,7 @@ impl World {
                 if failpoint::is_active("consensus.confirms_at_once") {
                     self.confirmed(host, number);
                 } else {
-                    h.peer.iter_mut().for_each(|peer| peer.confirm(number));
+                    h.peer.iter_mut().for_each(|peer| _ = peer.confirm(number));
                 }
             } else {
                 let mut data = number.to_le_bytes().to_vec();

@@ -171,6 +171,12 @@ impl<'a> DedupQuery<'a> {
                     continue;
                 }
                 let missing = self.missing(ctx, &candidate)?;
+                // Nobody may rely on what is left of a chunk that a reader could not read (P2): what is supplied must suffice.
+                let is_read = candidate.state != COMMITTED || candidate.proof != UNPROVEN;
+                let suffices = || self.class.suffices(missing.iter().copied());
+                if !is_read && !suffices() && !failpoint::is_active("manager.unproven_is_durable") {
+                    continue;
+                }
                 if missing.is_empty() && pg.in_place {
                     touch(ctx, &candidate)?;
                     return Ok(Some(reply(ChunkState::Durable, candidate.chunk_id, &pg, Vec::new())));
@@ -207,12 +213,6 @@ impl<'a> DedupQuery<'a> {
             args![self.session.domain, self.class.class_id, chunk.hash],
         )?;
         found.retain(|candidate| (candidate.len_bytes, candidate.scope) == (chunk.len_bytes, self.scope));
-        // Nobody else may rely on a chunk that a reader could not read (P2).
-        found.retain(|candidate| {
-            candidate.state != COMMITTED
-                || candidate.proof != UNPROVEN
-                || failpoint::is_active("manager.unproven_is_durable")
-        });
         Ok(found)
     }
 

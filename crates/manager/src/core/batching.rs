@@ -24,7 +24,7 @@ impl ManagerCore {
             return false;
         }
         // A replica may hold entries of a failed batch, even one that began a term: the next term is above all of them.
-        if self.needs_term && !self.queue.is_empty() {
+        if self.needs_term && !self.in_group && !self.queue.is_empty() {
             let term = NewTerm { term: self.log.term().max(self.meta.term) + 1, restored: false };
             if let Ok(queued) = queued(&term.propose()) {
                 self.queue.push_front(QueueItem::Command(AdmittedCommand {
@@ -96,12 +96,15 @@ impl ManagerCore {
         entry
     }
 
-    /// Gives the database back as the last finished batch left it, and answers all that waits with `error`.
+    /// Gives the database back as the last finished batch left it, and answers all that waits with `error`. What was in the open batch
+    /// may still be committed by the next leader.
     pub(crate) fn depose(mut self, error: Error) -> (Db, VecDeque<Action>) {
         if let Some(Open { applied, due, composed }) = self.open.take() {
             self.undo(applied.before);
             let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
-            self.actions.extend(origins.map(|origin| origin.reply(Err(error.clone()))));
+            let text = "the manager was deposed before it knew whether this is committed; ask again";
+            let unknown = Error::new(Code::Unavailable, text);
+            self.actions.extend(origins.map(|origin| origin.reply(Err(unknown.clone()))));
         }
         self.stop(error);
         (self.db, self.actions)

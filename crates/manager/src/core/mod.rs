@@ -268,7 +268,8 @@ impl ManagerCore {
             actions: VecDeque::new(),
             now_ns,
             ahead_ns,
-            next_token: 1,
+            // An answer to a call of an earlier term must not pass for one of this.
+            next_token: term << 32 | 1,
             recalls: HashMap::new(),
             lock_waits: HashMap::new(),
             leases_end_ns,
@@ -352,6 +353,11 @@ impl ManagerCore {
     /// Returns the database, e.g. to start again with it (the simulator's restarts).
     pub fn into_db(self) -> Db {
         self.db
+    }
+
+    /// The nodes and their disks.
+    pub(crate) fn node_map(&self) -> rusqlite::Result<std::sync::Arc<crate::db::node_map::NodeMap>> {
+        self.caches.node_map(&self.db)
     }
 
     /// The configuration.

@@ -285,7 +285,13 @@ impl ManagerCore {
         if let Action::Reply { is_settled, .. } = &mut action {
             *is_settled = settled;
         }
-        let seq = if origin.role == Role::Node { 0 } else { self.visible_seq };
+        let seq = match (self.in_group, &self.open) {
+            // The database shows what the group has not committed yet.
+            (true, Some(_)) => self.meta.log_seq,
+            (true, None) => 0,
+            (false, _) if origin.role == Role::Node => 0,
+            (false, _) => self.visible_seq,
+        };
         if seq <= self.soft.replicated_seq || failpoint::is_active("manager.answers_before_replicas") {
             self.actions.push_back(action);
         } else {
@@ -294,6 +300,9 @@ impl ManagerCore {
     }
 
     pub(super) fn release_held(&mut self) {
+        if self.in_group && self.open.is_some() {
+            return;
+        }
         self.soft.replicated_seq =
             self.log.replicated(self.meta.log_seq).max(self.soft.replicated_seq.min(self.meta.log_seq));
         assert!(self.soft.replicated_seq <= self.meta.log_seq, "more is replicated than there is");

@@ -11,7 +11,7 @@ pub enum DbError {
     /// Written by a later release.
     #[error(
         "{path}: schema version {got} was written by a later release, this one knows up to {SCHEMA_VERSION}; \
-         run that release, or restore from the log replicas with `tessera manager --restore` into another directory"
+         run that release, or move the directory away and start this manager with --join ADDR (a manager or node that runs)"
     )]
     LaterSchema {
         /// The database.
@@ -23,7 +23,7 @@ pub enum DbError {
     #[error("{0}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
     NotManagerDb(String),
     /// There is no database to open at this path.
-    #[error("{0}: there is no manager database; create a cluster first, or restore one from its log replicas")]
+    #[error("{0}: there is no manager database; create a cluster first, or join one with --join ADDR")]
     Absent(String),
     /// A database exists already at this path.
     #[error("{0}: exists already; a new cluster needs a directory without one")]
@@ -44,14 +44,14 @@ pub enum DbError {
     Locked(String),
     /// The write-ahead log of a database that is gone: what it holds is the end of a history whose beginning is lost.
     #[error(
-        "{0}: the write-ahead log of a database that is gone; put {FILE_NAME} back beside it, or restore the manager from its log \
-         replicas with `tessera manager --restore --from NODE` (the file is set aside then)"
+        "{0}: the write-ahead log of a database that is gone; put {FILE_NAME} back beside it, or remove this file: the database is then \
+         rebuilt from the log of the group beside it"
     )]
     LogAlone(String),
     /// A database without page checksums.
     #[error(
-        "{0}: its pages have no checksums, an earlier build wrote it; restore the manager from its log replicas into another \
-         directory with `tessera manager --restore --from NODE`"
+        "{0}: its pages have no checksums, an earlier build wrote it; move the directory away and start this manager with --join ADDR \
+         (a manager or node that runs)"
     )]
     NoSums(String),
     /// A page is not what was written.
@@ -60,7 +60,7 @@ pub enum DbError {
     /// After a failed sync: the disk itself cannot be read.
     #[error(
         "{path}: the disk failed to sync it, and what the disk holds cannot be read past the system's cache ({source}); move the \
-         directory to a disk that is well, or restore the manager from its log replicas with `tessera manager --restore --from NODE`"
+         directory to a disk that is well, or start this manager there with an empty one and --join ADDR (a manager or node that runs)"
     )]
     Unsynced {
         /// The database.
@@ -89,13 +89,8 @@ pub enum DbError {
 /// What to tell about damage that SQLite's files show.
 pub(crate) fn describe(damage: &Damage) -> String {
     let way_out = match damage {
-        Damage::Page { .. } => {
-            "move the directory away and restore the manager from its log replicas (`tessera manager --restore --from NODE`)"
-        }
-        Damage::Unsynced { .. } => {
-            "check the disk and start the manager again: it then reads what the disk holds; if that fails, move the directory away \
-             and restore the manager from its log replicas (`tessera manager --restore --from NODE`)"
-        }
+        Damage::Page { .. } => "start the manager again: it then rebuilds the database from the log beside it",
+        Damage::Unsynced { .. } => "check the disk and start the manager again: it then reads what the disk holds",
     };
     format!("{damage}; {way_out}")
 }

@@ -2,7 +2,7 @@
 
 use super::error::{describe, io};
 use super::schema::APPLICATION_ID;
-use super::{DbError, FILE_NAME, LOCK_NAME};
+use super::{DbError, FILE_NAME, LOCK_NAME, LOG_DIR};
 use std::path::{Path, PathBuf};
 use tessera_pagesum::page::{self, Format};
 use tessera_pagesum::{Damage, log_check, unsynced};
@@ -97,7 +97,7 @@ pub(super) fn make_directory(dir: &Path) -> Result<(), DbError> {
 pub(super) fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
     for entry in std::fs::read_dir(dir).map_err(io(dir))? {
         let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
-        if name != LOCK_NAME && name != "lost+found" && !name.starts_with(FILE_NAME) {
+        if name != LOCK_NAME && name != LOG_DIR && name != "lost+found" && !name.starts_with(FILE_NAME) {
             return Err(DbError::Foreign { dir: dir.display().to_string(), name });
         }
     }
@@ -114,9 +114,9 @@ pub(super) fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
     }
 }
 
-/// Removes a database and the files that SQLite keeps next to it.
+/// Removes a database and the files that SQLite keeps next to it, the write-ahead log first: what a crash leaves is a whole database.
 pub(super) fn remove_database(path: &Path) -> Result<(), DbError> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
+    for suffix in ["-wal", "-shm", "-journal", "", "-damaged"] {
         let file = PathBuf::from(format!("{}{suffix}", path.display()));
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(&file)(e)),

@@ -28,16 +28,22 @@ use sql::FromRow;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
-use tessera_pagesum::Watch;
 use tessera_pagesum::page::{self, PAGE_BYTES};
+use tessera_pagesum::{Damage, Watch};
 
 /// Version of the schema this build writes.
 pub const SCHEMA_VERSION: i64 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Name of the database in the manager's directory.
 pub const FILE_NAME: &str = "manager.db";
+/// Directory of the group's log, beside the database.
+pub const LOG_DIR: &str = "log";
 /// Locked by the manager that serves the directory.
 const LOCK_NAME: &str = "lock";
+/// The database beside this file is damaged.
+const DAMAGED_NAME: &str = "manager.db-damaged";
+/// A database that is being built.
+const BUILDING_NAME: &str = "manager.db.new";
 
 /// Steps from schema version `i + 1` to `i + 2`.
 const MIGRATIONS: &[&str] = &[];
@@ -63,9 +69,13 @@ pub struct Db {
     watch: Option<Arc<Watch>>,
     /// Why SQLite cannot read the database any more.
     malformed: RefCell<Option<String>>,
-    /// Held while the directory is served; released when the database is dropped.
-    _lock: Option<std::fs::File>,
+    /// `None`: in memory.
+    lock: Option<DirLock>,
 }
+
+/// The lock of a manager's directory: one process serves it. Released when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct DirLock(#[expect(dead_code, reason = "held, not used")] Arc<std::fs::File>);
 
 impl Db {
     /// A new database in memory.
@@ -99,8 +109,83 @@ impl Db {
     /// # Errors
     /// As [`Db::build`]; the write-ahead log of a lost database is in the directory.
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
+        Db::create_with(dir, Db::lock(dir)?, cluster_id)
+    }
+
+    /// As [`Db::create`], in a directory that the caller has locked.
+    ///
+    /// # Errors
+    /// As [`Db::create`].
+    pub fn create_with(dir: &Path, lock: DirLock, cluster_id: [u8; 16]) -> Result<Db, DbError> {
         files::refuse_log_alone(&dir.join(FILE_NAME))?;
-        Db::build(dir, cluster_id, None, |_| Ok(()))
+        Db::build_with(dir, lock, cluster_id, None, |_| Ok(()))
+    }
+
+    /// Whether a manager has served `dir`.
+    #[must_use]
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(FILE_NAME).exists() || dir.join(LOG_DIR).exists()
+    }
+
+    /// Creates `dir` if need be, and locks it.
+    ///
+    /// # Errors
+    /// [`DbError::Locked`], or the file system's.
+    pub fn lock(dir: &Path) -> Result<DirLock, DbError> {
+        files::make_directory(dir)?;
+        files::lock(dir).map(|file| DirLock(Arc::new(file)))
+    }
+
+    /// Refuses a directory that holds what no manager wrote.
+    ///
+    /// # Errors
+    /// [`DbError::Foreign`], [`DbError::LogAlone`], or the file system's.
+    pub fn check_empty(dir: &Path) -> Result<(), DbError> {
+        files::refuse_log_alone(&dir.join(FILE_NAME))?;
+        files::refuse_foreign(dir)
+    }
+
+    /// Replaces the database in a locked directory, if there is one, by what `content` gives. After a crash on the way there is either
+    /// the old one, none, or the new one.
+    ///
+    /// # Errors
+    /// As [`Db::open`], or those of `content`.
+    pub fn replace(dir: &Path, lock: DirLock, content: &mut dyn std::io::Read) -> Result<Db, DbError> {
+        let (path, building) = (dir.join(FILE_NAME), dir.join(BUILDING_NAME));
+        files::remove_database(&building)?;
+        let mut file = std::fs::File::create(&building).map_err(io(&building))?;
+        std::io::copy(content, &mut file).map_err(io(&building))?;
+        file.sync_all().map_err(io(&building))?;
+        drop(file);
+        // An old write-ahead log must not meet the new database.
+        files::remove_database(&path)?;
+        files::publish(dir, &building, &path)?;
+        Db::open_locked(&path, lock)
+    }
+
+    /// Leaves a note that the database in `dir` is damaged: it is not opened again, but replaced.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn mark_damaged(dir: &Path) -> Result<(), DbError> {
+        let mark = dir.join(DAMAGED_NAME);
+        std::fs::File::create(&mark).and_then(|file| file.sync_all()).map_err(io(&mark))
+    }
+
+    /// Whether [`Db::mark_damaged`] was called for the database in `dir`.
+    #[must_use]
+    pub fn is_marked_damaged(dir: &Path) -> bool {
+        dir.join(DAMAGED_NAME).exists()
+    }
+
+    /// Closes the database; its directory stays locked.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn close(self) -> Result<Option<DirLock>, DbError> {
+        self.conn.flush_prepared_statement_cache();
+        self.conn.close().map_err(|(_, error)| sqlite("manager.db")(error))?;
+        Ok(self.lock)
     }
 
     /// Creates `dir`/manager.db from an image (or empty) and the rows that `fill` adds. The database is built in another file
@@ -115,14 +200,28 @@ impl Db {
         image: Option<&[u8]>,
         fill: impl FnOnce(&Db) -> Result<(), E>,
     ) -> Result<Db, E> {
+        let path = dir.join(FILE_NAME);
+        if path.exists() {
+            return Err(DbError::Exists(path.display().to_string()).into());
+        }
         files::make_directory(dir)?;
+        files::refuse_foreign(dir)?;
+        Db::build_with(dir, Db::lock(dir)?, cluster_id, image, fill)
+    }
+
+    fn build_with<E: From<DbError>>(
+        dir: &Path,
+        lock: DirLock,
+        cluster_id: [u8; 16],
+        image: Option<&[u8]>,
+        fill: impl FnOnce(&Db) -> Result<(), E>,
+    ) -> Result<Db, E> {
         let path = dir.join(FILE_NAME);
         if path.exists() {
             return Err(DbError::Exists(path.display().to_string()).into());
         }
         files::refuse_foreign(dir)?;
-        let lock = files::lock(dir)?;
-        let building = dir.join("manager.db.new");
+        let building = dir.join(BUILDING_NAME);
         let name = building.display().to_string();
         files::set_log_aside(&path)?;
         files::remove_database(&building)?;
@@ -154,12 +253,20 @@ impl Db {
     /// There is no database, another process serves it, it is of a later release or of another program, it is damaged, or
     /// SQLite fails.
     pub fn open(dir: &Path) -> Result<Db, DbError> {
-        let path = files::find(dir)?;
+        files::find(dir)?;
         let lock = files::lock(dir)?;
-        Db::open_locked(&path, lock)
+        Db::open_with(dir, DirLock(Arc::new(lock)))
     }
 
-    fn open_locked(path: &Path, lock: std::fs::File) -> Result<Db, DbError> {
+    /// As [`Db::open`], in a directory that the caller has locked.
+    ///
+    /// # Errors
+    /// As [`Db::open`].
+    pub fn open_with(dir: &Path, lock: DirLock) -> Result<Db, DbError> {
+        Db::open_locked(&files::find(dir)?, lock)
+    }
+
+    fn open_locked(path: &Path, lock: DirLock) -> Result<Db, DbError> {
         let name = path.display().to_string();
         files::check(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -172,7 +279,7 @@ impl Db {
         }
     }
 
-    fn open_connection(conn: Connection, lock: std::fs::File, name: &str) -> Result<Db, DbError> {
+    fn open_connection(conn: Connection, lock: DirLock, name: &str) -> Result<Db, DbError> {
         // Check before the first write, WAL mode included: a foreign file stays unchanged.
         check_schema(&conn, name)?;
         let db = Db::wrap(conn, Some(lock), name)?;
@@ -185,7 +292,7 @@ impl Db {
         Ok(db)
     }
 
-    fn wrap(conn: Connection, lock: Option<std::fs::File>, path: &str) -> Result<Db, DbError> {
+    fn wrap(conn: Connection, lock: Option<DirLock>, path: &str) -> Result<Db, DbError> {
         conn.set_prepared_statement_cache_capacity(512);
         conn.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;
@@ -200,7 +307,7 @@ impl Db {
             fail: std::cell::Cell::default(),
             watch: None,
             malformed: RefCell::default(),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -286,10 +393,16 @@ impl Db {
         let damage = self.watch.as_ref().and_then(|watch| watch.damage()).map(describe);
         let malformed = || {
             let why = self.malformed.borrow();
-            let way_out = "move the manager's directory away and restore it from the log replicas (`tessera manager --restore --from NODE`)";
+            let way_out = "start the manager again: it then rebuilds the database from the log beside it";
             why.as_ref().map(|why| format!("the manager's database is damaged ({why}); {way_out}"))
         };
         damage.or_else(malformed)
+    }
+
+    /// Whether pages are damaged; not so if the disk merely failed to sync them.
+    pub(crate) fn damage_of_pages(&self) -> bool {
+        let unsynced = self.watch.as_ref().and_then(|watch| watch.damage()).is_some_and(Damage::is_unsynced);
+        self.damage().is_some() && !unsynced
     }
 
     /// What is known about the database's files; `None` for a database in memory.
@@ -384,6 +497,28 @@ impl Db {
         let image = image(&mut conn)?;
         conn.execute_batch("COMMIT")?;
         Ok((meta, image))
+    }
+
+    /// From now on a commit is not synced: the log beside the database has what a power loss takes from it.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn rely_on_log(&self) -> rusqlite::Result<()> {
+        self.conn.pragma_update(None, "synchronous", "NORMAL")
+    }
+
+    /// Copies the database in `file` to `to`, without free pages, from any thread, while its owner continues to write. Returns the
+    /// counters of the copy, which has the state of one moment. Nothing is synced. `to` must not exist.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn copy_of(file: &Path, to: &Path) -> rusqlite::Result<Meta> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = tessera_pagesum::open(file, flags)?;
+        conn.busy_timeout(std::time::Duration::from_secs(10))?;
+        conn.execute("VACUUM INTO ?1", [to.display().to_string()])?;
+        drop(conn);
+        Meta::load(&tessera_pagesum::open(to, flags)?)
     }
 
     /// Reads the row of counters.

@@ -8,11 +8,17 @@
 //! made them (P7). One round of messages confirms all that wait.
 
 mod home;
+mod members;
 mod replies;
+mod snapshots;
+mod start;
 #[cfg(test)]
 mod tests;
 
-pub use home::DbHome;
+pub use crate::db::LOG_DIR;
+pub use home::{DbHome, SnapshotDone, SnapshotJob};
+pub(crate) use start::{Found, disk_of, resume};
+pub use start::{Setup, StartError};
 
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore};
@@ -20,24 +26,23 @@ use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::log::batch;
+use crate::metrics::Metrics;
 use bytes::Bytes;
+use members::not_leading;
 use prost::Message;
 use replies::Unconfirmed;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use tessera_consensus::log::snapshot::SnapshotFiles;
-use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
 use tessera_consensus::plan::Candidate;
-use tessera_consensus::{Input, Output, Peer, PeerConfig, Standing};
-use tessera_disk::Disk;
-use tessera_wire::consensus::{Membership, SnapshotInfo};
+use tessera_consensus::{Input, Output, Peer, Standing};
+use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
 use tessera_wire::log::LogEntry;
 use tessera_wire::{Code, Error, Kind};
 
-/// Directory of the log within the manager's directory.
-pub const LOG_DIR: &str = "log";
-/// Ticks between two looks at the length of the log.
-const SNAPSHOT_TICKS: u64 = 5;
+/// Ticks between two looks at the length of the log, and at the nodes.
+const CHORE_TICKS: u64 = 2;
+
+/// Ticks between two campaigns of the only manager.
+const CAMPAIGN_TICKS: u64 = 5;
 
 /// Why a manager did not start as a member.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +62,14 @@ pub enum GroupError {
     /// A statement failed.
     #[error("the database failed: {0}")]
     Sql(#[from] rusqlite::Error),
+    /// A file could not be used.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Cause.
+        source: std::io::Error,
+    },
 }
 
 /// What a manager wants done.
@@ -64,6 +77,8 @@ pub enum GroupError {
 pub enum GroupAction {
     /// An action of the serving core, or a call to another peer.
     Core(Action),
+    /// Runs this beside the manager, and passes the result to [`Manager::snapshot_done`].
+    Snapshot(SnapshotJob),
     /// Answers a frame or a request for a piece of a snapshot.
     Answer {
         /// As passed to [`Manager::request`].
@@ -91,109 +106,20 @@ pub struct Manager {
     home: DbHome,
     peer: Peer,
     state: State,
-    /// Index of the entry that the open batch becomes.
-    proposed: Option<u64>,
+    /// Index and term of the entry that the open batch becomes.
+    proposed: Option<(u64, u64)>,
     unconfirmed: Unconfirmed,
     actions: VecDeque<GroupAction>,
     ticks: u64,
+    /// A [`SnapshotJob`] is under way.
+    copies: bool,
+    /// A snapshot failed: none is taken before this tick.
+    no_snapshot_before: u64,
     /// Why it serves no more.
     failed: Option<Error>,
 }
 
 impl Manager {
-    /// Founds a group of one on a fresh database.
-    ///
-    /// # Errors
-    /// The disk or the database fails.
-    pub fn found(
-        db: Db,
-        home: DbHome,
-        disk: Arc<dyn Disk>,
-        config: Config,
-        peer: PeerConfig,
-    ) -> Result<Manager, GroupError> {
-        let mut meta = db.meta()?;
-        let base = Base { index: 1, term: 1 };
-        (meta.log_seq, meta.term) = (base.index, base.term);
-        db.begin()?;
-        meta.store(&db)?;
-        db.commit()?;
-        let member = peer.member.clone();
-        let membership =
-            Membership { index: 1, voters: vec![member.id], members: vec![member], ..Membership::default() };
-        let identity = LogIdentity { cluster_id: meta.cluster_id, peer_id: peer.member.id };
-        let log = Log::create(disk.clone(), LOG_DIR, identity, LogOptions::default(), base, membership.clone())?;
-        let files = SnapshotFiles::open(disk, LOG_DIR)?;
-        let mut manager = Manager::assemble(db, home, log, files, config, peer)?;
-        let info = SnapshotInfo { index: 1, term: 1, membership: Some(membership), ..SnapshotInfo::default() };
-        manager.make_snapshot(info)?;
-        Ok(manager)
-    }
-
-    /// Joins a group from an empty directory: it waits until a leader makes it a member. `db` is any database of the cluster; the
-    /// group's snapshot replaces it.
-    ///
-    /// # Errors
-    /// As [`Manager::found`].
-    pub fn join(
-        db: Db,
-        home: DbHome,
-        disk: Arc<dyn Disk>,
-        config: Config,
-        peer: PeerConfig,
-    ) -> Result<Manager, GroupError> {
-        let identity = LogIdentity { cluster_id: db.meta()?.cluster_id, peer_id: peer.member.id };
-        let empty = Membership::default();
-        let log = Log::create(disk.clone(), LOG_DIR, identity, LogOptions::default(), Base::default(), empty)?;
-        let files = SnapshotFiles::open(disk, LOG_DIR)?;
-        Manager::assemble(db, home, log, files, config, peer)
-    }
-
-    /// Starts again on a database and the log beside it. `peer` gives everything but the peer's id.
-    ///
-    /// # Errors
-    /// [`GroupError`]; also if the log or the database lost what the other holds.
-    pub fn restart(
-        mut db: Db,
-        home: DbHome,
-        disk: Arc<dyn Disk>,
-        config: Config,
-        mut peer: PeerConfig,
-    ) -> Result<Option<Manager>, GroupError> {
-        let Some(log) = Log::open(disk.clone(), LOG_DIR, LogOptions::default())? else { return Ok(None) };
-        let files = SnapshotFiles::open(disk, LOG_DIR)?;
-        peer.member.id = log.identity().peer_id;
-        // SQLite does not sync every commit: what it lost the log has, or the snapshot that the log begins with.
-        let lags = db.meta()?.log_seq < log.base().index;
-        if let Some(held) = files.held().cloned().filter(|_| lags) {
-            db = home.restore(db, &files, &held)?;
-        }
-        Manager::assemble(db, home, log, files, config, peer).map(Some)
-    }
-
-    fn assemble(
-        db: Db,
-        home: DbHome,
-        log: Log,
-        files: SnapshotFiles,
-        config: Config,
-        peer: PeerConfig,
-    ) -> Result<Manager, GroupError> {
-        let meta = db.meta()?;
-        let peer = Peer::start(log, files, meta.log_seq, peer)?;
-        Ok(Manager {
-            config,
-            home,
-            peer,
-            state: State::Standby { db, meta, caches: Caches::default() },
-            proposed: None,
-            unconfirmed: Unconfirmed::default(),
-            actions: VecDeque::new(),
-            ticks: 0,
-            failed: None,
-        })
-    }
-
     /// Its part in the group.
     #[must_use]
     pub fn peer(&self) -> &Peer {
@@ -227,7 +153,7 @@ impl Manager {
     pub fn into_db(self) -> Option<Db> {
         match self.state {
             State::Standby { db, .. } => Some(db),
-            State::Leading(core) => Some(core.depose(not_leading(None)).0),
+            State::Leading(core) => Some(core.depose(not_leading(&self.peer)).0),
             State::Nothing => None,
         }
     }
@@ -235,6 +161,42 @@ impl Manager {
     /// Tells which peers run in node daemons; see [`Peer::set_candidates`].
     pub fn set_candidates(&mut self, candidates: impl IntoIterator<Item = Candidate>) {
         self.peer.set_candidates(candidates);
+    }
+
+    /// Peers to which this one introduces itself; see [`Peer::set_seeds`].
+    pub fn set_seeds(&mut self, seeds: Vec<String>) {
+        self.peer.set_seeds(seeds);
+    }
+
+    /// The knobs.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Numbers for `/metrics`: those of the core while this manager leads.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let mut metrics = self.core().map(ManagerCore::metrics).unwrap_or_default();
+        metrics.gauges.extend([
+            ("leads", u64::from(self.core().is_some())),
+            ("group_term", self.peer.standing().term),
+            ("group_log_seq", self.peer.log().last_index()),
+            ("group_voters", self.peer.membership().voters.len() as u64),
+            ("group_snapshot_seq", self.peer.files().held().map_or(0, |held| held.index)),
+        ]);
+        metrics
+    }
+
+    /// Hands leadership to another manager, and takes it no more.
+    pub fn retire(&mut self) {
+        self.peer.set_may_lead(false);
+    }
+
+    /// Whether this manager still leads a group that another manager could lead.
+    #[must_use]
+    pub fn can_hand_over(&self) -> bool {
+        self.peer.standing().leads && self.peer.has_other_manager()
     }
 
     /// The next action.
@@ -249,9 +211,14 @@ impl Manager {
                 self.peer.handle(now_ns, Input::Answer(answer));
             }
             Event::Request { connection, request_id, kind, .. } if self.core().is_none() => {
-                let error = self.failed.clone().unwrap_or_else(|| not_leading(self.peer.leader()));
+                let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
                 let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
                 return self.actions.push_back(GroupAction::Core(reply));
+            }
+            Event::Request { connection, role, request_id, kind: kind @ Kind::ChangePeer, body, .. } => {
+                let result = kind.check_role(role).and_then(|()| self.change_peer(&body));
+                let reply = Action::Reply { connection, request_id, kind, result, is_settled: true };
+                self.actions.push_back(GroupAction::Core(reply));
             }
             event => {
                 let is_tick = matches!(event, Event::Tick);
@@ -275,13 +242,21 @@ impl Manager {
     /// Whether commands wait, and none are on their way through the group.
     #[must_use]
     pub fn wants_commit(&self) -> bool {
-        self.proposed.is_none() && self.core().is_some_and(|core| core.wants_commit() && core.stopped().is_none())
+        self.proposed.is_none()
+            && self.peer.can_propose()
+            && self.core().is_some_and(|core| core.wants_commit() && core.stopped().is_none())
     }
 
     /// Applies the commands that wait and proposes them. If it returns true, the caller carries out the actions so far, which take the
     /// entry to the other peers, and then calls [`Manager::complete`], which writes it here.
     pub fn begin(&mut self, now_ns: i64) -> bool {
-        let index = self.peer.log().last_index() + 1;
+        self.peer.complete();
+        if !self.peer.can_propose() {
+            // Leadership moves, or the disk is full: the commands wait.
+            self.settle(now_ns);
+            return false;
+        }
+        let (index, term) = (self.peer.log().last_index() + 1, self.peer.standing().term);
         let State::Leading(core) = &mut self.state else { return false };
         assert!(self.proposed.is_none(), "one entry at a time");
         let entry = core.begin_entry(now_ns, index);
@@ -290,11 +265,11 @@ impl Manager {
             Some(entry) => match self.peer.propose(entry) {
                 Ok(at) => {
                     assert_eq!(at, index, "the entry has the index that its rows name");
-                    self.proposed = Some(index);
+                    self.proposed = Some((index, term));
                     true
                 }
-                Err(_) => {
-                    self.depose();
+                Err(refused) => {
+                    self.fail(Error::new(Code::Unavailable, format!("an entry is not taken: {refused}")));
                     false
                 }
             },
@@ -310,15 +285,30 @@ impl Manager {
     }
 
     fn tick(&mut self, now_ns: i64) {
+        if let State::Standby { db, .. } = &self.state
+            && let Some(damage) = db.damage()
+        {
+            self.fail(Error::new(Code::Unavailable, damage));
+        }
         self.peer.handle(now_ns, Input::Tick);
         self.ticks += 1;
-        let is_alone = self.peer.membership().voters == [self.peer.id()];
-        if is_alone && self.peer.standing().leader.is_none() {
+        if self.peer.standing().leader.is_none() && self.is_due_alone() {
             self.peer.campaign();
         }
-        if self.core().is_some() && self.ticks.is_multiple_of(SNAPSHOT_TICKS) {
+        if self.core().is_some() && self.ticks.is_multiple_of(CHORE_TICKS) {
             self.shorten_log();
+            self.follow_nodes();
         }
+    }
+
+    /// Whether to campaign now, because no other manager could: alone at once, with voters every few ticks. They refuse as long as they
+    /// hear of a leader.
+    fn is_due_alone(&self) -> bool {
+        let membership = self.peer.membership();
+        let is_other = |m: &Member| m.kind() == PeerKind::Manager && m.id != self.peer.id();
+        let votes = membership.voters.contains(&self.peer.id());
+        let is_alone = membership.voters.len() == 1;
+        votes && !membership.members.iter().any(is_other) && (is_alone || self.ticks.is_multiple_of(CAMPAIGN_TICKS))
     }
 
     /// Takes in what peer and core want, until both are quiet.
@@ -339,13 +329,21 @@ impl Manager {
                 action => self.actions.push_back(GroupAction::Core(action)),
             }
         }
-        if let Some(round) = self.unconfirmed.next_round() {
-            self.peer.confirm(round);
-        }
         let stopped = core.stopped().cloned();
+        self.confirm();
         if let Some(error) = stopped {
             // Its database failed: another manager serves until this one is started again.
             self.fail(error);
+        }
+    }
+
+    /// Begins a round for the replies that wait, if none is under way.
+    fn confirm(&mut self) {
+        if let Some(round) = self.unconfirmed.next_round()
+            && !self.peer.confirm(round)
+        {
+            // The disk is full: asked again as soon as anything happens.
+            self.unconfirmed.take_back();
         }
     }
 
@@ -359,9 +357,7 @@ impl Manager {
             Output::Confirmed(round) => {
                 let ready = self.unconfirmed.confirmed(round);
                 self.actions.extend(ready.into_iter().map(GroupAction::Core));
-                if let Some(round) = self.unconfirmed.next_round() {
-                    self.peer.confirm(round);
-                }
+                self.confirm();
             }
             Output::Members => {}
             Output::Stopped(error) => {
@@ -373,7 +369,7 @@ impl Manager {
 
     fn committed(&mut self, now_ns: i64, index: u64, term: u64, data: Bytes) {
         if let State::Leading(core) = &mut self.state {
-            if self.proposed == Some(index) {
+            if self.proposed == Some((index, term)) {
                 self.proposed = None;
                 core.finish_batch();
             }
@@ -391,12 +387,28 @@ impl Manager {
     /// The first entry of this peer's term is committed, so everything before it is applied: serve.
     fn lead(&mut self, now_ns: i64, term: u64) {
         let State::Standby { db, .. } = std::mem::replace(&mut self.state, State::Nothing) else { return };
+        let watch = db.watch().cloned();
         match ManagerCore::lead(db, self.config.clone(), now_ns, term) {
             Ok(core) => {
                 tracing::info!(term, "this manager leads");
                 self.state = State::Leading(core);
+                self.follow_nodes();
             }
-            Err(failure) => self.fail(failure.into_wire()),
+            Err(failure) => {
+                let is_damaged = watch.and_then(|watch| watch.damage().map(|damage| !damage.is_unsynced()));
+                self.note_damage(is_damaged.unwrap_or(false));
+                self.fail(failure.into_wire());
+            }
+        }
+    }
+
+    /// Notes in the directory that the database is damaged.
+    fn note_damage(&self, is_damaged: bool) {
+        if let DbHome::Dir { dir, .. } = &self.home
+            && is_damaged
+            && let Err(error) = Db::mark_damaged(dir)
+        {
+            tracing::error!(%error, "noting the damage");
         }
     }
 
@@ -410,7 +422,7 @@ impl Manager {
     /// Rolls back what the group has not committed, and becomes a standby.
     fn depose(&mut self) {
         let State::Leading(core) = std::mem::replace(&mut self.state, State::Nothing) else { return };
-        let error = not_leading(self.peer.leader());
+        let error = not_leading(&self.peer);
         let (db, actions) = core.depose(error.clone());
         self.proposed = None;
         let held = self.unconfirmed.refuse(&error);
@@ -439,7 +451,7 @@ impl Manager {
     /// Replaces a standby's database by the snapshot held.
     fn restore(&mut self, info: &SnapshotInfo) {
         let State::Standby { db, .. } = std::mem::replace(&mut self.state, State::Nothing) else { return };
-        let restored = self.home.restore(db, self.peer.files(), info).and_then(|db| Ok((db.meta()?, db)));
+        let restored = self.home.restore(Some(db), self.peer.files(), info).and_then(|db| Ok((db.meta()?, db)));
         match restored {
             Ok((meta, db)) => {
                 assert_eq!(meta.log_seq, info.index, "a snapshot holds what it says");
@@ -455,6 +467,9 @@ impl Manager {
             return;
         }
         tracing::error!(%error, "this manager cannot go on");
+        if let Some(db) = self.db() {
+            self.note_damage(db.damage_of_pages());
+        }
         self.peer.set_may_lead(false);
         self.failed = Some(error.clone());
         self.proposed = None;
@@ -465,40 +480,4 @@ impl Manager {
         let held = self.unconfirmed.refuse(&error);
         self.actions.extend(held.into_iter().map(GroupAction::Core));
     }
-
-    /// Makes a snapshot if the log has grown, or a peer needs one.
-    fn shorten_log(&mut self) {
-        let Some(held) = self.peer.files().held().map(|held| (held.index, held.len_bytes)) else { return };
-        let grown = self.peer.log().bytes_after(held.0);
-        let share = held.1.saturating_mul(self.config.snapshot_log_percent) / 100;
-        let wanted = self.peer.take_lacks_snapshot() || grown > self.config.snapshot_log_bytes.max(share);
-        let at = self.db().and_then(|db| db.meta().ok()).map_or(0, |meta| meta.log_seq);
-        if !wanted || self.proposed.is_some() || at <= held.0 {
-            return;
-        }
-        let made = self.peer.snapshot_at(at).map(|info| self.make_snapshot(info));
-        if let Some(Err(error)) = made {
-            tracing::error!(%error, "taking a snapshot");
-        }
-    }
-
-    fn make_snapshot(&mut self, info: SnapshotInfo) -> Result<(), GroupError> {
-        let db = match &mut self.state {
-            State::Standby { db, .. } => db,
-            State::Leading(core) => core.db_mut(),
-            State::Nothing => return Ok(()),
-        };
-        let info = self.home.make_snapshot(db, self.peer.log(), self.peer.files(), info)?;
-        Ok(self.peer.adopt(info)?)
-    }
-}
-
-/// The error that sends a client to the leader.
-fn not_leading(leader: Option<&tessera_wire::consensus::Member>) -> Error {
-    let text = match leader {
-        Some(leader) => format!("this manager does not lead; the one at {} does", leader.address),
-        None => "no manager leads at the moment: fewer than a majority of the peers can be reached, or an election is under way".into(),
-    };
-    let leader = leader.map(|leader| leader.address.clone()).unwrap_or_default();
-    Error { leader, ..Error::new(Code::NotLeader, text) }
 }

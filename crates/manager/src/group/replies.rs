@@ -30,6 +30,13 @@ impl Unconfirmed {
         self.under_way
     }
 
+    /// The round that [`Unconfirmed::next_round`] gave has not begun.
+    pub(super) fn take_back(&mut self) {
+        assert_eq!(self.under_way, Some(self.last), "the last round is taken back");
+        self.under_way = None;
+        self.last -= 1;
+    }
+
     /// The replies that a round confirms.
     pub(super) fn confirmed(&mut self, round: u64) -> Vec<Action> {
         if self.under_way.is_some_and(|under_way| under_way <= round) {

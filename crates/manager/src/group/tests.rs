@@ -3,8 +3,12 @@
 use super::*;
 use crate::rig::{ALICE, MS};
 use std::collections::HashMap;
-use tessera_disk::{CrashKind, SimDisk};
-use tessera_wire::consensus::{JoinGroup, Member, PeerKind};
+use std::sync::Arc;
+use tessera_consensus::PeerConfig;
+use tessera_consensus::log::snapshot::SnapshotFiles;
+use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
+use tessera_disk::{CrashKind, Disk, SimDisk};
+use tessera_wire::consensus::{JoinGroup, Member, Membership, PeerKind};
 use tessera_wire::meta::{Entry, Lookup, MakeDir};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Request, Role};
@@ -45,6 +49,10 @@ fn config() -> Config {
     Config { snapshot_log_bytes: 4_000, snapshot_log_percent: 0, ..crate::rig::config() }
 }
 
+fn setup(disk: Arc<dyn Disk>, peer: PeerConfig) -> Setup {
+    Setup { home: DbHome::Memory, disk, config: config(), peer }
+}
+
 impl Group {
     /// The first host founds the group; the others wait to be found.
     fn new(kinds: &[PeerKind]) -> Group {
@@ -55,12 +63,8 @@ impl Group {
             let peer = PeerConfig::new(member(at, kind), at as u64);
             let db = Db::in_memory([7; 16]).unwrap();
             let running = match (kind, at) {
-                (PeerKind::Manager, 0) => {
-                    Running::Manager(Manager::found(db, DbHome::Memory, shared, config(), peer).unwrap())
-                }
-                (PeerKind::Manager, _) => {
-                    Running::Manager(Manager::join(db, DbHome::Memory, shared, config(), peer).unwrap())
-                }
+                (PeerKind::Manager, 0) => Running::Manager(Manager::found(db, setup(shared, peer)).unwrap()),
+                (PeerKind::Manager, _) => Running::Manager(Manager::join(db, setup(shared, peer)).unwrap()),
                 _ => {
                     let identity = LogIdentity { cluster_id: [7; 16], peer_id: peer.member.id };
                     let options = LogOptions::default();
@@ -141,7 +145,7 @@ impl Group {
         match action {
             GroupAction::Core(Action::Reply { request_id, result, .. }) => _ = self.replies.insert(request_id, result),
             GroupAction::Core(Action::Call(call)) => self.call(at, call),
-            GroupAction::Answer { .. } => {}
+            GroupAction::Answer { .. } | GroupAction::Snapshot(_) => {}
         }
     }
 
@@ -260,7 +264,7 @@ impl Group {
         let host = &mut self.hosts[at];
         let disk: Arc<dyn Disk> = Arc::new(host.disk.clone());
         let peer = PeerConfig::new(member(at, PeerKind::Manager), at as u64 + 99);
-        let manager = Manager::restart(host.db.take().unwrap(), DbHome::Memory, disk, config(), peer).unwrap();
+        let manager = Manager::restart(host.db.take(), setup(disk, peer)).unwrap();
         host.running = Running::Manager(manager.unwrap());
     }
 
@@ -283,6 +287,29 @@ fn p7_one_manager_alone_serves_as_before() {
     group.restart(0);
     let leader = group.settle_leader();
     group.lookup(leader, "a").unwrap();
+}
+
+/// A read that comes while an entry is under way may see it, so it is answered once the entry is committed, whatever happens between.
+#[test]
+fn p7_a_read_waits_for_the_entry_that_it_may_show() {
+    let mut core = ManagerCore::lead(Db::in_memory([7; 16]).unwrap(), config(), 1_000 * MS, 2).unwrap();
+    let entry = core.begin_entry(1_000 * MS, 1).expect("the first entry of a term");
+    assert!(!entry.is_empty());
+    let ask = |core: &mut ManagerCore, role| {
+        let body = Lookup { parent: 1, name: b"a".to_vec(), ..Lookup::default() }.encode_to_vec().into();
+        let (request_id, kind) = (1, Lookup::KIND);
+        core.handle(1_001 * MS, Event::Request { connection: 1, role, client_id: ALICE, request_id, kind, body });
+    };
+    let replies = |core: &mut ManagerCore| {
+        std::iter::from_fn(|| core.poll()).filter(|action| matches!(action, Action::Reply { .. })).count()
+    };
+    ask(&mut core, Role::Client);
+    core.handle(1_100 * MS, Event::Tick);
+    assert_eq!(replies(&mut core), 0, "the entry is not committed");
+    core.finish_batch();
+    assert_eq!(replies(&mut core), 1);
+    ask(&mut core, Role::Client);
+    assert_eq!(replies(&mut core), 1, "without an entry under way it is answered at once");
 }
 
 #[test]
@@ -330,7 +357,7 @@ fn p7_a_leader_that_is_cut_off_answers_nothing() {
     group.mkdir(second, "b").unwrap();
     group.ticks(40);
     // By now it knows: what waited is refused, and its transaction is rolled back.
-    assert_eq!(group.replies[&write].as_ref().unwrap_err().code(), Code::NotLeader);
+    assert_eq!(group.replies[&write].as_ref().unwrap_err().code(), Code::Unavailable);
     assert_eq!(group.replies[&read].as_ref().unwrap_err().code(), Code::NotLeader);
     group.hosts[first].is_cut = false;
     group.ticks(40);
@@ -373,7 +400,7 @@ fn p1_a_manager_that_lost_its_disk_is_brought_up_by_voters_alone() {
     peer.member.id = 100;
     let db = Db::in_memory([7; 16]).unwrap();
     let joining = peer.member.clone();
-    let manager = Manager::join(db, DbHome::Memory, shared, config(), peer).unwrap();
+    let manager = Manager::join(db, setup(shared, peer)).unwrap();
     group.hosts[0] = Host { disk, running: Running::Manager(manager), db: None, is_cut: false };
     // It asks a voter, which may not lead; a voter that leads makes it a member and hands over.
     for _ in 0..300 {

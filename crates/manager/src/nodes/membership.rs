@@ -216,6 +216,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<()> {
         number: beat.number,
         device_work: stats::sensible_work(beat.node_id, &beat.device_work),
         registered_ns: heard.registered_ns,
+        voter_id: beat.voter_id,
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
         stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));

@@ -5,7 +5,11 @@ use crate::ctx::View;
 use crate::db::rows::{self, DiskRow};
 use crate::error::Result;
 use crate::repair::{proof, redundancy};
+use std::collections::BTreeSet;
+use tessera_consensus::plan::voters_wanted as voters_of;
+use tessera_wire::consensus::PeerKind;
 use tessera_wire::meta::{ClusterStatus, Counter};
+use tessera_wire::{Health, NodeInfo};
 
 /// Answers GetStatus.
 ///
@@ -13,7 +17,7 @@ use tessera_wire::meta::{ClusterStatus, Counter};
 /// The database fails.
 pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let (db, meta) = (view.db, view.meta);
-    let disks = rows::disks(db)?;
+    let (nodes, disks) = (rows::nodes(db)?, rows::disks(db)?);
     let redundancy = redundancy::redundancy(view)?;
     let (garbage_chunks, garbage_bytes) = garbage::count(db)?;
     let repaired = view.soft.cluster.repaired;
@@ -21,7 +25,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let said = |disk: &DiskRow| stats.get(&disk.disk_id).map(|stats| stats.said.clone()).unwrap_or_default();
     Ok(ClusterStatus {
         cluster_id: meta.cluster_id.to_vec(),
-        nodes: rows::nodes(db)?.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
+        nodes: nodes.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
         disks: disks.iter().map(|d| rows::disk_to_wire(d, said(d))).collect(),
         files: meta.files,
         directories: meta.directories,
@@ -44,15 +48,27 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         reserved_bytes: view.soft.sessions.reserved_bytes(),
         term: meta.term,
         log_seq: meta.log_seq,
-        log_replicas: view.soft.log_replicas.clone(),
-        log_copies: view.config.log_copies,
         pgs: db.one("SELECT count(*) FROM pgs", [])?,
         release: env!("CARGO_PKG_VERSION").to_string(),
         counters: counters(view)?,
         map_version: meta.map_version,
         rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
         device_work: view.soft.cluster.stats.work(),
+        peers: view.soft.peers.clone(),
+        voters_wanted: voters_wanted(view, &nodes),
     })
+}
+
+/// How many peers should vote, given the hosts of the managers and of the nodes that are up; 0: this manager is in no group.
+fn voters_wanted(view: &View<'_>, nodes: &[NodeInfo]) -> u32 {
+    let members = || view.soft.peers.iter().filter_map(|peer| peer.member.as_ref());
+    let managers = || members().filter(|member| member.kind() == PeerKind::Manager);
+    if managers().next().is_none() {
+        return 0;
+    }
+    let up = nodes.iter().filter(|node| node.health() == Health::Up);
+    let hosts: BTreeSet<&String> = managers().map(|member| &member.host).chain(up.map(|node| &node.host)).collect();
+    voters_of(hosts.len(), view.config.max_voters as usize).max(managers().count()) as u32
 }
 
 fn counters(view: &View<'_>) -> Result<Vec<Counter>> {

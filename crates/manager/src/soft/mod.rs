@@ -23,6 +23,7 @@ use stats::{ClusterStats, NodeStats};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::{MemberKey, Tasks};
 use tessera_wire::DiskInfo;
+use tessera_wire::meta::PeerStatus;
 
 /// State that is neither logged nor in the database; it is lost with the process.
 #[derive(Default)]
@@ -33,6 +34,8 @@ pub struct SoftState {
     pub replicated_seq: u64,
     /// Nodes that hold every acknowledged entry of the log, as of the last tick or status request.
     pub log_replicas: Vec<u64>,
+    /// The peers that keep the metadata, as of the last tick.
+    pub peers: Vec<PeerStatus>,
     /// Nodes of other clusters that tried to join this one.
     pub rejected_nodes: RejectedNodes,
     /// Sessions: last use, readers, reservations.

@@ -2,7 +2,7 @@
 //!
 //! Usually the node's `--manager` is wrong. But a manager that lost its directory and was started on an empty one serves a new
 //! cluster, and rejects every node of the old one. No data is lost yet: the log and its snapshots are on those nodes. Both
-//! sides must point to `--restore` before an operator wipes a disk.
+//! sides must point to `--join` before an operator wipes a disk.
 
 use std::collections::BTreeMap;
 use tessera_wire::hex;
@@ -39,7 +39,7 @@ impl RejectedNodes {
             let (host, other) = (&node.host, hex(&node.cluster_id));
             tracing::error!(
                 "a node on host {host} belongs to cluster {other} and was refused: this manager serves cluster {}. If this \
-                 manager has lost its directory, stop it, move the directory away and start it with --restore --from NODE \
+                 manager has lost its directory, stop it, move the directory away and start it with --join NODE \
                  (the nodes hold its log); else correct the node's --manager",
                 hex(own)
             );

@@ -21,6 +21,8 @@ pub struct NodeStats {
     pub device_work: Vec<DeviceWork>,
     /// When it registered, ns since 1970; 0: not since this manager started.
     pub registered_ns: i64,
+    /// Peer id of its log voter; 0: none.
+    pub voter_id: u64,
 }
 
 /// Most (device, primitive) pairs kept for each node, and for all clients together: messages set no bound.

@@ -234,7 +234,7 @@ fn databases_on_disk_are_created_opened_locked_and_refused() {
     let bytes = std::fs::read(&path).unwrap();
     let error = Db::open(dir.path()).map(|_| ()).unwrap_err();
     assert!(matches!(error, DbError::LaterSchema { got: 99, .. }), "{error}");
-    assert!(error.to_string().contains("--restore"), "{error}");
+    assert!(error.to_string().contains("--join"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "left as it was");
     // A foreign file that is not SQLite.
     for content in [&b"not a database, far from it, but long enough to look like one"[..], b""] {
@@ -259,7 +259,7 @@ fn a_write_ahead_log_without_its_database_is_refused() {
     std::fs::write(dir.path().join("manager.db-wal"), [7; 5000]).unwrap();
     assert!(matches!(Db::open(dir.path()), Err(DbError::LogAlone(_))));
     assert!(matches!(Db::create(dir.path(), [3; 16]), Err(DbError::LogAlone(_))));
-    assert!(refusal(dir.path()).contains("--restore"));
+    assert!(refusal(dir.path()).contains("remove this file"));
     // A restore sets it aside.
     let db = Db::build::<DbError>(dir.path(), [3; 16], None, |_| Ok(())).unwrap();
     assert_eq!(db.meta().unwrap().cluster_id, [3; 16]);
@@ -301,7 +301,7 @@ fn a_rotten_database_is_refused_or_stops_the_manager() {
         core.handle(6, crate::core::Event::Tick);
         if let Some(why) = core.stopped() {
             assert!(
-                why.message.contains(&format!("page {} ", page + 1)) && why.message.contains("--restore"),
+                why.message.contains(&format!("page {} ", page + 1)) && why.message.contains("rebuilds the database"),
                 "{why:?}"
             );
             stopped += 1;

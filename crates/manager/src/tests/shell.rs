@@ -1,7 +1,7 @@
 //! The manager over real sockets.
 
 use crate::config::Config;
-use crate::shell::ManagerServer;
+use crate::shell::{ManagerServer, ServeOptions};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_net::{BufferPool, Dialer, Endpoint, dialer::NoService};
@@ -22,9 +22,13 @@ fn dialer(client_id: u64, change: impl FnOnce(&mut Hello)) -> Dialer {
 
 const WAIT: Duration = Duration::from_secs(30);
 
+fn serve(dir: &std::path::Path, listen: &[Endpoint], config: Config) -> ManagerServer {
+    ManagerServer::start(ServeOptions { cluster_id: Some([5; 16]), ..ServeOptions::new(dir, listen, config) }).unwrap()
+}
+
 fn start(dir: &std::path::Path) -> ManagerServer {
     let listen = [Endpoint::Tcp("127.0.0.1:0".into())];
-    ManagerServer::start(dir, Some([5; 16]), &listen, Config::default()).unwrap()
+    serve(dir, &listen, Config::default())
 }
 
 #[test]
@@ -67,13 +71,13 @@ fn it_serves_stops_and_finds_everything_again() {
 #[test]
 fn snapshots_are_taken_beside_the_core() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || Config { snapshot_log_bytes: 2_000, snapshot_log_percent: 0, log_copies: 0, ..Config::default() };
+    let config = || Config { snapshot_log_bytes: 2_000, snapshot_log_percent: 0, ..Config::default() };
     let listen = [Endpoint::Tcp("127.0.0.1:0".into())];
-    let manager = ManagerServer::start(dir.path(), Some([5; 16]), &listen, config()).unwrap();
+    let manager = serve(dir.path(), &listen, config());
     let client = dialer(1, |_| {});
     let snapshots = || {
         let gauges = manager.metrics().gauges;
-        gauges.into_iter().find(|(name, _)| *name == "log_snapshot_seq").map(|(_, seq)| seq)
+        gauges.into_iter().find(|(name, _)| *name == "group_snapshot_seq").map(|(_, seq)| seq)
     };
     let (mut made, mut seen) = (0u64, std::collections::BTreeSet::new());
     let deadline = std::time::Instant::now() + WAIT;
@@ -86,7 +90,7 @@ fn snapshots_are_taken_beside_the_core() {
         seen.extend(snapshots());
     }
     assert!(manager.stop().is_none());
-    let manager = ManagerServer::start(dir.path(), None, &listen, config()).unwrap();
+    let manager = serve(dir.path(), &listen, config());
     let status = client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0;
     assert_eq!(status.directories, made + 1);
 }
@@ -123,7 +127,7 @@ fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
         let beat = Heartbeat { node_id: 1, incarnation: 1, ..Default::default() };
         let error = node.call_wait(&manager.endpoints()[0], &beat, vec![], WAIT).unwrap_err();
         assert_eq!(error.code(), Code::WrongCluster);
-        for words in ["09090909", "05050505", "--restore"] {
+        for words in ["09090909", "05050505", "--join"] {
             assert!(error.message.contains(words), "{error}");
         }
     }

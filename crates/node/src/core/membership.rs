@@ -270,6 +270,7 @@ impl NodeCore {
             deleted,
             bad,
             device_work: self.device_work.clone(),
+            voter_id: self.voter_id,
         };
         let sent = PendingHeartbeat {
             sent_ns: self.now_ns,

@@ -88,6 +88,8 @@ pub struct NodeCore {
     counters: Counters,
     /// Work of the node's devices, as the shell last reported it.
     device_work: Vec<DeviceWork>,
+    /// Peer id of its voter; 0: none.
+    voter_id: u64,
 }
 
 /// The cluster as the manager last described it.
@@ -184,9 +186,10 @@ impl NodeCore {
         }
     }
 
-    /// Stores the work that this node's devices have done since it started; the next heartbeat reports it.
-    pub fn tell_work(&mut self, work: Vec<DeviceWork>) {
-        self.device_work = work;
+    /// Stores what the next heartbeat reports: the work that this node's devices have done since it started, and the peer id of its
+    /// voter (0: none).
+    pub fn tell(&mut self, work: Vec<DeviceWork>, voter_id: u64) {
+        (self.device_work, self.voter_id) = (work, voter_id);
     }
 
     /// Notes that a disk's thread begins these operations: only from now on do they count for `disk_stuck_ms`.
@@ -393,7 +396,7 @@ impl NodeCore {
                 log_seq = mark.log_seq,
                 known_term = self.mark.term,
                 known_log_seq = self.mark.log_seq,
-                "the manager's metadata went backwards: its deletes and tasks are refused; restore it with `tessera manager --restore`"
+                "the manager's metadata went backwards: its deletes and tasks are refused; stop it, and start it with an empty directory and --join"
             );
             return false;
         }

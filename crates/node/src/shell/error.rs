@@ -1,7 +1,7 @@
 //! Errors at the start of a node.
 
+use crate::voter::VoterError;
 use tessera_disk::{DiskError, IdentityError};
-use tessera_logstore::LogOpenError;
 use tessera_net::{Endpoint, ManagerList, ServerError};
 use tessera_segment::OpenError;
 use tessera_wire::Error;
@@ -35,13 +35,13 @@ pub enum StartError {
         /// The cause.
         source: OpenError,
     },
-    /// The log replica cannot be opened.
+    /// The log voter cannot be opened.
     #[error("{disk}: {source}")]
-    Log {
+    Voter {
         /// The disk.
         disk: String,
         /// The cause.
-        source: LogOpenError,
+        source: VoterError,
     },
     /// The disks are new, and no manager says which cluster they join.
     #[error("the manager at {managers} does not answer: {error}; new disks need it to learn which cluster they join")]

@@ -11,11 +11,13 @@ mod open;
 mod service;
 mod shared;
 mod threads;
+mod voter;
 
 pub use error::StartError;
 
 use crate::config::NodeConfig;
 use crate::core::{Event, ManagerMark, NodeCore, NodeDescription, NodeMetrics};
+use crate::voter::Voter;
 use clock::Clock;
 use crossbeam_channel::{Receiver, unbounded};
 use parking_lot::{Mutex, RwLock};
@@ -30,8 +32,10 @@ use tessera_disk::{Disk, DiskLock};
 use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Dialer, Endpoint, Limits, ManagerList, Managers, Server};
 use tessera_segment::{Options, SegmentStore};
+use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::{Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{COMPUTE_THREADS, DiskQueue, Queue, READERS_PER_DISK};
+use voter::VoterLine;
 
 /// Bytes of idle payload buffers to keep.
 const POOL_BYTES: usize = 64 << 20;
@@ -116,11 +120,15 @@ impl NodeServer {
         if of_disks.is_none() {
             join::ask_admission(&options, cluster_id, &address, &locked)?;
         }
-        let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
-        let me = describe(&options, cluster_id, &address, log.state().term);
+        let first = locked[0].disk.clone();
+        let disks = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
+        let voter = open_voter(first, cluster_id, &address, &options)?;
+        let me = describe(&options, cluster_id, &address);
         let hello = hello(cluster_id, &options.host);
         let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
         let managers = Managers::new(dialer.clone(), options.managers.clone());
+        let (voter, voter_thread) =
+            VoterLine::start(voter, dialer.clone()).map_err(|source| StartError::Thread { source })?;
         let (sender, fatal) = unbounded();
         let stores = disks.iter().map(|d| d.store.clone()).collect();
         let queues = disks.iter().map(|_| DiskQueue::new()).collect();
@@ -128,13 +136,12 @@ impl NodeServer {
         let shared = Arc::new(Shared {
             cluster_id,
             clock,
-            last_term: AtomicU64::new(me.mark.term),
             core: Mutex::new(NodeCore::new(options.config.clone(), me, about)),
             options,
             queues,
             stores,
             disk_ids: RwLock::default(),
-            log: Mutex::new(log),
+            voter,
             requests: Mutex::default(),
             next_request: AtomicU64::new(1),
             computing: Queue::new(),
@@ -148,7 +155,7 @@ impl NodeServer {
             fatal: sender,
             traffic: Mutex::default(),
         });
-        let mut node = NodeServer { shared, server, threads: Vec::new(), locks, fatal };
+        let mut node = NodeServer { shared, server, threads: vec![voter_thread], locks, fatal };
         service.open(node.shared.clone());
         let started = threads::start(&node.shared, &pool, &mut node.threads);
         started.map_err(|source| StartError::Thread { source })?;
@@ -185,6 +192,7 @@ impl NodeServer {
         self.server.stop();
         self.shared.managers.close();
         self.shared.dialer.close();
+        self.shared.voter.stop();
         for disk in &self.shared.queues {
             disk.writes.stop(1);
             disk.reads.stop(READERS_PER_DISK);
@@ -205,6 +213,20 @@ impl Drop for NodeServer {
     }
 }
 
+fn open_voter(
+    disk: Arc<dyn Disk>,
+    cluster_id: [u8; 16],
+    address: &str,
+    options: &NodeOptions,
+) -> Result<Voter, StartError> {
+    let (host, name, address) = (options.host.clone(), options.name.clone(), address.to_string());
+    let member = Member { id: 0, kind: PeerKind::Voter as i32, host, address, name };
+    let seeds = options.managers.endpoints().iter().map(Endpoint::to_string).collect();
+    let path = disk.describe();
+    Voter::open(disk, cluster_id, member, seeds, rand::random())
+        .map_err(|source| StartError::Voter { disk: path, source })
+}
+
 /// What a node says about itself.
 fn node_info(options: &NodeOptions, address: &str) -> NodeInfo {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
@@ -219,14 +241,14 @@ fn node_info(options: &NodeOptions, address: &str) -> NodeInfo {
     }
 }
 
-fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: &str, term: u64) -> NodeDescription {
+fn describe(options: &NodeOptions, cluster_id: [u8; 16], address: &str) -> NodeDescription {
     NodeDescription {
         cluster_id: cluster_id.to_vec(),
         info: node_info(options, address),
         device: tessera_accel::device().name().to_string(),
         seed: rand::random(),
         receipt_key: rand::random(),
-        mark: ManagerMark { term, log_seq: 0 },
+        mark: ManagerMark::default(),
     }
 }
 

@@ -6,7 +6,6 @@ use crate::core::{DiskDescription, FragmentKey};
 use crate::disk_worker;
 use std::sync::Arc;
 use tessera_disk::{Disk, DiskError, DiskLock, Identity, IdentityError, hex16};
-use tessera_logstore::{LogOptions, LogStore};
 use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
 /// A disk that this process has locked. Nothing on it has changed yet.
@@ -66,13 +65,13 @@ pub(super) fn cluster_of(disks: &[LockedDisk]) -> Result<Option<[u8; 16]>, Start
     Ok(cluster)
 }
 
-/// Initialises new disks, and opens all stores and the log replica on the first disk.
+/// Initialises new disks, and opens all stores.
 pub(super) fn open_all(
     disks: Vec<LockedDisk>,
     cluster_id: [u8; 16],
     now_ms: u64,
     options: &Options,
-) -> Result<(Vec<OpenDisk>, LogStore), StartError> {
+) -> Result<Vec<OpenDisk>, StartError> {
     for it in &disks {
         if it.identity.is_none() {
             let identity = Identity { cluster_id, disk_uuid: it.uuid, created_ms: now_ms };
@@ -80,15 +79,7 @@ pub(super) fn open_all(
             tracing::info!(disk = %it.disk.describe(), "made a new disk");
         }
     }
-    let first = disks[0].disk.clone();
-    let opened: Result<Vec<OpenDisk>, StartError> = disks.into_iter().map(|it| open_one(it, options)).collect();
-    let opened = opened?;
-    let (log, report) = LogStore::open(first.clone(), LogOptions::default())
-        .map_err(|source| StartError::Log { disk: first.describe(), source })?;
-    for damage in &report.damage {
-        tracing::warn!(disk = %first.describe(), %damage, "log replica");
-    }
-    Ok((opened, log))
+    disks.into_iter().map(|it| open_one(it, options)).collect()
 }
 
 fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {

@@ -1,15 +1,16 @@
 //! Handles requests on the connection's thread: checks first, then the core, the index or the log.
 
 use super::shared::Shared;
+use super::voter::In;
 use crate::check::{self, NodeRequest};
 use crate::core::Event;
-use crate::log_replica::{self, LogRequest};
+
 use crate::read::{self, GetAnswer, PayloadPart};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
+
 use std::sync::{Arc, OnceLock};
 use tessera_disk::DiskFile;
 use tessera_net::{Connection, FileRange, Part, Service};
@@ -78,15 +79,17 @@ impl Service for NodeService {
             return connection.reply(kind, request_id, Err(error));
         }
         let far = greeted.is_some_and(|it| it.far);
+        if let Some(of_group @ (Kind::Consensus | Kind::GetPiece | Kind::JoinGroup)) = Kind::from_number(kind) {
+            node.traffic.lock().log_received_bytes += frame.payload.len() as u64;
+            let (connection, body, payload) = (connection.clone(), frame.body, frame.payload);
+            return node.voter.send(In::Request { connection, request_id, kind: of_group, body, payload });
+        }
         let payload_bytes = frame.payload.len() as u64;
         let request = check::decode(&node.options.config, kind, &frame.body, frame.payload, &frame.sums);
         {
             let mut traffic = node.traffic.lock();
             traffic.received_bytes += payload_bytes;
-            match &request {
-                Ok(NodeRequest::Log(_)) => traffic.log_received_bytes += payload_bytes,
-                _ => traffic.far_received_bytes += if far { payload_bytes } else { 0 },
-            }
+            traffic.far_received_bytes += if far { payload_bytes } else { 0 };
             traffic.puts += u64::from(matches!(request, Ok(NodeRequest::Put(_))));
         }
         match request {
@@ -99,7 +102,10 @@ impl Service for NodeService {
                 node.drive([Event::Status { request }]);
             }
             Ok(NodeRequest::Get(get)) => node.get(connection, request_id, &get, far),
-            Ok(NodeRequest::Log(request)) => node.log(connection, kind, request_id, request),
+            Ok(NodeRequest::Log(_)) => {
+                let error = Error::new(Code::Unsupported, "nodes keep no replica of the log; a voter does");
+                connection.reply(kind, request_id, Err(error));
+            }
             Err(error) => connection.reply(kind, request_id, Err(error)),
         }
     }
@@ -128,18 +134,6 @@ impl Shared {
         connection.reply(Kind::GetFragments as u16, request_id, Ok((reply.encode_to_vec().into(), payload)));
         if !bad.is_empty() {
             self.drive(bad.into_iter().map(Event::FoundBad));
-        }
-    }
-
-    fn log(self: &Arc<Self>, connection: &Connection, kind: u16, request_id: u64, request: LogRequest) {
-        let (result, term) = {
-            let mut log = self.log.lock();
-            (log_replica::serve(&mut log, &self.cluster_id, request), log.state().term)
-        };
-        let parts = |pieces: Vec<Bytes>| pieces.into_iter().map(Part::Bytes).collect();
-        connection.reply(kind, request_id, result.map(|(body, pieces)| (body, parts(pieces))));
-        if self.last_term.fetch_max(term, Relaxed) < term {
-            self.drive([Event::ManagerSeen { term }]);
         }
     }
 }

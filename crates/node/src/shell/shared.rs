@@ -3,6 +3,7 @@
 use super::NodeOptions;
 use super::clock::Clock;
 use super::threads::{DiskQueue, Queue, device_work};
+use super::voter::VoterLine;
 use crate::core::{Action, Event, NodeCore, NodeMetrics, Traffic};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
@@ -12,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
-use tessera_logstore::LogStore;
 use tessera_net::{Connection, Dialer, Endpoint, Managers};
 use tessera_segment::SegmentStore;
 use tessera_stripe::RebuildJob;
@@ -29,8 +29,7 @@ pub(super) struct Shared {
     pub(super) stores: Vec<Arc<SegmentStore>>,
     /// Disk ids in the node's order, once the manager has assigned them.
     pub(super) disk_ids: RwLock<Vec<u64>>,
-    pub(super) log: Mutex<LogStore>,
-    pub(super) last_term: AtomicU64,
+    pub(super) voter: VoterLine,
     pub(super) requests: Mutex<HashMap<u64, PendingRequest>>,
     pub(super) next_request: AtomicU64,
     pub(super) computing: Queue<(u64, RebuildJob)>,
@@ -85,7 +84,8 @@ impl Shared {
                 assert_eq!(disk_ids.len(), self.stores.len(), "each disk has an id");
                 *self.disk_ids.write() = disk_ids;
             }
-            Action::KeepTerm(term) => self.keep_term(term),
+            // A manager that is deposed gets no majority, and so says nothing.
+            Action::KeepTerm(_) => {}
             Action::Call(ref call) => {
                 let endpoint = match &call.peer {
                     Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),
@@ -95,16 +95,6 @@ impl Shared {
                 deferred.push((action, endpoint));
             }
             Action::Reply { .. } | Action::Fatal(_) => deferred.push((action, None)),
-        }
-    }
-
-    /// Makes the term durable before any later action, so that managers of older terms are refused after a restart,
-    /// too.
-    fn keep_term(&self, term: u64) {
-        if self.last_term.fetch_max(term, Relaxed) < term
-            && let Err(error) = self.log.lock().observe_term(term)
-        {
-            tracing::warn!(%error, term, "cannot keep the manager's term");
         }
     }
 

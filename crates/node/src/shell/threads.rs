@@ -172,7 +172,7 @@ fn timer_loop(shared: &Arc<Shared>) {
             let due = shared.core.lock().is_heartbeat_due(now_ns);
             if due {
                 let work = device_work();
-                shared.core.lock().tell_work(work);
+                shared.core.lock().tell(work, shared.voter.id());
             }
             shared.drive([Event::Tick]);
             continue;

@@ -366,7 +366,7 @@ fn a_chunk_under_another_name_is_an_error_that_says_so() {
         stored: tessera_wire::Extent::prefix_of(&second.hash),
     };
     assert_eq!((error.cause.clone(), error.code()), (expected, Code::Corrupt));
-    assert!(error.to_string().contains("--restore"), "{error}");
+    assert!(error.to_string().contains("--join"), "{error}");
 }
 
 #[test]

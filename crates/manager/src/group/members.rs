@@ -1,0 +1,137 @@
+//! Who the peers are: the leader's view of the nodes' voters, and what others are told of the group.
+
+use super::{Manager, State};
+use crate::core::ManagerCore;
+use bytes::Bytes;
+use prost::Message;
+use tessera_consensus::Peer;
+use tessera_consensus::plan::Candidate;
+use tessera_wire::consensus::{Member, Membership, PeerKind};
+use tessera_wire::meta::{ChangePeer, PeerChange, PeerStatus};
+use tessera_wire::{Ack, Code, Error, Health, NodeInfo};
+
+impl Manager {
+    /// Tells the peer which voters the nodes have, and the core what becomes of the peers.
+    pub(super) fn follow_nodes(&mut self) {
+        let State::Leading(core) = &mut self.state else { return };
+        match candidates(core, self.peer.membership()) {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => self.peer.set_candidates(found),
+            Err(error) => tracing::error!(%error, "reading the nodes"),
+        }
+        core.soft.peers = peers(&self.peer);
+    }
+}
+
+impl Manager {
+    /// Has a manager lead, or leave the group.
+    pub(super) fn change_peer(&mut self, body: &[u8]) -> Result<Bytes, Error> {
+        let refuse = |code, text: String| Err(Error::new(code, text));
+        let request = match ChangePeer::decode(body) {
+            Ok(request) => request,
+            Err(error) => return refuse(Code::Invalid, error.to_string()),
+        };
+        let (id, membership) = (request.peer_id, self.peer.membership());
+        let Some(member) = membership.members.iter().find(|member| member.id == id) else {
+            return refuse(
+                Code::NotFound,
+                format!("no member of the group has id {id:016x}; see tessera manager list"),
+            );
+        };
+        let name = member.name.clone();
+        match request.change() {
+            PeerChange::Transfer if id == self.peer.id() => {}
+            PeerChange::Transfer if member.kind() != PeerKind::Manager || !membership.voters.contains(&id) => {
+                return refuse(Code::Invalid, format!("{name} is no manager that votes; only one of those can lead"));
+            }
+            PeerChange::Transfer if !self.peer.progress().iter().any(|p| p.id == id && p.is_active) => {
+                return refuse(Code::Unavailable, format!("{name} does not answer; start it first"));
+            }
+            PeerChange::Transfer if !self.peer.has_caught_up(id) => {
+                return refuse(Code::Unavailable, format!("{name} still catches up; ask again"));
+            }
+            PeerChange::Transfer => self.peer.transfer(id),
+            PeerChange::Remove if member.kind() != PeerKind::Manager => {
+                return refuse(Code::Invalid, format!("{name} is the voter of a node; drain the node instead"));
+            }
+            PeerChange::Remove if id == self.peer.id() => {
+                return refuse(
+                    Code::Invalid,
+                    format!("{name} leads; have another one lead first (tessera manager transfer)"),
+                );
+            }
+            PeerChange::Remove => self.peer.remove(id),
+            PeerChange::Unknown => return refuse(Code::Invalid, "the change is not named".into()),
+        }
+        Ok(Ack {}.encode_to_vec().into())
+    }
+}
+
+/// The voters of nodes. A node is known to have one by its heartbeats, or because its voter is a member.
+fn candidates(core: &ManagerCore, membership: &Membership) -> rusqlite::Result<Vec<Candidate>> {
+    let node_map = core.node_map()?;
+    let voter_of = |node: &NodeInfo| {
+        let said = core.soft.cluster.stats.nodes.get(&node.node_id).map(|stats| stats.voter_id).filter(|id| *id != 0);
+        let is_same = |m: &&Member| m.kind() == PeerKind::Voter && m.name == node.name;
+        said.or_else(|| membership.members.iter().find(is_same).map(|member| member.id))
+    };
+    let candidate = |node: &NodeInfo| {
+        let leaves = |health| matches!(health, Health::Draining | Health::Drained | Health::Out);
+        let (name, host, address) = (node.name.clone(), node.host.clone(), node.address.clone());
+        Some(Candidate {
+            member: Member { id: voter_of(node)?, kind: PeerKind::Voter as i32, host, address, name },
+            is_up: node.health() == Health::Up,
+            must_go: node.health() == Health::Out
+                || node_map.disks_of(node.node_id).all(|disk| leaves(disk.own_health)),
+        })
+    };
+    Ok(node_map.nodes.values().filter_map(candidate).collect())
+}
+
+/// The members as the leader sees them.
+fn peers(peer: &Peer) -> Vec<PeerStatus> {
+    let (membership, progress) = (peer.membership(), peer.progress());
+    let status = |member: &Member| {
+        let progress = progress.iter().find(|progress| progress.id == member.id);
+        PeerStatus {
+            votes: membership.voters.contains(&member.id) && membership.voters_outgoing.is_empty(),
+            leads: member.id == peer.id(),
+            is_up: progress.is_some_and(|progress| progress.is_active),
+            log_seq: progress.map_or(0, |progress| progress.matched),
+            member: Some(member.clone()),
+        }
+    };
+    membership.members.iter().map(status).collect()
+}
+
+/// The error that sends a client to the leader, or tells why there is none.
+pub(super) fn not_leading(peer: &Peer) -> Error {
+    // A voter that leads hands over to a manager as soon as it can.
+    let leader = peer.leader().filter(|leader| leader.kind() == PeerKind::Manager);
+    let text = match leader {
+        Some(leader) => format!("this manager does not lead; the one at {} does", leader.address),
+        None => leaderless(peer),
+    };
+    let leader = leader.map(|leader| leader.address.clone()).unwrap_or_default();
+    Error { leader, ..Error::new(Code::NotLeader, text) }
+}
+
+fn leaderless(peer: &Peer) -> String {
+    let membership = peer.membership();
+    if !membership.voters.contains(&peer.id()) {
+        return "this manager is not a member of the group yet: it waits for the leader to let it in".into();
+    }
+    let silent = peer.silent();
+    let is_majority = silent.len() * 2 < membership.voters.len();
+    if silent.is_empty() || is_majority {
+        return "no manager leads at the moment: an election is under way; ask again".into();
+    }
+    let name = |member: &Member| format!("{} at {}", member.name, member.address);
+    let names: Vec<String> = silent.iter().map(name).collect();
+    format!(
+        "no manager can lead: {} of the {} peers that keep the metadata do not answer ({}); a majority is needed, start them again",
+        silent.len(),
+        membership.voters.len(),
+        names.join(", ")
+    )
+}

@@ -1,0 +1,170 @@
+//! The node's log voter: a peer of the group that keeps the metadata. It holds the log and a snapshot, and serves nobody.
+//!
+//! Every node has one on its first disk; the leader decides which of them are members. A voter whose log is damaged, or older than
+//! what it acknowledged, begins anew under another id: the leader then lets it in as it lets in any new peer.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tessera_consensus::log::snapshot::SnapshotFiles;
+use tessera_consensus::log::{Base, Log, LogError, LogIdentity, LogOpenError, LogOptions};
+use tessera_consensus::{Input, Output, Peer, PeerConfig, PeerError};
+use tessera_disk::record::parse_numbered_name;
+use tessera_disk::{Disk, SplitMix64};
+use tessera_wire::Error;
+use tessera_wire::consensus::{Member, Membership};
+use tessera_wire::rpc::Call;
+
+/// Directory of the voter's log on its disk.
+pub const VOTER_DIR: &str = "voter";
+
+/// Why a voter cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum VoterError {
+    /// Its log cannot be opened; it is not merely damaged.
+    #[error(transparent)]
+    Open(#[from] LogOpenError),
+    /// Its disk failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// It cannot take part.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+}
+
+/// What a voter wants done.
+#[derive(Debug)]
+pub enum VoterAction {
+    /// Send a request.
+    Call(Call),
+    /// Answer a request.
+    Answer {
+        /// As passed in [`Input::Request`].
+        token: u64,
+        /// Encoded reply and payload.
+        result: Result<(Bytes, Vec<Bytes>), Error>,
+    },
+}
+
+/// A node's voter.
+pub struct Voter {
+    disk: Arc<dyn Disk>,
+    cluster_id: [u8; 16],
+    /// Who it is; its id is the log's.
+    member: Member,
+    seeds: Vec<String>,
+    rng: SplitMix64,
+    peer: Peer,
+    actions: VecDeque<VoterAction>,
+}
+
+impl Voter {
+    /// Opens the voter on a disk; makes a new one if there is none, or if it is damaged. `member` gives everything but its id, `seeds`
+    /// the addresses of the managers.
+    ///
+    /// # Errors
+    /// The disk fails, or a later release wrote the log.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        cluster_id: [u8; 16],
+        member: Member,
+        seeds: Vec<String>,
+        seed: u64,
+    ) -> Result<Voter, VoterError> {
+        let mut rng = SplitMix64::new(seed);
+        let log = match Log::open(disk.clone(), VOTER_DIR, LogOptions::default()) {
+            Ok(Some(log)) if log.identity().cluster_id == cluster_id => Some(log),
+            Ok(_) => None,
+            Err(error @ (LogOpenError::Damaged { .. } | LogOpenError::Foreign { .. })) => {
+                tracing::warn!(%error, "this node's voter begins anew");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let peer = match log {
+            Some(log) => start(&disk, log, &member, &mut rng)?,
+            None => anew(&disk, cluster_id, &member, &mut rng)?,
+        };
+        let mut voter = Voter { disk, cluster_id, member, seeds, rng, peer, actions: VecDeque::new() };
+        voter.peer.set_seeds(voter.seeds.clone());
+        Ok(voter)
+    }
+
+    /// Its peer id; 0 if it has stopped for good.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        if self.peer.stopped().is_some() { 0 } else { self.peer.id() }
+    }
+
+    /// Its part in the group.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Handles an input.
+    pub fn handle(&mut self, now_ns: i64, input: Input) {
+        self.peer.handle(now_ns, input);
+        let outputs: Vec<Output> = std::iter::from_fn(|| self.peer.poll()).collect();
+        for output in outputs {
+            match output {
+                Output::Call(call) => self.actions.push_back(VoterAction::Call(call)),
+                Output::Answer { token, result } => self.actions.push_back(VoterAction::Answer { token, result }),
+                Output::Stopped(why) => self.stopped(&why),
+                // A voter has no state but the log.
+                Output::Committed { .. }
+                | Output::Restore(_)
+                | Output::Standing(_)
+                | Output::Confirmed(_)
+                | Output::Members => {}
+            }
+        }
+    }
+
+    /// The next action.
+    pub fn poll(&mut self) -> Option<VoterAction> {
+        self.actions.pop_front()
+    }
+
+    fn stopped(&mut self, why: &PeerError) {
+        if !matches!(why, PeerError::Forgotten { .. } | PeerError::Outdated) {
+            return tracing::error!(%why, "this node's voter stops");
+        }
+        tracing::warn!(%why, "this node's voter begins anew under another id");
+        match anew(&self.disk, self.cluster_id, &self.member, &mut self.rng) {
+            Ok(peer) => {
+                self.peer = peer;
+                self.peer.set_seeds(self.seeds.clone());
+            }
+            Err(error) => tracing::error!(%error, "this node's voter stops"),
+        }
+    }
+}
+
+fn start(disk: &Arc<dyn Disk>, log: Log, member: &Member, rng: &mut SplitMix64) -> Result<Peer, VoterError> {
+    let files = SnapshotFiles::open(disk.clone(), VOTER_DIR)?;
+    let member = Member { id: log.identity().peer_id, ..member.clone() };
+    let base = log.base().index;
+    Ok(Peer::start(log, files, base, PeerConfig::new(member, rng.next_u64()))?)
+}
+
+/// Removes what is there and makes a peer with a new id.
+fn anew(disk: &Arc<dyn Disk>, cluster_id: [u8; 16], member: &Member, rng: &mut SplitMix64) -> Result<Peer, VoterError> {
+    wipe(&**disk)?;
+    let identity = LogIdentity { cluster_id, peer_id: rng.next_u64().max(1) };
+    let (base, nobody) = (Base::default(), Membership::default());
+    let log = Log::create(disk.clone(), VOTER_DIR, identity, LogOptions::default(), base, nobody)?;
+    start(disk, log, member, rng)
+}
+
+/// Removes the voter's files, the oldest of the log first: what a crash leaves must not pass for a shorter log.
+fn wipe(disk: &dyn Disk) -> Result<(), LogError> {
+    disk.create_dir(VOTER_DIR)?;
+    let mut names = disk.list(VOTER_DIR)?;
+    names.sort_by_key(|name| parse_numbered_name(name, ".log").map_or((0, 0), |number| (1, number)));
+    for name in names {
+        disk.remove(&format!("{VOTER_DIR}/{name}"))?;
+        disk.sync_dir(VOTER_DIR)?;
+    }
+    Ok(())
+}
