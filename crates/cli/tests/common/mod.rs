@@ -223,6 +223,11 @@ impl Cluster {
         &self.address
     }
 
+    /// Has nodes that start from now on, and commands, know these managers.
+    pub fn name_managers(&mut self, addresses: &[String]) {
+        self.address = addresses.join(",");
+    }
+
     pub fn manager_args(&self, more: &[&str]) -> Vec<String> {
         let dir = self.manager_dir().display().to_string();
         let mut args: Vec<String> = ["manager", "--dir", &dir, "--listen", &self.address].map(String::from).to_vec();

@@ -1,0 +1,206 @@
+//! Three managers, of which one leads. The leader is killed and stopped under load; commands and nodes follow (P1, P7, P8).
+
+mod common;
+
+use common::{Cluster, Daemon, Run, eventually, run, tree};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::Path;
+use std::process::{self, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Managers m1 to m3 and nodes n1 to n3.
+struct Group {
+    c: Cluster,
+    managers: Vec<Option<Daemon>>,
+    addresses: Vec<String>,
+}
+
+/// The arguments of a manager that listens on `address`.
+fn args(c: &Cluster, number: usize, address: &str, more: &[&str]) -> Vec<String> {
+    let (dir, host) = (c.path().join(format!("m{number}")).display().to_string(), format!("m{number}"));
+    let mut args = c.manager_args(&[&["--host", &host], more].concat());
+    for (flag, value) in [("--dir", dir.as_str()), ("--listen", address)] {
+        let at = args.iter().position(|arg| arg == flag).unwrap();
+        args[at + 1] = value.to_string();
+    }
+    args
+}
+
+fn start_manager(c: &Cluster, number: usize, address: &str, more: &[&str]) -> Daemon {
+    std::fs::create_dir_all(c.path().join(format!("m{number}"))).unwrap();
+    Daemon::start(&args(c, number, address, more), &c.log(&format!("m{number}")))
+}
+
+impl Group {
+    fn start() -> Group {
+        let mut c = Cluster::start(0);
+        c.kill_manager();
+        let mut managers = vec![start_manager(&c, 1, "127.0.0.1:0", &[])];
+        let first = managers[0].address().to_string();
+        for number in 2..=3 {
+            managers.push(start_manager(&c, number, "127.0.0.1:0", &["--join", &first]));
+        }
+        let addresses: Vec<String> = managers.iter().map(|manager| manager.address().to_string()).collect();
+        c.name_managers(&addresses);
+        for node in 1..=3 {
+            std::fs::create_dir(c.disk(node)).unwrap();
+            c.nodes.push(None);
+            c.start_node(node);
+        }
+        c.wait_up(3);
+        let group = Group { c, managers: managers.into_iter().map(Some).collect(), addresses };
+        group.wait_whole();
+        group
+    }
+
+    /// Waits until five peers vote, as many as there are with this many hosts: the managers, and voters on two nodes.
+    fn wait_whole(&self) {
+        eventually("five peers vote", || {
+            let status = self.c.status();
+            let votes = |peer: &&serde_json::Value| peer["votes"] == true && peer["up"] == true;
+            let voting: Vec<_> = status["log"]["peers"].as_array().unwrap().iter().filter(votes).collect();
+            voting.len() == 5 && voting.iter().filter(|peer| peer["kind"] == "manager").count() == 3
+        });
+    }
+
+    /// Number of the manager that leads, from 0.
+    fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually("a manager leads", || {
+            let status = self.c.status();
+            // Empty for a moment after another manager took over.
+            let peers = status["log"]["peers"].as_array().unwrap();
+            let address = peers.iter().find(|peer| peer["leads"] == true).map(|peer| peer["address"].clone());
+            leader = self.addresses.iter().position(|it| address.as_ref().is_some_and(|leads| leads == it.as_str()));
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+
+    fn kill(&mut self, manager: usize) {
+        self.managers[manager].take().unwrap().kill();
+    }
+
+    fn restart(&mut self, manager: usize) {
+        let address = self.addresses[manager].clone();
+        self.managers[manager] = Some(start_manager(&self.c, manager + 1, &address, &[]));
+    }
+}
+
+/// What one writer stored: file i has these bytes. A directory is made once: a repetition of the request that made it says
+/// so, and not that it exists (P8).
+fn write(c: &Command<'_>, writer: usize, i: u64) {
+    let bytes = content(writer, i);
+    for (args, stdin) in [
+        (vec!["mkdir".to_string(), format!("tess:/w{writer}/d{i}")], &b""[..]),
+        (vec!["put".into(), "--quiet".into(), "-".into(), format!("tess:/w{writer}/f{i}")], &bytes[..]),
+    ] {
+        let run = c.run(&args, stdin);
+        assert_eq!(run.code, 0, "{args:?}: {run:?}");
+    }
+}
+
+fn content(writer: usize, i: u64) -> Vec<u8> {
+    tree::bytes(1_000 * writer as u64 + i, 20_000 + 997 * (i as usize % 100))
+}
+
+/// Commands that know all managers.
+struct Command<'a>(&'a str, &'a Path);
+
+impl Command<'_> {
+    fn start<I: AsRef<OsStr>>(&self, args: &[I]) -> process::Command {
+        let mut command = process::Command::new(common::TESSERA);
+        command.args(args).env("TESSERA_MANAGER", self.0).current_dir(self.1);
+        command
+    }
+
+    fn run(&self, args: &[String], stdin: &[u8]) -> Run {
+        run(&mut self.start(args), stdin)
+    }
+}
+
+/// Stores one file in one command that lasts until `over`. Returns what it wrote.
+fn write_slowly(command: &Command<'_>, over: &AtomicBool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let words = ["put", "--quiet", "-", "tess:/long", "-p", "redundancy=replica:2"];
+    let mut put = command.start(&words).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = put.stdin.take().unwrap();
+    while !over.load(Ordering::Relaxed) {
+        let piece = tree::bytes(bytes.len() as u64, 100_000);
+        stdin.write_all(&piece).unwrap();
+        bytes.extend(piece);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(stdin);
+    let output = put.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    bytes
+}
+
+/// Runs `disturb` while two writers store files, and a third one a long file, then checks that all are there and whole.
+fn under_load(group: &mut Group, disturb: impl FnOnce(&mut Group)) {
+    let (list, dir) = (group.c.address().to_string(), group.c.path().to_path_buf());
+    let command = Command(&list, &dir);
+    let names: Vec<String> = (0..2).map(|writer| format!("tess:/w{writer}")).collect();
+    names.iter().for_each(|name| assert_eq!(command.run(&["mkdir".into(), name.clone()], b"").code, 0));
+    let over = AtomicBool::new(false);
+    let (stored, long) = std::thread::scope(|scope| {
+        let long = scope.spawn(|| write_slowly(&command, &over));
+        let writers = [0, 1].map(|writer| {
+            let (over, command) = (&over, &command);
+            scope.spawn(move || {
+                let mut i = 0;
+                while !over.load(Ordering::Relaxed) {
+                    write(command, writer, i);
+                    i += 1;
+                }
+                i
+            })
+        });
+        disturb(group);
+        over.store(true, Ordering::Relaxed);
+        (writers.map(|writer| writer.join().unwrap()), long.join().unwrap())
+    });
+    assert!(group.c.ok(&["cat", "tess:/long"]).stdout == long, "the long file");
+    for (writer, stored) in stored.into_iter().enumerate() {
+        assert!(stored > 0);
+        for i in 0..stored {
+            let run = group.c.ok(&["cat", &format!("tess:/w{writer}/f{i}")]);
+            assert!(run.stdout == content(writer, i), "file {i} of writer {writer}");
+            assert!(group.c.ok(&["ls", &format!("tess:/w{writer}/d{i}")]).stdout.is_empty());
+        }
+    }
+    group.c.wait_up(3);
+}
+
+#[test]
+fn p1_p8_killed_leaders_lose_nothing() {
+    let mut group = Group::start();
+    under_load(&mut group, |group| {
+        for _ in 0..4 {
+            let leader = group.leader();
+            group.kill(leader);
+            // Answered by another one.
+            assert_ne!(group.leader(), leader);
+            group.restart(leader);
+            group.wait_whole();
+        }
+    });
+}
+
+/// A leader that is stopped, and goes on when another one leads, has no effect any more.
+#[test]
+fn p7_a_stopped_leader_is_left_and_comes_back_without_harm() {
+    let mut group = Group::start();
+    under_load(&mut group, |group| {
+        let stopped = group.leader();
+        let pid = Pid::from_child(&group.managers[stopped].as_ref().unwrap().child);
+        kill_process(pid, Signal::STOP).unwrap();
+        assert_ne!(group.leader(), stopped);
+        kill_process(pid, Signal::CONT).unwrap();
+        group.wait_whole();
+    });
+}
