@@ -24,7 +24,7 @@ const WALL_CLOCKS: &[&str] = &[
     "crates/fuse/src/backend.rs",
     "crates/fuse/src/fs.rs",
     "crates/manager/src/metadata_scrub.rs",
-    "crates/manager/src/shell.rs",
+    "crates/manager/src/shell/run.rs",
     "crates/node/src/shell/clock.rs",
 ];
 
