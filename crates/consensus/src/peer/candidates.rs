@@ -91,10 +91,13 @@ impl Peer {
         members.for_each(|member| self.hear_of(member));
     }
 
-    /// Notes where a member is.
+    /// Notes where a member is. A peer that knows no members yet notes everyone: it may be the only one whose address the others still
+    /// know after all of them have moved, so it tells them of each other.
     fn hear_of(&mut self, member: Member) {
         let is_other = member.id != self.id() && !member.address.is_empty();
-        if is_other && message::member(self.membership(), member.id).is_some() {
+        let is_known = message::member(self.membership(), member.id).is_some();
+        let introduces = self.membership().members.is_empty() && self.heard.len() < super::PEERS_MAX;
+        if is_other && (is_known || introduces) {
             self.heard.insert(member.id, member);
         }
     }
@@ -118,14 +121,23 @@ impl Peer {
             return Err(Error::new(Code::Invalid, "a peer has an id, a host and an address"));
         }
         self.hear_of(member.clone());
-        let others = self.membership().members.iter().filter(|other| other.id != self.id());
-        reply.members = others.filter_map(|other| self.find(other.id)).cloned().collect();
+        reply.members = self.others();
         if leads && member.kind() == PeerKind::Manager && self.candidates.known.len() < super::PEERS_MAX {
             self.candidates.asked.insert(member.id, self.ticks);
             self.candidates.known.insert(member.id, Candidate { member, is_up: true, must_go: false });
             reply.noted = true;
         }
         Ok(reply)
+    }
+
+    /// The other members, where they were heard last; all peers heard if no members are known.
+    fn others(&self) -> Vec<Member> {
+        let members = &self.membership().members;
+        if members.is_empty() {
+            return self.heard.values().cloned().collect();
+        }
+        let others = members.iter().filter(|other| other.id != self.id());
+        others.filter_map(|other| self.find(other.id)).cloned().collect()
     }
 
     /// Proposes the next change of the membership, if one is due.

@@ -52,6 +52,8 @@ type Backup = (Vec<(String, Vec<u8>)>, State);
 pub struct Host {
     pub name: usize,
     pub kind: PeerKind,
+    /// How often its address has changed.
+    pub moves: u32,
     pub disk: SimDisk,
     pub peer: Option<Peer>,
     pub life: u64,
@@ -71,9 +73,13 @@ pub struct Host {
 }
 
 impl Host {
+    pub fn address(&self) -> String {
+        format!("h{}.{}", self.name, self.moves)
+    }
+
     pub fn member(&self, id: u64) -> Member {
         let name = format!("h{}", self.name);
-        Member { id, kind: self.kind as i32, host: name.clone(), address: name.clone(), name }
+        Member { id, kind: self.kind as i32, host: name.clone(), address: self.address(), name }
     }
 
     /// The first manager of a new group.

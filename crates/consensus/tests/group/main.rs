@@ -40,6 +40,13 @@ fn groups_keep_what_they_promise() {
 }
 
 #[test]
+fn hosts_that_all_moved_find_each_other() {
+    for seed in 1..=40 {
+        World::new(seed).run_moved();
+    }
+}
+
+#[test]
 fn a_seed_replays_itself() {
     for seed in [3, 5, 8] {
         let trace = |_| {

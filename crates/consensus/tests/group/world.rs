@@ -104,6 +104,7 @@ impl World {
             world.hosts.push(Host {
                 name,
                 kind,
+                moves: 0,
                 disk,
                 peer: None,
                 life: 0,
@@ -161,13 +162,41 @@ impl World {
         let membership = leader.peer.as_ref().map(|p| p.membership().clone()).unwrap_or_default();
         assert!(membership.voters_outgoing.is_empty(), "no change is left half done");
         let hosts = self.hosts.len();
-        let managers = self.hosts.iter().filter(|h| h.kind == PeerKind::Manager).count();
+        let managers = self.managers().count();
         let wanted = plan::voters_wanted(hosts, 5).max(managers);
         assert_eq!(membership.voters.len(), wanted, "{hosts} hosts, {managers} managers: {membership:?}");
-        for host in self.hosts.iter().filter(|h| h.kind == PeerKind::Manager) {
+        for host in self.managers() {
             assert!(host.state.index + 50 > self.oracle.acknowledged, "manager {} lags in the end", host.name);
         }
         self.oracle.counts
+    }
+
+    /// Runs without faults; all hosts stop and come back with other addresses, the first manager without its disk. They know the
+    /// managers' new addresses, and must find each other.
+    pub fn run_moved(mut self) {
+        let wanted = plan::voters_wanted(self.hosts.len(), 5).max(self.managers().count());
+        if wanted < 3 {
+            return; // No majority is left.
+        }
+        self.heal();
+        self.advance_to(20_000);
+        assert!(self.all_well() && self.oracle.acknowledged > 0, "the group serves after 20 s");
+        let before = self.oracle.acknowledged;
+        for host in 0..self.hosts.len() {
+            self.hosts[host].stop();
+            self.hosts[host].moves += 1;
+            self.hosts[host].restart_at_ms = Some(self.now_ms);
+        }
+        self.lose(0);
+        self.hosts[0].restart_at_ms = Some(self.now_ms);
+        self.advance_to(60_000);
+        assert!(self.oracle.acknowledged > before, "the group serves after everybody has moved");
+        let leader = self.hosts.iter().filter_map(|h| h.peer.as_ref()).find(|p| p.standing().leads);
+        assert_eq!(leader.map(|leader| leader.membership().voters.len()), Some(wanted), "the new manager is a voter");
+    }
+
+    fn managers(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|host| host.kind == PeerKind::Manager)
     }
 
     pub fn advance_to(&mut self, end_ms: u64) {
@@ -219,6 +248,10 @@ impl World {
     }
 
     fn tick(&mut self, host: usize) {
+        // A copy of a snapshot that cannot be written stops nobody; the power is off all the same.
+        if self.hosts[host].peer.is_some() && self.hosts[host].disk.is_off() {
+            self.power_loss(host);
+        }
         if self.hosts[host].restart_at_ms.is_some_and(|at| at <= self.now_ms) {
             self.restart(host);
         }
@@ -401,8 +434,13 @@ impl World {
         if self.hosts[host].disk.is_off() {
             return self.power_loss(host);
         }
-        // Its operator moves the directory away and lets it join again.
-        self.lose(host);
+        if matches!(error, PeerError::Log(_)) {
+            // Its disk is full: it is started again.
+            self.hosts[host].stop();
+        } else {
+            // Its operator moves the directory away and lets it join again.
+            self.lose(host);
+        }
         let in_ms = 500 + self.rng.below(3_000);
         self.hosts[host].restart_at_ms = Some(self.now_ms + in_ms);
     }
@@ -428,9 +466,12 @@ impl World {
             Err(_) if self.hosts[host].disk.is_off() => self.power_loss(host),
             Err(error) => {
                 assert!(self.nature.rollbacks, "h{host} does not start: {error}");
-                self.stopped(host, error);
+                self.lose(host);
+                self.hosts[host].restart_at_ms = Some(self.now_ms + 1_000);
             }
         }
+        let seeds: Vec<String> = self.managers().map(|manager| manager.address()).collect();
+        self.hosts[host].peer.iter_mut().for_each(|peer| peer.set_seeds(seeds.clone()));
         self.outputs(host);
     }
 
@@ -449,9 +490,12 @@ impl World {
 
     fn send(&mut self, from: usize, call: Call) {
         let Address::Address(address) = &call.peer else { panic!("peers are called by address") };
-        let to: usize = address[1..].parse().unwrap();
+        let to: usize = address[1..].split('.').next().and_then(|name| name.parse().ok()).unwrap();
         let life = self.hosts[from].life;
-        if self.rng.below(100) < self.nature.loss_percent || self.cut.contains(&(from, to)) {
+        if *address != self.hosts[to].address()
+            || self.rng.below(100) < self.nature.loss_percent
+            || self.cut.contains(&(from, to))
+        {
             return self.fail(from, life, call);
         }
         let delay = 1 + self.rng.below(self.nature.delay_ms * 2);
