@@ -70,9 +70,9 @@ mod tests {
             assert!((true_ns..true_ns + 2_000).contains(&back), "{actor:?}: {true_ns} {back}");
             assert!(clocks.of(actor, back) >= local);
         }
-        let before = clocks.of(Actor::Manager, 5);
-        clocks.set(Actor::Manager, -60_000);
-        assert_eq!(clocks.of(Actor::Manager, 5), before - 60_000_000_000);
-        assert_eq!(clocks.true_ns(Actor::Manager, i64::MAX), clocks.true_ns(Actor::Manager, i64::MAX));
+        let before = clocks.of(Actor::Manager(0), 5);
+        clocks.set(Actor::Manager(0), -60_000);
+        assert_eq!(clocks.of(Actor::Manager(0), 5), before - 60_000_000_000);
+        assert_eq!(clocks.true_ns(Actor::Manager(0), i64::MAX), clocks.true_ns(Actor::Manager(0), i64::MAX));
     }
 }

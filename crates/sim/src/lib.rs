@@ -2,7 +2,7 @@
 //!
 //! This crate holds the simulated world (network, disks that lose unsynced bytes, machines that stop), the clients that use
 //! the store in it, the oracle that knows which contents the promises allow, and the plans that schedule faults.
-//! The cores, the segment and log stores and the SQL are those of production; nothing is mocked. No production crate
+//! The cores, the consensus, the stores and the SQL are those of production; nothing is mocked. No production crate
 //! depends on this crate. The same seed gives the same trace (docs/promises.md names the fault model).
 //!
 //! Start at [`plan`] (what a seed may draw), then [`world`] (how events flow), then [`oracle`] (what is checked).
@@ -18,4 +18,5 @@ pub mod network;
 pub mod node_host;
 pub mod oracle;
 pub mod plan;
+pub mod routes;
 pub mod world;

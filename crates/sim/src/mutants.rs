@@ -31,8 +31,6 @@ pub enum Mutant {
     WrongParity,
     /// Two fragments of a chunk are swapped in flight.
     SwappedFragments,
-    /// The manager acknowledges commands that no log replica holds.
-    LogWithoutReplicas,
     /// Deletes never reach the nodes.
     LostDeletes,
     /// The first two extents of a commit name each other's chunks.
@@ -53,7 +51,6 @@ impl Mutant {
     /// Mutants that survivable plans detect.
     pub const ALL: &'static [Mutant] = &[
         Mutant::AckBeforeSync,
-        Mutant::LogWithoutReplicas,
         Mutant::LostDeletes,
         Mutant::SwappedExtents,
         Mutant::LostExtent,
@@ -76,17 +73,15 @@ impl Mutant {
     pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
 
     /// Knobs of simulated managers: timeouts are short, so that everything happens within seconds.
-    pub fn manager_config(self, m: usize) -> ManagerConfig {
+    pub fn manager_config(self, max_voters: u32) -> ManagerConfig {
         ManagerConfig {
             session_ms: 5_000,
             reader_persist_ms: 100,
             answers_ms: 60_000,
             lease_entry_ms: 200,
-            log_copies: if self == Mutant::LogWithoutReplicas { 0 } else { m as u32 + 1 },
-            log_call_timeout_ms: 500,
-            log_retry_ms: 50,
+            max_voters,
             snapshot_log_bytes: 40 << 10,
-            snapshot_piece_bytes: 64 << 10,
+            snapshot_log_percent: 0,
             heartbeat_ms: 200,
             node_lease_ms: 600,
             down_after_ms: 700,

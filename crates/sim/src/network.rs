@@ -13,12 +13,22 @@ use tessera_wire::{Code, Error, Kind};
 /// A process that sends and receives messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Actor {
-    /// The manager.
-    Manager,
+    /// Manager by index.
+    Manager(usize),
     /// Node by index.
     Node(usize),
     /// Client by index.
     Client(usize),
+}
+
+impl Actor {
+    /// The process at an address: managers have `m0:1`, nodes `n0:1`.
+    #[must_use]
+    pub fn at(address: &str) -> Option<Actor> {
+        let host = address.strip_suffix(":1")?;
+        let manager = host.strip_prefix('m').and_then(|index| index.parse().ok()).map(Actor::Manager);
+        manager.or_else(|| Some(Actor::Node(host.strip_prefix('n')?.parse().ok()?)))
+    }
 }
 
 /// Rates of network faults, in thousandths, and delays.
@@ -118,8 +128,8 @@ impl Network {
         };
     }
 
-    /// Sends a call.
-    pub fn call(&mut self, caller: (Actor, u64), to: Actor, call: Call) -> Outcome {
+    /// Sends a call. Returns its ticket, too.
+    pub fn call(&mut self, caller: (Actor, u64), to: Actor, call: Call) -> (u64, Outcome) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.calls.insert(ticket, OpenCall { caller, token: call.token });
@@ -127,7 +137,7 @@ impl Network {
         let timeout = Error::new(Code::Timeout, format!("{to:?} did not answer in time"));
         let mut outcome = self.carry(Envelope { from: caller, to, ticket, content });
         outcome.failures.push((call.timeout_ms.saturating_mul(1_000_000), ticket, timeout));
-        outcome
+        (ticket, outcome)
     }
 
     /// Sends the answer to a delivered request.

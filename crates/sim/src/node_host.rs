@@ -1,9 +1,10 @@
-//! A simulated machine with one node: the real core, the real segment and log stores, a disk that loses unsynced bytes.
+//! A simulated machine with one node: the real core, the real segment store and voter, a disk that loses unsynced bytes.
 
 use bytes::Bytes;
 use std::sync::Arc;
+use tessera_consensus::Input;
+use tessera_consensus::peer::TOKEN_BIT;
 use tessera_disk::{CrashKind, Disk, Identity, SimDisk};
-use tessera_logstore::{LogOptions, LogStore};
 use tessera_net::BufferPool;
 use tessera_node::NodeConfig;
 use tessera_node::check::{self, NodeRequest};
@@ -11,11 +12,12 @@ use tessera_node::core::{
     Action, DiskDescription, DiskFault, DiskReply, Event, ManagerMark, NodeCore, NodeDescription,
 };
 use tessera_node::disk_worker::{self, QueuedOp};
-use tessera_node::log_replica;
 use tessera_node::read::{self, PayloadPart};
+use tessera_node::voter::{Voter, VoterAction};
 use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentStore};
+use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Error, Kind, NodeInfo};
+use tessera_wire::{Code, Error, Kind, NodeInfo};
 
 /// A request of a node to the world.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub enum Effect {
 struct Running {
     core: NodeCore,
     store: Arc<SegmentStore>,
-    log: LogStore,
+    voter: Voter,
     disk_ids: Vec<u64>,
     /// Writes for the next batch. Tickets serve as the core's request numbers.
     queue: Vec<QueuedOp>,
@@ -58,6 +60,8 @@ pub struct NodeHost {
     pub lost: bool,
     /// Its power will fail in the middle of one of its next disk operations.
     pub power_fails_soon: bool,
+    /// Addresses of the managers.
+    pub seeds: Vec<String>,
     disk: SimDisk,
     cluster_id: [u8; 16],
     config: NodeConfig,
@@ -86,6 +90,7 @@ impl NodeHost {
             paused: false,
             lost: false,
             power_fails_soon: false,
+            seeds: Vec::new(),
             disk,
             cluster_id,
             config,
@@ -146,14 +151,16 @@ impl NodeHost {
             Ok(opened) => opened,
             Err(error) => return debug_log(&format!("n{} cannot open its segments: {error}", self.index)),
         };
-        let log_options = LogOptions { file_size_bytes: 64 << 10 };
-        let (log, _) = match LogStore::open(disk, log_options) {
-            Ok(opened) => opened,
-            Err(error) => return debug_log(&format!("n{} cannot open its log: {error}", self.index)),
+        let name = format!("n{}", self.index);
+        let (host, address, kind) = (name.clone(), format!("{name}:1"), PeerKind::Voter as i32);
+        let member = Member { id: 0, kind, host, address, name: name.clone() };
+        let seed = self.seed ^ self.incarnation << 16;
+        let voter = match Voter::open(disk, self.cluster_id, member, self.seeds.clone(), seed) {
+            Ok(voter) => voter,
+            Err(error) => return debug_log(&format!("n{} cannot open its voter: {error}", self.index)),
         };
         let mut stats = disk_worker::stats(&store).unwrap_or_default();
         stats.rot = disk_worker::rot_of_opening(&report);
-        let name = format!("n{}", self.index);
         let info =
             NodeInfo { name: name.clone(), host: name.clone(), address: format!("{name}:1"), ..Default::default() };
         let about = DiskDescription { uuid: store.identity().disk_uuid, path: name, stats };
@@ -163,13 +170,13 @@ impl NodeHost {
             device: "sim".into(),
             seed: self.seed ^ self.incarnation << 32,
             receipt_key: std::array::from_fn(|i| (self.seed >> (i % 8 * 8)) as u8),
-            mark: ManagerMark { term: log.state().term, log_seq: 0 },
+            mark: ManagerMark::default(),
         };
         let core = NodeCore::new(self.config.clone(), me, vec![about]);
         self.running = Some(Running {
             core,
             store: Arc::new(store),
-            log,
+            voter,
             disk_ids: Vec::new(),
             queue: Vec::new(),
             disk_busy: false,
@@ -210,6 +217,9 @@ impl NodeHost {
 
     /// Time has passed; also the first event after a start.
     pub fn tick(&mut self, now_ns: i64) -> Vec<Effect> {
+        if let Some(running) = &mut self.running {
+            running.core.tell(Vec::new(), running.voter.id());
+        }
         self.event(now_ns, Event::Tick)
     }
 
@@ -218,9 +228,38 @@ impl NodeHost {
         self.running.as_ref().map(|r| r.core.next_deadline_ns())
     }
 
-    /// Delivers an answer to one of its calls.
+    /// Time has passed for the voter: every 100 ms.
+    pub fn tick_voter(&mut self, now_ns: i64) -> Vec<Effect> {
+        self.vote(now_ns, Input::Tick)
+    }
+
+    /// The voter, if the node runs.
+    #[must_use]
+    pub fn voter(&self) -> Option<&Voter> {
+        self.running.as_ref().map(|running| &running.voter)
+    }
+
+    fn vote(&mut self, now_ns: i64, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let Some(running) = &mut self.running else { return effects };
+        running.voter.handle(now_ns, input);
+        while let Some(action) = running.voter.poll() {
+            effects.push(match action {
+                VoterAction::Call(call) => Effect::Call(call),
+                VoterAction::Answer { token: ticket, result } => {
+                    Effect::Answer { ticket, result: result.map(|(body, payload)| (body, payload.concat().into())) }
+                }
+            });
+        }
+        effects
+    }
+
+    /// Delivers an answer to one of its calls, or of its voter's.
     pub fn answer(&mut self, now_ns: i64, answer: Answer) -> Vec<Effect> {
-        self.event(now_ns, Event::Answer(answer))
+        match answer.token & TOKEN_BIT {
+            0 => self.event(now_ns, Event::Answer(answer)),
+            _ => self.vote(now_ns, Input::Answer(answer)),
+        }
     }
 
     /// Delivers an event that the node scheduled.
@@ -235,6 +274,10 @@ impl NodeHost {
 
     /// Delivers a request.
     pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Effect> {
+        if matches!(kind, Kind::Consensus | Kind::GetPiece | Kind::JoinGroup) {
+            let body = Bytes::copy_from_slice(body);
+            return self.vote(now_ns, Input::Request { token: ticket, kind, body, payload });
+        }
         let mut effects = Vec::new();
         let Some(running) = &mut self.running else { return effects };
         match check::decode(&self.config, kind as u16, body, payload, &[]) {
@@ -242,12 +285,9 @@ impl NodeHost {
             Ok(NodeRequest::Put(put)) => running.core.handle(now_ns, Event::Put { request: ticket, put }),
             Ok(NodeRequest::Status) => running.core.handle(now_ns, Event::Status { request: ticket }),
             Ok(NodeRequest::Get(get)) => running.get(now_ns, ticket, &get, &mut effects),
-            Ok(NodeRequest::Log(request)) => {
-                let answer = log_replica::serve(&mut running.log, &self.cluster_id, request);
-                effects.push(Effect::Answer {
-                    ticket,
-                    result: answer.map(|(body, payload)| (body, payload.concat().into())),
-                });
+            Ok(NodeRequest::Log(_)) => {
+                let error = Error::new(Code::Unsupported, "nodes keep no replica of the log; a voter does");
+                effects.push(Effect::Answer { ticket, result: Err(error) });
             }
         }
         running.drain(&mut effects);
@@ -297,7 +337,7 @@ impl Running {
                     effects.push(Effect::EventLater(Event::Computed { op_id, result }));
                 }
                 Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
-                Action::KeepTerm(term) => drop(self.log.observe_term(term)),
+                Action::KeepTerm(_) => {}
                 Action::Fatal(error) => {
                     debug_log(&format!("a node stops for ever: {error}"));
                     self.failed = true;

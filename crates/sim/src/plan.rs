@@ -5,7 +5,7 @@
 //! everything else comes back. So every loss is a bug. Plans *beyond* destroy the bytes of more than `m` nodes: the cluster
 //! must then report the lost chunks, in typed errors and in `status`, and keep all others.
 
-use crate::network::NetworkFaults;
+use crate::network::{Actor, NetworkFaults};
 use tessera_disk::SplitMix64;
 
 /// Random numbers from a seed.
@@ -53,20 +53,34 @@ pub enum Fault {
     ResumeNode(usize),
     /// The node and its disk are lost for good.
     LoseNode(usize),
-    /// The manager's process is killed (what it had committed stays).
-    KillManager,
-    /// It starts again.
-    StartManager,
-    /// The manager's disk is gone; a new manager is restored from the log replicas.
-    LoseManager,
-    /// The node is partitioned from all other actors, in one direction or both.
+    /// Something happens to a manager; it is over after so long.
+    Manager {
+        /// Which one.
+        who: Who,
+        /// What.
+        what: ManagerFault,
+        /// When it is over, ms.
+        back_ms: u64,
+    },
+    /// A manager starts; one whose machine was lost joins from an empty disk.
+    StartManager(usize),
+    /// A paused manager continues.
+    ResumeManager(usize),
+    /// A process is partitioned from all other actors, in one direction or both.
     Partition {
-        /// The node.
-        node: usize,
+        /// The process.
+        who: Actor,
         /// Its messages are dropped.
         outbound: bool,
         /// Messages to it are dropped.
         inbound: bool,
+    },
+    /// The messages of one peer of the group to another are dropped.
+    Cut {
+        /// The sender.
+        from: Actor,
+        /// The receiver.
+        to: Actor,
     },
     /// All partitions end.
     HealPartitions,
@@ -84,10 +98,34 @@ pub enum Fault {
     CollectGarbage,
     /// The node is drained.
     Drain(usize),
-    /// The manager's clock is set forward by this many ms, or back.
-    SetClock(i64),
+    /// A manager's clock is set forward by this many ms, or back.
+    SetClock(usize, i64),
     /// Many stored bytes on the node rot.
     RotMuch(usize),
+}
+
+/// A manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The one that leads then.
+    Leader,
+    /// By index.
+    Index(usize),
+}
+
+/// What happens to a manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ManagerFault {
+    /// Its process is killed: what SQLite has committed stays.
+    Kill,
+    /// Its machine loses power: unsynced bytes of the log are lost, and the last commits of the database.
+    PowerOff,
+    /// Its process stops until it is resumed.
+    Pause,
+    /// Its machine is lost; another one joins the group with an empty disk.
+    Lose,
+    /// It stops in order: it hands leadership over first.
+    Retire,
 }
 
 /// What a plan may destroy.
@@ -126,8 +164,12 @@ pub struct Plan {
     pub clocks_differ: bool,
     /// Whether enough hosts survive the plan for every group to be whole again.
     pub spare_hosts: bool,
-    /// Nodes.
+    /// Nodes, each with a voter.
     pub nodes: usize,
+    /// Managers.
+    pub managers: usize,
+    /// Limit of the peers that vote.
+    pub max_voters: u32,
     /// Clients.
     pub clients: usize,
     /// Redundancy of every file, as a hint.
@@ -189,7 +231,7 @@ impl Plan {
         if rng.percent(40) {
             plan.draw_restarts(&mut rng);
         }
-        plan.draw_manager_kills(&mut rng, 25);
+        plan.draw_managers(&mut rng, 30);
         plan.draw_partitions(&mut rng, 20);
         plan.draw_garbage(&mut rng);
         plan.draw_clocks(&mut rng);
@@ -208,6 +250,8 @@ impl Plan {
             spare_hosts: true,
             nodes,
             quiesce_at_ms: rng.between(2_000, 14_000),
+            managers: *rng.pick(&[1, 1, 2, 3, 3]),
+            max_voters: *rng.pick(&[3, 5, 5]),
             clients: rng.between(1, 3) as usize,
             redundancy,
             m,
@@ -238,7 +282,8 @@ impl Plan {
             for _ in 0..rng.between(1, 3) {
                 let by_ms = rng.between(100, 600_000) as i64;
                 let at = self.moment(rng);
-                self.faults.push((at, Fault::SetClock(if rng.percent(50) { by_ms } else { -by_ms })));
+                let manager = self.manager(rng);
+                self.faults.push((at, Fault::SetClock(manager, if rng.percent(50) { by_ms } else { -by_ms })));
             }
         }
     }
@@ -258,11 +303,7 @@ impl Plan {
                 self.faults.push((at, if lose { Fault::LoseNode(*node) } else { Fault::FailSync(*node) }));
             }
         }
-        self.draw_manager_kills(rng, 35);
-        if rng.percent(15) {
-            let at = self.moment(rng);
-            self.faults.push((at, Fault::LoseManager));
-        }
+        self.draw_managers(rng, 60);
         self.draw_partitions(rng, 35);
         if rng.percent(25) && !self.optimistic {
             for _ in 0..rng.between(1, 4) {
@@ -288,23 +329,38 @@ impl Plan {
         }
     }
 
-    fn draw_manager_kills(&mut self, rng: &mut Rng, percent: u64) {
-        if rng.percent(percent) {
-            for _ in 0..rng.between(1, 2) {
-                let back = self.moment(rng);
-                self.faults.push((back, Fault::KillManager));
-                self.faults.push((back + rng.between(1, 3_000), Fault::StartManager));
-            }
+    fn draw_managers(&mut self, rng: &mut Rng, percent: u64) {
+        if !rng.percent(percent) {
+            return;
+        }
+        for _ in 0..rng.between(1, 4) {
+            let who = if rng.percent(60) { Who::Leader } else { Who::Index(self.manager(rng)) };
+            let what = match rng.between(0, 99) {
+                0..=34 => ManagerFault::Kill,
+                35..=54 => ManagerFault::PowerOff,
+                55..=74 => ManagerFault::Pause,
+                75..=89 => ManagerFault::Lose,
+                _ => ManagerFault::Retire,
+            };
+            let back_ms = rng.between(1, 4_000);
+            self.faults.push((self.moment(rng), Fault::Manager { who, what, back_ms }));
         }
     }
 
     fn draw_partitions(&mut self, rng: &mut Rng, percent: u64) {
         if rng.percent(percent) {
             for _ in 0..rng.between(1, 3) {
-                let (at, node) = (self.moment(rng), self.node(rng));
+                let (at, who) = (self.moment(rng), self.peer(rng, 40));
                 let (outbound, inbound) = *rng.pick(&[(true, true), (true, false), (false, true)]);
-                self.faults.push((at, Fault::Partition { node, outbound, inbound }));
+                self.faults.push((at, Fault::Partition { who, outbound, inbound }));
                 self.faults.push((at + rng.between(10, 6_000), Fault::HealPartitions));
+            }
+        }
+        if rng.percent(percent) {
+            for _ in 0..rng.between(1, 4) {
+                let (at, from, to) = (self.moment(rng), self.peer(rng, 70), self.peer(rng, 60));
+                self.faults.push((at, Fault::Cut { from, to }));
+                self.faults.push((at + rng.between(1_000, 9_000), Fault::HealPartitions));
             }
         }
     }
@@ -328,6 +384,15 @@ impl Plan {
 
     fn moment(&self, rng: &mut Rng) -> u64 {
         rng.between(1, self.quiesce_at_ms)
+    }
+
+    fn manager(&self, rng: &mut Rng) -> usize {
+        rng.between(0, self.managers as u64 - 1) as usize
+    }
+
+    /// A peer of the group: with this probability a manager.
+    fn peer(&self, rng: &mut Rng, percent: u64) -> Actor {
+        if rng.percent(percent) { Actor::Manager(self.manager(rng)) } else { Actor::Node(self.node(rng)) }
     }
 
     fn node(&self, rng: &mut Rng) -> usize {

@@ -3,6 +3,7 @@
 //! `SIM_SEEDS=N` runs N seeds, and N/4 of the family beyond, instead of the everyday number. `SIM_FROM` is the first seed;
 //! `SIM_FROM=fresh` draws it. A failure prints the command that repeats it.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tessera_sim::mutants::Mutant;
@@ -66,6 +67,23 @@ fn first_broken(family: Family, seeds: &[u64], mutant: Mutant) -> Option<(u64, V
         }
     });
     found.into_inner().unwrap()
+}
+
+/// What must happen to the group of peers in some of the seeds of an everyday run.
+const REACHED: &[&str] =
+    &["elections", "voter led", "states compared", "managers lost", "nodes' disks harmed", "losses put off"];
+
+/// A simulator that never comes to it proves nothing.
+#[test]
+fn the_seeds_reach_what_can_happen_to_the_group() {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 1..=60 {
+        let report = simulate(Plan::survivable, seed, Mutant::None);
+        report.counts.into_iter().for_each(|(what, n)| *counts.entry(what).or_default() += n);
+    }
+    println!("60 seeds: {counts:?}");
+    let missing: Vec<_> = REACHED.iter().filter(|what| !counts.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "no seed reaches {missing:?}");
 }
 
 fn expect_no_violation(family: Family, seeds: &[u64], how: &str) {
@@ -188,7 +206,9 @@ fn a_client_that_lies_harms_no_other() {
         assert_eq!(harm(lie, 1..=20), None, "{lie:?}");
     }
     let _unchecked = tessera_failpoint::activate("node.content_unchecked");
-    let found = harm(Mutant::DamagedSlices, 1..=400);
+    let found = (1..=400)
+        .filter_map(|seed| harm(Mutant::DamagedSlices, seed..=seed))
+        .find(|(_, harm)| harm.fact.starts_with("c0-"));
     println!("DamagedSlices by one client without node.content_unchecked: {found:?}");
-    assert!(found.is_some_and(|(_, harm)| harm.fact.starts_with("c0-")), "an honest client's file cannot be read");
+    assert!(found.is_some(), "an honest client's file cannot be read");
 }

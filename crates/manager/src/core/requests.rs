@@ -23,6 +23,16 @@ impl ManagerCore {
         }
     }
 
+    /// The reply to a read or a report, composed now.
+    pub(crate) fn inspect(&mut self, kind: Kind, body: &Bytes) -> Result<Bytes> {
+        match registry::read(&mut view!(self), 0, kind, body) {
+            Some(Ok(ReadReply::Plain(reply))) => Ok(reply),
+            Some(Ok(ReadReply::Leased(entry))) => Ok(entry.encode_to_vec().into()),
+            Some(Err(failure)) => Err(failure),
+            None => registry::reply(&mut view!(self), kind, body),
+        }
+    }
+
     /// Queues a command, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {

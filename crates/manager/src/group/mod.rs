@@ -8,6 +8,7 @@
 //! made them (P7). One round of messages confirms all that wait.
 
 mod home;
+mod inspect;
 mod members;
 mod replies;
 mod snapshots;

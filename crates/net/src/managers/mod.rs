@@ -9,7 +9,7 @@
 //! thread ends the pauses while there are any.
 
 mod list;
-mod route;
+pub mod route;
 #[cfg(test)]
 mod route_tests;
 #[cfg(test)]
@@ -22,17 +22,11 @@ use crate::dialer::{Dialer, Failure};
 use crate::endpoint::Endpoint;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use route::{Outcome, Route, Search, Step};
+use route::{Outcome, PAUSE, Route, Search, Step};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_wire::{Code, Error, Kind, Request};
-
-/// Pause after a round in which no manager led.
-const PAUSE: Duration = Duration::from_millis(150);
-/// A manager that took this long and gave no answer is silent: its host is gone, or its process stopped. A connection that
-/// is refused takes less.
-const SILENT_AFTER: Duration = Duration::from_secs(1);
+use tessera_wire::{Error, Kind, Request};
 
 /// The managers of a cluster, and which one leads. Cloning shares them.
 #[derive(Clone)]
@@ -92,7 +86,7 @@ impl Managers {
     /// Calls the leader; `callback` runs exactly once, on a connection's thread or on this one. `timeout` bounds the search
     /// for the leader and the wait for its answer together.
     ///
-    /// The error is the leader's; [`Code::Timeout`], or [`Code::Unavailable`] if its connection broke; [`Code::Unavailable`] if no
+    /// The error is the leader's; [`tessera_wire::Code::Timeout`], or [`tessera_wire::Code::Unavailable`] if its connection broke; [`tessera_wire::Code::Unavailable`] if no
     /// manager can be reached, or none was found to lead in time; or why all managers refuse the connection.
     pub fn call(&self, kind: Kind, body: Bytes, payload: Vec<Bytes>, timeout: Duration, callback: Callback) {
         let deadline = Instant::now() + timeout;
@@ -141,7 +135,9 @@ impl Managers {
         result: Result<(Bytes, Bytes), Failure>,
     ) {
         let now = Instant::now();
-        let outcome = classify(&result, now - began);
+        let failure = result.as_ref().err();
+        let error = failure.map(|failure| &failure.error);
+        let outcome = Outcome::of(error, failure.is_none_or(|failure| failure.is_sent), now - began);
         let step = self.0.route.lock().step(now, &mut call.search, from, outcome);
         match step {
             Step::Done { deposed } => {
@@ -196,17 +192,5 @@ impl Managers {
                 self.ask(first, call);
             }
         }
-    }
-}
-
-fn classify(result: &Result<(Bytes, Bytes), Failure>, took: Duration) -> Outcome {
-    let Err(Failure { error, is_sent }) = result else { return Outcome::Answered };
-    let silent = took >= SILENT_AFTER;
-    match (is_sent, error.code()) {
-        (false, _) => Outcome::Unreachable { error: error.clone(), silent },
-        (true, Code::NotLeader) => Outcome::NotLeader(error.clone()),
-        (true, Code::Timeout) => Outcome::Lost { silent },
-        (true, Code::Unavailable) => Outcome::Lost { silent: false },
-        (true, _) => Outcome::Answered,
     }
 }

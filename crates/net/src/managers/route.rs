@@ -11,25 +11,54 @@ use tessera_wire::{Code, Error};
 /// A manager that was silent is not asked for this long while others can be, even if they name it as the leader: they learn
 /// later than its clients that it is gone.
 const AVOID_SILENT: Duration = Duration::from_secs(3);
+/// Pause after a round in which no manager led.
+pub const PAUSE: Duration = Duration::from_millis(150);
+/// A manager that took this long and gave no answer is silent: its host is gone, or its process stopped. A connection that
+/// is refused takes less.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Most managers asked in one round: the list, and as many that others named.
 const MAX_ASKED: usize = 2 * MAX_MANAGERS;
 
 /// How the attempt at one manager ended.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub enum Outcome {
     /// It answered as the leader does.
     Answered,
     /// It does not lead, and may have named the leader.
     NotLeader(Error),
     /// The request did not reach it. `silent`: this took long.
-    Unreachable { error: Error, silent: bool },
+    Unreachable {
+        /// Why.
+        error: Error,
+        /// See the variant.
+        silent: bool,
+    },
     /// It may have carried out the request, or cannot serve now. `silent`: no answer came in time.
-    Lost { silent: bool },
+    Lost {
+        /// See the variant.
+        silent: bool,
+    },
+}
+
+impl Outcome {
+    /// The end of an attempt that took so long and gave this error, or none. `is_sent`: the request was sent.
+    #[must_use]
+    pub fn of(error: Option<&Error>, is_sent: bool, took: Duration) -> Outcome {
+        let Some(error) = error else { return Outcome::Answered };
+        let silent = took >= SILENT_AFTER;
+        match (is_sent, error.code()) {
+            (false, _) => Outcome::Unreachable { error: error.clone(), silent },
+            (true, Code::NotLeader) => Outcome::NotLeader(error.clone()),
+            (true, Code::Timeout) => Outcome::Lost { silent },
+            (true, Code::Unavailable) => Outcome::Lost { silent: false },
+            (true, _) => Outcome::Answered,
+        }
+    }
 }
 
 /// What to do next.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub enum Step {
     /// Ask this manager.
     Ask(Endpoint),
     /// Begin another round after a pause.
@@ -37,12 +66,15 @@ pub(super) enum Step {
     /// No manager can be reached: answer so.
     Fail(Error),
     /// Answer what the manager answered. Connections to `deposed` are of no use any more.
-    Done { deposed: Vec<Endpoint> },
+    Done {
+        /// See the variant.
+        deposed: Vec<Endpoint>,
+    },
 }
 
 /// One call's way to the leader.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub struct Search {
     /// Asked in this round.
     asked: Vec<Endpoint>,
     /// A manager answered in this round.
@@ -65,7 +97,7 @@ struct Silent {
 
 /// What is known of the managers.
 #[derive(Debug)]
-pub(super) struct Route {
+pub struct Route {
     list: Vec<Endpoint>,
     /// The manager that calls ask first; perhaps not in the list.
     leader: Endpoint,
@@ -73,12 +105,15 @@ pub(super) struct Route {
 }
 
 impl Route {
+    /// A route that begins at the first of the list.
+    #[must_use]
     pub fn new(list: &ManagerList) -> Route {
         let list = list.endpoints().to_vec();
         Route { leader: list[0].clone(), list, silent: Vec::new() }
     }
 
     /// The manager believed to lead.
+    #[must_use]
     pub fn leader(&self) -> &Endpoint {
         &self.leader
     }
@@ -200,6 +235,7 @@ impl Search {
     }
 
     /// The error of a call that found no leader in time.
+    #[must_use]
     pub fn failure(&self) -> Error {
         let Some(last) = self.refusal.as_ref().or(self.last.as_ref()) else {
             return Error::new(Code::Unavailable, "no manager was asked");

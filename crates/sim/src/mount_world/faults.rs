@@ -52,8 +52,8 @@ impl<H: Host> MountWorld<H> {
 
     fn start_manager(&mut self) {
         if !self.manager.is_running() {
-            self.manager.start(self.now_ns);
-            self.pump_manager();
+            self.manager.start().expect("a manager starts on its own disk");
+            self.lead();
             self.push(self.now_ns, Event::ManagerTick { incarnation: self.manager.incarnation });
             self.beat_at_once();
         }

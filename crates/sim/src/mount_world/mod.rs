@@ -225,7 +225,7 @@ fn manager_config() -> Config {
         lock_orphan_ms: 400,
         // One command a group commit: the model sees every state.
         max_batch_commands: 1,
-        log_copies: 0,
+        max_voters: 1,
         heartbeat_ms: 1_000,
         node_lease_ms: 20_000,
         down_after_ms: 30_000,
@@ -264,7 +264,7 @@ impl<H: Host> MountWorld<H> {
         *shared.bad_spool.borrow_mut() = vec![false; plan.mounts];
         MountWorld {
             mounts: slots.collect(),
-            manager: ManagerHost::new(*b"simulated world!", 1, manager_config(), rng.any()),
+            manager: ManagerHost::new(0, *b"simulated world!", manager_config(), rng.any()),
             model: Rc::new(RefCell::new(Model::new(history.clone(), START_NS))),
             plan,
             now_ns: START_NS,

@@ -27,9 +27,9 @@ pub struct Node {
 impl<H: Host> MountWorld<H> {
     /// Starts the manager, registers the node and makes the directories.
     pub(super) fn set_up(&mut self) {
-        self.manager.start(self.now_ns);
+        self.manager.found();
+        self.lead();
         self.push(self.now_ns, Event::ManagerTick { incarnation: self.manager.incarnation });
-        self.pump_manager();
         self.register();
         self.push(self.now_ns + 200 * MS, Event::NodeBeat);
         self.ask_world(&SetXattr {
@@ -64,6 +64,13 @@ impl<H: Host> MountWorld<H> {
         let gone = ManagerEvent::ConnectionClosed { connection: WORLD, by_peer: true, client_gone: WORLD };
         self.manager.event(self.now_ns, gone);
         self.pump_manager();
+    }
+
+    /// The only manager leads at its first tick.
+    pub(super) fn lead(&mut self) {
+        self.manager.tick(self.now_ns);
+        self.pump_manager();
+        assert!(self.manager.leads(), "a manager alone leads");
     }
 
     fn register(&mut self) {

@@ -3,7 +3,12 @@
 use super::*;
 
 impl World {
-    pub(super) fn inject(&mut self, fault: Fault) {
+    pub(super) fn inject(&mut self, fault: Fault) -> Result<(), Violation> {
+        if self.is_too_much(&fault) {
+            // Once other peers have taken the place of those that are lost.
+            self.push(self.now_ns + 250 * MS, Event::Fault(fault));
+            return Ok(());
+        }
         match fault {
             Fault::KillNode(node) => self.nodes[node].kill(),
             Fault::PowerOffNode(node) => self.power_off(node),
@@ -11,11 +16,11 @@ impl World {
             Fault::PauseNode(node) => self.nodes[node].paused = true,
             Fault::ResumeNode(node) => self.resume(node),
             Fault::LoseNode(node) => self.nodes[node].lose(),
-            Fault::KillManager => self.manager.kill(),
-            Fault::StartManager => self.start_manager(),
-            // The manager is restored in the quiescence phase, when all surviving machines answer.
-            Fault::LoseManager => self.manager.lose(),
-            Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
+            Fault::Manager { who, what, back_ms } => return self.harm_manager(who, what, back_ms),
+            Fault::StartManager(manager) => return self.start_manager(manager),
+            Fault::ResumeManager(manager) => return self.resume_manager(manager),
+            Fault::Partition { who, outbound, inbound } => self.partition(who, outbound, inbound),
+            Fault::Cut { from, to } => self.network.cut(from, to),
             Fault::HealPartitions => self.network.heal_partitions(),
             Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
             Fault::FailSync(node) => {
@@ -30,16 +35,13 @@ impl World {
                 self.push(self.now_ns + MS, Event::ClientTick { client, incarnation });
             }
             Fault::CollectGarbage => {
-                self.manager.collect_garbage(self.manager_now());
-                self.pump_manager();
+                return self.with_leader(|host, now| host.collect_garbage(now));
             }
-            Fault::SetClock(by_ms) => self.clocks.set(Actor::Manager, by_ms),
+            Fault::SetClock(manager, by_ms) => self.clocks.set(Actor::Manager(manager), by_ms),
             Fault::RotMuch(node) => (0..200).for_each(|_| drop(self.nodes[node].disk().rot_somewhere())),
-            Fault::Drain(node) => {
-                self.manager.drain_node(self.manager_now(), node);
-                self.pump_manager();
-            }
+            Fault::Drain(node) => return self.with_leader(|host, now| host.drain_node(now, node)),
         }
+        Ok(())
     }
 
     /// Powers a node off, at once or in the middle of one of its next disk operations.
@@ -55,13 +57,13 @@ impl World {
         }
     }
 
-    pub(super) fn partition(&mut self, node: usize, outbound: bool, inbound: bool) {
-        for other in self.all_actors().into_iter().filter(|o| *o != Actor::Node(node)) {
+    pub(super) fn partition(&mut self, who: Actor, outbound: bool, inbound: bool) {
+        for other in self.all_actors().into_iter().filter(|other| *other != who) {
             if outbound {
-                self.network.cut(Actor::Node(node), other);
+                self.network.cut(who, other);
             }
             if inbound {
-                self.network.cut(other, Actor::Node(node));
+                self.network.cut(other, who);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The world: one queue of events in order of time, and the handler of each.
 //!
-//! This file has the queue; `nodes` and `traffic` handle events, `faults` injects faults, `verify` checks the promises.
+//! This file has the queue; `managers`, `nodes` and `traffic` handle events, `group` watches the peers, `faults` injects faults, `verify` checks the promises.
 //! A run has three phases. *Faults*: clients work while faults are injected. *Quiescence*: faults end, processes
 //! restart, clients finish, repair ends (P6, P12). *Verification*: all files are read back and compared, references
 //! are recounted (P4), and no garbage may remain (P5).
@@ -14,7 +14,8 @@ use crate::mutants::Mutant;
 use crate::network::{Actor, Content as Message, Envelope, Network, Outcome};
 use crate::node_host::{Effect, NodeHost};
 use crate::oracle::{Oracle, Violation};
-use crate::plan::{Fault, Plan, Rng};
+use crate::plan::{Fault, ManagerFault, Plan, Rng, Who};
+use crate::routes::{Next, Routed, Routes};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use tessera_disk::{CrashKind, Fault as DiskFault};
@@ -29,6 +30,8 @@ const EPOCH_NS: i64 = 1_000_000_000_000_000_000;
 const QUIESCE_TIMEOUT_MS: i64 = 400_000;
 
 mod faults;
+mod group;
+mod managers;
 mod nodes;
 mod rotten_metadata;
 mod traffic;
@@ -36,12 +39,37 @@ mod verify;
 
 enum Event {
     Deliver(Envelope),
-    CallFailed { ticket: u64, error: Error },
-    NodeTick { node: usize, incarnation: u64 },
-    NodeDisk { node: usize, incarnation: u64 },
-    NodeDone { node: usize, incarnation: u64, event: Box<NodeEvent> },
-    ManagerTick { incarnation: u64 },
-    ClientTick { client: usize, incarnation: u64 },
+    CallFailed {
+        ticket: u64,
+        error: Error,
+    },
+    NodeTick {
+        node: usize,
+        incarnation: u64,
+    },
+    NodeDisk {
+        node: usize,
+        incarnation: u64,
+    },
+    NodeDone {
+        node: usize,
+        incarnation: u64,
+        event: Box<NodeEvent>,
+    },
+    VoterTick {
+        node: usize,
+        incarnation: u64,
+    },
+    ManagerTick {
+        manager: usize,
+        incarnation: u64,
+    },
+    /// Another round of the search for the leader.
+    Search(Box<Routed>),
+    ClientTick {
+        client: usize,
+        incarnation: u64,
+    },
     Fault(Fault),
 }
 
@@ -79,6 +107,8 @@ pub struct Report {
     pub violation: Option<Violation>,
     /// Errors of operations.
     pub errors: Vec<String>,
+    /// How often things happened in the group of peers.
+    pub counts: BTreeMap<&'static str, u64>,
     /// Events with their times, if requested.
     pub log: Vec<String>,
 }
@@ -96,7 +126,12 @@ pub struct World {
     quiesced: bool,
     scrubbed: bool,
     network: Network,
-    manager: ManagerHost,
+    managers: Vec<ManagerHost>,
+    routes: Routes,
+    /// Calls that look for the leader, by the ticket of the attempt.
+    routed: BTreeMap<u64, Routed>,
+    group: group::Watch,
+    reader: managers::Reader,
     clocks: Clocks,
     nodes: Vec<NodeHost>,
     clients: Vec<ClientHost>,
@@ -104,8 +139,10 @@ pub struct World {
     /// Ticket of an open request to its sender.
     callers: BTreeMap<u64, (Actor, Kind)>,
     next_tick: BTreeMap<(Actor, u64), i64>,
-    /// Events of paused nodes: their kernels hold them until the nodes resume.
-    held_events: Vec<(usize, Event)>,
+    /// Index of a node by its id.
+    node_indexes: BTreeMap<u64, usize>,
+    /// Events of paused processes: their kernels hold them until the processes resume.
+    held_events: Vec<(Actor, Event)>,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -122,13 +159,24 @@ impl World {
     pub fn new(plan: Plan, mutant: Mutant, keep_log: bool) -> World {
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let cluster_id = *b"simulated world!";
-        let nodes = (0..plan.nodes)
+        let mut nodes: Vec<NodeHost> = (0..plan.nodes)
             .map(|i| NodeHost::new(i, cluster_id, mutant.node_config(), mutant.disks_lie(), rng.any()))
             .collect();
+        let config = mutant.manager_config(plan.max_voters);
+        let mut managers: Vec<ManagerHost> =
+            (0..plan.managers).map(|i| ManagerHost::new(i, cluster_id, config.clone(), rng.any())).collect();
+        let seeds: Vec<String> = (0..plan.managers).map(|i| format!("m{i}:1")).collect();
+        nodes.iter_mut().for_each(|node| node.seeds.clone_from(&seeds));
+        let seeds: Vec<String> = seeds.into_iter().chain((0..plan.nodes).map(|i| format!("n{i}:1"))).collect();
+        managers.iter_mut().for_each(|manager| manager.seeds.clone_from(&seeds));
         let clients = (0..plan.clients).map(|i| ClientHost::new(i, &plan, rng.any())).collect();
         let mut world = World {
             network: Network::new(plan.network, rng.any()),
-            manager: ManagerHost::new(cluster_id, plan.nodes, mutant.manager_config(plan.m), rng.any()),
+            routes: Routes::new(plan.managers),
+            managers,
+            routed: BTreeMap::new(),
+            group: group::Watch::default(),
+            reader: managers::Reader::default(),
             clocks: Clocks::new(EPOCH_NS),
             plan,
             mutant,
@@ -144,6 +192,7 @@ impl World {
             oracle: Oracle::default(),
             callers: BTreeMap::new(),
             next_tick: BTreeMap::new(),
+            node_indexes: BTreeMap::new(),
             held_events: Vec::new(),
             events: 0,
             trace: 0,
@@ -158,25 +207,20 @@ impl World {
 
     fn all_actors(&self) -> Vec<Actor> {
         let nodes = (0..self.nodes.len()).map(Actor::Node);
-        nodes.chain((0..self.clients.len()).map(Actor::Client)).chain([Actor::Manager]).collect()
-    }
-
-    fn manager_now(&self) -> i64 {
-        self.clocks.of(Actor::Manager, self.now_ns)
+        let managers = (0..self.managers.len()).map(Actor::Manager);
+        nodes.chain((0..self.clients.len()).map(Actor::Client)).chain(managers).collect()
     }
 
     /// Runs all phases.
     pub fn run(mut self) -> Report {
         let violation = self.run_phases().err();
         let errors = self.clients.iter().flat_map(|c| c.errors.iter().map(|(_, text)| text.clone())).collect();
-        Report { events: self.events, trace: self.trace, violation, errors, log: self.log.unwrap_or_default() }
+        let (events, trace, counts, log) = (self.events, self.trace, self.group.counts, self.log.unwrap_or_default());
+        Report { events, trace, violation, errors, counts, log }
     }
 
     fn run_phases(&mut self) -> Result<(), Violation> {
-        self.start_manager();
-        for node in 0..self.nodes.len() {
-            self.start_node(node);
-        }
+        self.start_all()?;
         for client in 0..self.clients.len() {
             let at = self.now_ns + 600 * MS + self.rng.between(0, 500) as i64 * MS;
             self.push(at, Event::ClientTick { client, incarnation: 1 });
@@ -212,8 +256,8 @@ impl World {
 
     fn dispatch(&mut self, what: Event) -> Result<(), Violation> {
         self.events += 1;
-        if let Some(node) = self.paused_node(&what) {
-            self.held_events.push((node, what));
+        if let Some(actor) = self.paused(&what) {
+            self.held_events.push((actor, what));
             return Ok(());
         }
         match what {
@@ -226,22 +270,17 @@ impl World {
             Event::NodeDone { node, incarnation, event } => {
                 self.with_node(node, incarnation, |host, now| host.event(now, *event))
             }
-            Event::ManagerTick { incarnation } => {
-                if self.manager.incarnation == incarnation && self.manager.is_running() {
-                    self.manager.tick(self.manager_now());
-                    if self.plan.endless_reader {
-                        self.manager.keep_reading(self.manager_now());
-                    }
-                    self.pump_manager();
-                    self.push(self.now_ns + 100 * MS, Event::ManagerTick { incarnation });
-                }
+            Event::VoterTick { node, incarnation } => self.tick_voter(node, incarnation),
+            Event::ManagerTick { manager, incarnation } => self.tick_manager(manager, incarnation),
+            Event::Search(routed) => {
+                let routed = self.routes.again(*routed, self.now_ns);
+                self.attempt(routed);
                 Ok(())
             }
             Event::ClientTick { client, incarnation } => self.tick_client(client, incarnation),
             Event::Fault(fault) => {
                 self.record(&format!("{fault:?}"));
-                self.inject(fault);
-                Ok(())
+                self.inject(fault)
             }
         }
     }

@@ -7,37 +7,58 @@ impl World {
         let host = &mut self.nodes[node];
         if !host.is_running() {
             // The connections of the earlier incarnation are gone.
-            self.held_events.retain(|(of, _)| *of != node);
+            self.held_events.retain(|(of, _)| *of != Actor::Node(node));
             host.start();
+            let incarnation = host.incarnation;
+            let first_ns = self.now_ns + self.rng.between(0, 100) as i64 * MS;
+            self.push(first_ns, Event::VoterTick { node, incarnation });
         }
-        let incarnation = host.incarnation;
+        let incarnation = self.nodes[node].incarnation;
         self.push(self.now_ns, Event::NodeTick { node, incarnation });
     }
 
-    /// The paused node that this event would reach.
-    pub(super) fn paused_node(&self, what: &Event) -> Option<usize> {
-        let node = match what {
-            Event::NodeTick { node, .. } | Event::NodeDisk { node, .. } | Event::NodeDone { node, .. } => *node,
-            Event::Deliver(Envelope { to: Actor::Node(node), content: Message::Request { .. }, .. }) => *node,
+    pub(super) fn tick_voter(&mut self, node: usize, incarnation: u64) -> Result<(), Violation> {
+        if self.nodes[node].incarnation == incarnation && self.nodes[node].is_running() {
+            self.push(self.now_ns + 100 * MS, Event::VoterTick { node, incarnation });
+        }
+        self.with_node(node, incarnation, |host, now| host.tick_voter(now))
+    }
+
+    /// The paused process that this event would reach.
+    pub(super) fn paused(&self, what: &Event) -> Option<Actor> {
+        let actor = match what {
+            Event::NodeTick { node, .. }
+            | Event::VoterTick { node, .. }
+            | Event::NodeDisk { node, .. }
+            | Event::NodeDone { node, .. } => Actor::Node(*node),
+            Event::ManagerTick { manager, .. } => Actor::Manager(*manager),
+            Event::Search(routed) => routed.caller.0,
+            Event::Deliver(Envelope { to, content: Message::Request { .. }, .. }) => *to,
             Event::Deliver(Envelope { ticket, .. }) | Event::CallFailed { ticket, .. } => {
-                match self.network.caller(*ticket) {
-                    Some((Actor::Node(node), _)) => node,
-                    _ => return None,
-                }
+                self.network.caller(*ticket)?.0
             }
             _ => return None,
         };
-        self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()).then_some(node)
+        let is_paused = match actor {
+            Actor::Node(node) => self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()),
+            Actor::Manager(manager) => self.managers.get(manager).is_some_and(|host| host.paused && host.is_running()),
+            Actor::Client(_) => false,
+        };
+        is_paused.then_some(actor)
     }
 
-    /// Resumes a paused node: it receives all held events at once, in random order, many of them too late. A node that does not
-    /// run starts.
+    /// Resumes a paused node. A node that does not run starts.
     pub(super) fn resume(&mut self, node: usize) {
         self.nodes[node].paused = false;
         self.start_node(node);
-        let (due, others) = std::mem::take(&mut self.held_events).into_iter().partition(|(of, _)| *of == node);
+        self.release(Actor::Node(node));
+    }
+
+    /// A process that was paused receives all held events at once, in random order, many of them too late.
+    pub(super) fn release(&mut self, actor: Actor) {
+        let (due, others) = std::mem::take(&mut self.held_events).into_iter().partition(|(of, _)| *of == actor);
         self.held_events = others;
-        let due: Vec<(usize, Event)> = due;
+        let due: Vec<(Actor, Event)> = due;
         for (_, what) in due {
             let at = self.now_ns + self.rng.between(0, 1_000) as i64 * 1_000;
             self.push(at, what);
@@ -63,6 +84,7 @@ impl World {
             return Ok(());
         }
         self.apply_effects(node, effects);
+        self.watch_voter(node)?;
         let next = self.nodes[node].next_deadline_ns().map(|at| self.clocks.true_ns(Actor::Node(node), at));
         self.schedule_tick((Actor::Node(node), incarnation), next, Event::NodeTick { node, incarnation });
         Ok(())

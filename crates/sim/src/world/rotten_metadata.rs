@@ -13,7 +13,8 @@ impl World {
     /// Damages the database in a few places, then reads every file: the right bytes, or an error (P2).
     pub(super) fn read_from_rotten_metadata(&mut self, deadline: i64) -> Result<(), Violation> {
         self.record("rot of the metadata");
-        let Some(db) = self.manager.db() else { return Ok(()) };
+        self.group.is_rotten = true;
+        let Some(db) = self.leader().db() else { return Ok(()) };
         let mut rng = Rng::new(self.plan.seed ^ 0x0dd5);
         rot(db.conn(), &mut rng).expect("the schema is fixed");
         for path in self.oracle.paths().into_iter().chain(self.oracle.logs()) {

@@ -15,11 +15,13 @@
 use super::{EPOCH_NS, Event, MS, QUIESCE_TIMEOUT_MS, World};
 use crate::mutants::Mutant;
 use crate::network::NetworkFaults;
-use crate::plan::{Family, Fault, Plan, Rng};
+use crate::plan::{Family, Fault, ManagerFault, Plan, Rng, Who};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tessera_wire::Health;
 
+/// A manager that a script stops starts when the script says so.
+const NEVER_MS: u64 = u64::MAX;
 /// Lines of results start with this.
 const INDENT: &str = "  ";
 
@@ -56,7 +58,10 @@ type Output = Result<Vec<String>, String>;
 impl Player {
     fn execute(&mut self, words: &[&str]) -> Output {
         match *words {
-            ["cluster", nodes, m] => self.cluster(after(nodes, "nodes=")?, after(m, "m=")?),
+            ["cluster", nodes, m] => self.cluster(after(nodes, "nodes=")?, after(m, "m=")?, "5"),
+            ["cluster", nodes, m, voters] => {
+                self.cluster(after(nodes, "nodes=")?, after(m, "m=")?, after(voters, "voters=")?)
+            }
             ["put", name, size, redundancy] => {
                 let bytes = content(name, parse(size)?);
                 self.put(name, bytes, redundancy)
@@ -66,16 +71,23 @@ impl Player {
             ["edit", from, name, offset, redundancy] => self.copy(from, name, Some(parse(offset)?), redundancy),
             ["get", name] => self.get(name),
             ["rm", name] => self.remove(name),
-            ["kill", who] => self.inject(who, Fault::KillNode, Some(Fault::KillManager)),
+            ["kill", who] => self.inject(
+                who,
+                Fault::KillNode,
+                Some(Fault::Manager { who: Who::Index(0), what: ManagerFault::Kill, back_ms: NEVER_MS }),
+            ),
             ["poweroff", who] => self.inject(who, Fault::PowerOffNode, None),
-            ["lose", who] => self.inject(who, Fault::LoseNode, Some(Fault::LoseManager)),
-            ["start", who] => self.inject(who, Fault::StartNode, Some(Fault::StartManager)),
+            ["lose", who] => self.inject(
+                who,
+                Fault::LoseNode,
+                Some(Fault::Manager { who: Who::Index(0), what: ManagerFault::Lose, back_ms: NEVER_MS }),
+            ),
+            ["start", who] => self.inject(who, Fault::StartNode, Some(Fault::StartManager(0))),
             ["pause", who] => self.inject(who, Fault::PauseNode, None),
             ["resume", who] => self.inject(who, Fault::ResumeNode, None),
             ["rot", who] => self.inject(who, Fault::Rot, None),
             ["drain", who] => self.inject(who, Fault::Drain, None),
             ["fill", who] => self.inject(who, Fault::FillDisk, None),
-            ["restore", "manager"] => self.restore(),
             ["gc"] => self.collect_garbage(),
             ["wait", seconds] => self.wait(parse(after_end(seconds, "s")?)?),
             ["settle"] => self.settle(),
@@ -88,12 +100,14 @@ impl Player {
         self.world.as_mut().ok_or_else(|| "there is no cluster yet".into())
     }
 
-    fn cluster(&mut self, nodes: &str, m: &str) -> Output {
+    fn cluster(&mut self, nodes: &str, m: &str, voters: &str) -> Output {
         // A plan without random parts.
         let plan = Plan {
             family: Family::Survivable,
             clocks_differ: false,
             nodes: parse(nodes)?,
+            managers: 1,
+            max_voters: parse(voters)?,
             clients: 1,
             redundancy: "auto",
             m: parse(m)?,
@@ -106,8 +120,7 @@ impl Player {
             ..Plan::survivable(1)
         };
         let mut world = World::new(plan, Mutant::None, true);
-        world.start_manager();
-        (0..world.nodes.len()).for_each(|node| world.start_node(node));
+        world.start_all().map_err(|v| v.fact)?;
         self.world = Some(world);
         self.files.clear();
         self.wait(1)?;
@@ -155,14 +168,7 @@ impl Player {
                 (node < world.nodes.len()).then(|| node_fault(node)).ok_or("there is no such node")?
             }
         };
-        world.inject(fault);
-        Ok(Vec::new())
-    }
-
-    fn restore(&mut self) -> Output {
-        let world = self.world()?;
-        world.restore_manager().map_err(|v| v.fact)?;
-        world.start_manager();
+        world.inject(fault).map_err(|v| v.fact)?;
         Ok(Vec::new())
     }
 
@@ -193,7 +199,7 @@ impl Player {
 
     fn status(&mut self) -> Output {
         let world = self.world()?;
-        let Some(status) = world.manager.status(world.now_ns) else { return Ok(vec!["no manager runs".into()]) };
+        let Some(status) = world.leader_mut().status() else { return Ok(vec!["no manager runs".into()]) };
         let up = status.nodes.iter().filter(|n| n.health() == Health::Up).count();
         let mut nodes = format!("{up} of {} nodes up", status.nodes.len());
         for node in status.nodes.iter().filter(|n| n.health() != Health::Up) {

@@ -1,4 +1,4 @@
-//! Events of clients and the manager, and the messages between all actors.
+//! Events of clients, and the messages between all actors.
 
 use super::*;
 
@@ -35,51 +35,38 @@ impl World {
         Ok(())
     }
 
-    // --- the manager ----------------------------------------------------------------------------------------
-
-    pub(super) fn start_manager(&mut self) {
-        if self.manager.is_running() {
-            return;
-        }
-        self.manager.start(self.manager_now());
-        self.pump_manager();
-        self.push(self.now_ns, Event::ManagerTick { incarnation: self.manager.incarnation });
-    }
-
-    /// Commits pending commands and sends the manager's calls and answers.
-    pub(super) fn pump_manager(&mut self) {
-        let incarnation = self.manager.incarnation;
-        let (calls, answers) = self.manager.pump(self.manager_now());
-        for call in calls {
-            self.send(Actor::Manager, incarnation, call);
-        }
-        for (ticket, result) in answers {
-            self.answer(Actor::Manager, incarnation, ticket, result);
-        }
-    }
-
     // --- messages -------------------------------------------------------------------------------------------
 
     pub(super) fn send(&mut self, from: Actor, incarnation: u64, mut call: Call) {
         if self.is_mutated(from) {
             self.mutant.corrupt_call(&mut call);
         }
-        let to = match &call.peer {
-            Peer::Manager => Some(Actor::Manager),
-            Peer::Node(id) => self.manager.node_index(*id),
-            Peer::Connection(number) => Some(Actor::Client(*number as usize)),
-            Peer::Address(address) => {
-                address.trim_start_matches('n').trim_end_matches(":1").parse().ok().map(Actor::Node)
-            }
-        };
-        if self.log.is_some() && call.kind != Kind::Heartbeat {
+        if self.log.is_some() && !matches!(call.kind, Kind::Heartbeat | Kind::Consensus) {
             self.record(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }
         self.mix(call.kind as u64, call.token);
+        let to = match &call.peer {
+            Peer::Manager => {
+                let routed = self.routes.begin((from, incarnation), call, self.now_ns);
+                return self.attempt(routed);
+            }
+            Peer::Node(id) => self.node_index(*id),
+            Peer::Connection(number) => Some(Actor::Client(*number as usize)),
+            Peer::Address(address) => Actor::at(address),
+        };
         // No node has that id: there is nothing to connect to.
         let to = to.unwrap_or(Actor::Node(usize::MAX));
-        let outcome = self.network.call((from, incarnation), to, call);
+        let (_, outcome) = self.network.call((from, incarnation), to, call);
         self.schedule_messages(from, outcome);
+    }
+
+    /// Asks a manager that may lead.
+    pub(super) fn attempt(&mut self, routed: Routed) {
+        let (to, call) = routed.attempt();
+        let from = routed.caller;
+        let (ticket, outcome) = self.network.call(from, to, call);
+        self.routed.insert(ticket, routed);
+        self.schedule_messages(from.0, outcome);
     }
 
     /// Whether the mutant changes what this side sends and receives.
@@ -125,7 +112,7 @@ impl World {
             Message::Request { kind, body, payload } => (kind, body, payload),
         };
         if self.refuses(to) {
-            let error = Error::new(Code::Unavailable, format!("{to:?} refused the connection"));
+            let error = crate::routes::refused(to);
             self.push(self.now_ns + MS, Event::CallFailed { ticket, error });
             return Ok(());
         }
@@ -134,22 +121,22 @@ impl World {
                 let incarnation = self.nodes[node].incarnation;
                 self.with_node(node, incarnation, |host, now| host.request(now, ticket, kind, &body, payload))
             }
-            Actor::Manager => {
+            Actor::Manager(manager) if manager < self.managers.len() => {
                 let client_id = match from.0 {
                     Actor::Client(index) => 1_000 + index as u64 + from.1 * 1_000_000,
                     Actor::Node(index) => 1 + index as u64 + from.1 * 1_000_000,
-                    Actor::Manager => 0,
+                    Actor::Manager(_) => 0,
                 };
-                self.manager.request(self.manager_now(), ticket, from.0, client_id, kind, body, payload);
-                self.pump_manager();
-                Ok(())
+                self.with_manager(manager, |host, now| {
+                    host.request(now, ticket, from.0, client_id, kind, body, payload);
+                })
             }
             // Simulated clients hold no leases, so they answer recalls at once.
             Actor::Client(index) => {
                 self.answer(Actor::Client(index), 0, ticket, Ok(Default::default()));
                 Ok(())
             }
-            Actor::Node(_) => Ok(()),
+            Actor::Node(_) | Actor::Manager(_) => Ok(()),
         }
     }
 
@@ -157,7 +144,7 @@ impl World {
     fn refuses(&mut self, to: Actor) -> bool {
         let runs = match to {
             Actor::Node(node) => self.nodes.get(node).is_none_or(|host| host.lost || host.is_running()),
-            Actor::Manager => self.manager.is_running(),
+            Actor::Manager(manager) => self.managers.get(manager).is_none_or(ManagerHost::is_running),
             Actor::Client(_) => true,
         };
         !runs && self.rng.percent(50)
@@ -169,10 +156,23 @@ impl World {
         result: Result<(bytes::Bytes, bytes::Bytes), Error>,
     ) -> Result<(), Violation> {
         let Some(((actor, incarnation), answer)) = self.network.close(ticket, result) else { return Ok(()) };
+        let answer = match self.routed.remove(&ticket) {
+            None => answer,
+            Some(routed) => match self.routes.ended(routed, self.now_ns, answer.result) {
+                Next::Answer(answer) => answer,
+                Next::Ask(routed) => {
+                    self.attempt(routed);
+                    return Ok(());
+                }
+                Next::Pause(routed, pause_ns) => {
+                    self.push(self.now_ns + pause_ns, Event::Search(Box::new(routed)));
+                    return Ok(());
+                }
+            },
+        };
         match actor {
-            Actor::Manager if self.manager.incarnation == incarnation && self.manager.is_running() => {
-                self.manager.answer(self.manager_now(), answer);
-                self.pump_manager();
+            Actor::Manager(manager) if self.managers[manager].incarnation == incarnation => {
+                return self.with_manager(manager, |host, now| host.answer(now, answer));
             }
             Actor::Node(node) => return self.with_node(node, incarnation, |host, now| host.answer(now, answer)),
             Actor::Client(client) if self.clients[client].incarnation == incarnation => {

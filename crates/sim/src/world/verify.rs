@@ -29,17 +29,17 @@ impl World {
             }
             self.resume(node);
         }
-        self.restore_manager()?;
-        self.start_manager();
+        for manager in 0..self.managers.len() {
+            self.resume_manager(manager)?;
+        }
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
         self.run_until(deadline, |w| w.honest().all(ClientHost::is_done) && w.is_settled())?;
         let scrubs = self.plan.rots() || self.mutant == Mutant::WrongParity || self.plan.seed.is_multiple_of(4);
         if scrubs && !self.is_unsettled() {
             self.record("scrub");
             self.scrubbed = true;
-            self.manager.scrub(self.manager_now());
-            self.pump_manager();
-            self.run_until(deadline, |w| w.manager.has_scrubbed(w.manager_now()) && w.is_settled())?;
+            self.with_leader(|host, now| host.scrub(now))?;
+            self.run_until(deadline, |w| w.leader_mut().has_scrubbed() && w.is_settled())?;
         }
         Ok(())
     }
@@ -47,29 +47,6 @@ impl World {
     /// The clients whose operations have to end: all but a liar.
     fn honest(&self) -> impl Iterator<Item = &ClientHost> {
         self.clients.iter().filter(|client| self.liar != Some(client.index))
-    }
-
-    /// Restores the manager's database from the log replicas of the surviving machines.
-    pub(super) fn restore_manager(&mut self) -> Result<(), Violation> {
-        if !self.manager.is_lost() {
-            return Ok(());
-        }
-        self.record("restore");
-        let (now_ns, clocks) = (self.now_ns, &self.clocks);
-        let nodes = &mut self.nodes;
-        let restored = self.manager.restore(&mut |call| {
-            let Peer::Address(address) = &call.peer else { unreachable!("only addresses are asked") };
-            let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
-            let payload = call.payload.concat().into();
-            let now = clocks.of(Actor::Node(index), now_ns);
-            let effects =
-                nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
-            let answered = effects
-                .into_iter()
-                .find_map(|w| if let Effect::Answer { result, .. } = w { Some(result) } else { None });
-            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "the node does not run")))
-        });
-        restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
     }
 
     pub(super) fn verify(&mut self) -> Result<(), Violation> {
@@ -81,9 +58,8 @@ impl World {
             );
         }
         if self.is_unsettled() {
-            let now = self.manager_now();
-            let status = self.manager.status_line(now);
-            let reduced: Vec<Placed> = self.manager.placed().into_iter().filter(|c| self.is_reduced(c)).collect();
+            let status = self.leader_mut().status_line();
+            let reduced: Vec<Placed> = self.leader().placed().into_iter().filter(|c| self.is_reduced(c)).collect();
             let lost = self.describe(&self.lost_chunks());
             return broken(
                 "P6",
@@ -95,19 +71,20 @@ impl World {
         for path in self.oracle.paths().into_iter().chain(self.oracle.logs()) {
             self.read_back(&path, &lost, deadline)?;
         }
-        self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
+        self.leader().recount().map_err(|fact| Violation { promise: "P4", fact })?;
         // Unreferenced chunks may have been collected during the reads.
         let lost = self.lost_chunks();
         self.count_fragments(&lost)?;
         self.count_lost(&lost)?;
         self.check_parity()?;
         self.collect_garbage(deadline)?;
+        self.check_group(deadline + 2 * QUIESCE_TIMEOUT_MS * MS)?;
         if self.plan.rots_metadata { self.read_from_rotten_metadata(deadline) } else { Ok(()) }
     }
 
     /// Checks after a scrub that parity is what the chunk gives, where no fragment is missing (P13).
     fn check_parity(&self) -> Result<(), Violation> {
-        for chunk in self.manager.placed().iter().filter(|_| self.scrubbed) {
+        for chunk in self.leader().placed().iter().filter(|_| self.scrubbed) {
             let bytes = |(fragment, node): &(u32, Option<usize>)| {
                 self.nodes.get((*node)?)?.sound_bytes(chunk.chunk_id, *fragment)
             };
@@ -118,7 +95,7 @@ impl World {
             let parity: Vec<u32> = (0..class.fragments()).filter(|fragment| !class.is_plain(*fragment)).collect();
             for right in encode(&class, &whole, &parity, &BufferPool::new(0)) {
                 if held[right.number as usize] != right.bytes {
-                    let known = self.manager.describe_chunk(chunk.chunk_id);
+                    let known = self.leader().describe_chunk(chunk.chunk_id);
                     return broken("P13", format!("parity {} is wrong after a scrub; {known}", right.number));
                 }
             }
@@ -130,7 +107,7 @@ impl World {
     /// misplaced fragments; its bytes are checked all the same.
     fn read_back(&mut self, path: &str, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
         self.read(path, deadline)?;
-        let harmed = self.manager.chunks_of(path).iter().any(|chunk| lost.contains(chunk));
+        let harmed = self.leader().chunks_of(path).iter().any(|chunk| lost.contains(chunk));
         match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
             (_, _, false) => broken(
                 "P12",
@@ -158,14 +135,14 @@ impl World {
 
     /// Everything that can be repaired is repaired.
     pub(super) fn is_settled(&mut self) -> bool {
-        let (now, gone) = (self.manager_now(), self.gone());
+        let gone = self.gone();
         match self.plan.family {
-            Family::Survivable => self.manager.is_whole(now, &gone),
+            Family::Survivable => self.leader_mut().is_whole(&gone),
             Family::Beyond => {
                 // Before the scrub, rot may be undetected.
                 let can_be_whole = self.plan.spare_hosts && (self.scrubbed || !self.plan.rots());
-                let placed = if can_be_whole { self.manager.placed() } else { Vec::new() };
-                self.manager.has_given_up(now, &gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
+                let placed = if can_be_whole { self.leader().placed() } else { Vec::new() };
+                self.leader_mut().has_given_up(&gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
             }
         }
     }
@@ -194,14 +171,14 @@ impl World {
 
     /// Chunks with too few sound fragments in place.
     fn lost_chunks(&self) -> BTreeSet<u64> {
-        let placed = self.manager.placed();
+        let placed = self.leader().placed();
         let lost = placed.iter().filter(|chunk| !chunk.class.suffices(self.sound_fragments(chunk)));
         lost.map(|chunk| chunk.chunk_id).collect()
     }
 
     /// The manager's view of these chunks, for messages.
     fn describe(&self, chunks: &BTreeSet<u64>) -> String {
-        chunks.iter().map(|chunk| self.manager.describe_chunk(*chunk)).collect::<Vec<_>>().join("; ")
+        chunks.iter().map(|chunk| self.leader().describe_chunk(*chunk)).collect::<Vec<_>>().join("; ")
     }
 
     /// Checks that each fragment that the manager believes to be in place is in place (P6) and sound (P13), except for lost chunks.
@@ -209,10 +186,10 @@ impl World {
         if !self.plan.spare_hosts {
             return Ok(());
         }
-        for chunk in self.manager.placed().iter().filter(|chunk| !lost.contains(&chunk.chunk_id)) {
+        for chunk in self.leader().placed().iter().filter(|chunk| !lost.contains(&chunk.chunk_id)) {
             let bad: Vec<_> = chunk.fragments.iter().filter(|at| !self.is_sound(chunk, at)).collect();
             if !bad.is_empty() {
-                let known = self.manager.describe_chunk(chunk.chunk_id);
+                let known = self.leader().describe_chunk(chunk.chunk_id);
                 return broken("P6", format!("(fragment, node) {bad:?} are not in place; {known}"));
             }
         }
@@ -224,8 +201,7 @@ impl World {
         if let (Family::Survivable, Some(chunk)) = (self.plan.family, lost.first()) {
             return broken("P1", format!("chunk {chunk} is lost"));
         }
-        let now = self.manager_now();
-        let Some(mut status) = self.manager.status(now) else { return broken("P7", "no status".into()) };
+        let Some(mut status) = self.leader_mut().status() else { return broken("P7", "no status".into()) };
         self.mutant.corrupt_status(&mut status);
         match status.chunks_lost == lost.len() as u64 {
             true => Ok(()),
@@ -238,15 +214,12 @@ impl World {
 
     /// Collects garbage once all sessions are over, and checks that none remains (P5).
     pub(super) fn collect_garbage(&mut self, deadline: i64) -> Result<(), Violation> {
-        let now = self.manager_now();
-        self.manager.collect_garbage(now);
-        self.pump_manager();
+        self.with_leader(|host, now| host.collect_garbage(now))?;
         // A reader that stays open keeps nothing but the version that it reads, which is no garbage.
-        let readers = u64::from(self.plan.endless_reader && self.manager.is_reading());
+        let readers = u64::from(self.plan.endless_reader && self.reader.is_open());
         self.wait_clean(deadline, readers)?;
         if std::mem::take(&mut self.plan.endless_reader) {
-            self.manager.end_reading(self.manager_now());
-            self.pump_manager();
+            self.end_reading()?;
             // What only the reader kept becomes garbage in a moment.
             self.run_until(self.now_ns + 1_000 * MS, |_| false)?;
         }
@@ -255,11 +228,10 @@ impl World {
 
     /// Waits until no garbage is left while this many sessions are open.
     fn wait_clean(&mut self, deadline: i64, sessions: u64) -> Result<(), Violation> {
-        self.run_until(deadline + QUIESCE_TIMEOUT_MS * MS, |w| w.manager.is_clean(w.manager_now(), sessions))?;
-        let now = self.manager_now();
-        match self.manager.is_clean(now, sessions) {
+        self.run_until(deadline + QUIESCE_TIMEOUT_MS * MS, |w| w.leader_mut().is_clean(sessions))?;
+        match self.leader_mut().is_clean(sessions) {
             true => Ok(()),
-            false => broken("P5", format!("garbage stays: {}", self.manager.status_line(now))),
+            false => broken("P5", format!("garbage stays: {}", self.leader_mut().status_line())),
         }
     }
 }

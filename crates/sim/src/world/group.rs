@@ -1,0 +1,150 @@
+//! What must hold among the peers of the group, and which losses it must survive.
+
+use super::*;
+use std::collections::BTreeSet;
+use tessera_consensus::Peer;
+
+/// One entry of so many is compared among the managers while faults happen.
+const COMPARED: u64 = 16;
+
+/// What the simulator remembers of the group.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Term to the peer that led it.
+    leaders: BTreeMap<u64, u64>,
+    /// Digest of the database after an entry.
+    digests: BTreeMap<u64, [u8; 32]>,
+    /// Last entry that each manager was seen to hold.
+    seen: BTreeMap<usize, u64>,
+    /// Peers whose disks are lost or damaged.
+    lost: BTreeSet<u64>,
+    /// A database was damaged on purpose: the managers differ from now on.
+    pub(super) is_rotten: bool,
+    /// How often something happened, so that a test can see that it does.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+}
+
+impl Watch {
+    fn note(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+}
+
+impl World {
+    /// Checks what a manager has become.
+    pub(super) fn watch_manager(&mut self, manager: usize) -> Result<(), Violation> {
+        let Some(running) = self.managers[manager].manager() else { return Ok(()) };
+        let (id, standing) = (running.peer().id(), running.peer().standing());
+        let applied = running.applied();
+        if standing.leads {
+            self.led(id, standing.term)?;
+        }
+        let is_due = |at: &u64| at.is_multiple_of(COMPARED) && !self.group.is_rotten;
+        let Some(at) = applied.filter(is_due) else { return Ok(()) };
+        if self.group.seen.insert(manager, at) == Some(at) {
+            return Ok(());
+        }
+        self.compare(manager)
+    }
+
+    /// Compares a manager's database with the others' after the same entry (P7).
+    fn compare(&mut self, manager: usize) -> Result<(), Violation> {
+        let Some((at, digest)) = self.managers[manager].digest() else { return Ok(()) };
+        let known = self.group.digests.insert(at, digest);
+        if known.is_some() {
+            self.group.note("states compared");
+        }
+        match known.is_none_or(|known| known == digest) {
+            true => Ok(()),
+            false => broken("P7", format!("m{manager} holds another state after entry {at} than another manager")),
+        }
+    }
+
+    /// Checks what a node's voter has become.
+    pub(super) fn watch_voter(&mut self, node: usize) -> Result<(), Violation> {
+        let Some(voter) = self.nodes[node].voter() else { return Ok(()) };
+        let (id, standing) = (voter.peer().id(), voter.peer().standing());
+        if !standing.leads {
+            return Ok(());
+        }
+        self.group.note("voter led");
+        self.led(id, standing.term)
+    }
+
+    fn led(&mut self, id: u64, term: u64) -> Result<(), Violation> {
+        if !self.group.leaders.contains_key(&term) {
+            self.group.note("elections");
+        }
+        let leader = *self.group.leaders.entry(term).or_insert(id);
+        if leader == id { Ok(()) } else { broken("P7", format!("peers {leader:x} and {id:x} lead in term {term}")) }
+    }
+
+    // --- losses -----------------------------------------------------------------------------------------------
+
+    /// Whether a fault would destroy what a majority of the voters needs. A group that has lost its majority is no longer one.
+    pub(super) fn is_too_much(&mut self, fault: &Fault) -> bool {
+        let actor = match fault {
+            Fault::LoseNode(node) | Fault::FailSync(node) | Fault::Rot(node) | Fault::RotMuch(node) => {
+                Actor::Node(*node)
+            }
+            Fault::Manager { who, what: ManagerFault::Lose, .. } => Actor::Manager(self.index_of(*who)),
+            _ => return false,
+        };
+        if self.quiesced || !self.may_lose(actor) {
+            self.group.note("losses put off");
+            return true;
+        }
+        self.group.note(if matches!(actor, Actor::Node(_)) { "nodes' disks harmed" } else { "managers lost" });
+        self.note_lost(actor);
+        false
+    }
+
+    /// The disk of a peer is lost or damaged.
+    pub(super) fn note_lost(&mut self, actor: Actor) {
+        let id = self.peer(actor).map(Peer::id);
+        self.group.lost.extend(id);
+    }
+
+    fn peer(&self, actor: Actor) -> Option<&Peer> {
+        match actor {
+            Actor::Manager(manager) => self.managers[manager].manager().map(|manager| manager.peer()),
+            Actor::Node(node) => self.nodes[node].voter().map(|voter| voter.peer()),
+            Actor::Client(_) => None,
+        }
+    }
+
+    /// Whether the voters that remain are a majority. Unknown while leadership or the members change, and for a process that does
+    /// not run: then not.
+    fn may_lose(&self, actor: Actor) -> bool {
+        let Some(id) = self.peer(actor).map(Peer::id) else { return false };
+        let everybody = self.all_actors();
+        let leads = |peer: &&Peer| peer.standing().leads;
+        let leader = everybody.iter().filter_map(|actor| self.peer(*actor)).filter(leads);
+        let Some(leader) = leader.max_by_key(|peer| peer.standing().term) else { return false };
+        if leader.is_changing() {
+            return false;
+        }
+        let voters = &leader.membership().voters;
+        let left = voters.iter().filter(|voter| **voter != id && !self.group.lost.contains(voter)).count();
+        2 * left > voters.len()
+    }
+
+    // --- the end ----------------------------------------------------------------------------------------------
+
+    /// All managers hold the same, or the reason why not.
+    pub(super) fn check_group(&mut self, deadline: i64) -> Result<(), Violation> {
+        self.run_until(deadline, |world| world.have_caught_up())?;
+        if !self.have_caught_up() {
+            let at: Vec<_> = self.managers.iter().map(|host| host.manager().and_then(|m| m.applied())).collect();
+            return broken("P12", format!("the managers hold entries {at:?} long after faults ended"));
+        }
+        (0..self.managers.len()).try_for_each(|manager| self.compare(manager))
+    }
+
+    /// Every manager runs and holds what the one that leads holds.
+    fn have_caught_up(&self) -> bool {
+        let last = self.leader().manager().and_then(|manager| manager.applied());
+        let holds = |host: &ManagerHost| host.manager().and_then(|manager| manager.applied()) == last;
+        last.is_some() && self.leading().is_some() && self.managers.iter().all(holds)
+    }
+}
