@@ -190,6 +190,24 @@ fn a_restart_finds_everything() {
 }
 
 /// The manager's disk is lost: with `--join` it gets everything from the nodes' voters, and wrong uses are refused.
+/// A clock that is further from the last change than it may be: the manager does not lead, and says what to do.
+#[test]
+fn a_manager_whose_clock_is_implausible_does_not_serve() {
+    let mut c = Cluster::start(0);
+    c.ok(&["mkdir", "tess:/d"]);
+    c.kill_manager();
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    if let Ok(mut manager) =
+        common::Daemon::try_start(&c.manager_args(&["--set", "max_clock_jump_ms=1"]), &c.log("manager"))
+    {
+        assert!(!manager.wait().success(), "it ends");
+    }
+    let log = std::fs::read_to_string(c.log("manager")).unwrap();
+    assert!(log.contains("set it right") && log.contains("max_clock_jump_ms"), "{log}");
+    c.start_manager(&[]);
+    c.ok(&["ls", "tess:/d"]);
+}
+
 #[test]
 fn a_manager_with_an_empty_disk_joins_again() {
     let mut c = Cluster::start(6);

@@ -2,9 +2,8 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
 
-use crate::{ALL, VARIABLE};
+use crate::ALL;
 
 thread_local! {
     /// Active failpoints of this thread; a name stands here once for each guard.
@@ -17,23 +16,14 @@ fn known(name: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("no failpoint is called `{name}`; add it to tessera_failpoint::ALL")).0
 }
 
-/// The failpoints that [`VARIABLE`] names, active in every thread from the first question on.
-fn of_process() -> &'static [&'static str] {
-    static NAMED: OnceLock<Vec<&'static str>> = OnceLock::new();
-    NAMED.get_or_init(|| {
-        let names = std::env::var(VARIABLE).unwrap_or_default();
-        names.split(',').filter(|name| !name.is_empty()).map(known).collect()
-    })
-}
-
-/// Whether a failpoint is active in this thread, or in the process.
+/// Whether a failpoint is active in this thread.
 ///
 /// # Panics
-/// If [`ALL`] lacks the name, or one that [`VARIABLE`] names.
+/// If [`ALL`] lacks the name.
 #[must_use]
 pub fn is_active(name: &str) -> bool {
     let name = known(name);
-    of_process().contains(&name) || ACTIVE.with_borrow(|active| active.contains(&name))
+    ACTIVE.with_borrow(|active| active.contains(&name))
 }
 
 /// Activates a failpoint in this thread until the guard is dropped.

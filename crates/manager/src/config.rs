@@ -70,6 +70,10 @@ tessera_knobs::knobs! {
         /// Bytes of one piece of a snapshot.
         snapshot_piece_bytes: usize = 4 << 20;
 
+        /// A manager does not lead if its wall clock is further than this from the time of the last change: it is set wrong, or the
+        /// store was off for that long.
+        max_clock_jump_ms: u64 = 30 * 24 * 3_600_000;
+
         /// Interval of the heartbeats of nodes.
         heartbeat_ms: u64 = 500;
         /// A node acknowledges puts for this long after it sent the last answered heartbeat (P11).

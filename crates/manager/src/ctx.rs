@@ -2,7 +2,7 @@
 //!
 //! A *command* is applied through a [`Ctx`] and may write. Reads, replies to heartbeats and ticks get a [`View`]. Neither
 //! does I/O except through the database. A command must write the same rows when the log is replayed, so its writes depend
-//! only on the database, the command, `now_ns` and its [`RecordedChoices`]. It asks for anything else (free space, queues,
+//! only on the database, the command, `now_ns`, `wall_ns` and its [`RecordedChoices`]. It asks for anything else (free space, queues,
 //! open readers, the configuration) through [`Ctx::record`], which logs the answer with the command. A replay has nothing else.
 
 use crate::config::Config;
@@ -18,8 +18,10 @@ use tessera_wire::{ClassInfo, Code};
 
 /// The context of reads, heartbeats and ticks.
 pub struct View<'a> {
-    /// The manager's time.
+    /// The cluster clock.
     pub now_ns: i64,
+    /// The time of day, ns since 1970.
+    pub wall_ns: i64,
     /// The database, outside of any transaction.
     pub db: &'a Db,
     /// Counters and totals.
@@ -35,8 +37,10 @@ pub struct View<'a> {
 
 /// The context of a command while it is applied.
 pub struct Ctx<'a> {
-    /// Time of the group commit, ns since 1970; never goes backwards.
+    /// The cluster clock at the group commit, ns: for deadlines and ages.
     pub now_ns: i64,
+    /// The time of day of the group commit, ns since 1970: dates files; never goes back.
+    pub wall_ns: i64,
     /// The database, inside the batch's transaction.
     pub db: &'a Db,
     /// Counters and totals; restored if the command is refused.

@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunks;
+mod clock;
 mod coherence;
 pub mod config;
 pub mod core;

@@ -132,10 +132,19 @@ impl Rig {
         self.ask_as(Role::Client, ALICE, request)
     }
 
+    /// Time passes, in steps that the cluster clock counts in full.
     pub fn tick(&mut self, ms: i64) {
-        self.now_ns += ms * MS;
-        self.core.handle(self.now_ns, Event::Tick);
-        self.settle();
+        let mut left_ms = ms;
+        loop {
+            let step_ms = left_ms.min(10_000);
+            left_ms -= step_ms;
+            self.now_ns += step_ms * MS;
+            self.core.handle(self.now_ns, Event::Tick);
+            self.settle();
+            if left_ms <= 0 {
+                return;
+            }
+        }
     }
 
     /// Stops the core and starts another on the same database.

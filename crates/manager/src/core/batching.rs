@@ -19,7 +19,7 @@ impl ManagerCore {
     /// First half of a group commit: applies the waiting commands. If it returns true, the shell may carry out the actions queued
     /// so far while [`ManagerCore::finish_batch`], which must be called next, syncs.
     pub fn begin_batch(&mut self, now_ns: i64) -> bool {
-        self.advance(now_ns);
+        self.clock.advance(now_ns);
         if self.stopped.is_some() {
             return false;
         }
@@ -49,7 +49,7 @@ impl ManagerCore {
             keeps_log: !self.in_group,
         };
         let live = Live { soft: &self.soft, config: &self.config };
-        match batch::apply(&mut tables, live, self.now_ns, seq, &commands)
+        match batch::apply(&mut tables, live, self.clock.time, seq, &commands)
             .and_then(|applied| self.drop_log().map(|()| applied))
         {
             Ok(applied) => {

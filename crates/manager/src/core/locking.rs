@@ -9,7 +9,7 @@ impl ManagerCore {
         let answer = match origin.kind {
             Kind::SetLock => self.set_lock(origin, client_id, &body),
             Kind::TestLock => registry::decode::<TestLock>("TestLock", &body).and_then(|request| {
-                let reply = self.soft.locks.test(self.now_ns, client_id, &request)?;
+                let reply = self.soft.locks.test(self.clock.time.now_ns, client_id, &request)?;
                 Ok(Some(reply.encode_to_vec().into()))
             }),
             Kind::CancelLock => self.cancel_lock(client_id, &body),
@@ -25,11 +25,11 @@ impl ManagerCore {
 
     fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<SetLock>("SetLock", body)?;
-        match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
+        match self.soft.locks.set(self.clock.time.now_ns, client_id, &request, &self.config)? {
             LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
             LockAnswer::Granted(fence) => Ok(Some(self.grant_reply(fence))),
             LockAnswer::Later(ticket, wait_ms) => {
-                let until_ns = self.now_ns + ns(wait_ms);
+                let until_ns = self.clock.time.now_ns + ns(wait_ms);
                 // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
                     self.reply(before, Ok(encode(LockOutcome::Waiting)));
@@ -41,7 +41,7 @@ impl ManagerCore {
 
     fn cancel_lock(&mut self, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<CancelLock>("CancelLock", body)?;
-        let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
+        let cancelled = self.soft.locks.cancel(self.clock.time.now_ns, client_id, &request)?;
         if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
             self.reply(waiting, Ok(encode(LockOutcome::Cancelled)));
         }
@@ -50,7 +50,8 @@ impl ManagerCore {
 
     fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<HoldLocks>("HoldLocks", body)?;
-        let reply: Bytes = self.soft.locks.hold(self.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
+        let reply: Bytes =
+            self.soft.locks.hold(self.clock.time.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
         // The record must list the client before it holds locks, so that a restarted manager knows.
         match self.soft.locks.note() {
             None => Ok(Some(reply)),
@@ -80,9 +81,9 @@ impl ManagerCore {
     /// Expires silent clients, answers waits that are over, and proposes the record of clients that may hold locks.
     pub(super) fn tend_locks(&mut self) {
         let unused_before_ns = self.unused_before_ns(self.config.lock_session_ms);
-        self.soft.locks.expire(self.now_ns, unused_before_ns);
+        self.soft.locks.expire(self.clock.time.now_ns, unused_before_ns);
         self.answer_granted();
-        let (now_ns, locks) = (self.now_ns, &self.soft.locks);
+        let (now_ns, locks) = (self.clock.time.now_ns, &self.soft.locks);
         let over = |(ticket, (_, until_ns)): (&Ticket, &(Origin, i64))| {
             (*until_ns <= now_ns || !locks.is_waiting(*ticket)).then_some(*ticket)
         };

@@ -13,7 +13,8 @@
 macro_rules! view {
     ($core:expr) => {
         View {
-            now_ns: $core.now_ns,
+            now_ns: $core.clock.time.now_ns,
+            wall_ns: $core.clock.time.wall_ns,
             db: &$core.db,
             meta: &$core.meta,
             caches: &$core.caches,
@@ -30,6 +31,7 @@ mod locking;
 mod requests;
 mod ticks;
 
+use crate::clock::{Clock, Time};
 use crate::coherence::leases::{self, GrantedNames, LeaseGrants, LeaseTarget, Leases};
 use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
@@ -191,9 +193,7 @@ pub struct ManagerCore {
     /// Replies that wait until enough replicas hold the entry with this number.
     held: VecDeque<(u64, Action)>,
     actions: VecDeque<Action>,
-    now_ns: i64,
-    /// Added to the shell's time: a clock that was set back must not stop the manager's time (P6, P12).
-    ahead_ns: i64,
+    clock: Clock,
     next_token: u64,
     recalls: HashMap<u64, (u64, Vec<LeaseTarget>)>,
     /// Requests that wait for a lock, each with the end of its wait.
@@ -233,27 +233,38 @@ impl ManagerCore {
     pub fn start_with(db: Db, config: Config, now_ns: i64, above_term: u64, restored: bool) -> Result<ManagerCore> {
         // A message of the lost manager may still be under way, with a term that no replica has seen.
         let term = db.meta()?.term.max(above_term) + if restored { TERM_JUMP } else { 1 };
-        let mut core = ManagerCore::build(db, config, now_ns, term, false)?;
+        let mut core = ManagerCore::build(db, config, (now_ns, now_ns), term, false)?;
         core.propose(NewTerm { term, restored }.propose());
-        core.commit_batch(core.now_ns - core.ahead_ns);
+        core.commit_batch(now_ns);
         match core.stopped.clone() {
             Some(error) => Err(Failure::Refused(error)),
             None => Ok(core),
         }
     }
 
-    /// A core that leads a group in `term`. Its first batch records the term.
-    pub(crate) fn lead(db: Db, config: Config, now_ns: i64, term: u64) -> Result<ManagerCore> {
-        let mut core = ManagerCore::build(db, config, now_ns, term, true)?;
+    /// A core that leads a group in `term`. Its first batch records the term. `wall_ns` is the wall clock.
+    ///
+    /// # Errors
+    /// The wall clock is implausible ([`Clock::resume`]), or the database fails.
+    pub(crate) fn lead(db: Db, config: Config, now_ns: i64, wall_ns: i64, term: u64) -> Result<ManagerCore> {
+        let mut core = ManagerCore::build(db, config, (now_ns, wall_ns), term, true)?;
         core.propose(NewTerm { term, restored: false }.propose());
         Ok(core)
     }
 
-    fn build(db: Db, config: Config, now_ns: i64, term: u64, in_group: bool) -> Result<ManagerCore> {
+    fn build(
+        db: Db,
+        config: Config,
+        (shell_ns, wall_ns): (i64, i64),
+        term: u64,
+        in_group: bool,
+    ) -> Result<ManagerCore> {
         crate::placement::groups::check_config(&config)?;
         let meta = db.meta()?;
-        let ahead_ns = meta.last_now_ns.saturating_sub(now_ns).max(0);
-        let now_ns = now_ns.saturating_add(ahead_ns);
+        let last = Time { now_ns: meta.last_now_ns, wall_ns: meta.last_wall_ns };
+        let last = Some(last).filter(|last| last.now_ns != 0);
+        let clock = Clock::resume(last, shell_ns, wall_ns, ns(config.max_clock_jump_ms)).map_err(Failure::Refused)?;
+        let now_ns = clock.time.now_ns;
         let sessions = SoftSessions::load(&db, now_ns, &config)?;
         let leases_end_ns = if meta.leases_granted == 1 { now_ns + ns(config.lease_entry_ms) } else { 0 };
         let mut core = ManagerCore {
@@ -266,8 +277,7 @@ impl ManagerCore {
             open: None,
             held: VecDeque::new(),
             actions: VecDeque::new(),
-            now_ns,
-            ahead_ns,
+            clock,
             // An answer to a call of an earlier term must not pass for one of this.
             next_token: term << 32 | 1,
             recalls: HashMap::new(),
@@ -300,7 +310,7 @@ impl ManagerCore {
 
     /// Handles one event. The core's time never runs backwards, even if the shell's clock is set back.
     pub fn handle(&mut self, now_ns: i64, event: Event) {
-        self.advance(now_ns);
+        self.clock.advance(now_ns);
         match event {
             Event::Request { connection, role, client_id, request_id, kind, body } => {
                 let origin = Origin { connection, request_id, kind, role };
@@ -311,14 +321,14 @@ impl ManagerCore {
                 self.connection_closed(connection, by_peer);
                 if client_gone != 0 {
                     if by_peer {
-                        self.soft.locks.orphan(self.now_ns, client_gone, &self.config);
+                        self.soft.locks.orphan(self.clock.time.now_ns, client_gone, &self.config);
                     }
                     self.clients_gone.insert(client_gone);
                     self.release_reservations();
                 }
             }
             Event::RejectedNode { cluster_id, host } => {
-                self.soft.rejected_nodes.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
+                self.soft.rejected_nodes.note(self.clock.time.wall_ns, &self.meta.cluster_id, cluster_id, host);
             }
             Event::Answer(answer) => self.answer(answer),
             Event::Tick => self.tick(),
@@ -326,12 +336,9 @@ impl ManagerCore {
         self.stop_if_damaged();
     }
 
-    fn advance(&mut self, shell_ns: i64) {
-        let now_ns = shell_ns.saturating_add(self.ahead_ns);
-        self.ahead_ns += self.now_ns.saturating_sub(now_ns).max(0);
-        let before_ns = self.now_ns;
-        self.now_ns = self.now_ns.max(now_ns);
-        assert!(self.now_ns >= before_ns, "time went from {before_ns} to {}", self.now_ns);
+    /// The wall clock was read; files are dated by it.
+    pub fn note_wall(&mut self, wall_ns: i64) {
+        self.clock.note_wall(wall_ns);
     }
 
     /// The next action, if any.

@@ -53,15 +53,15 @@ impl ManagerCore {
                 self.soft.sessions.forget(*session_id);
                 return self.reply(origin, Ok(Ack {}.encode_to_vec().into()));
             }
-            Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
+            Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.clock.time.now_ns, None),
             // The locks of a client that has not asserted them yet are unknown: it repeats the commit after it has.
             Command::Commit(r)
-                if r.lock_fence.is_some() && self.soft.locks.may_claim(self.now_ns, queued.client_id) =>
+                if r.lock_fence.is_some() && self.soft.locks.may_claim(self.clock.time.now_ns, queued.client_id) =>
             {
                 let text = "assert the locks of this client (HoldLocks) before it commits under them";
                 return self.reply(origin, Err(Error::new(Code::Unavailable, text)));
             }
-            Command::Commit(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
+            Command::Commit(r) => _ = self.soft.sessions.renew(r.session_id, self.clock.time.now_ns, None),
             _ => {}
         }
         match self.changes(&queued.command) {
@@ -82,12 +82,12 @@ impl ManagerCore {
     fn queue_when_free(&mut self, mut command: AdmittedCommand) {
         let (requester, changes) = (command.requester(), &mut command.changes);
         // The requester may itself hold the delegation.
-        let (leases, now_ns) = (&self.soft.leases, self.now_ns);
+        let (leases, now_ns) = (&self.soft.leases, self.clock.time.now_ns);
         changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
         self.soft.leases.begin_change(changes);
-        let holders = self.soft.leases.holders(changes, requester, self.now_ns);
+        let holders = self.soft.leases.holders(changes, requester, self.clock.time.now_ns);
         let holders = if failpoint::is_active("manager.no_recall") { HashMap::new() } else { holders };
-        if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
+        if holders.is_empty() && (changes.is_empty() || self.clock.time.now_ns >= self.leases_end_ns) {
             return self.queue.push_back(QueueItem::Command(command));
         }
         for (connection, held) in holders {
@@ -122,7 +122,7 @@ impl ManagerCore {
 
     /// Queues the parked commands whose leases were given back or have ended, in the order they came.
     pub(super) fn unpark(&mut self) {
-        let (now_ns, leases) = (self.now_ns, &self.soft.leases);
+        let (now_ns, leases) = (self.clock.time.now_ns, &self.soft.leases);
         let free = |(p, not_before_ns): &(AdmittedCommand, i64)| {
             now_ns >= *not_before_ns && leases.holders(&p.changes, p.requester(), now_ns).is_empty()
         };
@@ -137,14 +137,14 @@ impl ManagerCore {
         // A command that cannot be read now fails when it is applied.
         let mut added = self.changes(&command.queued.command).unwrap_or_default();
         let (requester, leases) = (command.requester(), &self.soft.leases);
-        let delegated = |of: u64| leases.has_names(of, requester, self.now_ns);
+        let delegated = |of: u64| leases.has_names(of, requester, self.clock.time.now_ns);
         added.retain(|what| {
             !command.changes.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of))
         });
         if failpoint::is_active("manager.names_not_rechecked") {
             added.clear();
         }
-        if leases.holders(&added, requester, self.now_ns).is_empty() {
+        if leases.holders(&added, requester, self.clock.time.now_ns).is_empty() {
             self.soft.leases.begin_change(&added);
             command.changes.extend(added);
             return Some(command);
@@ -187,7 +187,7 @@ impl ManagerCore {
     /// Encodes an entry, with a lease on its inode and the directories of its path if they can be granted.
     pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry) -> Bytes {
         let inos: Vec<u64> = entry.path.iter().copied().chain(entry.attr.as_ref().map(|attr| attr.ino)).collect();
-        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let (until, max) = (self.clock.time.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
         if self.may_lease() && self.soft.leases.grant(&inos, origin.connection, until, max) {
             entry.lease_ms = self.config.lease_entry_ms;
         }
@@ -218,7 +218,7 @@ impl ManagerCore {
         let names_of = match grants.names {
             Some(GrantedNames::OfNewDirectory) => ino.filter(|_| is_new),
             Some(GrantedNames::Kept(of)) => {
-                Some(of).filter(|of| self.soft.leases.has_names(*of, origin.connection, self.now_ns))
+                Some(of).filter(|of| self.soft.leases.has_names(*of, origin.connection, self.clock.time.now_ns))
             }
             Some(GrantedNames::Listed(of)) => Some(of),
             None => None,
@@ -260,7 +260,7 @@ impl ManagerCore {
 
     /// Duration of the lease on `what`, or 0 if it is not asked for or cannot be granted.
     fn granted(&mut self, what: Option<u64>, grant: impl FnOnce(&mut Leases, u64, i64, usize) -> bool) -> u64 {
-        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let (until, max) = (self.clock.time.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
         let Some(what) = what.filter(|_| self.may_lease()) else { return 0 };
         if grant(&mut self.soft.leases, what, until, max) { self.config.lease_entry_ms } else { 0 }
     }
@@ -333,7 +333,7 @@ impl ManagerCore {
             self.map_version_seen = self.meta.map_version;
         }
         let token = || draw(&mut self.next_token);
-        match self.log.pump(&self.db, self.now_ns, &self.config, token) {
+        match self.log.pump(&self.db, self.clock.time.now_ns, &self.config, token) {
             Ok(calls) => self.actions.extend(calls.into_iter().map(Action::Call)),
             Err(error) => tracing::error!(%error, "reading the command log"),
         }
@@ -351,7 +351,7 @@ impl ManagerCore {
             }
             return self.unpark();
         }
-        match self.log.hear(&self.db, self.now_ns, &self.config, answer) {
+        match self.log.hear(&self.db, self.clock.time.now_ns, &self.config, answer) {
             Ok(None) => {}
             Ok(Some(term)) => {
                 let own = self.meta.term;

@@ -16,8 +16,10 @@ row! {
         pub term: u64,
         /// Last applied entry of the command log.
         pub log_seq: u64,
-        /// Time of the last entry.
+        /// The cluster clock at the last entry.
         pub last_now_ns: i64,
+        /// The time of day at the last entry.
+        pub last_wall_ns: i64,
         /// Grows with each change of any node, disk, group or class.
         pub map_version: u64,
         /// 1: clients may hold leases after a restart.
@@ -96,6 +98,8 @@ impl Meta {
         assert_eq!(self.cluster_id, before.cluster_id, "a database belongs to one cluster");
         assert!(self.term >= before.term, "term {} after {}", self.term, before.term);
         assert!(self.last_now_ns >= before.last_now_ns, "time {} after {}", self.last_now_ns, before.last_now_ns);
+        let (wall_ns, before_ns) = (self.last_wall_ns, before.last_wall_ns);
+        assert!(wall_ns >= before_ns, "time of day {wall_ns} after {before_ns}");
         assert!(self.map_version >= before.map_version, "map {} after {}", self.map_version, before.map_version);
         assert!(self.leases_granted >= before.leases_granted, "that leases were granted stays known");
         assert!(self.next_ino >= before.next_ino, "inode {} after {}", self.next_ino, before.next_ino);

@@ -2,7 +2,8 @@
 --
 -- Conventions:
 --   * Every id comes from a counter in `meta` and is never used twice.
---   * `_ns` is nanoseconds since 1970: the manager's time of the command that wrote the row.
+--   * `_ns` is nanoseconds by the cluster clock (clock.rs) when the command that wrote the row was logged; `mtime_ns`, `ctime_ns`,
+--     `atime_ns`, `committed_ns` and `last_wall_ns` are times of day, since 1970.
 --   * Rows are a pure function of the command log (ARCHITECTURE.md, "The manager"). They do not depend on a clock,
 --     on chance or on unlogged soft state. Soft state (heartbeats, leases, free space, queues, tasks handed out,
 --     readers younger than a second) is in memory only.
@@ -15,7 +16,8 @@ CREATE TABLE meta (
     cluster_id          BLOB    NOT NULL,              -- 16 bytes
     term                INTEGER NOT NULL DEFAULT 0,    -- grows at each start and restore
     log_seq             INTEGER NOT NULL DEFAULT 0,    -- last applied entry of command_log
-    last_now_ns         INTEGER NOT NULL DEFAULT 0,    -- the manager's time never runs backwards
+    last_now_ns         INTEGER NOT NULL DEFAULT 0,    -- the cluster clock at the last entry; it never runs backwards
+    last_wall_ns        INTEGER NOT NULL DEFAULT 0,    -- the time of day at the last entry; it never runs backwards
     map_version         INTEGER NOT NULL DEFAULT 0,    -- grows with each change of any node, disk, group or class
     leases_granted      INTEGER NOT NULL DEFAULT 0,    -- 1: clients may hold leases after a restart
     -- Counters: the next id to assign.
@@ -101,7 +103,8 @@ CREATE TABLE versions (
     size_bytes   INTEGER NOT NULL,
     data_bytes   INTEGER NOT NULL,
     new_bytes    INTEGER NOT NULL,                    -- of chunks that were pending until this version
-    committed_ns INTEGER NOT NULL,
+    committed_ns INTEGER NOT NULL,                    -- time of day
+    clock_ns     INTEGER NOT NULL,                    -- cluster clock
     PRIMARY KEY (ino, number)
 ) WITHOUT ROWID;
 

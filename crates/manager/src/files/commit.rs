@@ -66,7 +66,7 @@ fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
 
 /// A time that the client chose; 0: now.
 fn or_now(ctx: &Ctx, time_ns: i64) -> i64 {
-    if time_ns == 0 { ctx.now_ns } else { time_ns }
+    if time_ns == 0 { ctx.wall_ns } else { time_ns }
 }
 
 /// A commit while it is applied.

@@ -8,7 +8,6 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::sql::args;
 use crate::error::Result;
-use crate::files::versions;
 use crate::internal::ExpireFiles;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
@@ -27,7 +26,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     let ino = inode.ino;
     match policy.lifetime {
         Lifetime::Purge { after_s } => {
-            let due_ns = written_ns(ctx.db, inode)?.saturating_add_unsigned(after_s.saturating_mul(1_000_000_000));
+            let due_ns = written_ns(ctx, inode)?.saturating_add_unsigned(after_s.saturating_mul(1_000_000_000));
             ctx.db.run("INSERT OR REPLACE INTO purges (ino, due_ns) VALUES (?1, ?2)", args![ino, due_ns])?;
         }
         Lifetime::Replace { .. } if HintSet::read(&inode.hints).get("lifetime").is_some() => {
@@ -55,9 +54,10 @@ pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.exec("DELETE FROM purges WHERE ino = ?1", args![ino])
 }
 
-/// When the current version was committed.
-fn written_ns(db: &Db, inode: &Inode) -> Result<i64> {
-    Ok(versions::by_number(db, inode.ino, inode.version_number)?.map_or(inode.ctime_ns, |v| v.committed_ns))
+/// When the current version was committed, by the cluster clock.
+fn written_ns(ctx: &Ctx, inode: &Inode) -> Result<i64> {
+    let sql = "SELECT clock_ns FROM versions WHERE ino = ?1 AND number = ?2";
+    Ok(ctx.db.first(sql, args![inode.ino, inode.version_number])?.unwrap_or(ctx.now_ns))
 }
 
 /// Commands that remove the files that are due now. `committed`: files committed since the last call, whose names may follow
@@ -128,7 +128,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
         for (parent, name) in names(ctx.db, ino)? {
             if purged || is_obsolete(ctx.db, parent, &name)? {
                 inodes::remove_name(ctx.db, parent, &name)?;
-                inodes::touch(ctx.db, parent, ctx.now_ns)?;
+                inodes::touch(ctx.db, parent, ctx.wall_ns)?;
                 drop_name(ctx, inodes::get(ctx.db, ino)?)?;
                 ctx.after_commit(Effect::FileExpired);
             }

@@ -228,9 +228,9 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
     }
     let NewVersion { size_bytes, data_bytes, new_bytes, .. } = *version;
     ctx.db.run(
-        "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        args![inode.ino, number, id, size_bytes, data_bytes, new_bytes, ctx.now_ns],
+        "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns, clock_ns)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        args![inode.ino, number, id, size_bytes, data_bytes, new_bytes, ctx.wall_ns, ctx.now_ns],
     )?;
     ctx.meta.versions += 1;
     ctx.meta.logical_bytes += data_bytes;

@@ -35,7 +35,6 @@ use replies::Unconfirmed;
 use std::collections::VecDeque;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
-use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
 use tessera_wire::log::LogEntry;
 use tessera_wire::{Code, Error, Kind};
@@ -112,6 +111,8 @@ pub struct Manager {
     proposed: Option<(u64, u64)>,
     unconfirmed: Unconfirmed,
     actions: VecDeque<GroupAction>,
+    /// The wall clock minus the shell's time.
+    wall_ahead_ns: i64,
     ticks: u64,
     /// A [`SnapshotJob`] is under way.
     copies: bool,
@@ -204,6 +205,14 @@ impl Manager {
     /// The next action.
     pub fn poll(&mut self) -> Option<GroupAction> {
         self.actions.pop_front()
+    }
+
+    /// The wall clock was read at `now_ns`.
+    pub fn note_wall(&mut self, now_ns: i64, wall_ns: i64) {
+        self.wall_ahead_ns = wall_ns.saturating_sub(now_ns);
+        if let State::Leading(core) = &mut self.state {
+            core.note_wall(wall_ns);
+        }
     }
 
     /// Handles an event of a connection, an answer to a call, or a tick.
@@ -327,9 +336,7 @@ impl Manager {
         let State::Leading(core) = &mut self.state else { return };
         while let Some(action) = core.poll() {
             match action {
-                Action::Reply { is_settled: false, .. } if !failpoint::is_active("manager.reads_unconfirmed") => {
-                    self.unconfirmed.hold(action);
-                }
+                Action::Reply { is_settled: false, .. } => self.unconfirmed.hold(action),
                 action => self.actions.push_back(GroupAction::Core(action)),
             }
         }
@@ -392,7 +399,8 @@ impl Manager {
     fn lead(&mut self, now_ns: i64, term: u64) {
         let State::Standby { db, .. } = std::mem::replace(&mut self.state, State::Nothing) else { return };
         let watch = db.watch().cloned();
-        match ManagerCore::lead(db, self.config.clone(), now_ns, term) {
+        let wall_ns = now_ns.saturating_add(self.wall_ahead_ns);
+        match ManagerCore::lead(db, self.config.clone(), now_ns, wall_ns, term) {
             Ok(core) => {
                 tracing::info!(term, "this manager leads");
                 self.state = State::Leading(core);

@@ -154,6 +154,7 @@ impl Manager {
             proposed: None,
             unconfirmed: Unconfirmed::default(),
             actions: VecDeque::new(),
+            wall_ahead_ns: 0,
             ticks: 0,
             copies: false,
             no_snapshot_before: 0,

@@ -4,6 +4,7 @@
 //! that has, the whole batch is rolled back and applied again with a savepoint around each command. So the common case pays
 //! for no savepoints (SQLite copies every page that a savepoint touches).
 
+use crate::clock::Time;
 use crate::ctx::{Ctx, Live, RecordedChoices};
 use crate::db::Db;
 use crate::db::cache::Caches;
@@ -95,13 +96,13 @@ pub struct AppliedBatch {
 pub fn apply(
     tables: &mut Tables,
     live: Live,
-    now_ns: i64,
+    time: Time,
     seq: u64,
     commands: &[QueuedCommand],
 ) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
-        let attempt = attempt(tables, live, (now_ns, seq), commands, savepoints, before);
+        let attempt = attempt(tables, live, (time, seq), commands, savepoints, before);
         if let Ok(Some(applied)) = attempt {
             return Ok(applied);
         }
@@ -117,14 +118,14 @@ pub fn apply(
 fn attempt(
     tables: &mut Tables,
     live: Live,
-    (now_ns, log_seq): (i64, u64),
+    (time, log_seq): (Time, u64),
     commands: &[QueuedCommand],
     savepoints: bool,
     before: Meta,
 ) -> rusqlite::Result<Option<AppliedBatch>> {
     tables.db.begin()?;
-    tables.meta.last_now_ns = now_ns;
-    let mut batch = Batch { now_ns, log_seq, savepoints, ..Default::default() };
+    (tables.meta.last_now_ns, tables.meta.last_wall_ns) = (time.now_ns, time.wall_ns);
+    let mut batch = Batch { time, log_seq, savepoints, ..Default::default() };
     for queued in commands {
         if !batch.one(tables, live, queued)? {
             return Ok(None);
@@ -140,7 +141,7 @@ fn attempt(
 
 #[derive(Default)]
 struct Batch {
-    now_ns: i64,
+    time: Time,
     log_seq: u64,
     savepoints: bool,
     logged: Vec<LoggedCommand>,
@@ -166,7 +167,7 @@ impl Batch {
         if self.savepoints {
             tables.db.run("SAVEPOINT command", [])?;
         }
-        let outcome = run(tables, queued, RecordedChoices::live(live), self.now_ns, self.log_seq);
+        let outcome = run(tables, queued, RecordedChoices::live(live), self.time, self.log_seq);
         let outcome = match outcome {
             Err(Failure::Database(error)) => return Err(error),
             Err(Failure::Refused(error)) => Err(error),
@@ -251,14 +252,19 @@ impl Batch {
         let follows = if tables.keeps_log { seq == tables.meta.log_seq + 1 } else { seq > tables.meta.log_seq };
         assert!(follows, "entry {seq} follows {}", tables.meta.log_seq);
         tables.meta.log_seq = seq;
-        let entry =
-            LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };
+        let entry = LogEntry {
+            term: tables.meta.term,
+            seq,
+            now_ns: self.time.now_ns,
+            wall_ns: self.time.wall_ns,
+            commands: std::mem::take(&mut self.logged),
+        };
         let encoded: Bytes = entry.encode_to_vec().into();
         if tables.keeps_log {
             replicate::append(tables.db, &entry, &encoded)?;
         }
         if !self.kept.answers.is_empty() {
-            reply_cache::insert(tables.db, seq, self.now_ns, &self.kept)?;
+            reply_cache::insert(tables.db, seq, self.time.now_ns, &self.kept)?;
         }
         tables.meta.store(tables.db)?;
         Ok(Some((entry, encoded)))
@@ -289,11 +295,12 @@ fn run(
     tables: &mut Tables,
     queued: &QueuedCommand,
     choices: RecordedChoices,
-    now_ns: i64,
+    time: Time,
     log_seq: u64,
 ) -> Result<Done> {
     let mut ctx = Ctx {
-        now_ns,
+        now_ns: time.now_ns,
+        wall_ns: time.wall_ns,
         db: tables.db,
         meta: tables.meta,
         caches: tables.caches,
@@ -371,8 +378,9 @@ fn replay_as(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry, keeps_
 
 fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
     tables.db.begin()?;
-    tables.meta.last_now_ns = entry.now_ns;
-    let mut batch = Batch { now_ns: entry.now_ns, log_seq: entry.seq, ..Default::default() };
+    let time = Time { now_ns: entry.now_ns, wall_ns: entry.wall_ns };
+    (tables.meta.last_now_ns, tables.meta.last_wall_ns) = (time.now_ns, time.wall_ns);
+    let mut batch = Batch { time, log_seq: entry.seq, ..Default::default() };
     for (index, logged) in entry.commands.iter().enumerate() {
         let wrong = |failure: Failure| match failure {
             Failure::Database(error) => ReplayError::Database(error),
@@ -381,7 +389,7 @@ fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
         let queued = QueuedCommand::decode(logged.kind, &logged.body, logged.client_id).map_err(wrong)?;
         let op = queued.op();
         let choices = RecordedChoices::replay(logged.decisions.clone());
-        let done = run(tables, &queued, choices, entry.now_ns, entry.seq).map_err(wrong)?;
+        let done = run(tables, &queued, choices, time, entry.seq).map_err(wrong)?;
         tables.caches.end_command(false);
         batch.accepted(&queued, op, done);
     }

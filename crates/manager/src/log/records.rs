@@ -19,7 +19,7 @@ pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Result<()> {
     let before = ctx.meta.term;
     ctx.meta.term = before.max(command.term);
     assert!(ctx.meta.term >= before, "the term never falls: {before}, then {}", ctx.meta.term);
-    inodes::date_root(ctx.db, ctx.now_ns)?;
+    inodes::date_root(ctx.db, ctx.wall_ns)?;
     match command.restored {
         true => tables::jump_past_lost_entries(ctx),
         false => Ok(()),

@@ -229,7 +229,7 @@ pub fn link(ctx: &mut Ctx, request: &Link) -> Result<Entry> {
     }
     let parent = free_name(ctx, request.parent, &request.name)?;
     inode.nlink += 1;
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = ctx.wall_ns;
     inode.update(ctx.db)?;
     add_name(ctx, &parent, &request.name, inode.ino)?;
     Ok(inode.entry())
@@ -248,9 +248,9 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     }
     check_removable(ctx, &inode, &request.name)?;
     inodes::remove_name(ctx.db, parent.ino, &request.name)?;
-    inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
+    inodes::touch(ctx.db, parent.ino, ctx.wall_ns)?;
     let links = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
-    let left = Inode { nlink: links, ctime_ns: ctx.now_ns, ..inode.clone() };
+    let left = Inode { nlink: links, ctime_ns: ctx.wall_ns, ..inode.clone() };
     drop_name(ctx, inode)?;
     Ok(left.entry())
 }
@@ -288,9 +288,9 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
     inodes::remove_name(ctx.db, from.ino, &request.from_name)?;
     add_name(ctx, &to, &request.to_name, inode.ino)?;
     if from.ino != to.ino {
-        inodes::touch(ctx.db, from.ino, ctx.now_ns)?;
+        inodes::touch(ctx.db, from.ino, ctx.wall_ns)?;
     }
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = ctx.wall_ns;
     place(ctx, inode, to.ino)?;
     Ok(Ack {})
 }
@@ -324,7 +324,7 @@ fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode
     inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
     add_name(ctx, to, &request.to_name, one.ino)?;
     add_name(ctx, from, &request.from_name, other.ino)?;
-    (one.ctime_ns, other.ctime_ns) = (ctx.now_ns, ctx.now_ns);
+    (one.ctime_ns, other.ctime_ns) = (ctx.wall_ns, ctx.wall_ns);
     place(ctx, one, to.ino)?;
     place(ctx, other, from.ino)?;
     Ok(Ack {})
@@ -362,7 +362,7 @@ pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     let Some(links) = inode.nlink.checked_sub(1) else {
         return Err(corrupt_row(format!("inodes, row {}", inode.ino), "it has a name and no link").into());
     };
-    (inode.nlink, inode.ctime_ns) = (links, ctx.now_ns);
+    (inode.nlink, inode.ctime_ns) = (links, ctx.wall_ns);
     if links == 0 && !inode.is_file() {
         return Ok(inodes::remove(ctx.db, inode.ino)?);
     }
@@ -386,7 +386,7 @@ pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Result<Entry> {
     inode.gid = request.gid.unwrap_or(inode.gid);
     inode.mtime_ns = request.mtime_ns.unwrap_or(inode.mtime_ns);
     inode.atime_ns = request.atime_ns.unwrap_or(inode.atime_ns);
-    inode.ctime_ns = request.ctime_ns.unwrap_or(ctx.now_ns);
+    inode.ctime_ns = request.ctime_ns.unwrap_or(ctx.wall_ns);
     inode.update(ctx.db)?;
     Ok(inode.entry())
 }
@@ -416,7 +416,7 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
         check_presence(request, there)?;
         inodes::set_xattr(ctx.db, inode.ino, &request.name, &request.value)?;
     }
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = ctx.wall_ns;
     inode.update(ctx.db)?;
     Ok(Ack {})
 }
@@ -437,7 +437,7 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Result<Ack> {
     if !removed {
         return refuse(Code::NotFound, format!("inode {} has no attribute {:?}", inode.ino, request.name));
     }
-    inode.ctime_ns = ctx.now_ns;
+    inode.ctime_ns = ctx.wall_ns;
     inode.update(ctx.db)?;
     Ok(Ack {})
 }
@@ -471,8 +471,8 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
         gid,
         nlink: 1,
         domain: parent.domain,
-        mtime_ns: ctx.now_ns,
-        ctime_ns: ctx.now_ns,
+        mtime_ns: ctx.wall_ns,
+        ctime_ns: ctx.wall_ns,
         hints: parent.hints.clone(),
         ..Default::default()
     }
@@ -481,7 +481,7 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
 /// Adds a name to a directory and updates the directory's times.
 pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> Result<()> {
     inodes::add_name(ctx.db, parent.ino, name, ino)?;
-    inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
+    inodes::touch(ctx.db, parent.ino, ctx.wall_ns)?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 //! meantime: it stays `Down` until its inventory is complete ([`crate::repair::inventory`]).
 
 use crate::chunks::garbage;
+use crate::clock::Time;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
 use crate::db::meta::draw;
@@ -56,7 +57,12 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
         disks.map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref())).collect::<Result<_>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
     let disks = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
-    ctx.after_commit(Effect::NodeRegistered { node_id, incarnation, now_ns: ctx.now_ns, disks });
+    ctx.after_commit(Effect::NodeRegistered {
+        node_id,
+        incarnation,
+        time: Time { now_ns: ctx.now_ns, wall_ns: ctx.wall_ns },
+        disks,
+    });
     Ok(RegisterNodeReply {
         node_id,
         incarnation,
@@ -204,6 +210,7 @@ pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<boo
 pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<()> {
     let node_map = view.caches.node_map(view.db)?;
     let Some(node) = node_map.nodes.get(&beat.node_id) else { return Ok(()) };
+    let time = Time { now_ns: view.now_ns, wall_ns: view.wall_ns };
     let stats = &mut view.soft.cluster.stats;
     let heard = stats.nodes.entry(beat.node_id).or_default();
     let repeated = heard.incarnation == beat.incarnation && beat.number != 0 && beat.number <= heard.number;
@@ -219,7 +226,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<()> {
         voter_id: beat.voter_id,
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
-        stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
+        stats.hear_disk(time, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
     }
     if node.health() == Health::Down {
         view.proposals.push(set_health(node, Health::Up));

@@ -52,7 +52,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         release: env!("CARGO_PKG_VERSION").to_string(),
         counters: counters(view)?,
         map_version: meta.map_version,
-        rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
+        rejected_nodes: view.soft.rejected_nodes.known(view.wall_ns),
         device_work: view.soft.cluster.stats.work(),
         peers: view.soft.peers.clone(),
         voters_wanted: voters_wanted(view, &nodes),

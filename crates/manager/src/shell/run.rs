@@ -9,11 +9,11 @@ use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tessera_net::{Dialer, Endpoint, Part};
+use tessera_net::{Dialer, Endpoint, Part, boot_ns};
 use tessera_pagesum::Watch;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind};
@@ -55,11 +55,12 @@ pub(super) struct CoreLoop {
 
 impl CoreLoop {
     pub(super) fn new(
-        manager: Manager,
+        mut manager: Manager,
         inbox: Arc<Inbox<In>>,
         outboxes: Vec<Sender<Job>>,
         metrics: Arc<Mutex<Metrics>>,
     ) -> CoreLoop {
+        manager.note_wall(boot_ns(), wall_ns());
         CoreLoop {
             manager,
             inbox,
@@ -89,13 +90,14 @@ impl CoreLoop {
             self.take_in();
             if Instant::now() >= self.next_tick {
                 self.next_tick = Instant::now() + TICK;
-                self.manager.handle(now_ns(), Event::Tick);
+                self.manager.note_wall(boot_ns(), wall_ns());
+                self.manager.handle(boot_ns(), Event::Tick);
                 *self.metrics.lock() = self.manager.metrics();
                 self.follow_database();
             }
-            if self.manager.wants_commit() && self.manager.begin(now_ns()) {
+            if self.manager.wants_commit() && self.manager.begin(boot_ns()) {
                 self.carry_out();
-                self.manager.complete(now_ns());
+                self.manager.complete(boot_ns());
             }
             self.carry_out();
             if self.manager.failed().is_some() {
@@ -114,7 +116,7 @@ impl CoreLoop {
             false => self.next_tick.saturating_duration_since(Instant::now()),
         };
         let mut next = self.inbox.take_within(wait);
-        let (now_ns, begun) = (now_ns(), Instant::now());
+        let (now_ns, begun) = (boot_ns(), Instant::now());
         let mut taken = 0;
         while let Some(event) = next {
             match event {
@@ -230,7 +232,7 @@ impl CoreLoop {
     }
 
     fn refuse(&mut self, token: u64, why: String) {
-        self.manager.handle(now_ns(), unavailable(token, why));
+        self.manager.handle(boot_ns(), unavailable(token, why));
     }
 
     fn post(&self, key: u64, job: impl FnOnce(&Arc<Shared>, &Dialer) + Send + 'static) {
@@ -268,12 +270,7 @@ fn answer_to(shared: &Arc<Shared>, token: u64) -> tessera_net::Callback {
     Box::new(move |result| shared.push(Event::Answer(Answer { token, result })))
 }
 
-/// The wall clock at process start, advanced by a monotonic clock: setting the clock must not end sessions or declare nodes
-/// down at once.
-pub(super) fn now_ns() -> i64 {
-    static START: LazyLock<(i64, Instant)> = LazyLock::new(|| {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (i64::try_from(wall.as_nanos()).unwrap_or(0), Instant::now())
-    });
-    START.0.saturating_add(i64::try_from(START.1.elapsed().as_nanos()).unwrap_or(i64::MAX))
+fn wall_ns() -> i64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX)
 }

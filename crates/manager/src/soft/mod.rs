@@ -12,6 +12,7 @@ pub mod sessions;
 pub mod stats;
 pub mod tasks;
 
+use crate::clock::Time;
 use crate::coherence::leases::Leases;
 use crate::coherence::locks::Lockers;
 use crate::db::rows::MissingCursor;
@@ -154,7 +155,7 @@ pub enum Effect {
         node_id: u64,
         /// Its new incarnation.
         incarnation: u64,
-        now_ns: i64,
+        time: Time,
         /// Its disks, as it described them.
         disks: Vec<(u64, DiskInfo)>,
     },
@@ -180,12 +181,13 @@ impl Effect {
             Effect::MemberChanged(member) => cluster.tasks.forget_member(member),
             Effect::DiskLost { disk_id } => cluster.tasks.forget_disk(disk_id),
             Effect::NodeGone { node_id } => cluster.tasks.forget_node(node_id),
-            Effect::NodeRegistered { node_id, incarnation, now_ns, disks } => {
+            Effect::NodeRegistered { node_id, incarnation, time, disks } => {
+                let now_ns = time.now_ns;
                 cluster.tasks.forget_node(node_id);
                 let stats = NodeStats { heard_ns: now_ns, incarnation, registered_ns: now_ns, ..NodeStats::default() };
                 cluster.stats.nodes.insert(node_id, stats);
                 for (disk_id, said) in &disks {
-                    cluster.stats.hear_disk(now_ns, *disk_id, said, 0);
+                    cluster.stats.hear_disk(time, *disk_id, said, 0);
                 }
             }
             Effect::LockClientsRecorded(clients) => soft.locks.noted(clients),

@@ -3,6 +3,7 @@
 //! A manager that has just started has heard no node. It counts silence from its own start, so that its own downtime makes no
 //! node down or out.
 
+use crate::clock::Time;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use tessera_wire::DiskInfo;
@@ -104,12 +105,12 @@ impl ClusterStats {
     }
 
     /// Stores the disk report of a heartbeat or registration.
-    pub fn hear_disk(&mut self, now_ns: i64, disk_id: u64, said: &DiskInfo, scrubbed_bytes: u64) {
+    pub fn hear_disk(&mut self, time: Time, disk_id: u64, said: &DiskInfo, scrubbed_bytes: u64) {
         self.generation += 1;
         let disk = self.disks.entry(disk_id).or_default();
         *disk = DiskStats {
-            heard_ns: now_ns,
-            said: DiskInfo { verified_ns: said.verified_ns.clamp(0, now_ns.max(0)), ..said.clone() },
+            heard_ns: time.now_ns,
+            said: DiskInfo { verified_ns: said.verified_ns.clamp(0, time.wall_ns.max(0)), ..said.clone() },
             scrubbed_bytes,
             assigned: Cell::new(0),
             assigned_before: disk.assigned.get(),

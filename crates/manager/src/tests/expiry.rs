@@ -1,5 +1,6 @@
 //! Files that expire: purged files when their lifetime ends, checkpoint images when every process has a newer one.
 
+use crate::core::ManagerCore;
 use crate::rig::*;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
@@ -39,6 +40,34 @@ fn a_file_is_purged_so_long_after_it_was_last_written() {
     assert_eq!(names(&mut rig, dir), Vec::<String>::new());
     assert_eq!(names(&mut rig, 1), ["d", "stays"]);
     rig.audit();
+}
+
+/// Neither an outage nor a clock that was set while nobody led brings a purge nearer, and an implausible clock is refused.
+#[test]
+fn a_purge_counts_the_time_that_the_store_was_served() {
+    let mut rig = Rig::new(6);
+    let dir = rig.mkdir(1, "d");
+    set(&mut rig, dir, "lifetime", "purge:1d");
+    rig.put(dir, "a", &[1]).unwrap();
+    for _ in 0..3 {
+        rig.tick(6 * 3_600_000);
+        rig.now_ns += 20 * 24 * 3_600_000 * MS;
+        rig = rig.restart();
+        settle_expiry(&mut rig);
+    }
+    assert_eq!(names(&mut rig, dir), ["a"], "18 h were served");
+    let later = rig.mkdir(1, "later");
+    let mtime_ns = rig.ask(&GetAttr { ino: later, ..Default::default() }).unwrap().attr.unwrap().mtime_ns;
+    assert!(mtime_ns > 60 * 24 * 3_600_000 * MS, "files are dated by the time of day: {mtime_ns}");
+    // What a restart may forget is less than what is logged once a minute.
+    rig.tick(6 * 3_600_000 + 3 * 61_000);
+    settle_expiry(&mut rig);
+    assert_eq!(names(&mut rig, dir), Vec::<String>::new());
+    rig.now_ns += 31 * 24 * 3_600_000 * MS;
+    let Err(refused) = ManagerCore::start(rig.core.into_db(), config(), rig.now_ns) else {
+        panic!("a month is implausible")
+    };
+    assert!(refused.to_string().contains("max_clock_jump_ms"), "{refused}");
 }
 
 #[test]
