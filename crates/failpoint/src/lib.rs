@@ -16,8 +16,16 @@
 //! The simulator runs whole clusters in parallel threads of one process, one with a failpoint and its neighbour without. So
 //! the registry is thread-local. (The crate `fail` has one registry per process, which is why it does not serve here.) Code that
 //! starts a background thread hands the failpoints over: [`inherit`] in the starting thread, [`Inherited::enter`] in the new one.
+//!
+//! Real processes take failpoints for all their threads from the variable `TESSERA_FAILPOINTS`, names with commas between them, if
+//! they were built with the feature:
+//! `cargo build -p tessera-cli -p tessera-failpoint --features active`.
 
 mod table;
+
+/// The environment variable that names failpoints of a whole process.
+#[cfg(feature = "active")]
+const VARIABLE: &str = "TESSERA_FAILPOINTS";
 
 pub use table::ALL;
 #[cfg(feature = "active")]

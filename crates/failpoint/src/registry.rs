@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
-use crate::ALL;
+use crate::{ALL, VARIABLE};
 
 thread_local! {
     /// Active failpoints of this thread; a name stands here once for each guard.
@@ -16,14 +17,23 @@ fn known(name: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("no failpoint is called `{name}`; add it to tessera_failpoint::ALL")).0
 }
 
-/// Whether a failpoint is active in this thread.
+/// The failpoints that [`VARIABLE`] names, active in every thread from the first question on.
+fn of_process() -> &'static [&'static str] {
+    static NAMED: OnceLock<Vec<&'static str>> = OnceLock::new();
+    NAMED.get_or_init(|| {
+        let names = std::env::var(VARIABLE).unwrap_or_default();
+        names.split(',').filter(|name| !name.is_empty()).map(known).collect()
+    })
+}
+
+/// Whether a failpoint is active in this thread, or in the process.
 ///
 /// # Panics
-/// If [`ALL`] lacks the name.
+/// If [`ALL`] lacks the name, or one that [`VARIABLE`] names.
 #[must_use]
 pub fn is_active(name: &str) -> bool {
     let name = known(name);
-    ACTIVE.with_borrow(|active| active.contains(&name))
+    of_process().contains(&name) || ACTIVE.with_borrow(|active| active.contains(&name))
 }
 
 /// Activates a failpoint in this thread until the guard is dropped.

@@ -37,6 +37,7 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.readers_hold_garbage", "nothing that died after the oldest reader began is collected (P5)"),
     ("manager.readers_pin_nothing", "a version that is read is removed (P4)"),
+    ("manager.reads_unconfirmed", "a leader answers reads without asking the group whether it still leads (P7)"),
     ("manager.receipts_ignored", "a commit counts fragments without the receipts of their nodes (P2)"),
     ("manager.references_leak", "references of dropped pages are not removed (P5)"),
     ("manager.repeat_grants_lease", "the answer to a repeated request grants a lease on outdated attributes (P7)"),

@@ -7,6 +7,7 @@ use tessera_failpoint::{ALL, activate, inherit, is_active};
 
 const ONE: &str = "segment.ack_before_sync";
 const OTHER: &str = "segment.keep_torn_tail";
+const THIRD: &str = "segment.remove_before_sync";
 
 #[test]
 fn a_failpoint_is_active_while_a_guard_lives() {
@@ -39,6 +40,24 @@ fn threads_have_registries_of_their_own_and_inherit_on_request() {
         (is_active(ONE), is_active(OTHER))
     });
     assert_eq!(started.join().unwrap(), (true, false));
+}
+
+/// Runs itself again, because the variable counts for a whole process.
+#[test]
+fn the_environment_names_failpoints_of_all_threads() {
+    const VARIABLE: &str = "TESSERA_FAILPOINTS";
+    if std::env::var(VARIABLE).is_ok() {
+        assert!(std::thread::spawn(|| is_active(ONE) && is_active(OTHER) && !is_active(THIRD)).join().unwrap());
+        return;
+    }
+    let this = "the_environment_names_failpoints_of_all_threads";
+    let again = |names: &str| {
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args([this, "--exact"]).env(VARIABLE, names).output().unwrap().status.success()
+    };
+    assert!(again(&format!("{ONE},{OTHER}")));
+    assert!(!again(ONE));
+    assert!(!again("segment.nonsense"));
 }
 
 #[test]

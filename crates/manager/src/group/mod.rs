@@ -35,6 +35,7 @@ use replies::Unconfirmed;
 use std::collections::VecDeque;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
+use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
 use tessera_wire::log::LogEntry;
 use tessera_wire::{Code, Error, Kind};
@@ -336,7 +337,9 @@ impl Manager {
         let State::Leading(core) = &mut self.state else { return };
         while let Some(action) = core.poll() {
             match action {
-                Action::Reply { is_settled: false, .. } => self.unconfirmed.hold(action),
+                Action::Reply { is_settled: false, .. } if !failpoint::is_active("manager.reads_unconfirmed") => {
+                    self.unconfirmed.hold(action);
+                }
                 action => self.actions.push_back(GroupAction::Core(action)),
             }
         }

@@ -390,6 +390,18 @@ fn p7_a_leader_that_is_cut_off_answers_nothing() {
     assert_eq!(group.dump(0), group.dump(1), "both managers hold the same");
 }
 
+/// The test above would notice it.
+#[test]
+fn p7_a_leader_that_asks_nobody_shows_old_state() {
+    let _mistake = tessera_failpoint::activate("manager.reads_unconfirmed");
+    let mut group = Group::new(&[MANAGER, MANAGER, VOTER]);
+    let first = group.settle_leader();
+    group.ticks(60);
+    group.hosts[first].is_cut = true;
+    let read = group.send(first, &Lookup { parent: 1, name: b"a".to_vec(), ..Lookup::default() });
+    assert_eq!(group.replies[&read].as_ref().unwrap_err().code(), Code::NotFound);
+}
+
 #[test]
 fn p8_a_request_repeated_at_another_leader_has_one_effect() {
     let mut group = Group::new(&[MANAGER, MANAGER, VOTER]);
