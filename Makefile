@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
+.PHONY: help run dist test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 crates/accel/kernels/ptx.py check
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
+	python3 -m unittest discover -q -s tests/jepsen
+	python3 tests/jepsen/run.py --minutes 0.7 --calm --workload lock --failpoint manager.no_recall --must-find
+	python3 tests/jepsen/run.py --minutes 4.5 $(if $(CI),--require)
 	python3 tests/suites.py $(if $(CI),--require)
 	python3 tests/workflows.py $(if $(CI),--require)
 
@@ -48,6 +51,11 @@ MIRI = MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2 CARGO
 miri:           ## the accelerator's unsafe code under Miri (needs a nightly toolchain with miri and rust-src)
 	$(MIRI) -p tessera-accel --no-default-features --features blake3/pure -- $(MIRI_TESTS)
 	$(MIRI) -p tessera-hashgpu --features blake3/pure -- $(MIRI_TESTS_HASHGPU)
+
+jepsen:         ## ten minutes: histories of real processes under kills, stops, cuts and clock jumps, checked for linearizability (needs Go; root, iproute2, libfaketime for all faults)
+	cargo build -p tessera-cli
+	cargo build -p tessera-client --example jepsen_client
+	python3 tests/jepsen/run.py $(ARGS)
 
 soak:           ## hours: many more seeds, and a hundred kills
 	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test seeds -- --nocapture
