@@ -40,7 +40,11 @@ def lock(fd, kind):
 
 
 def append(kind, path, text, commit):
-    fd, written, releasing = os.open(path, os.O_RDWR | os.O_APPEND), False, None
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND)
+    except OSError as error:
+        return f"fail {errno.errorcode.get(error.errno, error.errno)}"
+    written = False
     try:
         lock(fd, kind)
         acquired = time.monotonic_ns()

@@ -214,6 +214,7 @@ def print_report(result):
         verdict = f"NOT linearizable: {', '.join(c['wrong'][:5])}" if c.get("wrong") else "undecided" if c.get("undecided") else "linearizable"
         print(f"{name:10} {c['ok']:7} {c['fail']:6} {c['info']:6} {c.get('keys', 0):5} {c['longest_unavailable_s']:18.1f} s  {verdict}")
     print("faults: " + ", ".join(f"{number} {kind}" for kind, number in sorted(result["faults"].items())))
+    print("errors: " + ", ".join(f"{number} {what}" for what, number in result["errors"].items()))
     for wrong in result["wrong"][:20]:
         print(f"WRONG {wrong}")
     if len(result["wrong"]) > 20:

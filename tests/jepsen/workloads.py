@@ -67,21 +67,31 @@ class Workload:
     def __init__(self, history, cluster):
         self.history, self.cluster = history, cluster
         self.keys = []
-        self._current = None
+        self._current, self._tried = None, 0
         self._making = threading.Lock()
 
     def key(self, worker):
-        """The current key, a new one if the last has had enough; None if it could not be made."""
-        with self._making:
-            key = self._current
-            if key is None or key.left <= 0 or key.unknown >= UNKNOWN_PER_KEY:
-                key = Key(f"k{len(self.keys)}")
-                self._current = key if self.make(worker, key) else None
-                if self._current is None:
-                    return None
-                self.keys.append(key.name)
-            key.left -= 1
-            return key
+        """The current key, or a new one if that has had enough; None if there is none to work on now."""
+        if self._is_used_up(self._current, 0) and self._making.acquire(blocking=False):
+            try:
+                # A key whose making has no known end is not tried again: it may be made any time.
+                key = Key(f"k{self._tried}")
+                self._tried += 1
+                if self.make(worker, key):
+                    self._current = key
+                    self.keys.append(key.name)
+            finally:
+                self._making.release()
+        # While one worker waits for what it makes, the others go on for a while.
+        key = self._current
+        if self._is_used_up(key, -4 * OPERATIONS_PER_KEY):
+            return None
+        key.left -= 1
+        return key
+
+    @staticmethod
+    def _is_used_up(key, left):
+        return key is None or key.left <= left or key.unknown >= UNKNOWN_PER_KEY
 
     def directory(self):
         """The directory of all keys."""

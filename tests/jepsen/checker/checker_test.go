@@ -98,6 +98,13 @@ var histories = []struct {
 		1 20 40 append a. ok 0.b.
 		2 20 40 append b. ok 0.
 		1 50 60 read - ok 0.b.a.`},
+	{"a create without an answer, and one that finds the file", "append", true, `
+		1 0 0 create 0. info
+		2 20 40 create 0. fail VersionConflict
+		1 50 60 read - ok 0.`},
+	{"a create that finds no file and makes none", "append", false, `
+		2 20 40 create 0. fail VersionConflict
+		1 50 60 create 0. ok`},
 	{"an append that surely failed", "append", true, `
 		1 0 10 create 0. ok
 		1 20 40 append a. ok 0.

@@ -75,7 +75,13 @@ func list(state string, op Op) (bool, string) {
 	refused := op.Outcome == "fail"
 	switch op.Kind {
 	case "create":
-		return !refused && state == "", op.arg(0)
+		switch {
+		case refused:
+			return op.Result == "VersionConflict" && state != "", state
+		case state != "":
+			return op.Outcome == "info", state
+		}
+		return true, op.arg(0)
 	case "append":
 		if refused {
 			// A version conflict: another append came between, which the state does not show.
