@@ -7,14 +7,18 @@ use bytes::Bytes;
 use prost::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
-use tessera_wire::consensus::{ChangeKind, EntryKind, Member, MemberChange, Membership, MembershipChange};
+use tessera_wire::consensus::{
+    ChangeKind, DescribePeerReply, EntryKind, Member, MemberChange, Membership, MembershipChange,
+};
 use tessera_wire::consensus::{MessageKind, RaftEntry, RaftMessage, SnapshotInfo};
 use tessera_wire::{Code, Error};
 
 /// A frame's term may be this far ahead of the receiver's own.
 pub const MAX_TERM_AHEAD: u64 = 1_000_000;
 /// No index or term reaches this.
-const END: u64 = 1 << 62;
+pub(crate) const END: u64 = 1 << 62;
+/// Limit of the members of a group that a description names.
+const MEMBERS_MAX: usize = 256;
 
 const KINDS: [(MessageKind, MessageType); 10] = [
     (MessageKind::Append, MessageType::MsgAppend),
@@ -137,6 +141,23 @@ fn entries(wire: &[RaftEntry], mut before: (u64, u64), term: u64, payload: &mut 
     Ok(entries)
 }
 
+/// The entries of a message, for whoever needs no library.
+///
+/// # Errors
+/// They do not follow the entry `before` (index, term) one by one, or are later than `term`.
+pub(crate) fn read_entries(
+    wire: &[RaftEntry],
+    before: (u64, u64),
+    term: u64,
+    mut payload: Bytes,
+) -> Result<Vec<LogEntry>, String> {
+    let read = entries(wire, before, term, &mut payload)?;
+    match payload.is_empty() {
+        true => Ok(read.iter().map(from_library).collect()),
+        false => Err(format!("{} bytes too many", payload.len())),
+    }
+}
+
 /// The library's form of a snapshot. Its data is our description of it; the content is a file.
 pub(crate) fn snapshot(info: &SnapshotInfo) -> Result<Snapshot, String> {
     let membership = info.membership.as_ref().ok_or("a snapshot without members")?;
@@ -224,6 +245,7 @@ pub(crate) fn membership(index: u64, state: &ConfState, before: &Membership, cha
         voters_outgoing: sorted(&state.voters_outgoing),
         learners_next: sorted(&state.learners_next),
         members: Vec::new(),
+        replaced: before.replaced.clone(),
     };
     after.members = members.into_values().filter(|member| contains(&after, member.id)).collect();
     after
@@ -260,4 +282,23 @@ pub(crate) fn check_address(identity: LogIdentity, cluster_id: &[u8], from: u64,
         )),
         false => Ok(()),
     }
+}
+
+/// Whether a peer may describe itself so. Nothing else of a description is believed before it is read.
+#[must_use]
+pub fn is_sound(held: &DescribePeerReply) -> bool {
+    let (Some(member), Some(position), Some(membership)) = (&held.member, &held.position, &held.membership) else {
+        return false;
+    };
+    let numbers = [position.term, position.last_term, position.last_index, held.commit, held.base_index];
+    let more = [held.base_term, held.fence_term, membership.index];
+    let is_short = membership.members.len() <= MEMBERS_MAX && membership.replaced.len() <= MEMBERS_MAX;
+    let is_ordered = held.base_index <= position.last_index && held.base_term <= position.last_term;
+    let has_snapshot = held.snapshot.as_ref().is_none_or(|info| snapshot(info).is_ok() && info.term < END);
+    member.id != 0
+        && numbers.iter().chain(&more).all(|&number| number < END)
+        && position.last_term <= position.term
+        && is_short
+        && is_ordered
+        && has_snapshot
 }

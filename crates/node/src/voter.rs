@@ -6,8 +6,10 @@
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tessera_consensus::log::fence::FENCE_FILE;
 use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogError, LogIdentity, LogOpenError, LogOptions};
+use tessera_consensus::message::MAX_TERM_AHEAD;
 use tessera_consensus::{Input, Output, Peer, PeerConfig, PeerError};
 use tessera_disk::record::parse_numbered_name;
 use tessera_disk::{Disk, SplitMix64};
@@ -102,9 +104,25 @@ impl Voter {
         &self.peer
     }
 
+    /// Notes the term of a manager that the node obeys: the voter's log remembers if it is of a restored group.
+    pub fn meet_term(&mut self, term: u64) {
+        self.peer.meet_term(term);
+        self.carry_out();
+    }
+
+    /// The lowest term of a manager that the node may obey: earlier ones are of groups that were replaced.
+    #[must_use]
+    pub fn term_min(&self) -> u64 {
+        self.peer.log().state().term.saturating_sub(MAX_TERM_AHEAD)
+    }
+
     /// Handles an input.
     pub fn handle(&mut self, now_ns: i64, input: Input) {
         self.peer.handle(now_ns, input);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
         let outputs: Vec<Output> = std::iter::from_fn(|| self.peer.poll()).collect();
         for output in outputs {
             match output {
@@ -127,7 +145,7 @@ impl Voter {
     }
 
     fn stopped(&mut self, why: &PeerError) {
-        if !matches!(why, PeerError::Forgotten { .. } | PeerError::Outdated) {
+        if !matches!(why, PeerError::Forgotten { .. } | PeerError::Outdated | PeerError::Replaced { .. }) {
             return tracing::error!(%why, "this node's voter stops");
         }
         tracing::warn!(%why, "this node's voter begins anew under another id");
@@ -135,6 +153,9 @@ impl Voter {
             Ok(peer) => {
                 self.peer = peer;
                 self.peer.set_seeds(self.seeds.clone());
+                if let PeerError::Replaced { term } = why {
+                    self.peer.meet_term(*term);
+                }
             }
             Err(error) => tracing::error!(%error, "this node's voter stops"),
         }
@@ -157,11 +178,14 @@ fn anew(disk: &Arc<dyn Disk>, cluster_id: [u8; 16], member: &Member, rng: &mut S
     start(disk, log, member, rng)
 }
 
-/// Removes the voter's files, the oldest of the log first: what a crash leaves must not pass for a shorter log.
+/// Removes the voter's files, the oldest of the log first: what a crash leaves must not pass for a shorter log. The fence goes last.
 fn wipe(disk: &dyn Disk) -> Result<(), LogError> {
     disk.create_dir(VOTER_DIR)?;
     let mut names = disk.list(VOTER_DIR)?;
-    names.sort_by_key(|name| parse_numbered_name(name, ".log").map_or((0, 0), |number| (1, number)));
+    names.sort_by_key(|name| match parse_numbered_name(name, ".log") {
+        Some(number) => (1, number),
+        None => (if name == FENCE_FILE { 2 } else { 0 }, 0),
+    });
     for name in names {
         disk.remove(&format!("{VOTER_DIR}/{name}"))?;
         disk.sync_dir(VOTER_DIR)?;

@@ -2,7 +2,10 @@
 //!
 //! To add a request, add its messages to `proto/` and a row here.
 
-use crate::consensus::{Consensus, ConsensusReply, GetPiece, GetPieceReply, JoinGroup, JoinGroupReply};
+use crate::consensus::{
+    Consensus, ConsensusReply, DescribePeer, DescribePeerReply, FencePeer, GetEntries, GetEntriesReply,
+};
+use crate::consensus::{GetPiece, GetPieceReply, JoinGroup, JoinGroupReply};
 use crate::{Ack, Code, Error, Hello, HelloReply, Role};
 use crate::{data::*, log::*, meta::*};
 
@@ -46,6 +49,12 @@ macro_rules! messages {
 }
 
 impl Kind {
+    /// Whether a request is for a peer of the group that keeps the metadata.
+    pub fn is_for_peer(self) -> bool {
+        use Kind::{Consensus, DescribePeer, FencePeer, GetEntries, GetPiece, JoinGroup};
+        matches!(self, Consensus | GetPiece | JoinGroup | DescribePeer | FencePeer | GetEntries)
+    }
+
     /// Refuses a request that a peer of this role may not send (P14).
     ///
     /// # Errors
@@ -126,6 +135,9 @@ messages! {
     0x0610 Consensus => ConsensusReply, from Manager | Node;
     0x0611 GetPiece => GetPieceReply, from Manager | Node;
     0x0612 JoinGroup => JoinGroupReply, from Manager | Node;
+    0x0613 DescribePeer => DescribePeerReply, from Manager | Node;
+    0x0614 FencePeer => DescribePeerReply, from Manager;
+    0x0615 GetEntries => GetEntriesReply, from Manager;
 
     0x0700 SetLock => SetLockReply, from Client;
     0x0701 TestLock => TestLockReply, from Client;

@@ -51,7 +51,8 @@ fn printers() -> BTreeMap<&'static str, Print> {
         }
         consensus {
             Member, Membership, MemberChange, MembershipChange, Position, SnapshotInfo, RaftEntry, RaftMessage,
-            Consensus, ConsensusReply, GetPiece, GetPieceReply, JoinGroup, JoinGroupReply,
+            Consensus, ConsensusReply, GetPiece, GetPieceReply, JoinGroup, JoinGroupReply, DescribePeer, DescribePeerReply,
+            FencePeer, GetEntries, GetEntriesReply,
         }
     }
 }

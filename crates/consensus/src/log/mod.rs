@@ -4,6 +4,7 @@
 //! state"). Damage to anything that was synced is an error: a peer that has forgotten a vote or an entry must not take part again.
 
 mod error;
+pub mod fence;
 mod format;
 mod open;
 pub mod snapshot;

@@ -1,5 +1,6 @@
 //! Who could be a member, as a leader hears of it, and the plan that follows.
 
+use super::fencing::is_replaced;
 use super::{Output, Peer, Sent};
 use crate::message;
 use crate::plan::{self, Candidate, View};
@@ -122,7 +123,12 @@ impl Peer {
         }
         self.hear_of(member.clone());
         reply.members = self.others();
-        if leads && member.kind() == PeerKind::Manager && self.candidates.known.len() < super::PEERS_MAX {
+        let is_replaced = is_replaced(self.membership(), member.id);
+        if is_replaced {
+            self.heard.insert(member.id, member.clone());
+        }
+        let has_room = self.candidates.known.len() < super::PEERS_MAX;
+        if leads && !is_replaced && member.kind() == PeerKind::Manager && has_room {
             self.candidates.asked.insert(member.id, self.ticks);
             self.candidates.known.insert(member.id, Candidate { member, is_up: true, must_go: false });
             reply.noted = true;
@@ -172,6 +178,7 @@ impl Peer {
         let active = |id: u64| progress.iter().any(|p| p.id == id && p.is_active);
         let membership = self.membership().clone();
         let mut candidates = self.candidates.known.clone();
+        candidates.retain(|id, _| !is_replaced(&membership, *id));
         for member in &membership.members {
             // Whether a member runs, the group knows best; a node's health says when it is given up.
             let found =

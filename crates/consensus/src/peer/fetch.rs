@@ -37,7 +37,7 @@ impl Peer {
 
     /// Asks for the next piece, if it is time.
     pub(super) fn fetch_more(&mut self) {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.fence.is_some() {
             return;
         }
         let now_ns = self.now_ns;

@@ -165,6 +165,7 @@ impl Peer {
         if self.ticks.is_multiple_of(PLAN_TICKS) {
             self.plan();
         }
+        self.tell_replaced();
         let must_go = self.leads_as_voter() || !self.may_lead;
         if must_go
             && self.node.raft.lead_transferee.is_none()

@@ -2,6 +2,7 @@
 //!
 //! Every call syncs what it must before it returns, and queues outputs for [`Peer::poll`].
 
+pub mod fencing;
 mod fetch;
 mod leading;
 
@@ -12,6 +13,7 @@ mod ready;
 pub use leading::{Progress, Refused};
 
 use crate::log::Log;
+use crate::log::fence::Fence;
 use crate::log::snapshot::SnapshotFiles;
 use crate::message;
 use crate::storage::PeerStorage;
@@ -114,6 +116,24 @@ pub enum PeerError {
          its directory away and join again under a new id"
     )]
     Outdated,
+    /// A restored group has replaced the peer's.
+    #[error(
+        "the group of this peer lost its majority and was replaced by a restored one (term {term}); move its directory away and join \
+         again under a new id"
+    )]
+    Replaced {
+        /// A term of the restored group.
+        term: u64,
+    },
+    /// A restore is under way.
+    #[error(
+        "restore {restore_id:016x} has fenced this peer: it takes no part until the restored group speaks to it; run that restore again, \
+         or another one with --force"
+    )]
+    Fenced {
+        /// The restore.
+        restore_id: u64,
+    },
     /// The state that the owner applied is ahead of the log.
     #[error(
         "the database holds entry {applied}, the log beside it ends at {last}: they do not belong together; move the directory away and join again"
@@ -202,6 +222,8 @@ enum Sent {
     Frame(u64),
     Piece,
     Introduction,
+    /// A word to a peer of a group that this one replaces.
+    Told(u64),
 }
 
 /// A member of the group.
@@ -236,6 +258,8 @@ pub struct Peer {
     /// Frames of a leader's tick name the snapshot that it holds.
     announces: bool,
     stopped: Option<PeerError>,
+    fence: Option<Fence>,
+    told: fencing::Told,
     now_ns: i64,
 }
 
@@ -250,6 +274,8 @@ impl Peer {
         if applied > last {
             return Err(PeerError::Ahead { applied, last });
         }
+        let fence = Fence::load(&**log.disk(), &fencing::fence_path(log.dir()))
+            .map_err(|error| PeerError::Log(error.to_string()))?;
         let mut log = log;
         log.note_committed(applied);
         let (min, max) = config.ticks_before_campaign();
@@ -295,6 +321,8 @@ impl Peer {
             answering: None,
             announces: false,
             stopped: None,
+            fence,
+            told: fencing::Told::default(),
             now_ns: 0,
             rng,
         };
@@ -392,7 +420,7 @@ impl Peer {
 
     fn tick(&mut self) {
         self.complete();
-        if self.is_full {
+        if self.is_full || self.fence.is_some() {
             return;
         }
         self.seek();
@@ -414,7 +442,7 @@ impl Peer {
     /// Campaigns at once, if nobody leads: a manager that is the only one need not wait for its time-out.
     pub fn campaign(&mut self) {
         self.complete();
-        let idle = !self.is_full && self.stopped.is_none() && !self.memory.asks();
+        let idle = !self.is_full && self.stopped.is_none() && self.fence.is_none() && !self.memory.asks();
         let waits = self.node.raft.state == StateRole::Follower;
         if idle && waits && self.may_lead && self.standing.leader.is_none() {
             let _ = self.node.campaign();
@@ -438,6 +466,18 @@ impl Peer {
                 let reply = self.join(decode_message(number, body).map_err(invalid)?)?;
                 Ok((reply.encode_to_vec().into(), Vec::new()))
             }
+            Kind::DescribePeer => {
+                let reply = self.describe_for(&decode_message(number, body).map_err(invalid)?)?;
+                Ok((reply.encode_to_vec().into(), Vec::new()))
+            }
+            Kind::FencePeer => {
+                let reply = self.fence_for(&decode_message(number, body).map_err(invalid)?)?;
+                Ok((reply.encode_to_vec().into(), Vec::new()))
+            }
+            Kind::GetEntries => {
+                let (reply, payload) = self.serve_entries(&decode_message(number, body).map_err(invalid)?)?;
+                Ok((reply.encode_to_vec().into(), payload))
+            }
             _ => Err(Error::new(Code::Unsupported, format!("{} is not for a peer", kind.name()))),
         }
     }
@@ -447,6 +487,8 @@ impl Peer {
         let id = from.id;
         message::check_address(self.log().identity(), &frame.cluster_id, id, frame.to)?;
         self.can_answer()?;
+        let position = frame.position.unwrap_or_default();
+        self.check_group(id, position.term)?;
         if !self.heard.contains_key(&id) && self.heard.len() >= PEERS_MAX {
             return Err(Error::new(
                 Code::Unavailable,
@@ -456,8 +498,10 @@ impl Peer {
         let known = frame.asks_known.then(|| self.memory.known(id)).flatten();
         self.heard.insert(id, from);
         self.heard_ns.insert(id, self.now_ns);
-        self.memory.note(id, frame.position.unwrap_or_default());
-        let messages = message::decode((id, self.id()), self.node.raft.term, frame.messages, payload)?;
+        self.memory.note(id, position);
+        // A peer that was never a member may join a group of any term.
+        let own_term = if self.is_new() { self.node.raft.term.max(position.term) } else { self.node.raft.term };
+        let messages = message::decode((id, self.id()), own_term, frame.messages, payload)?;
         self.answering = Some(id);
         if !self.memory.asks() {
             messages.into_iter().for_each(|message| self.step(message));
@@ -489,6 +533,7 @@ impl Peer {
             Some(Sent::Frame(to)) => self.frame_answered(to, answer),
             Some(Sent::Piece) => self.piece_answered(answer),
             Some(Sent::Introduction) => self.introduced(answer),
+            Some(Sent::Told(id)) => self.told(id, &answer),
             None => {}
         }
         self.fetch_more();
@@ -523,7 +568,7 @@ impl Peer {
     /// Passes a message to the library, unless it shows that this peer has forgotten something, or cannot be used yet.
     fn step(&mut self, message: raft::eraftpb::Message) {
         use raft::eraftpb::MessageType::*;
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.fence.is_some() {
             return;
         }
         let last = self.node.raft.raft_log.last_index();

@@ -71,7 +71,7 @@ impl Shared {
             Some(greeted) => (greeted.role, greeted.client_id),
             None => return Err(Error::new(Code::Invalid, "the first message on a connection must be Hello")),
         };
-        if matches!(kind, Kind::Consensus | Kind::GetPiece | Kind::JoinGroup) {
+        if kind.is_for_peer() {
             kind.check_role(role)?;
             let (connection, request_id) = (connection.id(), header.request_id);
             let (body, payload) = (frame.body.clone(), frame.payload.clone());

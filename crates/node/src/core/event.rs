@@ -84,7 +84,7 @@ pub enum Action {
         /// The ids.
         disk_ids: Vec<u64>,
     },
-    /// The highest known term rose. Store it durably before any later action, if the node has a log replica.
+    /// The highest known term of a manager rose. The voter's log remembers it if it is of a restored group.
     KeepTerm(u64),
     /// The node cannot serve in this cluster: stop with this error.
     Fatal(Error),

@@ -123,7 +123,8 @@ impl NodeServer {
         let first = locked[0].disk.clone();
         let disks = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
         let voter = open_voter(first, cluster_id, &address, &options)?;
-        let me = describe(&options, cluster_id, &address);
+        let mark = ManagerMark { term: voter.term_min(), log_seq: 0 };
+        let me = NodeDescription { mark, ..describe(&options, cluster_id, &address) };
         let hello = hello(cluster_id, &options.host);
         let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
         let managers = Managers::new(dialer.clone(), options.managers.clone());

@@ -79,7 +79,7 @@ impl Service for NodeService {
             return connection.reply(kind, request_id, Err(error));
         }
         let far = greeted.is_some_and(|it| it.far);
-        if let Some(of_group @ (Kind::Consensus | Kind::GetPiece | Kind::JoinGroup)) = Kind::from_number(kind) {
+        if let Some(of_group) = Kind::from_number(kind).filter(|kind| kind.is_for_peer()) {
             node.traffic.lock().log_received_bytes += frame.payload.len() as u64;
             let (connection, body, payload) = (connection.clone(), frame.body, frame.payload);
             return node.voter.send(In::Request { connection, request_id, kind: of_group, body, payload });

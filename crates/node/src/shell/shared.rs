@@ -3,7 +3,7 @@
 use super::NodeOptions;
 use super::clock::Clock;
 use super::threads::{DiskQueue, Queue, device_work};
-use super::voter::VoterLine;
+use super::voter::{In, VoterLine};
 use crate::core::{Action, Event, NodeCore, NodeMetrics, Traffic};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
@@ -84,8 +84,8 @@ impl Shared {
                 assert_eq!(disk_ids.len(), self.stores.len(), "each disk has an id");
                 *self.disk_ids.write() = disk_ids;
             }
-            // A manager that is deposed gets no majority, and so says nothing.
-            Action::KeepTerm(_) => {}
+            // A manager that is deposed gets no majority, and so says nothing; only restored groups count.
+            Action::KeepTerm(term) => self.voter.send(In::Term(term)),
             Action::Call(ref call) => {
                 let endpoint = match &call.peer {
                     Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),

@@ -17,8 +17,16 @@ use tessera_wire::{Code, Error, Kind};
 const TICK: Duration = Duration::from_millis(100);
 
 pub(super) enum In {
-    Request { connection: Arc<Connection>, request_id: u64, kind: Kind, body: Bytes, payload: Bytes },
+    Request {
+        connection: Arc<Connection>,
+        request_id: u64,
+        kind: Kind,
+        body: Bytes,
+        payload: Bytes,
+    },
     Answer(Answer),
+    /// The node obeys a manager of this term.
+    Term(u64),
     Stop,
 }
 
@@ -84,6 +92,7 @@ impl VoterThread {
                     self.asked.insert(token, (connection, kind, request_id));
                     self.voter.handle(now_ns, Input::Request { token, kind, body, payload });
                 }
+                Ok(In::Term(term)) => self.voter.meet_term(term),
                 Ok(In::Answer(answer)) => self.voter.handle(now_ns, Input::Answer(answer)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(In::Stop) | Err(RecvTimeoutError::Disconnected) => return,
