@@ -41,7 +41,7 @@ pub struct UpArgs {
     /// Restart daemons that die, after increasing pauses, instead of only reporting them.
     #[arg(long)]
     pub restart: bool,
-    /// Rebuild the lost database of the manager from the log and snapshots on the nodes, then start.
+    /// Rebuild the lost database of the manager from the log and snapshots on the nodes, then start. If the nodes are no majority of the peers that keep the metadata, as manager --restore does.
     #[arg(long)]
     pub restore: bool,
     /// Configuration file for the manager (see `tessera manager --help`).
@@ -127,11 +127,14 @@ pub struct DaemonFlags {
 The manager keeps the metadata in --dir. A new, empty directory starts a new cluster; with --join it becomes a
 further manager of a cluster that runs. One manager leads; if it fails, another one takes over within seconds.
 Nodes hold copies of the log, so a manager whose disk is lost starts again with an empty directory and --join.
+If most of the peers that keep the metadata are lost for ever, --restore rebuilds it from those that are left.
 
 Examples:
   tessera manager --dir /var/lib/tessera --listen 10.0.0.1:7700 --metrics 10.0.0.1:9700
   tessera manager --config /etc/tessera/manager.toml
   tessera manager --dir /var/lib/tessera --listen 10.0.0.2:7700 --join 10.0.0.1:7700,10.0.0.11:7710
+  tessera manager --dir /var/lib/tessera --restore --from 10.0.0.11:7710,10.0.0.12:7710   print what is left
+  tessera manager --dir /var/lib/tessera --restore --from 10.0.0.11:7710 --yes            restore, then serve
   tessera manager list
   tessera manager transfer 10.0.0.2:7700    before maintenance of the one that leads",
     args_conflicts_with_subcommands = true
@@ -194,9 +197,35 @@ pub struct ManagerRunArgs {
     /// Managers or nodes of a cluster to join with an empty directory, as a list or repeated; one that answers is enough.
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     pub join: Vec<String>,
+    /// Restoring.
+    #[command(flatten)]
+    pub restoring: RestoreArgs,
     /// Shared.
     #[command(flatten)]
     pub flags: DaemonFlags,
+}
+
+/// `tessera manager --restore`.
+#[derive(Debug, Default, Args)]
+pub struct RestoreArgs {
+    /// Rebuild the metadata in an empty directory, if most of the peers that keep it are lost for ever: fences the others, takes the newest state, and begins a new group.
+    #[arg(long, requires = "from", conflicts_with = "join")]
+    pub restore: bool,
+    /// Nodes and managers that still run, as a list or repeated. They name the other peers.
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', requires = "restore")]
+    pub from: Vec<String>,
+    /// Take the state of this peer (name, address or id), not the newest.
+    #[arg(long, value_name = "PEER", requires = "restore")]
+    pub state_of: Option<String>,
+    /// Take a state although a newer one is known, or replace the fence of another restore. Acknowledged changes may be lost.
+    #[arg(long, requires = "restore")]
+    pub force: bool,
+    /// Do it. Without it only what each peer has is printed.
+    #[arg(long, requires = "restore")]
+    pub yes: bool,
+    /// Print what each peer has as one JSON document on stdout.
+    #[arg(long, requires = "restore")]
+    pub json: bool,
 }
 
 /// `tessera node` without a subcommand: run a node.

@@ -1,7 +1,7 @@
 //! Configuration of the daemons: flags, then a TOML file, then the environment. An unknown or malformed key is an error that names
 //! the file, the line and the key (P14).
 
-use crate::args::{DaemonFlags, LogFormat, ManagerRunArgs, NodeRunArgs};
+use crate::args::{DaemonFlags, LogFormat, ManagerRunArgs, NodeRunArgs, RestoreArgs};
 use crate::daemon::knobs::{self, Keys};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use serde::Deserialize;
@@ -98,6 +98,8 @@ pub struct ManagerSettings {
     pub host: String,
     /// Peers of a group to join.
     pub join: Vec<Endpoint>,
+    /// `--restore`.
+    pub restoring: RestoreArgs,
     /// Flags of both daemons, with the keys of the file where a flag is missing.
     pub flags: DaemonFlags,
     /// Knobs.
@@ -151,6 +153,7 @@ impl ManagerSettings {
             advertise: args.advertise.or(file.advertise),
             host: args.host.or(file.host).unwrap_or_else(host_name),
             join: join.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            restoring: args.restoring,
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             core,
         })

@@ -25,6 +25,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 pub fn run(args: ManagerRunArgs) -> Outcome {
     let settings = ManagerSettings::new(args)?;
     let (daemon, events) = Daemon::prepare(&settings.flags, |manager: &ManagerServer| families(&manager.metrics()))?;
+    if settings.restoring.restore {
+        super::restore::run(&settings)?;
+    }
     let started = start(&settings)?;
     super::make_private(&settings.dir);
     let listen = started.endpoints().to_vec();
@@ -64,7 +67,9 @@ fn refused(error: ServeError) -> Failure {
     let exit = match &error {
         ServeError::Start(StartError::Group(GroupError::Db(error))) => of_database(error),
         ServeError::Start(StartError::Group(GroupError::Peer(_) | GroupError::Open(_))) => Exit::Refused,
-        ServeError::Start(StartError::LogMissing { .. } | StartError::NothingLeft { .. }) => Exit::Refused,
+        ServeError::Start(
+            StartError::LogMissing { .. } | StartError::NothingLeft { .. } | StartError::Restoring { .. },
+        ) => Exit::Refused,
         ServeError::Config(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
         ServeError::NoPeer { error, .. } => Exit::of_code(error.code()),
         ServeError::Address { .. } => Exit::Usage,
@@ -73,7 +78,7 @@ fn refused(error: ServeError) -> Failure {
     Failure::new(exit, error.to_string())
 }
 
-fn of_database(error: &DbError) -> Exit {
+pub(super) fn of_database(error: &DbError) -> Exit {
     match error {
         DbError::LaterSchema { .. }
         | DbError::NotManagerDb { .. }

@@ -10,6 +10,7 @@ pub mod logging;
 pub mod manager;
 pub mod metrics;
 pub mod node;
+pub mod restore;
 pub mod signals;
 
 use crate::args::DaemonFlags;

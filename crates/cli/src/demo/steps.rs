@@ -81,7 +81,7 @@ impl Run<'_> {
             units::count(self.files.len() as u64),
             units::bytes(self.bytes)
         ));
-        self.cluster.start(self.events)?;
+        self.cluster.start(self.events, self.out)?;
         self.cluster.wait_ready(self.events, Duration::from_secs(60))?;
         self.step("store the files", |run| run.store(false))?;
         self.step("store an edited copy", |run| run.store(true))?;
@@ -234,7 +234,7 @@ impl Run<'_> {
         self.cluster.kill("manager")?;
         let directory = self.cluster.directory.manager();
         std::fs::remove_dir_all(&directory).and_then(|()| std::fs::create_dir(&directory)).at(&directory)?;
-        self.cluster.restore_manager(self.events)?;
+        self.cluster.restore_manager(self.events, self.out)?;
         let after = self.connect()?.status()?;
         if (before.files, before.chunks, before.logical_bytes) != (after.files, after.chunks, after.logical_bytes) {
             bail!(

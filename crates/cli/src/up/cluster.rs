@@ -3,6 +3,7 @@
 use super::child::{self, Child, DaemonCommand};
 use super::directory::Directory;
 use crate::args::UpArgs;
+use crate::daemon::restore;
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{At, Exit, Outcome, bail, failure};
 use crate::remote;
@@ -137,7 +138,7 @@ impl Cluster {
     ///
     /// # Errors
     /// A daemon cannot be started, or a stop was requested.
-    pub fn start(&mut self, events: &Events) -> Outcome {
+    pub fn start(&mut self, events: &Events, out: Out) -> Outcome {
         let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
         self.manager_address = format!("{host}:{port}");
         let directory = self.directory.manager().display().to_string();
@@ -149,7 +150,7 @@ impl Cluster {
             // Nodes that know their cluster serve their voters before a manager runs.
             self.manager_address = free_address(&host, port)?;
             self.start_nodes(&host, port, events)?;
-            self.restore_manager(events)
+            self.restore_manager(events, out)
         } else {
             self.launch("manager", &[], events)?;
             self.start_nodes(&host, port, events)
@@ -263,12 +264,23 @@ impl Cluster {
         deaths
     }
 
-    /// Starts the manager on its empty directory; it joins the group that the voters of the running nodes are left of.
+    /// Starts the manager on its empty directory. It joins the group that the voters of the running nodes are left of; if these are no
+    /// majority, it restores the metadata from them, and what they have is printed.
     ///
     /// # Errors
-    /// As [`Child::start`].
-    pub fn restore_manager(&mut self, events: &Events) -> Outcome {
-        let more = words(&["--join", &self.node_addresses().join(",")]);
+    /// As [`Child::start`], or no node has a voter that knows the group.
+    pub fn restore_manager(&mut self, events: &Events, out: Out) -> Outcome {
+        let addresses = self.node_addresses();
+        let from: Vec<Endpoint> = addresses.iter().cloned().map(Endpoint::Tcp).collect();
+        let survey = tessera_manager::shell::survey(&from).map_err(restore::refused)?;
+        let addresses = addresses.join(",");
+        let more = match survey.has_majority() {
+            true => words(&["--join", &addresses]),
+            false => {
+                restore::table(&survey).lines().iter().for_each(|line| out.note(line));
+                words(&["--restore", "--from", &addresses, "--yes"])
+            }
+        };
         self.launch("manager", &more, events)
     }
 

@@ -7,6 +7,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use tessera_disk::{Identity, RealDisk, hex16};
+use tessera_manager::group::restore::RESTORING_FILE;
 
 /// Longest path of a Unix socket that the system accepts, bytes; leaves room for the terminating zero.
 const MAX_SOCKET_PATH: usize = 100;
@@ -105,7 +106,8 @@ impl Directory {
     pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
         let database = self.manager().join(tessera_manager::db::FILE_NAME);
         let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
-        let is_there = tessera_manager::db::Db::is_in(&self.manager());
+        let is_unfinished = self.manager().join(RESTORING_FILE).exists();
+        let is_there = tessera_manager::db::Db::is_in(&self.manager()) && !is_unfinished;
         let (exists, database, root) = (is_there, database.display(), self.root.display());
         match (exists, restore, of_a_cluster) {
             (true, true, _) => {
@@ -204,6 +206,10 @@ mod tests {
         std::fs::write(directory.manager().join("manager.db"), "").unwrap();
         assert!(directory.check_manager(2, 1, false).is_ok());
         assert_eq!(refused(true).exit, Exit::Conflict);
+        // A restore that was interrupted is to be repeated.
+        std::fs::write(directory.manager().join("restoring"), "").unwrap();
+        assert!(directory.check_manager(2, 1, true).is_ok());
+        assert!(refused(false).message.contains("up --restore"));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn run(args: UpArgs) -> Outcome {
 }
 
 fn serve(cluster: &mut Cluster, events: &Events, out: Out, args: &UpArgs) -> Outcome {
-    cluster.start(events)?;
+    cluster.start(events, out)?;
     cluster.wait_ready(events, READY_WITHIN)?;
     let mounted = args.mount.as_ref().map(|dir| mount(cluster, dir, args)).transpose()?;
     welcome(cluster, out, mounted.as_ref())?;

@@ -2,7 +2,7 @@
 
 use super::error::{describe, io};
 use super::schema::APPLICATION_ID;
-use super::{DbError, FILE_NAME, LOCK_NAME, LOG_DIR};
+use super::{DbError, FILE_NAME, LOCK_NAME, LOG_DIR, RESTORING_NAME};
 use std::path::{Path, PathBuf};
 use tessera_pagesum::page::{self, Format};
 use tessera_pagesum::{Damage, log_check, unsynced};
@@ -97,7 +97,9 @@ pub(super) fn make_directory(dir: &Path) -> Result<(), DbError> {
 pub(super) fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
     for entry in std::fs::read_dir(dir).map_err(io(dir))? {
         let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
-        if name != LOCK_NAME && name != LOG_DIR && name != "lost+found" && !name.starts_with(FILE_NAME) {
+        let is_own =
+            name == LOCK_NAME || name == LOG_DIR || [FILE_NAME, RESTORING_NAME].iter().any(|own| name.starts_with(own));
+        if !is_own && name != "lost+found" {
             return Err(DbError::Foreign { dir: dir.display().to_string(), name });
         }
     }

@@ -42,6 +42,8 @@ pub const LOG_DIR: &str = "log";
 const LOCK_NAME: &str = "lock";
 /// The database beside this file is damaged.
 const DAMAGED_NAME: &str = "manager.db-damaged";
+/// Present while a restore fills the directory.
+pub(crate) const RESTORING_NAME: &str = "restoring";
 /// A database that is being built.
 const BUILDING_NAME: &str = "manager.db.new";
 
@@ -143,6 +145,14 @@ impl Db {
     pub fn check_empty(dir: &Path) -> Result<(), DbError> {
         files::refuse_log_alone(&dir.join(FILE_NAME))?;
         files::refuse_foreign(dir)
+    }
+
+    /// Removes a database, and what belongs to it, from a locked directory.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn remove(dir: &Path) -> Result<(), DbError> {
+        [FILE_NAME, BUILDING_NAME].iter().try_for_each(|name| files::remove_database(&dir.join(name)))
     }
 
     /// Replaces the database in a locked directory, if there is one, by what `content` gives. After a crash on the way there is either

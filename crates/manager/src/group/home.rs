@@ -32,6 +32,7 @@ pub enum DbHome {
 #[derive(Debug)]
 pub struct SnapshotJob(Step);
 
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Step {
     Copy { from: PathBuf, to: PathBuf },
     Seal { disk: Arc<dyn Disk>, dir: String, part: String, info: SnapshotInfo },

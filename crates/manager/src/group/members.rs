@@ -4,8 +4,8 @@ use super::{Manager, State};
 use crate::core::ManagerCore;
 use bytes::Bytes;
 use prost::Message;
-use tessera_consensus::Peer;
 use tessera_consensus::plan::Candidate;
+use tessera_consensus::{Peer, PeerError};
 use tessera_wire::consensus::{Member, Membership, PeerKind};
 use tessera_wire::meta::{ChangePeer, PeerChange, PeerStatus};
 use tessera_wire::{Ack, Code, Error, Health, NodeInfo};
@@ -117,6 +117,9 @@ pub(super) fn not_leading(peer: &Peer) -> Error {
 }
 
 fn leaderless(peer: &Peer) -> String {
+    if let Some(fence) = peer.fence() {
+        return PeerError::of_fence(fence).to_string();
+    }
     let membership = peer.membership();
     if !membership.voters.contains(&peer.id()) {
         return "this manager is not a member of the group yet: it waits for the leader to let it in".into();

@@ -11,6 +11,7 @@ mod home;
 mod inspect;
 mod members;
 mod replies;
+pub mod restore;
 mod snapshots;
 mod start;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::replies::Unconfirmed;
 use super::{DbHome, GroupError, LOG_DIR, Manager, State};
 use crate::config::Config;
 use crate::db::cache::Caches;
-use crate::db::{Db, DbError, DirLock, FILE_NAME};
+use crate::db::{Db, DbError, DirLock, FILE_NAME, RESTORING_NAME};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +38,15 @@ pub enum StartError {
          manager with --join ADDR, where ADDR is a manager or node that runs, or with --restore if a majority of them is lost"
     )]
     LogMissing {
+        /// The directory.
+        dir: String,
+    },
+    /// A restore was interrupted.
+    #[error(
+        "{dir}: a restore was interrupted here ({RESTORING_NAME}); run it again: tessera manager --dir {dir} --restore --from ADDR,... \
+         with the nodes and managers that still run"
+    )]
+    Restoring {
         /// The directory.
         dir: String,
     },
@@ -180,8 +189,11 @@ pub(crate) fn disk_of(dir: &Path) -> Result<Arc<dyn Disk>, GroupError> {
 /// Goes on from a directory, which is locked. A database that is damaged or gone is rebuilt from the snapshot and the log beside it.
 pub(crate) fn resume(dir: &Path, setup: Setup) -> Result<Found, StartError> {
     let DbHome::Dir { lock, .. } = &setup.home else { unreachable!("a directory is a home") };
-    let log = Log::open(setup.disk.clone(), LOG_DIR, LogOptions::default()).map_err(GroupError::from)?;
     let name = || dir.display().to_string();
+    if dir.join(RESTORING_NAME).exists() {
+        return Err(StartError::Restoring { dir: name() });
+    }
+    let log = Log::open(setup.disk.clone(), LOG_DIR, LogOptions::default()).map_err(GroupError::from)?;
     let opened = match Db::is_marked_damaged(dir) && log.is_some() {
         true => Err(DbError::Damaged(format!("{}: a page was found damaged", dir.join(FILE_NAME).display()))),
         false => Db::open_with(dir, lock.clone()),

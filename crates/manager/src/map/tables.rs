@@ -101,8 +101,8 @@ pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Raises all epochs and incarnations beyond any value that a lost manager may have told nodes after its last acknowledged
-/// entry (P11).
+/// Raises all epochs, incarnations and counters of ids beyond any value that a lost manager may have told others after the last entry that
+/// is left (P11).
 ///
 /// # Errors
 /// The database fails.
@@ -110,6 +110,11 @@ pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
     let version = ctx.next_map_version();
     ctx.db.run("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2", args![RESTORE_JUMP, version])?;
     ctx.meta.next_incarnation += RESTORE_JUMP;
+    // What these named in entries that are lost, nodes, clients and mounts may still hold.
+    let meta = &mut *ctx.meta;
+    for counter in [&mut meta.next_ino, &mut meta.next_version, &mut meta.next_chunk, &mut meta.next_session] {
+        *counter += RESTORE_JUMP;
+    }
     ctx.caches.forget_all();
     Ok(())
 }

@@ -4,10 +4,12 @@
 //! and syncs its own log while the entry travels. The binary handles SIGTERM: it calls [`ManagerServer::stop`], which hands leadership
 //! to another manager if there is one.
 
+mod restore;
 mod run;
 mod service;
 mod start;
 
+pub use restore::{PlannedRestore, RestoreOptions, survey};
 pub use start::{ServeError, ServeOptions};
 
 use crate::core::Event;

@@ -194,7 +194,7 @@ fn found(options: &ServeOptions, lock: &DirLock, db: Option<Db>) -> Result<Db, S
     Ok(db)
 }
 
-fn draw_id() -> u64 {
+pub(super) fn draw_id() -> u64 {
     rand::random::<u64>().max(1)
 }
 
@@ -236,7 +236,7 @@ fn limits(config: &Config) -> Limits {
 }
 
 /// A dialer for calls to nodes and to other peers of the group.
-fn dialer(cluster_id: &[u8]) -> Dialer {
+pub(super) fn dialer(cluster_id: &[u8]) -> Dialer {
     let (cluster_id, release) = (cluster_id.to_vec(), RELEASE.to_string());
     let protocol_version = PROTOCOL_VERSION;
     let hello = Hello { protocol_version, role: Role::Manager as i32, cluster_id, release, ..Hello::default() };

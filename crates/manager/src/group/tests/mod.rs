@@ -1,5 +1,7 @@
 //! Managers and a voter in one thread: what was answered survives every change of leader (P7, P8).
 
+mod restoring;
+
 use super::*;
 use crate::rig::{ALICE, MS};
 use std::collections::HashMap;

@@ -1,0 +1,240 @@
+//! A majority is lost, and the group is restored from the rest.
+
+use super::*;
+use crate::group::restore::{Ask, Restore, RestoreError, Restored, Survey};
+use crate::group::{Found, disk_of, resume};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use tessera_consensus::PeerError;
+
+/// Speaks to a group, up to a number of calls.
+struct Wire<'a> {
+    group: &'a RefCell<Group>,
+    left: Cell<usize>,
+}
+
+impl<'a> Wire<'a> {
+    fn to(group: &'a RefCell<Group>) -> Wire<'a> {
+        Wire { group, left: Cell::new(usize::MAX) }
+    }
+}
+
+impl Ask for Wire<'_> {
+    fn ask<R: Request>(&self, address: &str, request: &R) -> Result<(R::Reply, Bytes), Error> {
+        let at: usize = address[1..].parse().unwrap();
+        let mut group = self.group.borrow_mut();
+        let unavailable = || Err(Error::new(Code::Unavailable, "no answer"));
+        if group.hosts[at].is_cut || self.left.get() == 0 {
+            return unavailable();
+        }
+        self.left.set(self.left.get() - 1);
+        let call = Call::new(Address::Address(address.into()), 0, request, Vec::new(), 1_000);
+        let (body, payload) = group.deliver(at, &call)?;
+        Ok((R::Reply::decode(body).unwrap(), payload))
+    }
+}
+
+/// Number of the host that a restored manager becomes.
+const NEW: usize = 5;
+
+fn restore<'a, 'b>(wire: &'a Wire<'b>, dir: &Path) -> Restore<'a, Wire<'b>> {
+    let member = Member { id: 77, ..member(NEW, MANAGER) };
+    Restore { ask: wire, dir: dir.to_path_buf(), member, state_of: None, force: false }
+}
+
+fn run(restore: &Restore<'_, Wire<'_>>, from: &[&str], id: u64) -> Result<Restored, RestoreError> {
+    let addresses: Vec<String> = from.iter().map(ToString::to_string).collect();
+    let survey = Survey::make(restore.ask, &addresses)?;
+    restore.run(Db::lock(&restore.dir).unwrap(), survey, id)
+}
+
+/// Five hosts with a manager on the first; each says that it is cut off.
+fn five() -> RefCell<Group> {
+    let mut group = Group::new(&[MANAGER, VOTER, VOTER, VOTER, VOTER]);
+    let leader = group.settle_leader();
+    group.ticks(100);
+    assert_eq!(group.manager(leader).peer().membership().voters.len(), 5);
+    RefCell::new(group)
+}
+
+fn cut(group: &RefCell<Group>, hosts: &[usize]) {
+    hosts.iter().for_each(|&at| group.borrow_mut().hosts[at].is_cut = true);
+}
+
+/// Serves a directory that was restored; returns the group when it leads.
+fn serve(group: RefCell<Group>, dir: &Path) -> Group {
+    let mut group = group.into_inner();
+    let home = DbHome::Dir { dir: dir.to_path_buf(), lock: Db::lock(dir).unwrap() };
+    let peer = PeerConfig::new(member(NEW, MANAGER), 3);
+    let setup = Setup { home, disk: disk_of(dir).unwrap(), config: config(), peer };
+    let Ok(Found::Manager(manager)) = resume(dir, setup) else { panic!("a manager is there") };
+    let running = Running::Manager(*manager);
+    group.hosts.push(Host { disk: SimDisk::new(1), running, db: None, is_cut: false });
+    for _ in 0..50 {
+        group.tick();
+        if group.manager(NEW).core().is_some() {
+            return group;
+        }
+    }
+    panic!("the restored manager does not lead");
+}
+
+/// P1, P7: the newest state counts, with entries that no majority has confirmed to the one who reads them.
+#[test]
+fn p1_the_newest_state_is_taken_with_its_tail() {
+    let group = five();
+    for i in 0..40 {
+        group.borrow_mut().mkdir(0, &format!("d{i}")).unwrap();
+    }
+    cut(&group, &[4]);
+    for i in 40..80 {
+        group.borrow_mut().mkdir(0, &format!("d{i}")).unwrap();
+    }
+    // Only host 3 gets this one.
+    cut(&group, &[1, 2]);
+    let request = MakeDir { op_id: 999, parent: 1, name: "tail".into(), mode: 0o755, ..MakeDir::default() };
+    group.borrow_mut().send(0, &request);
+    group.borrow_mut().hosts[4].is_cut = false;
+    cut(&group, &[0]);
+    let dir = tempfile::tempdir().unwrap();
+    let wire = Wire::to(&group);
+    let restored = run(&restore(&wire, dir.path()), &["h4"], 1).unwrap();
+    assert_eq!(restored.from.name, "h3");
+    assert!(matches!(run(&restore(&wire, dir.path()), &["h3"], 2), Err(RestoreError::Occupied { .. })));
+    let mut group = serve(group, dir.path());
+    for name in (0..80).map(|i| format!("d{i}")).chain(["tail".into()]) {
+        group.lookup(NEW, &name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    // A repetition of what was under way finds its effect.
+    let tail = group.ask(NEW, &request).unwrap().attr.unwrap().ino;
+    // Numbers that lost entries may have given away are passed over.
+    assert!(group.mkdir(NEW, "after").unwrap().attr.unwrap().ino > tail + (1 << 19));
+    group.ticks(50);
+    for at in [3, 4] {
+        let Running::Voter(peer) = &group.hosts[at].running else { panic!("a voter") };
+        assert!(matches!(peer.stopped(), Some(PeerError::Replaced { .. })), "{:?}", peer.stopped());
+    }
+}
+
+/// P7, P11: the old group's majority was only cut off. When it comes back it stops for ever.
+#[test]
+fn p7_a_majority_that_comes_back_stops() {
+    let group = five();
+    group.borrow_mut().mkdir(0, "a").unwrap();
+    cut(&group, &[0, 1, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    run(&restore(&Wire::to(&group), dir.path()), &["h3", "h4"], 1).unwrap();
+    let mut group = serve(group, dir.path());
+    group.mkdir(NEW, "b").unwrap();
+    group.hosts.iter_mut().for_each(|host| host.is_cut = false);
+    group.ticks(100);
+    assert!(group.manager(0).failed().is_some() && group.manager(0).core().is_none());
+    for at in 1..NEW {
+        let Running::Voter(peer) = &group.hosts[at].running else { panic!("a voter") };
+        assert!(matches!(peer.stopped(), Some(PeerError::Replaced { .. })), "host {at}: {:?}", peer.stopped());
+    }
+    group.lookup(NEW, "b").unwrap();
+    // The manager's fence outlives it.
+    group.kill(0);
+    group.restart(0);
+    group.ticks(100);
+    assert!(group.manager(0).core().is_none());
+    assert!(group.manager(0).peer().fence().is_some());
+}
+
+/// P9: a restore that ends anywhere is run again in the same directory, and until then the directory is not served.
+#[test]
+fn p9_an_interrupted_restore_is_run_again() {
+    let group = five();
+    for i in 0..30 {
+        group.borrow_mut().mkdir(0, &format!("d{i}")).unwrap();
+    }
+    cut(&group, &[0, 1, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    let mut interrupted = 0;
+    for calls in 0.. {
+        let wire = Wire { group: &group, left: Cell::new(calls) };
+        let result = run(&restore(&wire, dir.path()), &["h3", "h4"], 100 + calls as u64);
+        if result.is_ok() {
+            break;
+        }
+        if dir.path().join("restoring").exists() {
+            interrupted += 1;
+            let home = DbHome::Dir { dir: dir.path().to_path_buf(), lock: Db::lock(dir.path()).unwrap() };
+            let peer = PeerConfig::new(member(NEW, MANAGER), 3);
+            let setup = Setup { home, disk: disk_of(dir.path()).unwrap(), config: config(), peer };
+            let refused = resume(dir.path(), setup).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("interrupted") && refused.contains("--restore"), "{refused}");
+        }
+    }
+    assert!(interrupted >= 3, "{interrupted} interruptions");
+    let mut group = serve(group, dir.path());
+    (0..30).for_each(|i| _ = group.lookup(NEW, &format!("d{i}")).unwrap());
+}
+
+/// P14: what is refused, and what `force` allows.
+#[test]
+fn p14_restores_that_would_lose_something_are_refused() {
+    let group = five();
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let wire = Wire::to(&group);
+    cut(&group, &[3]);
+    let refused = run(&restore(&wire, first.path()), &["h1"], 1).unwrap_err();
+    assert!(matches!(refused, RestoreError::Majority { up: 4, voters: 5, .. }), "{refused}");
+    assert!(refused.to_string().contains("--join"), "{refused}");
+    for i in 0..10 {
+        group.borrow_mut().mkdir(0, &format!("d{i}")).unwrap();
+    }
+    group.borrow_mut().hosts[3].is_cut = false;
+    cut(&group, &[0, 1, 2]);
+    let refused = run(&restore(&wire, first.path()), &["h0", "h1"], 1).unwrap_err();
+    assert!(matches!(refused, RestoreError::NoPeer { .. }), "{refused}");
+    let older = Restore { state_of: Some("h3".into()), ..restore(&wire, first.path()) };
+    let refused = run(&older, &["h3"], 1).unwrap_err();
+    assert!(matches!(refused, RestoreError::Older { .. }), "{refused}");
+    assert!(refused.to_string().contains("h4") && refused.to_string().contains("--force"), "{refused}");
+    let nobody = Restore { state_of: Some("h9".into()), ..restore(&wire, first.path()) };
+    assert!(matches!(run(&nobody, &["h3"], 1), Err(RestoreError::NoSuchPeer { .. })));
+    // The peers are fenced for the first directory.
+    let refused = run(&restore(&wire, second.path()), &["h3"], 2).unwrap_err();
+    assert!(matches!(refused, RestoreError::Fenced { .. }), "{refused}");
+    let forced = Restore { force: true, state_of: Some("h3".into()), ..restore(&wire, second.path()) };
+    assert_eq!(run(&forced, &["h3"], 2).unwrap().from.name, "h3");
+    let mut group = serve(group, second.path());
+    assert!(group.lookup(NEW, "d9").is_err(), "the older state was taken");
+}
+
+/// P14: a newest state that cannot be read is named, and an older one is taken only by force.
+#[test]
+fn p14_a_damaged_newest_state_is_not_passed_over() {
+    let group = five();
+    cut(&group, &[3]);
+    for i in 0..10 {
+        group.borrow_mut().mkdir(0, &format!("d{i}")).unwrap();
+    }
+    group.borrow_mut().hosts[3].is_cut = false;
+    cut(&group, &[0, 1, 2]);
+    /// Damages the entries of host 4.
+    struct Damaged<'a>(Wire<'a>);
+    impl Ask for Damaged<'_> {
+        fn ask<R: Request>(&self, address: &str, request: &R) -> Result<(R::Reply, Bytes), Error> {
+            let (reply, payload) = self.0.ask(address, request)?;
+            match R::KIND == Kind::GetEntries && address == "h4" {
+                true => Ok((reply, payload.slice(1..))),
+                false => Ok((reply, payload)),
+            }
+        }
+    }
+    let (dir, wire) = (tempfile::tempdir().unwrap(), Damaged(Wire::to(&group)));
+    let plain = Wire::to(&group);
+    let Restore { dir: at, member, .. } = restore(&plain, dir.path());
+    let mut restore = Restore { ask: &wire, dir: at, member, state_of: None, force: false };
+    let survey = || Survey::make(&wire, &["h3".to_string()]).unwrap();
+    let refused = restore.run(Db::lock(dir.path()).unwrap(), survey(), 1).unwrap_err();
+    assert!(
+        matches!(&refused, RestoreError::Older { taken, newest, .. } if taken.contains("h3") && newest.contains("h4")),
+        "{refused}"
+    );
+    restore.force = true;
+    assert_eq!(restore.run(Db::lock(dir.path()).unwrap(), survey(), 1).unwrap().from.name, "h3");
+}
