@@ -5,6 +5,7 @@ use super::{Output, Peer, Sent};
 use crate::message;
 use crate::plan::{self, Candidate, View};
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{JoinGroup, JoinGroupReply, Member, PeerKind};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Code, Error};
@@ -58,7 +59,10 @@ impl Peer {
         let joins = !is_member && self.config.member.kind() == PeerKind::Manager;
         let is_lost = is_member && (self.standing.leader.is_none() || self.memory.asks());
         self.candidates.ticks_sought += 1;
-        if !(joins || is_lost) || self.candidates.ticks_sought % SEEK_TICKS != 1 {
+        if !(joins || is_lost)
+            || failpoint::is_active("consensus.seeks_nobody")
+            || self.candidates.ticks_sought % SEEK_TICKS != 1
+        {
             return;
         }
         let named = std::mem::take(&mut self.candidates.named);
@@ -81,6 +85,12 @@ impl Peer {
             Ok(_) => return,
             Err(error) => return tracing::debug!(%error, "an introduction failed"),
         };
+        let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
+        for member in named.filter(|member| !member.address.is_empty()) {
+            if self.sources.introduced.len() < super::PEERS_MAX {
+                self.sources.introduced.insert(member.id, member.clone());
+            }
+        }
         if let Some(leader) = reply.leader.filter(|_| self.candidates.named.len() < NAMED_MAX) {
             self.candidates.named.insert(leader.address.clone());
             self.hear_of(leader);
@@ -186,11 +196,13 @@ impl Peer {
             let found = || Candidate { member: found().clone(), is_up: true, must_go: false };
             candidates.entry(member.id).or_insert_with(found).is_up = active(member.id);
         }
+        // One that has never answered counts as active for a while, and in a short log lacks few entries: it holds none.
+        let holds_some = |matched: u64| matched > 0 || failpoint::is_active("consensus.promotes_unheard");
         View {
             candidates: candidates.into_values().collect(),
             caught_up: progress
                 .iter()
-                .filter(|p| p.is_active && p.matched + CAUGHT_UP_ENTRIES >= last)
+                .filter(|p| p.is_active && holds_some(p.matched) && p.matched + CAUGHT_UP_ENTRIES >= last)
                 .map(|p| p.id)
                 .collect(),
             removed: self.candidates.removed.clone(),

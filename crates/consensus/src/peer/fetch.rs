@@ -1,7 +1,8 @@
 //! Copies a snapshot from a peer that holds it, one piece at a time.
 
 use super::{GetPiece, Peer, Sent};
-use tessera_wire::consensus::SnapshotInfo;
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::consensus::{Member, SnapshotInfo};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 
 /// Bytes of a piece.
@@ -20,12 +21,42 @@ pub(super) struct Fetch {
     not_before_ns: i64,
 }
 
+/// Peers that may hold the snapshot that this one wants.
+#[derive(Default)]
+pub(super) struct Sources {
+    /// Those that answered an introduction, and those that they named.
+    pub(super) introduced: BTreeMap<u64, Member>,
+    /// Those that could not give the snapshot with this hash, or gave something else.
+    failed: BTreeSet<u64>,
+    hash: Vec<u8>,
+}
+
 impl Peer {
+    /// Whom to ask for a snapshot that `from` holds: another peer, if `from` has failed. Its copy may be damaged.
+    fn source(&mut self, info: &SnapshotInfo, from: u64) -> u64 {
+        if self.sources.hash != info.hash {
+            self.sources.hash.clone_from(&info.hash);
+            self.sources.failed.clear();
+        }
+        let members = self.membership().members.iter().map(|member| member.id);
+        let known = self.heard.keys().chain(self.sources.introduced.keys()).copied().chain(members);
+        let own = self.id();
+        let is_open = |id: &u64| *id != own && !self.sources.failed.contains(id);
+        match Some(from).filter(is_open).or_else(|| known.filter(is_open).min()) {
+            Some(source) => source,
+            None => {
+                self.sources.failed.clear();
+                from
+            }
+        }
+    }
+
     /// Decides whether to copy a snapshot that a peer holds.
     pub(super) fn consider(&mut self, info: SnapshotInfo, from: u64, is_urgent: bool) {
         if crate::message::snapshot(&info).is_err() || self.node.mut_store().files.wanted_from(&info).is_none() {
             return;
         }
+        let from = if self.fetch.is_none() { self.source(&info, from) } else { from };
         match &mut self.fetch {
             Some(fetch) if fetch.info == info => fetch.is_urgent |= is_urgent,
             Some(fetch) if fetch.is_urgent && !is_urgent => {}
@@ -47,8 +78,10 @@ impl Peer {
         };
         let (info, from) = (fetch.info.clone(), fetch.from);
         let offset = self.node.mut_store().files.wanted_from(&info);
-        let (Some(offset), Some(address)) = (offset, self.find(from).map(|member| member.address.clone())) else {
+        let member = self.find(from).or_else(|| self.sources.introduced.get(&from));
+        let (Some(offset), Some(address)) = (offset, member.map(|member| member.address.clone())) else {
             self.fetch = None;
+            self.sources.failed.insert(from);
             return;
         };
         let (index, hash, cluster_id) = (info.index, info.hash, self.log().identity().cluster_id.to_vec());
@@ -65,9 +98,15 @@ impl Peer {
         let Some(mut fetch) = self.fetch.take() else { return };
         let older = self.files().held().map_or(0, |held| held.index);
         let files = &mut self.node.mut_store().files;
-        let (Ok((_, piece)), Some(offset)) = (answer.decode::<GetPiece>(), files.wanted_from(&fetch.info)) else {
-            return;
+        let piece = match answer.decode::<GetPiece>() {
+            Ok((_, piece)) => piece,
+            Err(error) => {
+                tracing::debug!(%error, "a piece of a snapshot is not given");
+                self.sources.failed.insert(fetch.from);
+                return;
+            }
         };
+        let Some(offset) = files.wanted_from(&fetch.info) else { return };
         match files.receive(&fetch.info, offset, &piece) {
             Ok(true) => {
                 tracing::info!(index = fetch.info.index, bytes = fetch.info.len_bytes, "a snapshot is complete");
@@ -75,13 +114,16 @@ impl Peer {
                     tracing::warn!(%error, "entries of the log are not dropped");
                 }
             }
-            Ok(false) if piece.is_empty() => {}
+            Ok(false) if piece.is_empty() => _ = self.sources.failed.insert(fetch.from),
             Ok(false) => {
                 (fetch.under_way, fetch.not_before_ns) = (false, self.now_ns + PAUSE_NS);
                 self.fetch = Some(fetch);
             }
             // It is announced again.
-            Err(error) => tracing::warn!(%error, "copying a snapshot"),
+            Err(error) => {
+                tracing::warn!(%error, from = fetch.from, "copying a snapshot");
+                self.sources.failed.insert(fetch.from);
+            }
         }
     }
 

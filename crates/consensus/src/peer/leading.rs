@@ -150,7 +150,11 @@ impl Peer {
     /// A leader that finds a joint configuration ends it: until then both sets of voters are needed.
     pub(super) fn end_joint(&mut self) -> bool {
         let leads = self.node.raft.state == StateRole::Leader && self.stopped.is_none() && !self.is_full;
-        if !leads || self.membership().voters_outgoing.is_empty() || self.node.raft.has_pending_conf() {
+        if !leads
+            || failpoint::is_active("consensus.stays_joint")
+            || self.membership().voters_outgoing.is_empty()
+            || self.node.raft.has_pending_conf()
+        {
             return false;
         }
         let end = MembershipChange::default();
@@ -168,6 +172,7 @@ impl Peer {
         self.tell_replaced();
         let must_go = self.leads_as_voter() || !self.may_lead;
         if must_go
+            && !failpoint::is_active("consensus.voter_keeps_leading")
             && self.node.raft.lead_transferee.is_none()
             && let Some(manager) = self.best_manager()
         {

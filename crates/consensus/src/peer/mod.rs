@@ -19,7 +19,7 @@ use crate::message;
 use crate::storage::PeerStorage;
 use bytes::Bytes;
 use candidates::Candidates;
-use fetch::Fetch;
+use fetch::{Fetch, Sources};
 use memory::Memory;
 use prost::Message as _;
 use raft::{RawNode, StateRole};
@@ -242,6 +242,7 @@ pub struct Peer {
     next_token: u64,
     memory: Memory,
     fetch: Option<Fetch>,
+    sources: Sources,
     /// What must be written before anything else.
     unwritten: Option<raft::Ready>,
     /// The disk had no room for it.
@@ -311,6 +312,7 @@ impl Peer {
             next_token: rng.next_u64() >> 16,
             memory,
             fetch: None,
+            sources: Sources::default(),
             unwritten: None,
             is_full: false,
             standing: Standing::default(),
@@ -335,6 +337,12 @@ impl Peer {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.config.member.id
+    }
+
+    /// The time of the last input, ns.
+    #[must_use]
+    pub fn now_ns(&self) -> i64 {
+        self.now_ns
     }
 
     /// The log.

@@ -5,6 +5,7 @@
 //! silent: a member goes only if another takes its place in the same change, or if it was told to go.
 
 use std::collections::BTreeSet;
+use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{ChangeKind, Member, MemberChange, Membership, MembershipChange, PeerKind};
 
 /// A peer that could be a member.
@@ -79,7 +80,7 @@ fn moved(view: &View) -> Option<MembershipChange> {
 
 fn must_go(view: &View, member: &Member) -> bool {
     view.removed.contains(&member.id)
-        || candidate(view, member.id).is_some_and(|c| c.must_go)
+        || candidate(view, member.id).is_some_and(|c| c.must_go && !failpoint::is_active("consensus.dead_stay"))
         || is_replaced(view, member)
 }
 

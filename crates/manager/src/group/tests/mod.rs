@@ -458,3 +458,47 @@ fn p1_a_manager_that_lost_its_disk_is_brought_up_by_voters_alone() {
     assert!(before.contains("d199") || !before.is_empty());
     group.mkdir(leader, "after").unwrap();
 }
+
+/// A copy of the snapshot that has rotted is found out by whoever copies it. It must not keep a joiner out while others hold good ones.
+#[test]
+fn p12_a_joiner_copies_the_snapshot_from_another_peer_if_the_leaders_has_rotted() {
+    let mut group = Group::new(&[MANAGER, VOTER, VOTER]);
+    let first = group.settle_leader();
+    group.ticks(60);
+    group.mkdir(first, "a").unwrap();
+    group.kill(0);
+    let leads = |host: &Host| matches!(&host.running, Running::Voter(peer) if peer.standing().leads);
+    while !group.hosts.iter().any(leads) {
+        group.tick();
+    }
+    let leader = group.hosts.iter().position(leads).unwrap();
+    let disk = &group.hosts[leader].disk;
+    let snapshots: Vec<String> = disk.paths().into_iter().filter(|path| path.ends_with(".snap")).collect();
+    assert!(!snapshots.is_empty() && snapshots.iter().all(|path| disk.rot(path, 100, 1)));
+    let disk = SimDisk::new(77);
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut peer = PeerConfig::new(member(0, MANAGER), 5);
+    peer.member.id = 100;
+    let mut manager = Manager::join(Db::in_memory([7; 16]).unwrap(), setup(shared, peer)).unwrap();
+    manager.set_seeds(vec!["h1".into(), "h2".into()]);
+    group.hosts[0] = Host { disk, running: Running::Manager(manager), db: None, is_cut: false };
+    let leader = group.settle_leader();
+    group.lookup(leader, "a").unwrap();
+}
+
+/// A peer that asked to join and died may not vote: the others would need a majority that counts it.
+#[test]
+fn p12_a_peer_that_never_answers_does_not_vote() {
+    let voters = || {
+        let mut group = Group::new(&[MANAGER, VOTER, VOTER, VOTER, VOTER, MANAGER]);
+        group.hosts[5].is_cut = true;
+        let leader = group.settle_leader();
+        group.ticks(60);
+        group.mkdir(leader, "a").unwrap();
+        group.manager(leader).peer().membership().voters.clone()
+    };
+    let voted = voters();
+    assert!(voted.len() >= 3 && !voted.contains(&6), "{voted:?}");
+    let _mistake = tessera_failpoint::activate("consensus.promotes_unheard");
+    assert!(voters().contains(&6), "the test would see it");
+}
