@@ -69,6 +69,24 @@ impl Mutant {
         (Mutant::TruncatedHash, &["manager.receipts_ignored"]),
     ];
 
+    /// Failpoints in the group of managers and voters that survivable plans detect. Not detected within 2,000 seeds, because a read of a
+    /// deposed leader or a database taken back behind the log's base is too rare: `consensus.drops_too_much` (the test of
+    /// `crates/consensus` detects it), `manager.deposed_answers_reads`, `manager.lagging_database_kept`,
+    /// `manager.reads_unconfirmed`, `manager.snapshot_index_off`.
+    pub const OF_GROUP: &[&'static str] = &[
+        "consensus.acknowledges_before_sync",
+        "consensus.dead_stay",
+        "consensus.forgets_votes",
+        "consensus.seeks_nobody",
+        "consensus.stays_joint",
+        "consensus.voter_keeps_leading",
+        "manager.commits_before_group",
+        "manager.deposed_keeps_batch",
+        "manager.replies_not_stored",
+        "manager.serves_too_early",
+        "manager.standby_skips_entry",
+    ];
+
     /// Mutants that only plans beyond redundancy detect.
     pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
 

@@ -149,6 +149,25 @@ fn every_mutant_is_detected() {
     }
 }
 
+/// Mistakes in elections, in the log and in what managers do with it: each within 2,000 seeds, or caught by an assertion of the code.
+#[test]
+fn every_mistake_of_the_group_is_detected() {
+    let chosen = std::env::var("SIM_MISTAKE").ok();
+    let mut missed = Vec::new();
+    for mistake in Mutant::OF_GROUP.iter().filter(|name| chosen.as_ref().is_none_or(|chosen| chosen == *name)) {
+        let started = std::time::Instant::now();
+        let _mistake = tessera_failpoint::activate(mistake);
+        let broken = |seed| {
+            let run = std::panic::AssertUnwindSafe(|| simulate(Plan::survivable, seed, Mutant::None).violation);
+            std::panic::catch_unwind(run).map_or(Some(("an assertion", seed)), |found| Some((found?.promise, seed)))
+        };
+        let found = (1..=2_000).find_map(broken);
+        println!("{mistake}: {found:?} in {:?}", started.elapsed());
+        missed.extend(found.is_none().then_some(*mistake));
+    }
+    assert!(missed.is_empty(), "not detected within 2,000 seeds: {missed:?}");
+}
+
 /// P5: a reader that stays open for the whole run, in every second plan, shows a manager that keeps garbage for readers.
 #[test]
 fn garbage_that_stays_for_a_reader_is_detected() {

@@ -100,7 +100,10 @@ impl ManagerCore {
     /// may still be committed by the next leader.
     pub(crate) fn depose(mut self, error: Error) -> (Db, VecDeque<Action>) {
         if let Some(Open { applied, due, composed }) = self.open.take() {
-            self.undo(applied.before);
+            match failpoint::is_active("manager.deposed_keeps_batch") {
+                true => _ = self.db.commit(),
+                false => self.undo(applied.before),
+            }
             let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
             let text = "the manager was deposed before it knew whether this is committed; ask again";
             let unknown = Error::new(Code::Unavailable, text);

@@ -266,7 +266,8 @@ impl ManagerCore {
         let clock = Clock::resume(last, shell_ns, wall_ns, ns(config.max_clock_jump_ms)).map_err(Failure::Refused)?;
         let now_ns = clock.time.now_ns;
         let sessions = SoftSessions::load(&db, now_ns, &config)?;
-        let leases_end_ns = if meta.leases_granted == 1 { now_ns + ns(config.lease_entry_ms) } else { 0 };
+        let knows_leases = meta.leases_granted == 1 && !failpoint::is_active("manager.leases_forgotten");
+        let leases_end_ns = if knows_leases { now_ns + ns(config.lease_entry_ms) } else { 0 };
         let mut core = ManagerCore {
             soft: SoftState { started_ns: now_ns, sessions, ..Default::default() },
             reply_cache: ReplyCache::load(&db)?,
@@ -302,7 +303,11 @@ impl ManagerCore {
         };
         core.soft.cluster.stats.awake_ns = now_ns;
         assert!(term > core.meta.term, "term {term} after {}", core.meta.term);
-        core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
+        let mut lockers = crate::coherence::locks::noted(&core.db)?;
+        if failpoint::is_active("manager.lockers_forgotten") {
+            lockers.clear();
+        }
+        core.soft.locks = Lockers::start(term, lockers, now_ns, &core.config);
         // Task numbers contain the manager's own term.
         core.soft.cluster.tasks.term = term;
         Ok(core)

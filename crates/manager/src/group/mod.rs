@@ -279,6 +279,9 @@ impl Manager {
                 Ok(at) => {
                     assert_eq!(at, index, "the entry has the index that its rows name");
                     self.proposed = Some((index, term));
+                    if failpoint::is_active("manager.commits_before_group") {
+                        core.finish_batch();
+                    }
                     true
                 }
                 Err(refused) => {
@@ -429,6 +432,9 @@ impl Manager {
     }
 
     fn standing(&mut self, standing: Standing) {
+        if standing.leads && self.core().is_none() && failpoint::is_active("manager.serves_too_early") {
+            self.lead(self.peer.now_ns(), standing.term);
+        }
         if !standing.leads && self.core().is_some() {
             tracing::info!(term = standing.term, "this manager leads no more");
             self.depose();
@@ -452,7 +458,7 @@ impl Manager {
     /// Applies a committed entry to a standby's database.
     fn replay(&mut self, index: u64, data: &[u8]) {
         let State::Standby { db, meta, caches } = &mut self.state else { return };
-        if index <= meta.log_seq {
+        if index <= meta.log_seq || index.is_multiple_of(16) && failpoint::is_active("manager.standby_skips_entry") {
             return; // Applied before a restart.
         }
         let applied = LogEntry::decode(data).map_err(|error| error.to_string()).and_then(|entry| {

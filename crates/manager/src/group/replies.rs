@@ -2,6 +2,7 @@
 
 use crate::core::Action;
 use std::collections::VecDeque;
+use tessera_failpoint as failpoint;
 use tessera_wire::Error;
 
 #[derive(Default)]
@@ -50,7 +51,9 @@ impl Unconfirmed {
     pub(super) fn refuse(&mut self, error: &Error) -> Vec<Action> {
         self.under_way = None;
         let refused = self.waiting.drain(..).map(|(_, mut action)| {
-            if let Action::Reply { result, .. } = &mut action {
+            if let Action::Reply { result, .. } = &mut action
+                && !failpoint::is_active("manager.deposed_answers_reads")
+            {
                 *result = Err(error.clone());
             }
             action

@@ -12,6 +12,7 @@ use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
 use tessera_consensus::{Peer, PeerConfig};
 use tessera_disk::{Disk, RealDisk};
+use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Membership, SnapshotInfo};
 
 /// What a manager starts with.
@@ -141,6 +142,7 @@ impl Manager {
         let applied = db.as_ref().map(Db::meta).transpose()?.map(|meta| meta.log_seq);
         // SQLite does not sync every commit: what it lost the log has, or the snapshot that the log begins with.
         let lags = applied.is_none_or(|applied| applied < log.base().index);
+        let lags = lags && (db.is_none() || !failpoint::is_active("manager.lagging_database_kept"));
         let db = match (files.held().cloned().filter(|_| lags), db) {
             (Some(held), old) => setup.home.restore(old, &files, &held)?,
             (None, Some(db)) if lags && log.base().index == 1 && applied == Some(0) => {

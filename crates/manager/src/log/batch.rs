@@ -263,7 +263,7 @@ impl Batch {
         if tables.keeps_log {
             replicate::append(tables.db, &entry, &encoded)?;
         }
-        if !self.kept.answers.is_empty() {
+        if !self.kept.answers.is_empty() && !failpoint::is_active("manager.replies_not_stored") {
             reply_cache::insert(tables.db, seq, self.time.now_ns, &self.kept)?;
         }
         tables.meta.store(tables.db)?;

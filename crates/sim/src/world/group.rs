@@ -1,6 +1,7 @@
 //! What must hold among the peers of the group, and which losses it must survive.
 
 use super::*;
+use crate::plan::Family;
 use std::collections::BTreeSet;
 use tessera_consensus::Peer;
 
@@ -95,6 +96,10 @@ impl World {
             return true;
         }
         self.group.note(if matches!(actor, Actor::Node(_)) { "nodes' disks harmed" } else { "managers lost" });
+        if self.log.is_some() {
+            let group = self.describe_group();
+            self.record(&format!("{actor:?} is harmed; before:\n{group}"));
+        }
         self.note_lost(actor);
         false
     }
@@ -124,9 +129,14 @@ impl World {
         if leader.is_changing() {
             return false;
         }
-        let voters = &leader.membership().voters;
-        let left = voters.iter().filter(|voter| **voter != id && !self.group.lost.contains(voter)).count();
-        2 * left > voters.len()
+        // A change of members counts once it is applied: the others may still need a majority of those before.
+        let views = everybody.iter().filter_map(|actor| self.peer(*actor)).map(Peer::membership);
+        let views = views.filter(|view| leader.membership().voters.iter().any(|voter| view.voters.contains(voter)));
+        let suffices = |voters: &[u64]| {
+            let left = voters.iter().filter(|voter| **voter != id && !self.group.lost.contains(voter)).count();
+            voters.is_empty() || 2 * left > voters.len()
+        };
+        views.into_iter().all(|view| suffices(&view.voters) && suffices(&view.voters_outgoing))
     }
 
     // --- the end ----------------------------------------------------------------------------------------------
@@ -138,7 +148,52 @@ impl World {
             let at: Vec<_> = self.managers.iter().map(|host| host.manager().and_then(|m| m.applied())).collect();
             return broken("P12", format!("the managers hold entries {at:?} long after faults ended"));
         }
-        (0..self.managers.len()).try_for_each(|manager| self.compare(manager))
+        (0..self.managers.len()).try_for_each(|manager| self.compare(manager))?;
+        self.run_until(deadline, |world| world.is_group_whole())?;
+        match self.is_group_whole() {
+            true => Ok(()),
+            false => {
+                let group = self.describe_group();
+                broken("P12", format!("the group is not whole long after faults ended:\n{group}"))
+            }
+        }
+    }
+
+    /// The peers in a line each, for messages.
+    pub(super) fn describe_group(&self) -> String {
+        let line = |actor: &Actor| {
+            let peer = self.peer(*actor)?;
+            let (standing, log, members) = (peer.standing(), peer.log(), peer.membership());
+            let short = |ids: &[u64]| ids.iter().map(|id| format!("{:x}", id >> 48)).collect::<Vec<_>>().join(" ");
+            Some(format!(
+                "{actor:?} {:x}: term {}, leader {:x}, log {}..{} committed {}, snapshot {}, members of {}: {} ({}) learners {}, {}",
+                peer.id() >> 48,
+                standing.term,
+                standing.leader.unwrap_or(0) >> 48,
+                log.base().index,
+                log.last_index(),
+                log.state().commit,
+                peer.files().held().map_or(0, |held| held.index),
+                members.index,
+                short(&members.voters),
+                short(&members.voters_outgoing),
+                short(&members.learners),
+                peer.stopped().map_or("runs".into(), ToString::to_string)
+            ))
+        };
+        self.all_actors().iter().filter_map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// No change of members is under way, and every voter runs, or nobody could take its place.
+    fn is_group_whole(&self) -> bool {
+        let Some(leader) = self.leading().and_then(|leader| self.managers[leader].manager()) else { return false };
+        let everybody = self.all_actors();
+        let peers = everybody.iter().filter_map(|actor| self.peer(*actor)).filter(|peer| peer.stopped().is_none());
+        let running: BTreeSet<u64> = peers.map(Peer::id).collect();
+        let membership = leader.peer().membership();
+        let has_spare = running.iter().any(|id| membership.members.iter().all(|member| member.id != *id));
+        let all_run = !has_spare || membership.voters.iter().all(|voter| running.contains(voter));
+        membership.voters_outgoing.is_empty() && (all_run || self.plan.family == Family::Beyond)
     }
 
     /// Every manager runs and holds what the one that leads holds.

@@ -51,6 +51,9 @@ impl World {
 
     pub(super) fn verify(&mut self) -> Result<(), Violation> {
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
+        if self.leading().is_none() {
+            return broken("P12", format!("no manager leads long after faults ended:\n{}", self.describe_group()));
+        }
         if let Some(client) = self.honest().find(|c| !c.is_done()) {
             return broken(
                 "P12",
