@@ -17,7 +17,8 @@ pub(super) struct Fetch {
     from: u64,
     /// The group waits for it.
     is_urgent: bool,
-    under_way: bool,
+    /// Token of the call that asks for the next piece.
+    under_way: Option<u64>,
     not_before_ns: i64,
 }
 
@@ -61,8 +62,8 @@ impl Peer {
             Some(fetch) if fetch.info == info => fetch.is_urgent |= is_urgent,
             Some(fetch) if fetch.is_urgent && !is_urgent => {}
             // A newer snapshot every now and then must not keep an older one from ever being complete.
-            Some(fetch) if fetch.under_way && !is_urgent => {}
-            fetch => *fetch = Some(Fetch { info, from, is_urgent, under_way: false, not_before_ns: 0 }),
+            Some(fetch) if fetch.under_way.is_some() && !is_urgent => {}
+            fetch => *fetch = Some(Fetch { info, from, is_urgent, under_way: None, not_before_ns: 0 }),
         }
     }
 
@@ -72,7 +73,8 @@ impl Peer {
             return;
         }
         let now_ns = self.now_ns;
-        let Some(fetch) = self.fetch.as_ref().filter(|f| !f.under_way && (f.is_urgent || f.not_before_ns <= now_ns))
+        let Some(fetch) =
+            self.fetch.as_ref().filter(|f| f.under_way.is_none() && (f.is_urgent || f.not_before_ns <= now_ns))
         else {
             return;
         };
@@ -88,14 +90,15 @@ impl Peer {
         let request = GetPiece { cluster_id, index, hash, offset, max_bytes: PIECE_BYTES };
         let token = self.draw_token(Sent::Piece);
         if let Some(fetch) = &mut self.fetch {
-            fetch.under_way = true;
+            fetch.under_way = Some(token);
         }
         let call = Call::new(Address::Address(address), token, &request, Vec::new(), TIMEOUT_MS);
         self.outputs.push_back(super::Output::Call(call));
     }
 
     pub(super) fn piece_answered(&mut self, answer: Answer) {
-        let Some(mut fetch) = self.fetch.take() else { return };
+        // Another snapshot may have become more urgent meanwhile.
+        let Some(mut fetch) = self.fetch.take_if(|fetch| fetch.under_way == Some(answer.token)) else { return };
         let older = self.files().held().map_or(0, |held| held.index);
         let files = &mut self.node.mut_store().files;
         let piece = match answer.decode::<GetPiece>() {
@@ -116,7 +119,7 @@ impl Peer {
             }
             Ok(false) if piece.is_empty() => _ = self.sources.failed.insert(fetch.from),
             Ok(false) => {
-                (fetch.under_way, fetch.not_before_ns) = (false, self.now_ns + PAUSE_NS);
+                (fetch.under_way, fetch.not_before_ns) = (None, self.now_ns + PAUSE_NS);
                 self.fetch = Some(fetch);
             }
             // It is announced again.

@@ -22,7 +22,7 @@ pub(crate) use error::describe;
 use crate::db::meta::Meta;
 use error::{io, sqlite};
 use rusqlite::config::DbConfig;
-use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params};
+use rusqlite::{CachedStatement, Connection, InterruptHandle, OpenFlags, OptionalExtension, Params};
 use schema::{APPLICATION_ID, check_schema};
 use sql::FromRow;
 use std::cell::RefCell;
@@ -522,10 +522,11 @@ impl Db {
     ///
     /// # Errors
     /// SQLite fails.
-    pub fn copy_of(file: &Path, to: &Path) -> rusqlite::Result<Meta> {
+    pub fn copy_of(file: &Path, to: &Path, begins: impl FnOnce(InterruptHandle)) -> rusqlite::Result<Meta> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = tessera_pagesum::open(file, flags)?;
         conn.busy_timeout(std::time::Duration::from_secs(10))?;
+        begins(conn.get_interrupt_handle());
         conn.execute("VACUUM INTO ?1", [to.display().to_string()])?;
         drop(conn);
         Meta::load(&tessera_pagesum::open(to, flags)?)

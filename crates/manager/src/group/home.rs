@@ -2,6 +2,8 @@
 
 use super::GroupError;
 use crate::db::{Db, DirLock, FILE_NAME};
+use parking_lot::Mutex;
+use rusqlite::InterruptHandle;
 use std::io::{Error as IoError, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +32,29 @@ pub enum DbHome {
 /// Work on a snapshot that takes long: whoever gets it runs it beside the manager and passes the result to
 /// [`Manager::snapshot_done`](super::Manager::snapshot_done).
 #[derive(Debug)]
-pub struct SnapshotJob(Step);
+pub struct SnapshotJob {
+    step: Step,
+    stop: SnapshotStop,
+}
+
+/// Ends a [`SnapshotJob`] that runs.
+#[derive(Clone, Default)]
+pub struct SnapshotStop(Arc<Mutex<Option<InterruptHandle>>>);
+
+impl SnapshotStop {
+    /// Interrupts the copy, if one is under way. One that is about to begin does not notice.
+    pub fn interrupt(&self) {
+        if let Some(handle) = &*self.0.lock() {
+            handle.interrupt();
+        }
+    }
+}
+
+impl std::fmt::Debug for SnapshotStop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SnapshotStop")
+    }
+}
 
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Step {
@@ -58,11 +82,21 @@ pub enum SnapshotDone {
 
 impl SnapshotJob {
     pub(super) fn copy(dir: &Path, files: &SnapshotFiles) -> SnapshotJob {
-        SnapshotJob(Step::Copy { from: dir.join(FILE_NAME), to: dir.join(files.part()) })
+        SnapshotJob::of(Step::Copy { from: dir.join(FILE_NAME), to: dir.join(files.part()) })
     }
 
     pub(super) fn seal(log: &Log, files: &SnapshotFiles, info: SnapshotInfo) -> SnapshotJob {
-        SnapshotJob(Step::Seal { disk: log.disk().clone(), dir: log.dir().to_string(), part: files.part(), info })
+        SnapshotJob::of(Step::Seal { disk: log.disk().clone(), dir: log.dir().to_string(), part: files.part(), info })
+    }
+
+    fn of(step: Step) -> SnapshotJob {
+        SnapshotJob { step, stop: SnapshotStop::default() }
+    }
+
+    /// What ends it before it is done.
+    #[must_use]
+    pub fn stop(&self) -> SnapshotStop {
+        self.stop.clone()
     }
 
     /// Does the work.
@@ -70,10 +104,10 @@ impl SnapshotJob {
     /// # Errors
     /// The database or the disk fails.
     pub fn run(self) -> Result<SnapshotDone, GroupError> {
-        match self.0 {
+        match self.step {
             Step::Copy { from, to } => {
                 remove(&to)?;
-                let copied = Db::copy_of(&from, &to);
+                let copied = Db::copy_of(&from, &to, |handle| *self.stop.0.lock() = Some(handle));
                 if copied.is_err() {
                     // A copy for which there was no room must not keep the log from growing.
                     remove(&to)?;

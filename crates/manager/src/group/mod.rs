@@ -18,7 +18,7 @@ mod start;
 mod tests;
 
 pub use crate::db::LOG_DIR;
-pub use home::{DbHome, SnapshotDone, SnapshotJob};
+pub use home::{DbHome, SnapshotDone, SnapshotJob, SnapshotStop};
 pub(crate) use start::{Found, disk_of, resume};
 pub use start::{Setup, StartError};
 

@@ -136,8 +136,12 @@ impl Manager {
     /// # Errors
     /// [`GroupError`]; also if the log or the database lost what the other holds.
     pub fn restart(db: Option<Db>, mut setup: Setup) -> Result<Option<Manager>, GroupError> {
-        let Some(log) = Log::open(setup.disk.clone(), LOG_DIR, LogOptions::default())? else { return Ok(None) };
+        let Some(mut log) = Log::open(setup.disk.clone(), LOG_DIR, LogOptions::default())? else { return Ok(None) };
         let files = SnapshotFiles::open(setup.disk.clone(), LOG_DIR)?;
+        // A snapshot had arrived, and the log was not begun anew after it yet.
+        if let Some(held) = files.held().filter(|held| held.index > log.last_index()) {
+            log.reset(Base { index: held.index, term: held.term }, held.membership.clone().unwrap_or_default())?;
+        }
         setup.peer.member.id = log.identity().peer_id;
         let applied = db.as_ref().map(Db::meta).transpose()?.map(|meta| meta.log_seq);
         // SQLite does not sync every commit: what it lost the log has, or the snapshot that the log begins with.

@@ -2,7 +2,7 @@
 
 use super::{In, Job, Shared, spawn};
 use crate::core::{Action, Event};
-use crate::group::{GroupAction, Manager, SnapshotJob};
+use crate::group::{GroupAction, Manager, SnapshotJob, SnapshotStop};
 use crate::inbox::Inbox;
 use crate::metadata_scrub::MetadataScrub;
 use crate::metrics::Metrics;
@@ -37,8 +37,8 @@ struct PeerRequest {
 pub(super) struct CoreLoop {
     manager: Manager,
     inbox: Arc<Inbox<In>>,
-    /// Works on a snapshot, or did.
-    snapshot: Option<JoinHandle<()>>,
+    /// Works on a snapshot, or did; and what ends it.
+    snapshot: Option<(JoinHandle<()>, SnapshotStop)>,
     outboxes: Vec<Sender<Job>>,
     metrics: Arc<Mutex<Metrics>>,
     /// Reads the pages of this database file.
@@ -81,7 +81,13 @@ impl CoreLoop {
         self.serve();
         // These threads read the database, which must be closed when this returns.
         self.scrub = None;
-        self.snapshot.take().into_iter().for_each(|snapshot| _ = snapshot.join());
+        if let Some((thread, stop)) = self.snapshot.take() {
+            while !thread.is_finished() {
+                stop.interrupt();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = thread.join();
+        }
         self.manager.failed().cloned()
     }
 
@@ -194,10 +200,10 @@ impl CoreLoop {
 
     fn work_on_snapshot(&mut self, job: SnapshotJob) {
         // The one before has passed on its result.
-        self.snapshot.take().into_iter().for_each(|done| _ = done.join());
-        let inbox = self.inbox.clone();
+        self.snapshot.take().into_iter().for_each(|(done, _)| _ = done.join());
+        let (inbox, stop) = (self.inbox.clone(), job.stop());
         match spawn("snapshot".into(), move || inbox.push(None, In::Snapshot(job.run()))) {
-            Ok(thread) => self.snapshot = Some(thread),
+            Ok(thread) => self.snapshot = Some((thread, stop)),
             Err(source) => {
                 let error = crate::group::GroupError::File { path: "a thread for a snapshot".into(), source };
                 self.manager.snapshot_done(Err(error));

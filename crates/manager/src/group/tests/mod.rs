@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tessera_consensus::PeerConfig;
 use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
-use tessera_disk::{CrashKind, Disk, SimDisk};
+use tessera_disk::{CrashKind, Disk, Fault, SimDisk};
 use tessera_wire::consensus::{JoinGroup, Member, Membership, PeerKind};
 use tessera_wire::meta::{Entry, Lookup, MakeDir};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
@@ -501,4 +501,36 @@ fn p12_a_peer_that_never_answers_does_not_vote() {
     assert!(voted.len() >= 3 && !voted.contains(&6), "{voted:?}");
     let _mistake = tessera_failpoint::activate("consensus.promotes_unheard");
     assert!(voters().contains(&6), "the test would see it");
+}
+
+/// A standby loses power anywhere while it takes in a snapshot: it starts again, and ends up with what the leader has.
+#[test]
+fn p1_a_crash_while_a_snapshot_arrives_leaves_a_manager_that_starts() {
+    let mut crashes = 0;
+    for step in 0..30 {
+        let mut group = Group::new(&[MANAGER, MANAGER, VOTER]);
+        let leader = group.settle_leader();
+        group.ticks(60);
+        let standby = 1 - leader;
+        group.hosts[standby].is_cut = true;
+        (0..120).for_each(|i| _ = group.mkdir(leader, &format!("d{i}")).unwrap());
+        group.ticks(60);
+        let disk = group.hosts[standby].disk.clone();
+        disk.fail_at(disk.io_count() + step, Fault::PowerLoss);
+        group.hosts[standby].is_cut = false;
+        for _ in 0..60 {
+            group.tick();
+            if disk.is_off() {
+                group.kill(standby);
+                group.restart(standby);
+                crashes += 1;
+                break;
+            }
+        }
+        group.hosts[standby].disk.set_capacity(1 << 40);
+        group.ticks(100);
+        let leader = group.settle_leader();
+        assert_eq!(group.dump(0), group.dump(1), "step {step}, leader {leader}");
+    }
+    assert!(crashes > 10, "{crashes} crashes");
 }
