@@ -105,10 +105,11 @@ fn wanted(view: &View) -> Vec<Member> {
     let mut fitting: Vec<&Candidate> = view.candidates.iter().filter(|c| !must_go(view, &c.member)).collect();
     let hosts = fitting.iter().map(|c| &c.member.host).chain(wanted.iter().map(|m| &m.host));
     let size = voters_wanted(hosts.collect::<BTreeSet<_>>().len(), view.voters_max);
-    // Learners first: they have been copying.
+    // Those that run, and of them learners, first: they have been copying. A learner that is down keeps its place if nobody else can have it.
     let is_learner = |c: &Candidate| view.membership.learners.contains(&c.member.id);
-    fitting.sort_by_key(|c| (c.member.kind() != PeerKind::Manager, !is_learner(c), c.member.id));
-    for Candidate { member, .. } in fitting.into_iter().filter(|c| c.is_up || is_learner(c)) {
+    let waits = |c: &Candidate| is_learner(c) && c.member.kind() == PeerKind::Voter;
+    fitting.sort_by_key(|c| (c.member.kind() != PeerKind::Manager, !c.is_up, !is_learner(c), c.member.id));
+    for Candidate { member, .. } in fitting.into_iter().filter(|c| c.is_up || waits(c)) {
         let is_manager = member.kind() == PeerKind::Manager;
         let host_taken = wanted.iter().any(|w| w.host == member.host);
         if wanted.iter().all(|w| w.id != member.id) && (is_manager || wanted.len() < size && !host_taken) {

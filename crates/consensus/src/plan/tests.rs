@@ -68,6 +68,27 @@ fn a_group_grows_to_five_by_two_at_a_time() {
     assert_eq!(all.membership.learners, [0; 0]);
 }
 
+/// A peer that was made a learner and died takes nobody's place, and goes once the group is whole.
+#[test]
+fn a_learner_that_died_keeps_nobody_from_voting() {
+    for kind in [MANAGER, VOTER] {
+        let mut all = view(&[candidate(1, MANAGER), candidate(2, kind)]);
+        apply(&mut all, &change([(ChangeKind::AddLearner, candidate(2, kind).member)]));
+        all.candidates[1].is_up = false;
+        all.candidates.extend([candidate(3, VOTER), candidate(4, VOTER)]);
+        for _ in 0..10 {
+            let Some(change) = next(&all) else { break };
+            apply(&mut all, &change);
+            all.caught_up.remove(&2);
+        }
+        assert_eq!(
+            (sorted(&all.membership.voters), &all.membership.learners[..]),
+            (vec![1, 3, 4], &[][..]),
+            "{kind:?}"
+        );
+    }
+}
+
 #[test]
 fn one_host_is_alone_and_two_are_two() {
     let mut one = view(&[candidate(1, MANAGER)]);
