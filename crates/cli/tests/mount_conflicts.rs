@@ -180,7 +180,7 @@ fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
     c.ok(&["rm", "tess:/d/f"]);
     signal_nodes(&c, Signal::CONT);
     m.pushed();
-    // The lease on the name may have ended before the removal: then the kernel keeps the name for as long as --cache-ttl says.
+    // The lease on the name may have ended before the removal: then the kernel keeps the name for as long as --cache-ms says.
     eventually("the kernel forgets the name", || !m.at("d/f").exists());
     assert!(names(&c, "d").is_empty() && names(&c, "").is_empty());
     assert_eq!((m.count("conflicts"), logs(&c, "spool").len()), (0, 0));
