@@ -37,7 +37,11 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     eventually("repair has restored everything", || {
         let status = c.status();
         let out = status["nodes"].as_array().unwrap().iter().filter(|n| n["state"] == "out").count();
-        out == 2 && status["chunks"]["reduced"] == 0 && status["repair"]["members_backfilling"] == 0
+        // Other nodes must have taken over the dead ones' part of the metadata, too.
+        let peers = status["log"]["peers"].as_array().unwrap();
+        let votes = |name: &str| peers.iter().any(|peer| peer["name"] == name && peer["votes"] == true);
+        let replaced = !votes("n2") && !votes("n7") && peers.iter().filter(|peer| peer["votes"] == true).count() == 5;
+        out == 2 && replaced && status["chunks"]["reduced"] == 0 && status["repair"]["members_backfilling"] == 0
     });
     assert_all_there(&c, &src, "repaired");
     let located = c.ok(&["locate", "tess:/copies", "--json"]).json();
