@@ -25,8 +25,6 @@ pub const ALL: &[(&str, &str)] = &[
     ("consensus.skips_snapshot_hash", "a copied snapshot is not compared with its hash"),
     ("consensus.stays_joint", "a leader does not end a change of members (P12)"),
     ("consensus.voter_keeps_leading", "a voter that leads does not hand over to a manager (P12)"),
-    ("logstore.ack_before_sync", "an append is acknowledged without a sync"),
-    ("logstore.keep_torn_tail", "opening leaves a torn tail in place and appends behind it"),
     ("manager.answers_before_replicas", "replies leave before the log replicas hold the commands behind them (P7)"),
     (
         "manager.commits_before_group",

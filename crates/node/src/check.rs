@@ -5,7 +5,6 @@
 
 use crate::config::NodeConfig;
 use crate::core::{AppendItem, FragmentKey};
-use crate::log_replica::LogRequest;
 use bytes::Bytes;
 use tessera_accel::checksum::crc32c;
 use tessera_accel::coder::MOST_STRIPE_BYTES;
@@ -43,8 +42,6 @@ pub enum NodeRequest {
     Status,
     /// For [`crate::read`], on the connection's thread.
     Get(GetFragments),
-    /// For [`crate::log_replica`].
-    Log(LogRequest),
 }
 
 /// Lengths of the fragments in a request's payload; empty for requests without fragments.
@@ -71,9 +68,6 @@ pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes, sums:
             Ok(NodeRequest::Get(get))
         }
         Some(Kind::GetNodeStatus) => no_payload(kind, &payload).map(|()| NodeRequest::Status),
-        Some(known @ (Kind::AppendLog | Kind::ReadLog | Kind::PutSnapshot | Kind::GetSnapshot)) => {
-            Ok(NodeRequest::Log(LogRequest::decode(known, body, payload)?))
-        }
         Some(known) => {
             Err(Error::new(Code::Unsupported, format!("{} is not for a node; send it to the manager", known.name())))
         }

@@ -15,7 +15,6 @@ pub mod check;
 mod config;
 pub mod core;
 pub mod disk_worker;
-pub mod log_replica;
 pub mod read;
 mod rebuild;
 #[allow(clippy::disallowed_methods)] // The shell has the clock, threads and sockets.

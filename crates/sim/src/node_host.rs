@@ -17,7 +17,7 @@ use tessera_node::voter::{Voter, VoterAction};
 use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentStore};
 use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Code, Error, Kind, NodeInfo};
+use tessera_wire::{Error, Kind, NodeInfo};
 
 /// A request of a node to the world.
 #[derive(Debug)]
@@ -285,10 +285,6 @@ impl NodeHost {
             Ok(NodeRequest::Put(put)) => running.core.handle(now_ns, Event::Put { request: ticket, put }),
             Ok(NodeRequest::Status) => running.core.handle(now_ns, Event::Status { request: ticket }),
             Ok(NodeRequest::Get(get)) => running.get(now_ns, ticket, &get, &mut effects),
-            Ok(NodeRequest::Log(_)) => {
-                let error = Error::new(Code::Unsupported, "nodes keep no replica of the log; a voter does");
-                effects.push(Effect::Answer { ticket, result: Err(error) });
-            }
         }
         running.drain(&mut effects);
         effects

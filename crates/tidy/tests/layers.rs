@@ -8,7 +8,7 @@ use tessera_tidy::root;
 const LAYERS: &[(&str, &[&str])] = &[
     ("tools of the code itself", &["failpoint", "knobs", "tidy"]),
     ("primitives", &["accel", "disk", "pagesum", "policy", "wire"]),
-    ("index, sockets", &["cona", "consensus", "hashgpu", "logstore", "net"]),
+    ("index, sockets", &["cona", "consensus", "hashgpu", "net"]),
     ("data on disks, coding of chunks", &["segment", "stripe"]),
     ("services", &["manager", "node"]),
     ("a cluster for tests", &["testkit"]),

@@ -1,5 +1,5 @@
 //! The fence: a small file beside the log of a peer that a restore, or the group that replaced its own, has taken out of use
-//! (docs/formats.md, section 8).
+//! (docs/formats.md, section 4).
 
 use super::LogOpenError;
 use tessera_disk::record::{HeaderFault, HeaderFormat};

@@ -1,4 +1,4 @@
-//! The format of log files: docs/formats.md, section 8.
+//! The format of log files: docs/formats.md, section 4.
 
 use tessera_disk::layout;
 use tessera_disk::record::{Field, HeaderFormat, RecordPlace};

@@ -1,4 +1,4 @@
-//! Opens a log: docs/formats.md, section 8, *Opening*.
+//! Opens a log: docs/formats.md, section 4, *Opening*.
 
 use super::format::*;
 use super::{Base, HardState, Location, Log, LogFile, LogIdentity, LogOpenError, LogOptions};

@@ -102,10 +102,6 @@ impl Service for NodeService {
                 node.drive([Event::Status { request }]);
             }
             Ok(NodeRequest::Get(get)) => node.get(connection, request_id, &get, far),
-            Ok(NodeRequest::Log(_)) => {
-                let error = Error::new(Code::Unsupported, "nodes keep no replica of the log; a voter does");
-                connection.reply(kind, request_id, Err(error));
-            }
             Err(error) => connection.reply(kind, request_id, Err(error)),
         }
     }

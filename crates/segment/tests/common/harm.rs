@@ -1,4 +1,4 @@
-//! Damage to the files of a disk, and copies of a disk to damage. `crates/logstore/tests` includes this file too.
+//! Damage to the files of a disk, and copies of a disk to damage.
 
 use std::collections::BTreeMap;
 
