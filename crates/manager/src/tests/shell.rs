@@ -4,9 +4,9 @@ use crate::config::Config;
 use crate::shell::{ManagerServer, ServeOptions};
 use std::sync::Arc;
 use std::time::Duration;
-use tessera_net::{BufferPool, Dialer, Endpoint, dialer::NoService};
+use tessera_net::{BufferPool, Dialer, Endpoint, Managers, dialer::NoService};
 use tessera_wire::meta::*;
-use tessera_wire::{Code, Hello, PROTOCOL_VERSION, Role};
+use tessera_wire::{Code, Error, Hello, PROTOCOL_VERSION, Request, Role};
 
 fn dialer(client_id: u64, change: impl FnOnce(&mut Hello)) -> Dialer {
     let mut hello = Hello {
@@ -21,6 +21,11 @@ fn dialer(client_id: u64, change: impl FnOnce(&mut Hello)) -> Dialer {
 }
 
 const WAIT: Duration = Duration::from_secs(30);
+
+/// Asks as clients do: a manager that has just started does not lead yet, and is asked again.
+fn ask<R: Request>(client: &Dialer, manager: &Endpoint, request: &R) -> Result<R::Reply, Error> {
+    Managers::new(client.clone(), manager.clone().into()).call_wait(request, vec![], WAIT).map(|(reply, _)| reply)
+}
 
 fn serve(dir: &std::path::Path, listen: &[Endpoint], config: Config) -> ManagerServer {
     ManagerServer::start(ServeOptions { cluster_id: Some([5; 16]), ..ServeOptions::new(dir, listen, config) }).unwrap()
@@ -37,10 +42,10 @@ fn it_serves_stops_and_finds_everything_again() {
     let manager = start(dir.path());
     let client = dialer(1, |_| {});
     let request = MakeDir { op_id: 1, parent: 1, name: b"d".to_vec(), ..Default::default() };
-    let (entry, _) = client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+    let entry = ask(&client, &manager.endpoints()[0], &request).unwrap();
     assert!(manager.stop().is_none());
     let manager = start(dir.path());
-    let (again, _) = client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+    let again = ask(&client, &manager.endpoints()[0], &request).unwrap();
     assert_eq!(again, entry, "the same request, the same answer (P8)");
     let many: Vec<_> = (0..8u64)
         .map(|i| {
@@ -49,14 +54,13 @@ fn it_serves_stops_and_finds_everything_again() {
                 for j in 0..50u64 {
                     let name = format!("{i}-{j}").into_bytes();
                     let request = MakeDir { op_id: j + 1, parent: 1, name, ..Default::default() };
-                    client.call_wait(&endpoint, &request, vec![], WAIT).unwrap();
+                    ask(&client, &endpoint, &request).unwrap();
                 }
             })
         })
         .collect();
     many.into_iter().for_each(|thread| thread.join().unwrap());
-    let (listed, _) =
-        client.call_wait(&manager.endpoints()[0], &List { ino: 1, ..Default::default() }, vec![], WAIT).unwrap();
+    let listed = ask(&client, &manager.endpoints()[0], &List { ino: 1, ..Default::default() }).unwrap();
     assert_eq!(listed.entries.len(), 401);
     // The core's thread publishes stats periodically, not with each reply.
     let published = || !manager.metrics().requests.is_empty();
@@ -86,12 +90,12 @@ fn snapshots_are_taken_beside_the_core() {
         made += 1;
         let name = format!("{made}").into_bytes();
         let request = MakeDir { op_id: made, parent: 1, name, ..Default::default() };
-        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+        ask(&client, &manager.endpoints()[0], &request).unwrap();
         seen.extend(snapshots());
     }
     assert!(manager.stop().is_none());
     let manager = serve(dir.path(), &listen, config());
-    let status = client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0;
+    let status = ask(&client, &manager.endpoints()[0], &GetStatus {}).unwrap();
     assert_eq!(status.directories, made + 1);
 }
 
@@ -99,13 +103,13 @@ fn snapshots_are_taken_beside_the_core() {
 fn nodes_of_another_cluster_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let manager = start(dir.path());
-    let ask = |client: Dialer| {
+    let answer = |client: Dialer| {
         let request = GetAttr { ino: 1, want_lease: false };
-        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).map(|_| ()).map_err(|e| e.code())
+        ask(&client, &manager.endpoints()[0], &request).map(|_| ()).map_err(|e| e.code())
     };
-    assert_eq!(ask(dialer(1, |_| {})), Ok(()));
-    assert_eq!(ask(dialer(1, |hello| hello.protocol_version = 99)), Err(Code::ProtocolVersion));
-    assert_eq!(ask(dialer(1, |hello| hello.cluster_id = vec![9; 16])), Err(Code::WrongCluster));
+    assert_eq!(answer(dialer(1, |_| {})), Ok(()));
+    assert_eq!(answer(dialer(1, |hello| hello.protocol_version = 99)), Err(Code::ProtocolVersion));
+    assert_eq!(answer(dialer(1, |hello| hello.cluster_id = vec![9; 16])), Err(Code::WrongCluster));
 }
 
 /// The first node detects a manager that was started on an empty directory instead of restored.
@@ -115,7 +119,7 @@ fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
     let manager = start(dir.path());
     let status = || {
         let client = dialer(1, |_| {});
-        client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0
+        ask(&client, &manager.endpoints()[0], &GetStatus {}).unwrap()
     };
     assert!(status().rejected_nodes.is_empty());
     for _ in 0..2 {
