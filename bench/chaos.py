@@ -33,7 +33,7 @@ from benchlib.history import History, digest  # noqa: E402
 # Short timeouts, small segments and groups: what takes weeks in production happens in seconds.
 MANAGER_KNOBS = ["heartbeat_ms=100", "node_lease_ms=800", "down_after_ms=1000", "out_after_ms=3000",
                  "lease_entry_ms=500", "session_ms=8000", "snapshot_log_bytes=256K", "pg_cap_bytes=32M",
-                 "inventory_every_ms=10000", "log_call_timeout_ms=1000"]
+                 "inventory_every_ms=10000"]
 NODE_KNOBS = ["segment_size_bytes=8M", "compact_every_ms=500"]
 OUT_AFTER_S = 3.0
 # The default policy survives two lost nodes, so at most this many are down for long at a time.

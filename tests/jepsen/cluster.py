@@ -14,7 +14,7 @@ from benchlib import procs  # noqa: E402
 MANAGER_PORT, NODE_PORT = 7700, 7710
 # What takes minutes in production happens in seconds.
 MANAGER_KNOBS = ["heartbeat_ms=200", "node_lease_ms=1500", "down_after_ms=2000", "out_after_ms=8000", "lease_entry_ms=1000",
-                 "lock_session_ms=6000", "session_ms=20000", "snapshot_log_bytes=512K", "pg_cap_bytes=64M", "log_call_timeout_ms=1000"]
+                 "lock_session_ms=6000", "session_ms=20000", "snapshot_log_bytes=512K", "pg_cap_bytes=64M"]
 NODE_KNOBS = ["segment_size_bytes=8M", "compact_every_ms=500"]
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
 # Where nothing is ever cut: status is asked from there.

@@ -123,7 +123,7 @@ fn configuration_that_cannot_be_is_named() {
     let foreign = foreign.to_str().unwrap();
     assert_refused(&tessera(&["up", "--quiet", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
     assert_refused(&tessera(&["manager", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
-    assert_refused(&tessera(&["manager", "--dir", d, "--set", "log_copies=0"]), 2, &["log_copies cannot be 0", "3"]);
+    assert_refused(&tessera(&["manager", "--dir", d, "--set", "sweep_pages=0"]), 2, &["sweep_pages cannot be 0", "64"]);
     for words in [["manager", "--dir", file], ["up", "--dir", file]] {
         assert_refused(&tessera(&words), 6, &["node.toml", "not a directory"]);
     }

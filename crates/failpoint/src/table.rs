@@ -25,7 +25,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("consensus.skips_snapshot_hash", "a copied snapshot is not compared with its hash"),
     ("consensus.stays_joint", "a leader does not end a change of members (P12)"),
     ("consensus.voter_keeps_leading", "a voter that leads does not hand over to a manager (P12)"),
-    ("manager.answers_before_replicas", "replies leave before the log replicas hold the commands behind them (P7)"),
+    ("manager.answers_before_commit", "replies leave before the entry that they may show is committed (P7)"),
     (
         "manager.commits_before_group",
         "a leader commits and answers a batch before the group has committed its entry (P1, P7)",
@@ -46,7 +46,6 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.no_grace", "garbage is collected without waiting for older sessions (P4)"),
     ("manager.no_recall", "data that clients cache under a lease changes without a recall (P7)"),
-    ("manager.one_replica_too_few", "one log replica less than configured is enough"),
     ("manager.pages_dropped_early", "pages go although an older kept version needs them (P1, P4)"),
     ("manager.parity_never_proven", "parity counts as proven although no node has compared it"),
     (

@@ -25,8 +25,8 @@ fn main() {
     let dir = args.next().map_or_else(|| std::env::temp_dir().join("tessera-throughput"), PathBuf::from);
     let _ = std::fs::remove_dir_all(&dir);
     let db = Db::create(&dir, [1; 16]).expect("a new database");
-    let config = Config { log_copies: 0, down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() };
-    let mut core = ManagerCore::start(db, config, 1).expect("a manager");
+    let config = Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() };
+    let mut core = ManagerCore::lead(db, config, 1, 1, 1).expect("a manager");
     for node in 1..=6 {
         register(&mut core, node);
     }

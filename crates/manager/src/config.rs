@@ -51,24 +51,14 @@ tessera_knobs::knobs! {
         max_allocate_chunks: usize = 16_384;
         /// Pages whose references one command takes off at most, so that dropping a huge file never holds up others.
         sweep_pages: u32 = 64;
-        /// Nodes that must hold an entry of the command log before it is acknowledged (m+1).
-        log_copies: u32 = 3;
-        /// Bytes of entries sent to a replica in one call.
-        log_call_bytes: usize = 4 << 20;
         /// Peers that keep the metadata, if there are that many hosts: 5, 3 or 1. With 1 only managers do, and what they lose is lost.
         max_voters: u32 = 5, in 1..=5;
         /// A manager with an empty directory waits this long for a peer of the group that it joins.
         join_timeout_ms: u64 = 60_000;
-        /// A call to a log replica is given up after this long.
-        log_call_timeout_ms: u64 = 5_000;
-        /// A replica that failed is tried again after this long.
-        log_retry_ms: u64 = 500;
         /// A snapshot is taken when the log since the last one has grown past this many bytes …
         snapshot_log_bytes: u64 = 64 << 20;
         /// … and past this share of the last snapshot's size; 0: whatever its size.
         snapshot_log_percent: u64 = 50, in 0..=u64::MAX;
-        /// Bytes of one piece of a snapshot.
-        snapshot_piece_bytes: usize = 4 << 20;
 
         /// A manager does not lead if its wall clock is further than this from the time of the last change: it is set wrong, or the
         /// store was off for that long.

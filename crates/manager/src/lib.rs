@@ -2,8 +2,8 @@
 //!
 //! [`core::ManagerCore`] is a state machine: it takes events and a time and returns actions. It owns the
 //! database and knows no socket, thread or clock; [`shell`] puts it on the network. A mutating request becomes a
-//! command, is applied in one group commit with other commands, written to the command log and answered when enough
-//! replicas hold it (ARCHITECTURE.md, "The manager"). Bulk data never passes through the manager.
+//! command, is applied in one group commit with other commands, and answered when the [`group`] has committed their log entry
+//! (ARCHITECTURE.md, "The manager"). Bulk data never passes through the manager.
 //!
 //! Start with `db/schema.sql`, the data model; then `ctx.rs` (what a command may look at), `log/registry.rs` (all requests, one a
 //! row) and [`core`] (how commands flow). Folders import each other in one direction: `db`, `coherence`, `soft`, `ctx`,
@@ -38,7 +38,7 @@ pub mod shell;
 mod soft;
 
 pub use crate::db::pages::{decode as page_extents, for_each_chunk};
-pub use crate::log::restore;
+pub use crate::log::batch::{ReplayError, replay_all};
 
 #[cfg(test)]
 mod rig;

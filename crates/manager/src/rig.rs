@@ -4,9 +4,11 @@
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore};
 use crate::db::Db;
+use crate::error::Failure;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, VecDeque};
+use tessera_wire::log::LogEntry;
 use tessera_wire::meta::*;
 use tessera_wire::rpc::{self, Call};
 use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, Request, Role};
@@ -22,11 +24,24 @@ pub struct Rig {
     pub now_ns: i64,
     pub calls: VecDeque<Call>,
     pub replies: BTreeMap<u64, Result<Bytes, Error>>,
+    /// All that was committed.
+    pub log: Vec<LogEntry>,
     next: u64,
 }
 
 pub fn config() -> Config {
-    Config { log_copies: 0, down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() }
+    Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() }
+}
+
+/// A core in the term after the last one of the database, and the entry that begins the term.
+pub fn start(db: Db, config: Config, now_ns: i64) -> Result<(ManagerCore, LogEntry), Failure> {
+    let term = db.meta()?.term + 1;
+    let mut core = ManagerCore::lead(db, config, now_ns, now_ns, term)?;
+    let entry = core.commit_batch(now_ns);
+    match (core.stopped().cloned(), entry) {
+        (None, Some(entry)) => Ok((core, LogEntry::decode(entry).unwrap())),
+        (why, _) => Err(Failure::Refused(why.unwrap_or_default())),
+    }
 }
 
 impl Rig {
@@ -37,8 +52,8 @@ impl Rig {
 
     pub fn with(db: Db, config: Config, nodes: u64) -> Rig {
         let now_ns = 1_000_000 * MS;
-        let core = ManagerCore::start(db, config, now_ns).unwrap();
-        let mut rig = Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), next: 1 };
+        let (core, entry) = start(db, config, now_ns).unwrap();
+        let mut rig = Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), log: vec![entry], next: 1 };
         for node in 1..=nodes {
             rig.register(node);
         }
@@ -101,7 +116,8 @@ impl Rig {
 
     pub fn settle(&mut self) {
         while self.core.wants_commit() && self.core.stopped().is_none() {
-            self.core.commit_batch(self.now_ns);
+            let entry = self.core.commit_batch(self.now_ns);
+            self.log.extend(entry.map(|entry| LogEntry::decode(entry).unwrap()));
         }
         self.drain();
     }
@@ -153,9 +169,10 @@ impl Rig {
     }
 
     pub fn restart_with(self, config: Config) -> Rig {
-        let Rig { core, now_ns, next, .. } = self;
-        let core = ManagerCore::start(core.into_db(), config, now_ns).unwrap();
-        Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), next }
+        let Rig { core, now_ns, next, mut log, .. } = self;
+        let (core, entry) = start(core.into_db(), config, now_ns).unwrap();
+        log.push(entry);
+        Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), log, next }
     }
 
     pub fn dump(&self, without: &[&str]) -> String {

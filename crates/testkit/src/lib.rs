@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 use tessera_manager::core::ManagerCore;
 use tessera_manager::db::Db;
+use tessera_wire::log::LogEntry;
 use tessera_wire::meta::{CompleteFragments, SetXattr};
 use tessera_wire::rpc::{Call, Peer};
 use tessera_wire::{Code, Error, Kind, Request, Role};
@@ -48,6 +49,8 @@ pub type Outcome = Result<(Bytes, Bytes), Error>;
 pub struct Cluster {
     /// `None` only while the manager restarts.
     core: Option<ManagerCore>,
+    /// All that it committed.
+    log: Vec<LogEntry>,
     config: Config,
     /// The manager's time.
     pub now_ns: i64,
@@ -66,10 +69,9 @@ pub struct Cluster {
     next_number: u64,
 }
 
-/// The configuration of a cluster unless a test brings another: short times, no log replicas, no periodic maintenance.
+/// The configuration of a cluster unless a test brings another: short times, no periodic maintenance.
 pub fn config() -> Config {
     Config {
-        log_copies: 0,
         session_ms: 30_000,
         lease_entry_ms: 10_000,
         heartbeat_ms: 500,
@@ -96,9 +98,10 @@ impl Cluster {
         static FRESH: OnceLock<Vec<u8>> = OnceLock::new();
         let fresh = || Db::in_memory(CLUSTER_ID).expect("a database").image().expect("an image");
         let db = Db::from_image(FRESH.get_or_init(fresh)).expect("an image");
-        let core = ManagerCore::start(db, config.clone(), now_ns).expect("a valid configuration");
+        let core = ManagerCore::lead(db, config.clone(), now_ns, now_ns, 1).expect("a valid configuration");
         let mut cluster = Cluster {
             core: Some(core),
+            log: Vec::new(),
             config,
             now_ns,
             nodes: Vec::new(),
@@ -110,6 +113,7 @@ impl Cluster {
             reachable: BTreeMap::new(),
             next_number: 1,
         };
+        cluster.settle();
         for _ in 0..nodes {
             cluster.join(disks);
         }

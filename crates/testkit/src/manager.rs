@@ -9,6 +9,7 @@ use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::db::meta::Meta;
+use tessera_wire::log::LogEntry;
 use tessera_wire::meta::{ClusterStatus, GetStatus, Heartbeat, RegisterNode, RegisterNodeReply};
 use tessera_wire::rpc::{Answer, Peer};
 use tessera_wire::{Ack, DiskInfo, Error, Health, Kind, Request, Role};
@@ -60,9 +61,9 @@ impl Cluster {
     }
 
     /// Commits what waits; returns the answers.
-    fn settle(&mut self) -> BTreeMap<u64, Result<Bytes, Error>> {
+    pub(crate) fn settle(&mut self) -> BTreeMap<u64, Result<Bytes, Error>> {
         let now_ns = self.now_ns;
-        let core = self.core();
+        let core = self.core.as_mut().expect("the manager runs");
         let mut answers = BTreeMap::new();
         loop {
             while let Some(action) = core.poll() {
@@ -78,7 +79,8 @@ impl Cluster {
             if !core.wants_commit() {
                 return answers;
             }
-            core.commit_batch(now_ns);
+            let entry = core.commit_batch(now_ns);
+            self.log.extend(entry.map(|entry| LogEntry::decode(entry).expect("an encoded entry")));
         }
     }
 
@@ -124,7 +126,10 @@ impl Cluster {
     pub fn restart_manager(&mut self, config: Config) {
         let db = self.core.take().expect("the manager runs").into_db();
         self.config = config.clone();
-        self.core = Some(ManagerCore::start(db, config, self.now_ns).expect("a valid configuration"));
+        let term = db.meta().expect("the schema is ours").term + 1;
+        let core = ManagerCore::lead(db, config, self.now_ns, self.now_ns, term).expect("a valid configuration");
+        self.core = Some(core);
+        self.settle();
     }
 
     /// Adds and registers a node; returns its index.

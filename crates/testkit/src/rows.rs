@@ -4,12 +4,12 @@ use crate::{CLUSTER_ID, Cluster, Stored, dump};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_manager::db::Db;
 use tessera_manager::db::cache::all_classes;
 use tessera_manager::db::rows::{self, Member};
-use tessera_manager::restore::Restored;
+use tessera_manager::replay_all;
 use tessera_stripe::ClassLayout;
 use tessera_wire::ClassInfo;
-use tessera_wire::log::LogEntry;
 use tessera_wire::meta::{Commit, CommitReply, CompleteFragments};
 
 /// A chunk that the manager has a row for.
@@ -212,14 +212,8 @@ impl Cluster {
 
     /// Checks that replaying the log on an empty database gives this database (P7).
     pub fn check_replay(&self) {
-        let mut query =
-            self.db().conn().prepare("SELECT entry FROM command_log ORDER BY seq").expect("the schema is ours");
-        let entry =
-            |r: &rusqlite::Row<'_>| Ok(LogEntry::decode(&r.get::<_, Vec<u8>>(0)?[..]).expect("an encoded entry"));
-        let entries: Vec<LogEntry> =
-            query.query_map([], entry).and_then(Iterator::collect).expect("the schema is ours");
-        let restored = Restored { cluster_id: CLUSTER_ID, image: None, entries, highest_term: 0, from: String::new() };
-        let db = restored.into_db(None, &mut |_, _| ()).expect("the log can be replayed");
+        let db = Db::in_memory(CLUSTER_ID).expect("a database");
+        replay_all(&db, &self.log).expect("the log can be replayed");
         let (ours, theirs) = (dump(self.db().conn()).expect("a dump"), dump(db.conn()).expect("a dump"));
         for (a, b) in ours.lines().zip(theirs.lines()) {
             assert_eq!(a, b, "replaying the log gave another row");

@@ -35,7 +35,7 @@ pub mod data {
     include!(concat!(env!("OUT_DIR"), "/tessera.data.rs"));
 }
 
-/// The manager's command log on its way to and from its replicas.
+/// The commands in the log of the metadata service.
 pub mod log {
     include!(concat!(env!("OUT_DIR"), "/tessera.log.rs"));
 }

@@ -7,7 +7,7 @@ use crate::consensus::{
 };
 use crate::consensus::{GetPiece, GetPieceReply, JoinGroup, JoinGroupReply};
 use crate::{Ack, Code, Error, Hello, HelloReply, Role};
-use crate::{data::*, log::*, meta::*};
+use crate::{data::*, meta::*};
 
 /// A request: its kind and the type of its answer.
 pub trait Request: prost::Message + Default + Clone {
@@ -126,11 +126,6 @@ messages! {
     0x0500 PutFragments => PutFragmentsReply, from Client;
     0x0501 GetFragments => GetFragmentsReply, from Client | Node;
     0x0502 GetNodeStatus => NodeStatus, from Client | Node;
-
-    0x0600 AppendLog => AppendLogReply, from Manager;
-    0x0601 ReadLog => ReadLogReply, from Manager;
-    0x0602 PutSnapshot => AppendLogReply, from Manager;
-    0x0603 GetSnapshot => GetSnapshotReply, from Manager;
 
     0x0610 Consensus => ConsensusReply, from Manager | Node;
     0x0611 GetPiece => GetPieceReply, from Manager | Node;

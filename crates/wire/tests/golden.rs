@@ -46,8 +46,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             CancelLock, HoldLocks, HoldLocksReply,
         }
         log {
-            LoggedCommand, LogEntry, AppendLog, AppendLogReply, ReadLog, ReadLogReply, PutSnapshot, GetSnapshot,
-            GetSnapshotReply,
+            LoggedCommand, LogEntry,
         }
         consensus {
             Member, Membership, MemberChange, MembershipChange, Position, SnapshotInfo, RaftEntry, RaftMessage,

@@ -304,10 +304,10 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_file_and_paths_start_at_the_file() {
-        let (dir, path) = file("dir = 'db'\nlisten = ['127.0.0.1:1']\n[tuning]\nheartbeat_ms = 7\nlog_copies = 2\n");
+        let (dir, path) = file("dir = 'db'\nlisten = ['127.0.0.1:1']\n[tuning]\nheartbeat_ms = 7\nmax_voters = 3\n");
         let settings = manager(&["--config", &path]).unwrap();
         assert_eq!(settings.dir, dir.path().join("db"));
-        assert_eq!((settings.core.heartbeat_ms, settings.core.log_copies), (7, 2));
+        assert_eq!((settings.core.heartbeat_ms, settings.core.max_voters), (7, 3));
         let settings =
             manager(&["--config", &path, "--dir", "x", "--listen", "127.0.0.1:2", "--set", "heartbeat_ms=9"]).unwrap();
         assert_eq!(settings.dir, Path::new("x"));
@@ -339,7 +339,7 @@ mod tests {
             ("dir='d'\n[tuning]\nheartbeats_ms=1", vec!["heartbeats_ms", "heartbeat_ms"]),
             ("dir='d'\n[tuning]\nheartbeat_ms='soon'", vec!["heartbeat_ms", "soon", "ms"]),
             ("dir='d'\n[tuning]\nheartbeat_ms=-1", vec!["heartbeat_ms", "-1"]),
-            ("dir='d'\n[tuning]\nlog_copies=5000000000", vec!["log_copies", "5000000000"]),
+            ("dir='d'\n[tuning]\nmax_list_entries=5000000000", vec!["max_list_entries", "5000000000"]),
             ("dir='d'\n[tuning]\nout_after_ms=10\nnode_lease_ms=20", vec!["out_after_ms", "node_lease_ms"]),
             ("dir=5", vec!["t.toml line 1: dir: ", "string"]),
             ("dir='d", vec!["line 1"]),

@@ -126,8 +126,8 @@ mod tests {
     fn zero_is_accepted_where_it_has_a_meaning() {
         let mut config = Config::default();
         let zero = Value::String("0".into());
-        let refused = set(&mut [&mut (Config::KNOBS, &mut config)], "log_copies", &zero).unwrap_err();
-        assert!(refused.contains("log_copies cannot be 0") && config.log_copies == 3, "{refused}");
+        let refused = set(&mut [&mut (Config::KNOBS, &mut config)], "max_list_entries", &zero).unwrap_err();
+        assert!(refused.contains("max_list_entries cannot be 0") && config.max_list_entries == 4096, "{refused}");
         set(&mut [&mut (Config::KNOBS, &mut config)], "repair_bytes_per_s", &zero).unwrap();
     }
 
@@ -135,7 +135,7 @@ mod tests {
     fn a_number_out_of_range_changes_nothing() {
         let mut config = Config::default();
         for value in [Value::Integer(1 << 40), Value::Integer(-1), Value::Boolean(true), Value::String("x".into())] {
-            assert!(set(&mut [&mut (Config::KNOBS, &mut config)], "log_copies", &value).is_err());
+            assert!(set(&mut [&mut (Config::KNOBS, &mut config)], "max_list_entries", &value).is_err());
         }
         assert_eq!(config, Config::default());
         set(&mut [&mut (Config::KNOBS, &mut config)], "pg_cap_bytes", &Value::String("1G".into())).unwrap();

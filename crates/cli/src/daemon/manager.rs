@@ -111,9 +111,6 @@ fn help(gauge: &str) -> &'static str {
     match gauge {
         "term" => "Term of the manager",
         "log_seq" => "Last entry of the command log",
-        "log_replicated_seq" => "Last entry on the required number of replicas",
-        "log_snapshot_seq" => "Last entry in the newest snapshot of this incarnation",
-        "log_replicas_up_to_date" => "Nodes that hold all of the log that was acknowledged",
         "map_version" => "Version of the map of nodes, disks and groups",
         "sessions" => "Open sessions",
         "reserved_bytes" => "Bytes reserved by sessions",

@@ -307,7 +307,7 @@ impl Cluster {
         found.ok_or_else(|| failure!(Exit::NotFound, "no child is called {name}"))
     }
 
-    /// Stops the manager first, while its log replicas still run, then all nodes at once.
+    /// Stops the manager first, while the voters still run, then all nodes at once.
     ///
     /// # Errors
     /// Some had to be killed. That loses nothing acknowledged (P9), but it should not happen.

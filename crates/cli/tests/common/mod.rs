@@ -18,14 +18,8 @@ use tempfile::TempDir;
 pub const TESSERA: &str = env!("CARGO_BIN_EXE_tessera");
 
 /// Knobs that make a manager notice losses quickly. Tests that wait for `out` pass a shorter `out_after_ms`.
-const HASTE: &[&str] = &[
-    "heartbeat_ms=100",
-    "node_lease_ms=2000",
-    "down_after_ms=1500",
-    "out_after_ms=600000",
-    "lease_entry_ms=300",
-    "log_retry_ms=100",
-];
+const HASTE: &[&str] =
+    &["heartbeat_ms=100", "node_lease_ms=2000", "down_after_ms=1500", "out_after_ms=600000", "lease_entry_ms=300"];
 /// Nodes of tests share one file system, so none reserves space on it.
 const NODE_HASTE: &[&str] = &["reserve_bytes=0", "register_retry_max_ms=300", "segment_size_bytes=8M"];
 /// A step that takes longer than this has failed.

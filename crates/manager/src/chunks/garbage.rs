@@ -4,8 +4,8 @@
 //! A chunk may be removed only if it has had no references since before the oldest live writer began (P4), because a dedup
 //! query may have told the writer of it. This also holds for pending chunks, which have no references from the time they are
 //! drawn. Readers need no such time: the version that a reader pins keeps its references. A writer that stays open delays
-//! garbage for `garbage_hold_ms` at most (P5); a commit that names a removed chunk is refused. The manager sends an order only once enough replicas hold the log entry that
-//! wrote it, so that a restored manager never needs a fragment that was already deleted (P3).
+//! garbage for `garbage_hold_ms` at most (P5); a commit that names a removed chunk is refused. The manager sends an order only once
+//! the log entry that wrote it is committed, so that no later leader needs a fragment that was already deleted (P3).
 
 use crate::chunks::missing;
 use crate::chunks::refs::forget_chunk;
@@ -162,7 +162,7 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
         let found: Vec<(u64, u32)> = view.db.all(
             "SELECT chunk_id, fragment FROM deletes WHERE disk_id = ?1 AND (chunk_id, fragment) > (?2, ?3) AND log_seq <= ?4
              ORDER BY chunk_id, fragment LIMIT ?5",
-            args![disk_id, cursor.at.0, cursor.at.1, view.soft.replicated_seq.min(i64::MAX as u64), space],
+            args![disk_id, cursor.at.0, cursor.at.1, view.soft.committed_seq, space],
         )?;
         assert!(found.len() <= space, "{} orders, {space} fit the answer", found.len());
         assert!(found.first().is_none_or(|first| *first > cursor.at), "orders are handed out in order");

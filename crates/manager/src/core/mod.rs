@@ -1,10 +1,8 @@
 //! The manager as a state machine: events and a time in, actions out.
 //!
-//! The core answers reads at once from the committed state. Commands wait until the shell asks for a group commit:
-//! [`ManagerCore::begin_batch`] applies them in one transaction and hands out the calls that carry the log entry to its
-//! replicas; [`ManagerCore::finish_batch`] syncs the transaction. So both syncs run at the same time. Answers to clients,
-//! reads included, leave once enough replicas hold every entry that the answer may reflect (P7). Answers to nodes leave at
-//! once: a node that waited for its heartbeat's answer could not store the log.
+//! The core answers reads at once. Commands wait until the group asks for them: [`ManagerCore::begin_entry`] applies them in one
+//! transaction and returns the log entry; [`ManagerCore::finish_batch`] commits the transaction once the group has committed the
+//! entry. Answers that are given in between wait for the commit, because they may show what it changes (P7).
 //!
 //! After a database failure that leaves the state on disk unknown, the core refuses everything until it is restarted (never
 //! retry a failed sync).
@@ -44,9 +42,7 @@ use crate::error::{Failure, Result};
 use crate::files::expiry;
 use crate::internal::*;
 use crate::log::batch::{self, AppliedBatch, QueuedCommand, Tables};
-use crate::log::records::TERM_JUMP;
 use crate::log::registry::{self, Command, ReadReply};
-use crate::log::replicate::{self, CommandLog, Snapshot};
 use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::metrics::Metrics;
 use crate::nodes::plan;
@@ -127,7 +123,6 @@ struct Origin {
     connection: u64,
     request_id: u64,
     kind: Kind,
-    /// Replies to nodes do not wait for log replicas.
     role: Role,
 }
 
@@ -148,17 +143,6 @@ enum QueueItem {
         origin: Origin,
         body: Bytes,
     },
-}
-
-/// Snapshots of the database for the log's replicas.
-#[derive(Default)]
-struct Snapshots {
-    /// The shell takes them; else the core does (a database in memory).
-    elsewhere: bool,
-    wanted: bool,
-    under_way: bool,
-    /// A snapshot whose last entries not enough replicas hold yet.
-    waiting: Option<Snapshot>,
 }
 
 /// The reply that an applied command owes, and the leases it changes or grants.
@@ -183,15 +167,14 @@ pub struct ManagerCore {
     caches: Caches,
     pub(crate) soft: SoftState,
     reply_cache: ReplyCache,
-    log: CommandLog,
     queue: VecDeque<QueueItem>,
     /// Commands that wait for leases to be recalled, not before these times.
     parked: Vec<(AdmittedCommand, i64)>,
     /// Clients without a connection; some of their commands may still wait.
     clients_gone: BTreeSet<u64>,
     open: Option<Open>,
-    /// Replies that wait until enough replicas hold the entry with this number.
-    held: VecDeque<(u64, Action)>,
+    /// Replies that wait for the commit of the open batch.
+    held: Vec<Action>,
     actions: VecDeque<Action>,
     clock: Clock,
     next_token: u64,
@@ -201,64 +184,19 @@ pub struct ManagerCore {
     /// Until then, nothing that clients may have cached is changed.
     leases_end_ns: i64,
     lease_noted: bool,
-    /// Last entry that a client may have seen.
-    visible_seq: u64,
-    map_version_seen: u64,
     last_prune_ns: i64,
     last_expiry_ns: i64,
-    drop_log_to: Option<u64>,
-    snapshots: Snapshots,
-    needs_term: bool,
-    /// A group of managers keeps the log; else the core does.
-    in_group: bool,
-    /// Index of the entry that the next batch becomes; set by the group.
-    next_entry: Option<u64>,
     stopped: Option<Error>,
     metrics: Metrics,
 }
 
 impl ManagerCore {
-    /// Starts to serve a database: raises the term durably first.
+    /// A core that leads in `term`, which is above all that the database has seen. Its first batch records the term. `shell_ns` is the
+    /// shell's time, `wall_ns` the wall clock.
     ///
     /// # Errors
-    /// The database or the configuration is invalid, or the database fails.
-    pub fn start(db: Db, config: Config, now_ns: i64) -> Result<ManagerCore> {
-        ManagerCore::start_with(db, config, now_ns, 0, false)
-    }
-
-    /// As [`ManagerCore::start`], with a term above `above_term`; `restored` when the database was rebuilt from log replicas.
-    ///
-    /// # Errors
-    /// As [`ManagerCore::start`].
-    pub fn start_with(db: Db, config: Config, now_ns: i64, above_term: u64, restored: bool) -> Result<ManagerCore> {
-        // A message of the lost manager may still be under way, with a term that no replica has seen.
-        let term = db.meta()?.term.max(above_term) + if restored { TERM_JUMP } else { 1 };
-        let mut core = ManagerCore::build(db, config, (now_ns, now_ns), term, false)?;
-        core.propose(NewTerm { term, restored }.propose());
-        core.commit_batch(now_ns);
-        match core.stopped.clone() {
-            Some(error) => Err(Failure::Refused(error)),
-            None => Ok(core),
-        }
-    }
-
-    /// A core that leads a group in `term`. Its first batch records the term. `wall_ns` is the wall clock.
-    ///
-    /// # Errors
-    /// The wall clock is implausible ([`Clock::resume`]), or the database fails.
-    pub(crate) fn lead(db: Db, config: Config, now_ns: i64, wall_ns: i64, term: u64) -> Result<ManagerCore> {
-        let mut core = ManagerCore::build(db, config, (now_ns, wall_ns), term, true)?;
-        core.propose(NewTerm { term, restored: false }.propose());
-        Ok(core)
-    }
-
-    fn build(
-        db: Db,
-        config: Config,
-        (shell_ns, wall_ns): (i64, i64),
-        term: u64,
-        in_group: bool,
-    ) -> Result<ManagerCore> {
+    /// The configuration is invalid, the wall clock is implausible (see `Clock::resume`), or the database fails.
+    pub fn lead(db: Db, config: Config, shell_ns: i64, wall_ns: i64, term: u64) -> Result<ManagerCore> {
         crate::placement::groups::check_config(&config)?;
         let meta = db.meta()?;
         let last = Time { now_ns: meta.last_now_ns, wall_ns: meta.last_wall_ns };
@@ -269,14 +207,13 @@ impl ManagerCore {
         let knows_leases = meta.leases_granted == 1 && !failpoint::is_active("manager.leases_forgotten");
         let leases_end_ns = if knows_leases { now_ns + ns(config.lease_entry_ms) } else { 0 };
         let mut core = ManagerCore {
-            soft: SoftState { started_ns: now_ns, sessions, ..Default::default() },
+            soft: SoftState { started_ns: now_ns, sessions, committed_seq: meta.log_seq, ..Default::default() },
             reply_cache: ReplyCache::load(&db)?,
-            log: CommandLog::load(&db, meta.term, meta.log_seq)?,
             queue: VecDeque::new(),
             parked: Vec::new(),
             clients_gone: BTreeSet::new(),
             open: None,
-            held: VecDeque::new(),
+            held: Vec::new(),
             actions: VecDeque::new(),
             clock,
             // An answer to a call of an earlier term must not pass for one of this.
@@ -285,15 +222,8 @@ impl ManagerCore {
             lock_waits: HashMap::new(),
             leases_end_ns,
             lease_noted: false,
-            visible_seq: meta.log_seq,
-            map_version_seen: u64::MAX,
             last_prune_ns: now_ns,
             last_expiry_ns: now_ns,
-            drop_log_to: None,
-            snapshots: Snapshots::default(),
-            needs_term: false,
-            in_group,
-            next_entry: None,
             stopped: None,
             metrics: Metrics::default(),
             caches: Caches::default(),
@@ -310,6 +240,7 @@ impl ManagerCore {
         core.soft.locks = Lockers::start(term, lockers, now_ns, &core.config);
         // Task numbers contain the manager's own term.
         core.soft.cluster.tasks.term = term;
+        core.propose(NewTerm { term, restored: false }.propose());
         Ok(core)
     }
 
@@ -393,9 +324,6 @@ impl ManagerCore {
         metrics.gauges = vec![
             ("term", self.meta.term),
             ("log_seq", self.meta.log_seq),
-            ("log_replicated_seq", self.soft.replicated_seq),
-            ("log_replicas_up_to_date", self.log.up_to_date(self.soft.replicated_seq).len() as u64),
-            ("log_snapshot_seq", self.log.snapshot_seq()),
             ("map_version", self.meta.map_version),
             ("sessions", self.soft.sessions.len() as u64),
             ("reserved_bytes", self.soft.sessions.reserved_bytes()),

@@ -160,9 +160,6 @@ impl ManagerCore {
         if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {
             return self.locking(origin, client_id, body);
         }
-        if kind == Kind::GetStatus {
-            self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
-        }
         let mut view = view!(self);
         let taken = registry::take_in(&mut view, kind, &body);
         let proposals = view.proposals;
@@ -281,7 +278,7 @@ impl ManagerCore {
         }
     }
 
-    /// Replies to clients once enough replicas hold all entries that the reply may reflect; replies to nodes at once.
+    /// Replies; while a batch is open, once it is committed: the database shows what the group may not commit (P7).
     pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
         self.reply_as(origin, result, false);
     }
@@ -295,47 +292,9 @@ impl ManagerCore {
         if let Action::Reply { is_settled, .. } = &mut action {
             *is_settled = settled;
         }
-        let seq = match (self.in_group, &self.open) {
-            // The database shows what the group has not committed yet.
-            (true, Some(_)) => self.meta.log_seq,
-            (true, None) => 0,
-            (false, _) if origin.role == Role::Node => 0,
-            (false, _) => self.visible_seq,
-        };
-        if seq <= self.soft.replicated_seq || failpoint::is_active("manager.answers_before_replicas") {
-            self.actions.push_back(action);
-        } else {
-            self.held.push_back((seq, action));
-        }
-    }
-
-    pub(super) fn release_held(&mut self) {
-        if self.in_group && self.open.is_some() {
-            return;
-        }
-        self.soft.replicated_seq =
-            self.log.replicated(self.meta.log_seq).max(self.soft.replicated_seq.min(self.meta.log_seq));
-        assert!(self.soft.replicated_seq <= self.meta.log_seq, "more is replicated than there is");
-        while self.held.front().is_some_and(|(seq, _)| *seq <= self.soft.replicated_seq) {
-            self.actions.extend(self.held.pop_front().map(|(_, action)| action));
-        }
-    }
-
-    /// Sends each log replica the entries it lacks.
-    pub(super) fn pump(&mut self) {
-        if self.in_group {
-            return;
-        }
-        if self.map_version_seen != self.meta.map_version {
-            if let Err(error) = self.log.read_nodes(&self.db) {
-                tracing::error!(%error, "reading nodes");
-            }
-            self.map_version_seen = self.meta.map_version;
-        }
-        let token = || draw(&mut self.next_token);
-        match self.log.pump(&self.db, self.clock.time.now_ns, &self.config, token) {
-            Ok(calls) => self.actions.extend(calls.into_iter().map(Action::Call)),
-            Err(error) => tracing::error!(%error, "reading the command log"),
+        match self.open.is_some() && !failpoint::is_active("manager.answers_before_commit") {
+            true => self.held.push(action),
+            false => self.actions.push_back(action),
         }
     }
 
@@ -349,21 +308,7 @@ impl ManagerCore {
             if heard {
                 self.soft.leases.release(connection, &held);
             }
-            return self.unpark();
-        }
-        match self.log.hear(&self.db, self.clock.time.now_ns, &self.config, answer) {
-            Ok(None) => {}
-            Ok(Some(term)) => {
-                let own = self.meta.term;
-                let text =
-                    format!("a manager of term {term} serves this cluster, this one's term is {own}; stop this one");
-                self.stop(Error::new(Code::Fenced, text));
-            }
-            Err(error) => tracing::error!(%error, "reading the command log"),
-        }
-        if self.open.is_none() {
-            self.pump();
-            self.release_held();
+            self.unpark();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ticks: expired sessions, garbage, old replies, snapshots of the log.
+//! Ticks: expired sessions, garbage, old replies.
 
 use super::*;
 
@@ -12,7 +12,6 @@ impl ManagerCore {
         self.unpark();
         self.release_reservations();
         self.tend_locks();
-        self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
         // Maintenance waits while the queue is long: none of it is urgent.
         if self.queue.len() < self.config.max_batch_commands {
             self.tend_sessions();
@@ -22,9 +21,6 @@ impl ManagerCore {
             plan::on_tick(&mut view);
             view.proposals.into_iter().for_each(|proposal| self.propose(proposal));
         }
-        self.tend_log();
-        self.pump();
-        self.release_held();
     }
 
     /// Sessions and replies last used before this time count as unused for `after_ms`. After a clock jump or a pause of the
@@ -85,52 +81,6 @@ impl ManagerCore {
             if let Some(to_seq) = self.reply_cache.prune(self.unused_before_ns(self.config.answers_ms)) {
                 self.propose(PruneReplies { to_seq }.propose());
             }
-        }
-    }
-
-    pub(super) fn tend_log(&mut self) {
-        // A snapshot that shortens the log waits until enough replicas hold all its entries. A snapshot for a replica that can
-        // continue only from one cannot wait: replies wait for that very replica. Such a snapshot holds entries that were not
-        // acknowledged, as its log would; position and term tell them from those of another history.
-        let (needed, grown) = (self.log.needs_snapshot(), self.log.has_grown(&self.config));
-        let replicated_seq = self.soft.replicated_seq;
-        if let Some(snapshot) = self.snapshots.waiting.take_if(|s| needed || s.seq <= replicated_seq) {
-            self.log.set_snapshot(snapshot);
-        } else if self.snapshots.elsewhere {
-            let idle = !self.snapshots.under_way && self.snapshots.waiting.is_none();
-            self.snapshots.wanted |= idle && (needed || grown);
-        } else if self.open.is_none() && (needed || grown && replicated_seq == self.meta.log_seq) {
-            match self.db.image() {
-                Ok(image) => self.log.set_snapshot(Snapshot::new(self.meta.log_seq, self.meta.term, image)),
-                Err(error) => tracing::error!(%error, "taking a snapshot"),
-            }
-        }
-        if let Some(seq) = self.log.droppable() {
-            self.drop_log_to = Some(seq);
-        }
-    }
-
-    /// From now on the shell takes snapshots: it asks [`ManagerCore::snapshot_wanted`] and passes each result to
-    /// [`ManagerCore::snapshot_taken`]. To copy a large database here would delay every request by seconds.
-    pub fn take_snapshots_elsewhere(&mut self) {
-        self.snapshots.elsewhere = true;
-    }
-
-    /// Whether to take a snapshot now. Returns true once, and again only after the result was passed in.
-    pub fn snapshot_wanted(&mut self) -> bool {
-        let wanted = std::mem::take(&mut self.snapshots.wanted);
-        self.snapshots.under_way |= wanted;
-        wanted
-    }
-
-    /// Accepts the result. The snapshot holds a committed state; the log may have gone on since. It stays valid, because
-    /// committed entries are never undone.
-    pub fn snapshot_taken(&mut self, result: Result<Snapshot, String>) {
-        self.snapshots.under_way = false;
-        match result {
-            Ok(snapshot) if snapshot.seq <= self.meta.log_seq => self.snapshots.waiting = Some(snapshot),
-            Ok(snapshot) => tracing::error!(seq = snapshot.seq, "a snapshot of entries that were never committed"),
-            Err(error) => tracing::error!(error, "taking a snapshot"),
         }
     }
 }

@@ -3,10 +3,7 @@
 use super::Db;
 use rusqlite::types::ValueRef;
 
-/// Written as entries arrive and dropped as replicas hold them, so two managers at one position may differ in it.
-const LOG_TABLE: &str = "command_log";
-
-/// BLAKE3-256 of all tables but the command log: by name, their rows in order of the primary key, each value with its type and
+/// BLAKE3-256 of all tables: by name, their rows in order of the primary key, each value with its type and
 /// length. Two databases that applied the same entries have the same digest; indexes, page layout and soft state do not count.
 ///
 /// # Errors
@@ -15,7 +12,7 @@ pub fn digest(db: &Db) -> rusqlite::Result<[u8; 32]> {
     let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
     let tables: Vec<String> = db.all(tables, [])?;
     let mut hash = blake3::Hasher::new();
-    tables.iter().filter(|table| *table != LOG_TABLE).try_for_each(|table| add_table(db, table, &mut hash))?;
+    tables.iter().try_for_each(|table| add_table(db, table, &mut hash))?;
     Ok(hash.finalize().into())
 }
 

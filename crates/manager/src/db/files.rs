@@ -39,16 +39,6 @@ pub(super) fn refuse_log_alone(path: &Path) -> Result<(), DbError> {
     }
 }
 
-/// Sets a write-ahead log aside whose database is gone; a database is about to be restored in its place.
-pub(super) fn set_log_aside(path: &Path) -> Result<(), DbError> {
-    let log = log_of(path);
-    if refuse_log_alone(path).is_err() {
-        std::fs::rename(&log, log.with_extension("db-wal-lost")).map_err(io(&log))?;
-    }
-    let shared = PathBuf::from(format!("{}-shm", path.display()));
-    if shared.exists() { std::fs::remove_file(&shared).map_err(io(&shared)) } else { Ok(()) }
-}
-
 /// Checks the files of a database before SQLite opens them; changes nothing but after a failed sync.
 pub(super) fn check(path: &Path) -> Result<(), DbError> {
     let name = || path.display().to_string();

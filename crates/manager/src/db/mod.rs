@@ -109,18 +109,36 @@ impl Db {
     /// Creates `dir` and `dir`/manager.db for a new cluster.
     ///
     /// # Errors
-    /// As [`Db::build`]; the write-ahead log of a lost database is in the directory.
+    /// A database exists already, the write-ahead log of a lost one does, or the file system or SQLite fails.
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
         Db::create_with(dir, Db::lock(dir)?, cluster_id)
     }
 
-    /// As [`Db::create`], in a directory that the caller has locked.
+    /// As [`Db::create`], in a directory that the caller has locked. The database is built in another file and renamed into place: a
+    /// crash leaves no database, never a part of one (P9). Therefore nothing is synced before the end.
     ///
     /// # Errors
     /// As [`Db::create`].
     pub fn create_with(dir: &Path, lock: DirLock, cluster_id: [u8; 16]) -> Result<Db, DbError> {
-        files::refuse_log_alone(&dir.join(FILE_NAME))?;
-        Db::build_with(dir, lock, cluster_id, None, |_| Ok(()))
+        let path = dir.join(FILE_NAME);
+        files::refuse_log_alone(&path)?;
+        if path.exists() {
+            return Err(DbError::Exists(path.display().to_string()));
+        }
+        files::refuse_foreign(dir)?;
+        let building = dir.join(BUILDING_NAME);
+        let name = building.display().to_string();
+        files::remove_database(&building)?;
+        let conn = tessera_pagesum::open(&building, OpenFlags::default()).map_err(sqlite(&name))?;
+        make_room_for_sums(&conn).map_err(sqlite(&name))?;
+        let db = Db::wrap(conn, None, &name)?;
+        db.conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite(&name))?;
+        db.create_schema(cluster_id).map_err(sqlite(&name))?;
+        db.conn.flush_prepared_statement_cache();
+        // Closing the last connection moves the write-ahead log into the file.
+        db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
+        files::publish(dir, &building, &path)?;
+        Db::open_locked(&path, lock)
     }
 
     /// Whether a manager has served `dir`.
@@ -196,65 +214,6 @@ impl Db {
         self.conn.flush_prepared_statement_cache();
         self.conn.close().map_err(|(_, error)| sqlite("manager.db")(error))?;
         Ok(self.lock)
-    }
-
-    /// Creates `dir`/manager.db from an image (or empty) and the rows that `fill` adds. The database is built in another file
-    /// and renamed into place: a crash or a failure of `fill` leaves no database, never one that lacks acknowledged
-    /// commands (P9). Therefore nothing is synced before the end.
-    ///
-    /// # Errors
-    /// If a database exists already, or if the file system, SQLite or `fill` fails.
-    pub fn build<E: From<DbError>>(
-        dir: &Path,
-        cluster_id: [u8; 16],
-        image: Option<&[u8]>,
-        fill: impl FnOnce(&Db) -> Result<(), E>,
-    ) -> Result<Db, E> {
-        let path = dir.join(FILE_NAME);
-        if path.exists() {
-            return Err(DbError::Exists(path.display().to_string()).into());
-        }
-        files::make_directory(dir)?;
-        files::refuse_foreign(dir)?;
-        Db::build_with(dir, Db::lock(dir)?, cluster_id, image, fill)
-    }
-
-    fn build_with<E: From<DbError>>(
-        dir: &Path,
-        lock: DirLock,
-        cluster_id: [u8; 16],
-        image: Option<&[u8]>,
-        fill: impl FnOnce(&Db) -> Result<(), E>,
-    ) -> Result<Db, E> {
-        let path = dir.join(FILE_NAME);
-        if path.exists() {
-            return Err(DbError::Exists(path.display().to_string()).into());
-        }
-        files::refuse_foreign(dir)?;
-        let building = dir.join(BUILDING_NAME);
-        let name = building.display().to_string();
-        files::set_log_aside(&path)?;
-        files::remove_database(&building)?;
-        if let Some(image) = image {
-            page::check_image(image).map_err(io(&building))?;
-            std::fs::write(&building, image).map_err(io(&building))?;
-        }
-        let conn = tessera_pagesum::open(&building, OpenFlags::default()).map_err(sqlite(&name))?;
-        if image.is_none() {
-            make_room_for_sums(&conn).map_err(sqlite(&name))?;
-        }
-        let db = Db::wrap(conn, None, &name)?;
-        db.conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite(&name))?;
-        match image {
-            Some(_) => db.check_version(&name)?,
-            None => db.create_schema(cluster_id).map_err(sqlite(&name))?,
-        }
-        fill(&db)?;
-        db.conn.flush_prepared_statement_cache();
-        // Closing the last connection moves the write-ahead log into the file.
-        db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
-        files::publish(dir, &building, &path)?;
-        Ok(Db::open_locked(&path, lock)?)
     }
 
     /// Opens `dir`/manager.db. Migrates an older schema and rejects a newer one (P14).
@@ -475,38 +434,24 @@ impl Db {
         self.fail.set(Some(point));
     }
 
-    /// The whole database as bytes: a snapshot for the log replicas. Must not run inside a transaction.
+    /// The whole database as bytes, for a database in memory. Must not run inside a transaction.
     ///
     /// # Errors
     /// SQLite fails.
     pub fn image(&mut self) -> rusqlite::Result<Vec<u8>> {
-        image(&mut self.conn)
+        let mut image = self.conn.serialize("main")?.to_vec();
+        // Bytes 18 and 19 are the read and write versions of the file format. 2 requires a WAL, and an image has none
+        // (https://www.sqlite.org/fileformat.html, section 1.3.3).
+        if let Some(versions) = image.get_mut(18..20) {
+            versions.fill(1);
+        }
+        page::seal_image(&mut image);
+        Ok(image)
     }
 
     /// The file; `None` for a database in memory.
     pub fn file(&self) -> Option<&Path> {
         self.watch.as_ref().map(|watch| watch.path())
-    }
-
-    /// As [`Db::image`], but of the database in `file`, from any thread, while its owner continues to write. Also returns
-    /// the counters in the image.
-    ///
-    /// A separate connection reads within one transaction. In WAL mode a reader sees the state at its first read, whatever
-    /// is committed later (<https://www.sqlite.org/isolation.html>). The counters, which name the last entry of the command
-    /// log, and all pages of the image therefore have the same state. The writer never waits; its commits stay in the WAL
-    /// until this reader ends.
-    ///
-    /// # Errors
-    /// If SQLite fails.
-    pub fn image_of(file: &Path) -> rusqlite::Result<(Meta, Vec<u8>)> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut conn = tessera_pagesum::open(file, flags)?;
-        conn.busy_timeout(std::time::Duration::from_secs(10))?;
-        conn.execute_batch("BEGIN")?;
-        let meta = Meta::load(&conn)?;
-        let image = image(&mut conn)?;
-        conn.execute_batch("COMMIT")?;
-        Ok((meta, image))
     }
 
     /// From now on a commit is not synced: the log beside the database has what a power loss takes from it.
@@ -539,17 +484,6 @@ impl Db {
     pub fn meta(&self) -> rusqlite::Result<Meta> {
         Meta::load(&self.conn)
     }
-}
-
-fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
-    let mut image = conn.serialize("main")?.to_vec();
-    // Bytes 18 and 19 are the read and write versions of the file format. 2 requires a WAL, and an image has none
-    // (https://www.sqlite.org/fileformat.html, section 1.3.3).
-    if let Some(versions) = image.get_mut(18..20) {
-        versions.fill(1);
-    }
-    page::seal_image(&mut image);
-    Ok(image)
 }
 
 /// Makes an empty database one with pages of the right size, and with room for their sums.

@@ -15,7 +15,7 @@ CREATE TABLE meta (
     one                 INTEGER PRIMARY KEY CHECK (one = 1),
     cluster_id          BLOB    NOT NULL,              -- 16 bytes
     term                INTEGER NOT NULL DEFAULT 0,    -- grows at each start and restore
-    log_seq             INTEGER NOT NULL DEFAULT 0,    -- last applied entry of command_log
+    log_seq             INTEGER NOT NULL DEFAULT 0,    -- index of the last entry of the log that is applied
     last_now_ns         INTEGER NOT NULL DEFAULT 0,    -- the cluster clock at the last entry; it never runs backwards
     last_wall_ns        INTEGER NOT NULL DEFAULT 0,    -- the time of day at the last entry; it never runs backwards
     map_version         INTEGER NOT NULL DEFAULT 0,    -- grows with each change of any node, disk, group or class
@@ -210,8 +210,8 @@ CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment, chunk_id, inco
 CREATE INDEX missing_unacknowledged ON missing_fragments (since_ns, chunk_id) WHERE cause = 1;
 
 -- Fragments to delete. A row is written when the chunk's row (or a member) is removed, and removed when the node reports
--- that the delete record is synced. The manager hands a delete out only once enough replicas hold entry `log_seq`, so
--- that a restored manager never needs a fragment that it has ordered deleted (P3, P4).
+-- that the delete record is synced. The manager hands a delete out only once entry `log_seq` is committed, so that no later
+-- leader needs a fragment that was ordered deleted (P3, P4).
 CREATE TABLE deletes (
     disk_id  INTEGER NOT NULL,
     chunk_id INTEGER NOT NULL,
@@ -313,11 +313,4 @@ CREATE TABLE ops (
     log_seq INTEGER PRIMARY KEY,
     now_ns  INTEGER NOT NULL,
     answers BLOB    NOT NULL
-);
-
--- The newest part of the command log: an encoded wire::log::LogEntry each. Older entries are covered by snapshots.
-CREATE TABLE command_log (
-    seq   INTEGER PRIMARY KEY,
-    term  INTEGER NOT NULL,
-    entry BLOB    NOT NULL
 );

@@ -15,7 +15,7 @@ pub mod restore;
 mod snapshots;
 mod start;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use crate::db::LOG_DIR;
 pub use home::{DbHome, SnapshotDone, SnapshotJob, SnapshotStop};
@@ -463,7 +463,7 @@ impl Manager {
         }
         let applied = LogEntry::decode(data).map_err(|error| error.to_string()).and_then(|entry| {
             assert_eq!(entry.seq, index, "an entry knows its index");
-            batch::replay_committed(db, meta, caches, &entry).map_err(|error| error.to_string())
+            batch::replay(db, meta, caches, &entry).map_err(|error| error.to_string())
         });
         if let Err(why) = applied {
             self.fail(Error::new(Code::Unavailable, format!("entry {index} cannot be applied: {why}")));

@@ -12,8 +12,7 @@ use crate::db::meta::Meta;
 use crate::error::{Failure, Result, invalid};
 use crate::internal::{CachedReplies, CachedReply, Internal, RecordRefusal};
 use crate::log::registry::Command;
-use crate::log::reply_cache::{Answer, ReplyCache};
-use crate::log::{replicate, reply_cache};
+use crate::log::reply_cache::{self, Answer, ReplyCache};
 use crate::map::tables;
 use crate::soft::Effect;
 use bytes::Bytes;
@@ -69,14 +68,12 @@ pub struct Tables<'a> {
     pub caches: &'a Caches,
     /// Cached replies to earlier requests.
     pub answers: &'a ReplyCache,
-    /// The log is a table of the database.
-    pub keeps_log: bool,
 }
 
 /// A batch that is applied and not yet committed.
 pub struct AppliedBatch {
-    /// The log entry, also encoded; `None` if the batch logs nothing.
-    pub entry: Option<(LogEntry, Bytes)>,
+    /// The encoded [`LogEntry`]; `None` if the batch logs nothing.
+    pub entry: Option<Bytes>,
     /// One answer per command.
     pub answers: Vec<Answer>,
     /// Positions of the commands that had been applied before: their answers are of that time.
@@ -244,13 +241,12 @@ impl Batch {
     }
 
     /// Writes the entry, the answers and the counters.
-    fn log(&mut self, tables: &mut Tables) -> rusqlite::Result<Option<(LogEntry, Bytes)>> {
+    fn log(&mut self, tables: &mut Tables) -> rusqlite::Result<Option<Bytes>> {
         if self.logged.is_empty() {
             return Ok(None);
         }
         let seq = self.log_seq;
-        let follows = if tables.keeps_log { seq == tables.meta.log_seq + 1 } else { seq > tables.meta.log_seq };
-        assert!(follows, "entry {seq} follows {}", tables.meta.log_seq);
+        assert!(seq > tables.meta.log_seq, "entry {seq} follows {}", tables.meta.log_seq);
         tables.meta.log_seq = seq;
         let entry = LogEntry {
             term: tables.meta.term,
@@ -259,15 +255,11 @@ impl Batch {
             wall_ns: self.time.wall_ns,
             commands: std::mem::take(&mut self.logged),
         };
-        let encoded: Bytes = entry.encode_to_vec().into();
-        if tables.keeps_log {
-            replicate::append(tables.db, &entry, &encoded)?;
-        }
         if !self.kept.answers.is_empty() && !failpoint::is_active("manager.replies_not_stored") {
             reply_cache::insert(tables.db, seq, self.time.now_ns, &self.kept)?;
         }
         tables.meta.store(tables.db)?;
-        Ok(Some((entry, encoded)))
+        Ok(Some(entry.encode_to_vec().into()))
     }
 }
 
@@ -322,19 +314,22 @@ fn run(
 /// Why a log entry could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The entry does not follow the last one applied.
-    #[error("command log: entry {got} follows {at}; entries between are missing, restore from a replica that has them")]
-    Gap {
+    /// The entry does not come after the last one applied.
+    #[error("command log: entry {got} comes after {at}; it was applied before, or the log is of another group")]
+    Order {
         /// Last entry applied.
         at: u64,
+        /// The entry.
         got: u64,
     },
     /// A command failed that had succeeded when it was first applied.
     #[error("command log: entry {seq}, command {index}: {why}; the log was written by another release or is damaged")]
     Command {
+        /// The entry.
         seq: u64,
         /// Index of the command in the entry.
         index: usize,
+        /// The failure.
         why: String,
     },
     /// SQLite failed.
@@ -342,38 +337,32 @@ pub enum ReplayError {
     Database(#[from] rusqlite::Error),
 }
 
-/// Applies one log entry to a database with the recorded choices, and commits (P7).
+/// Applies an entry that the group has committed to a database with the recorded choices, and commits (P7). Between two entries of
+/// commands may be others of the group's own.
 ///
 /// # Errors
-/// The entry does not follow the last one, a command fails, or the database fails; then everything is undone.
+/// The entry does not come after the last one, a command fails, or the database fails; then everything is undone.
 pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Result<(), ReplayError> {
-    if entry.seq != meta.log_seq + 1 {
-        return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
-    }
-    replay_as(db, meta, caches, entry, true)
-}
-
-/// As [`replay`], of an entry that the group has committed: between two of them may be others that hold no commands.
-///
-/// # Errors
-/// As [`replay`].
-pub fn replay_committed(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Result<(), ReplayError> {
     if entry.seq <= meta.log_seq {
-        return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
+        return Err(ReplayError::Order { at: meta.log_seq, got: entry.seq });
     }
-    replay_as(db, meta, caches, entry, false)
-}
-
-fn replay_as(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry, keeps_log: bool) -> Result<(), ReplayError> {
     let (answers, before) = (ReplyCache::default(), *meta);
-    let mut tables = Tables { db, meta, caches, answers: &answers, keeps_log };
-    let result = replay_in(&mut tables, entry);
+    let result = replay_in(&mut Tables { db, meta, caches, answers: &answers }, entry);
     if result.is_err() {
         *meta = before;
         caches.forget_all();
         db.rollback()?;
     }
     result
+}
+
+/// Applies entries one after another to a database that nothing else uses.
+///
+/// # Errors
+/// As [`replay`]; the entries before stay applied.
+pub fn replay_all<'a>(db: &Db, entries: impl IntoIterator<Item = &'a LogEntry>) -> Result<(), ReplayError> {
+    let (mut meta, caches) = (db.meta()?, Caches::default());
+    entries.into_iter().try_for_each(|entry| replay(db, &mut meta, &caches, entry))
 }
 
 fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {

@@ -10,10 +10,6 @@ use crate::map::tables;
 use crate::namespace::inodes;
 use crate::soft::Effect;
 
-/// Added to the term when the database was restored. It exceeds the number of starts of the lost manager that no replica can
-/// have heard of.
-pub const TERM_JUMP: u64 = 1 << 10;
-
 /// Applies [`NewTerm`].
 pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Result<()> {
     let before = ctx.meta.term;

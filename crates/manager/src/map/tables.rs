@@ -15,7 +15,7 @@ use tessera_policy::Scheme;
 use tessera_stripe::{KEY_BYTES, XOR, describe};
 use tessera_wire::{DiskInfo, Health, NodeInfo};
 
-/// Epochs and incarnations rise by this much when the database is restored from log replicas.
+/// Epochs and incarnations rise by this much when a group is restored after the loss of a majority.
 const RESTORE_JUMP: u64 = 1 << 20;
 
 /// Changes a disk's own health.

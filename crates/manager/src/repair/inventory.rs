@@ -48,8 +48,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     Ok(given)
 }
 
-/// Processes a page. The changes to rows are logged first, so that the reply orders only removals that enough log replicas
-/// know of (P3).
+/// Processes a page. The changes to rows are logged first, so that the reply orders only removals that are committed (P3).
 pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage> {
     if page.held.len() > MAX_PAGE {
         let (disk, len) = (page.disk_id, page.held.len());

@@ -31,10 +31,8 @@ use tessera_wire::meta::PeerStatus;
 pub struct SoftState {
     /// When this manager started.
     pub started_ns: i64,
-    /// Enough log replicas hold the entries up to this one. Deletes of later entries are not handed out.
-    pub replicated_seq: u64,
-    /// Nodes that hold every acknowledged entry of the log, as of the last tick or status request.
-    pub log_replicas: Vec<u64>,
+    /// Last entry that is committed. Deletes of later entries are not handed out.
+    pub committed_seq: u64,
     /// The peers that keep the metadata, as of the last tick.
     pub peers: Vec<PeerStatus>,
     /// Nodes of other clusters that tried to join this one.

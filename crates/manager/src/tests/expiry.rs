@@ -1,6 +1,5 @@
 //! Files that expire: purged files when their lifetime ends, checkpoint images when every process has a newer one.
 
-use crate::core::ManagerCore;
 use crate::rig::*;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
@@ -64,9 +63,7 @@ fn a_purge_counts_the_time_that_the_store_was_served() {
     settle_expiry(&mut rig);
     assert_eq!(names(&mut rig, dir), Vec::<String>::new());
     rig.now_ns += 31 * 24 * 3_600_000 * MS;
-    let Err(refused) = ManagerCore::start(rig.core.into_db(), config(), rig.now_ns) else {
-        panic!("a month is implausible")
-    };
+    let Err(refused) = start(rig.core.into_db(), config(), rig.now_ns) else { panic!("a month is implausible") };
     assert!(refused.to_string().contains("max_clock_jump_ms"), "{refused}");
 }
 

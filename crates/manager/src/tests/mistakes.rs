@@ -1,6 +1,7 @@
 //! Failpoints in the core, each caught by the test of the promise it breaks.
 
-use super::{files, leases, log, names, restart};
+use super::{files, leases, names, restart};
+use crate::group::tests::p7_a_read_waits_for_the_entry_that_it_may_show;
 use tessera_failpoint as failpoint;
 
 #[test]
@@ -10,9 +11,8 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(scenario).is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(&str, fn()); 10] = [
-        ("manager.answers_before_replicas", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
-        ("manager.one_replica_too_few", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
+    let table: [(&str, fn()); 9] = [
+        ("manager.answers_before_commit", p7_a_read_waits_for_the_entry_that_it_may_show),
         ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
         ("manager.pages_dropped_early", model),
         ("manager.references_leak", model),

@@ -43,8 +43,8 @@ pub enum Event {
     },
     /// A read found a corrupt fragment on a disk of this node, by its checksum.
     FoundBad(FragmentRef),
-    /// The log replica saw a manager with this term. (The event does not carry the end of its log: entries reach
-    /// replicas before they are committed.)
+    /// The node's voter saw a leader with this term. (The event does not carry the end of its log: entries reach
+    /// voters before they are committed.)
     ManagerSeen {
         /// The term.
         term: u64,

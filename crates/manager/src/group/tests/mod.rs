@@ -3,6 +3,7 @@
 mod restoring;
 
 use super::*;
+use crate::db::FailPoint;
 use crate::rig::{ALICE, MS};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -300,7 +301,7 @@ fn p7_one_manager_alone_serves_as_before() {
 
 /// A read that comes while an entry is under way may see it, so it is answered once the entry is committed, whatever happens between.
 #[test]
-fn p7_a_read_waits_for_the_entry_that_it_may_show() {
+pub(crate) fn p7_a_read_waits_for_the_entry_that_it_may_show() {
     let mut core = ManagerCore::lead(Db::in_memory([7; 16]).unwrap(), config(), 1_000 * MS, 1_000 * MS, 2).unwrap();
     let entry = core.begin_entry(1_000 * MS, 1).expect("the first entry of a term");
     assert!(!entry.is_empty());
@@ -416,6 +417,25 @@ fn p8_a_request_repeated_at_another_leader_has_one_effect() {
     let second = group.settle_leader();
     let again = group.ask(second, &request).unwrap();
     assert_eq!(once.attr.unwrap().ino, again.attr.unwrap().ino);
+}
+
+/// P8: what the group has committed took place, although the leader's own database could not take it.
+#[test]
+fn p8_a_leader_whose_database_fails_refuses_nothing_that_is_committed() {
+    for point in [FailPoint::CommitFull, FailPoint::CommitLost] {
+        let mut group = Group::new(&[MANAGER, MANAGER, VOTER]);
+        let first = group.settle_leader();
+        group.ticks(60);
+        group.manager(first).db().unwrap().fail_next_commit(point);
+        let request = MakeDir { op_id: 5, parent: 1, name: b"d".to_vec(), ..MakeDir::default() };
+        let error = group.ask(first, &request).unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        assert!(group.manager(first).failed().is_some());
+        let second = group.settle_leader();
+        assert_ne!(second, first);
+        let entry = group.ask(second, &request).unwrap();
+        assert_eq!(group.lookup(second, "d").unwrap().attr, entry.attr);
+    }
 }
 
 #[test]
