@@ -1,7 +1,7 @@
 //! Who could be a member, as a leader hears of it, and the plan that follows.
 
 use super::fencing::is_replaced;
-use super::{Output, Peer, Sent};
+use super::{Output, Peer, SILENT_NS, Sent};
 use crate::message;
 use crate::plan::{self, Candidate, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,17 +47,24 @@ impl Peer {
         self.candidates.removed.insert(id);
     }
 
-    /// Addresses of managers, or of nodes with voters, where this peer introduces itself: a manager until it is a member, and every
-    /// peer while it knows no leader, because the others may have moved.
+    /// Addresses of managers, or of nodes with voters, where this peer introduces itself, beside those of the members: a manager until it is a member, and every
+    /// peer while it hears no leader, because the others may have moved, or let it go.
     pub fn set_seeds(&mut self, seeds: Vec<String>) {
         self.candidates.seeds = seeds;
+    }
+
+    /// Whether a leader is known and was heard lately. A learner never campaigns, so it knows its last leader for ever.
+    fn hears_leader(&self) -> bool {
+        let since_ns = self.now_ns.saturating_sub(SILENT_NS);
+        let heard = |leader: u64| self.heard_ns.get(&leader).is_some_and(|at| *at >= since_ns);
+        self.standing.leader.is_some_and(|leader| leader == self.id() || heard(leader))
     }
 
     /// Introduces this peer, if it should.
     pub(super) fn seek(&mut self) {
         let is_member = message::member(self.membership(), self.id()).is_some();
         let joins = !is_member && self.config.member.kind() == PeerKind::Manager;
-        let is_lost = is_member && (self.standing.leader.is_none() || self.memory.asks());
+        let is_lost = is_member && (!self.hears_leader() || self.memory.asks());
         self.candidates.ticks_sought += 1;
         if !(joins || is_lost)
             || failpoint::is_active("consensus.seeks_nobody")
@@ -66,8 +73,11 @@ impl Peer {
             return;
         }
         let named = std::mem::take(&mut self.candidates.named);
-        let mut addresses: BTreeSet<String> = self.candidates.seeds.iter().cloned().chain(named).collect();
+        let members = self.others().into_iter().filter(|_| is_lost).map(|member| member.address);
+        let mut addresses: BTreeSet<String> =
+            self.candidates.seeds.iter().cloned().chain(named).chain(members).collect();
         addresses.remove(&self.config.member.address);
+        addresses.remove("");
         let cluster_id = self.log().identity().cluster_id.to_vec();
         let request = JoinGroup { cluster_id, member: Some(self.config.member.clone()) };
         for address in addresses {

@@ -523,6 +523,28 @@ fn p12_a_peer_that_never_answers_does_not_vote() {
     assert!(voters().contains(&6), "the test would see it");
 }
 
+/// The leader lets a silent learner go, and the learner, which never campaigns, would wait for it for ever: it introduces itself again.
+#[test]
+fn p12_a_member_that_hears_nobody_introduces_itself_even_if_it_cannot_lead() {
+    let mut group = Group::new(&[MANAGER, MANAGER, VOTER]);
+    let leader = group.settle_leader();
+    group.ticks(60);
+    let now_ns = group.now_ns;
+    let standby = group.manager_mut(1 - leader);
+    standby.retire();
+    let mut introductions = |ticks: std::ops::Range<i64>| {
+        let mut calls = Vec::new();
+        for tick in ticks {
+            standby.handle(now_ns + tick * 100 * MS, Event::Tick);
+            calls.extend(std::iter::from_fn(|| standby.poll()));
+        }
+        let introduces = |action: &GroupAction| matches!(action, GroupAction::Core(Action::Call(call)) if call.kind == Kind::JoinGroup);
+        calls.iter().filter(|action| introduces(action)).count()
+    };
+    assert_eq!(introductions(1..25), 0, "the leader was heard a moment ago");
+    assert!(introductions(25..60) >= 2);
+}
+
 /// A standby loses power anywhere while it takes in a snapshot: it starts again, and ends up with what the leader has.
 #[test]
 fn p1_a_crash_while_a_snapshot_arrives_leaves_a_manager_that_starts() {
