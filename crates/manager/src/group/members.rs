@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Peer, PeerError};
-use tessera_wire::consensus::{Member, Membership, PeerKind};
+use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::meta::{ChangePeer, PeerChange, PeerStatus};
 use tessera_wire::{Ack, Code, Error, Health, NodeInfo};
 
@@ -14,7 +14,7 @@ impl Manager {
     /// Tells the peer which voters the nodes have, and the core what becomes of the peers.
     pub(super) fn follow_nodes(&mut self) {
         let State::Leading(core) = &mut self.state else { return };
-        match candidates(core, self.peer.membership()) {
+        match candidates(core, &self.peer) {
             Ok(found) if found.is_empty() => {}
             Ok(found) => self.peer.set_candidates(found),
             Err(error) => tracing::error!(%error, "reading the nodes"),
@@ -67,21 +67,24 @@ impl Manager {
     }
 }
 
-/// The voters of nodes. A node is known to have one by its heartbeats, or because its voter is a member.
-fn candidates(core: &ManagerCore, membership: &Membership) -> rusqlite::Result<Vec<Candidate>> {
-    let node_map = core.node_map()?;
-    let voter_of = |node: &NodeInfo| {
-        let said = core.soft.cluster.stats.nodes.get(&node.node_id).map(|stats| stats.voter_id).filter(|id| *id != 0);
-        let is_same = |m: &&Member| m.kind() == PeerKind::Voter && m.name == node.name;
-        said.or_else(|| membership.members.iter().find(is_same).map(|member| member.id))
-    };
+/// The voters of nodes. A node is known to have one by its heartbeats, or because its voter is a member. A voter whose disk failed has
+/// stopped while its node goes on: the node says that it has none, and another takes its place.
+fn candidates(core: &ManagerCore, peer: &Peer) -> rusqlite::Result<Vec<Candidate>> {
+    let (node_map, membership, progress) = (core.node_map()?, peer.membership(), peer.progress());
+    let is_heard = |id: u64| progress.iter().any(|progress| progress.id == id && progress.is_active);
     let candidate = |node: &NodeInfo| {
+        let said = core.soft.cluster.stats.nodes.get(&node.node_id).map(|stats| stats.voter_id);
+        let is_same = |m: &&Member| m.kind() == PeerKind::Voter && m.name == node.name;
+        let known = || membership.members.iter().find(is_same).map(|member| member.id);
+        let id = said.filter(|id| *id != 0).or_else(known)?;
+        let has_stopped = said == Some(0) && !is_heard(id);
         let leaves = |health| matches!(health, Health::Draining | Health::Drained | Health::Out);
         let (name, host, address) = (node.name.clone(), node.host.clone(), node.address.clone());
         Some(Candidate {
-            member: Member { id: voter_of(node)?, kind: PeerKind::Voter as i32, host, address, name },
-            is_up: node.health() == Health::Up,
+            member: Member { id, kind: PeerKind::Voter as i32, host, address, name },
+            is_up: node.health() == Health::Up && !has_stopped,
             must_go: node.health() == Health::Out
+                || has_stopped
                 || node_map.disks_of(node.node_id).all(|disk| leaves(disk.own_health)),
         })
     };
