@@ -12,8 +12,13 @@ fn main() {
     let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let count: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(100);
     let name = args.next().unwrap_or_default();
-    let mutant =
-        Mutant::ALL.iter().chain(Mutant::BEYOND).copied().find(|p| format!("{p:?}") == name).unwrap_or(Mutant::None);
+    let mutant = Mutant::ALL
+        .iter()
+        .chain(Mutant::BEYOND)
+        .chain(Mutant::LIES.iter().map(|(lie, _)| lie))
+        .copied()
+        .find(|p| format!("{p:?}") == name)
+        .unwrap_or(Mutant::None);
     let keep_log = std::env::var_os("SIM_LOG").is_some();
     let beyond = std::env::var_os("SIM_BEYOND").is_some();
     let (mut broken, mut events) = (0, 0);

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Most chunks under way.
 const MAX_CHUNKS: usize = 1_024;
+/// A pass that an operator asked for gives a chunk up after this many tries.
+const TRIES_OF_PASS: u32 = 3;
 
 /// A fragment to be compared with what the chunk's other fragments give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +76,8 @@ impl Proofs {
             // Chunks that are gone by now would stay here for good.
             self.backoff.retain(|chunk, (at, _)| *at > now_ns || self.open.contains_key(chunk));
         }
-        self.hurry &= below != 0 || !self.open.is_empty();
+        let tries_again = self.backoff.values().any(|(_, tries)| *tries < TRIES_OF_PASS);
+        self.hurry &= below != 0 || !self.open.is_empty() || tries_again;
     }
 
     /// Whether the chunk is under way, or must wait.
@@ -134,5 +137,32 @@ impl Proofs {
         for item in self.queued.remove(&disk_id).unwrap_or_default() {
             self.open.remove(&item.chunk_id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P13: a read that failed for a moment does not end a scrub, and a chunk that can never be proven does.
+    #[test]
+    fn a_pass_tries_again_what_failed_and_ends() {
+        let mut proofs = Proofs::default();
+        proofs.start_pass();
+        for tries in 1..=TRIES_OF_PASS {
+            assert!(proofs.hurry, "after {tries} tries");
+            proofs.add((7, 0), 1, &[(3, 2)]);
+            proofs.failed(7, 0);
+            proofs.looked_at(0, 0);
+        }
+        assert!(!proofs.hurry);
+        proofs.start_pass();
+        proofs.add((7, 0), 1, &[(3, 2)]);
+        proofs.failed(7, 0);
+        proofs.looked_at(0, 0);
+        proofs.add((7, 0), 1, &[(3, 2)]);
+        assert_eq!(proofs.done(7, 2), Some(0));
+        proofs.looked_at(0, 0);
+        assert!(!proofs.hurry, "all is proven");
     }
 }
