@@ -14,6 +14,8 @@ pub const SEGMENT_VERSION: u32 = 1;
 
 /// Highest offset that `synced_to` can hold; far above any segment size.
 pub(crate) const OFFSET_MAX: u64 = (u32::MAX as u64) * ALIGN;
+/// Sequences are below this, so that a next one always exists. No disk lives to see so many.
+pub(crate) const SEQUENCES_END: u64 = 1 << 63;
 /// The first bytes of each record.
 pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
 /// Records begin at multiples of this.
@@ -192,11 +194,39 @@ impl RecordHeader {
             synced_to: u64::from(u32::take(&b[120..])) * ALIGN,
         };
         let empty = header.data_len == 0 && header.groups_len == 0;
-        (header.groups_len.is_multiple_of(32) && (kind == RecordKind::Fragment || empty)).then_some(header)
+        (header.sequence < SEQUENCES_END
+            && header.groups_len.is_multiple_of(32)
+            && (kind == RecordKind::Fragment || empty))
+            .then_some(header)
     }
 }
 
 /// Bytes of a record with groups and data of these lengths.
 pub(crate) fn record_bytes(groups_len: u64, data_len: u64) -> u64 {
     (RECORD_HEADER_BYTES + groups_len + data_len).next_multiple_of(ALIGN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P14: the record after one with the last sequence could have none.
+    #[test]
+    fn a_record_with_the_last_sequence_is_none() {
+        let place = RecordPlace { disk_uuid: [9; 16], file: 1 };
+        let with = |sequence| RecordHeader {
+            kind: RecordKind::Delete,
+            id: FragmentId { chunk_id: 1, fragment: 0 },
+            meta: RecordMeta::default(),
+            sequence,
+            data_len: 0,
+            groups_len: 0,
+            data_crc: 0,
+            groups_crc: 0,
+            synced_to: 0,
+        };
+        let read = |sequence| RecordHeader::decode(&with(sequence).encode(place, 4096), place, 4096);
+        assert_eq!(read(SEQUENCES_END - 1), Some(with(SEQUENCES_END - 1)));
+        assert_eq!((read(SEQUENCES_END), read(u64::MAX)), (None, None));
+    }
 }

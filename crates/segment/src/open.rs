@@ -19,7 +19,7 @@ use tessera_failpoint as failpoint;
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
-use crate::format::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
+use crate::format::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SEQUENCES_END, SegmentHeader};
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
 use crate::ledger::{Ledger, Overlay, Segments};
 use crate::scan::{Item, Scanner, check_payload};
@@ -204,6 +204,7 @@ impl Opening {
                 }
                 Ok(Err(_)) | Err(_) => None,
             };
+            let header = header.filter(|header| header.after_sequence < SEQUENCES_END);
             headed.push(SegmentFile { number, file, header });
         }
         Ok(headed)
