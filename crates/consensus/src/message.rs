@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+use std::collections::BTreeSet;
 use tessera_wire::consensus::{
     ChangeKind, DescribePeerReply, EntryKind, Member, MemberChange, Membership, MembershipChange,
 };
@@ -95,6 +96,10 @@ fn decode_one((from, to): (u64, u64), own_term: u64, m: RaftMessage, payload: &m
     if [m.log_term, m.index, m.commit, m.commit_term, m.reject_hint].iter().any(|&number| number >= END) {
         return Err("a number is out of range".to_string());
     }
+    // The library takes an entry that it does not hold for one of term 0.
+    if *kind == MessageKind::Append && (m.log_term == 0) != (m.index == 0) {
+        return Err(format!("entry {} of term {} is before the first one", m.index, m.log_term));
+    }
     if m.context.len() > 64 {
         return Err(format!("a context of {} bytes", m.context.len()));
     }
@@ -161,7 +166,8 @@ pub(crate) fn read_entries(
 /// The library's form of a snapshot. Its data is our description of it; the content is a file.
 pub(crate) fn snapshot(info: &SnapshotInfo) -> Result<Snapshot, String> {
     let membership = info.membership.as_ref().ok_or("a snapshot without members")?;
-    if info.index == 0 || info.index >= END || info.term == 0 || info.hash.len() != 32 || membership.voters.is_empty() {
+    let is_numbered = (1..END).contains(&info.index) && (1..END).contains(&info.term);
+    if !is_numbered || info.hash.len() != 32 || membership.voters.is_empty() || !is_consistent(membership) {
         return Err(format!("the snapshot of entry {} is not well described", info.index));
     }
     let mut snapshot = Snapshot { data: info.encode_to_vec().into(), ..Snapshot::default() };
@@ -251,6 +257,20 @@ pub(crate) fn membership(index: u64, state: &ConfState, before: &Membership, cha
     after
 }
 
+/// Whether the lists of a membership fit together (Raft dissertation, section 4.3). The library panics on others.
+pub(crate) fn is_consistent(membership: &Membership) -> bool {
+    let Membership { index, voters, learners, voters_outgoing, learners_next, .. } = membership;
+    let are_ids = |ids: &[u64]| ids.iter().all(|&id| id != 0) && ids.iter().collect::<BTreeSet<_>>().len() == ids.len();
+    let are_apart = |some: &[u64], others: &[u64]| some.iter().all(|id| !others.contains(id));
+    [voters, learners, voters_outgoing, learners_next].iter().all(|ids| are_ids(ids))
+        && (!voters.is_empty() || learners.is_empty() && voters_outgoing.is_empty())
+        && are_apart(learners, voters)
+        && are_apart(learners, voters_outgoing)
+        && are_apart(learners_next, voters)
+        && learners_next.iter().all(|id| voters_outgoing.contains(id))
+        && *index < END
+}
+
 /// Whether a peer belongs to the group in any way.
 pub fn contains(membership: &Membership, id: u64) -> bool {
     let Membership { voters, learners, voters_outgoing, learners_next, .. } = membership;
@@ -301,4 +321,56 @@ pub fn is_sound(held: &DescribePeerReply) -> bool {
         && is_short
         && is_ordered
         && has_snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P14: the library would take the place behind an entry that it lacks for one of term 0, and append there.
+    #[test]
+    fn entries_behind_one_of_no_term_are_refused() {
+        let append = |(index, log_term)| {
+            let entry = RaftEntry { kind: 0, term: 2, index: index + 1, len_bytes: 0 };
+            let kind = MessageKind::Append as i32;
+            let message =
+                RaftMessage { kind, term: 2, log_term, index, entries: vec![entry], ..RaftMessage::default() };
+            decode((2, 1), 2, vec![message], Bytes::new())
+        };
+        assert!(append((0, 0)).is_ok() && append((3, 1)).is_ok());
+        assert!(append((3, 0)).is_err() && append((0, 1)).is_err());
+    }
+
+    /// P14: a snapshot or a log with such members would stop the process.
+    #[test]
+    fn members_that_contradict_each_other_are_refused() {
+        let refused = |[voters, learners, voters_outgoing, learners_next]: [&[u64]; 4]| {
+            let [voters, learners, voters_outgoing, learners_next] =
+                [voters, learners, voters_outgoing, learners_next].map(<[u64]>::to_vec);
+            let group =
+                Membership { index: 3, voters, learners, voters_outgoing, learners_next, ..Membership::default() };
+            let info = SnapshotInfo {
+                index: 5,
+                term: 2,
+                hash: vec![1; 32],
+                membership: Some(group),
+                ..SnapshotInfo::default()
+            };
+            snapshot(&info).is_err()
+        };
+        for good in [[&[1, 2][..], &[], &[], &[]], [&[1], &[4], &[], &[]], [&[1, 2], &[4], &[2, 3], &[3]]] {
+            assert!(!refused(good), "{good:?}");
+        }
+        let bad: [[&[u64]; 4]; 8] = [
+            [&[], &[4], &[], &[]],
+            [&[1, 1], &[], &[], &[]],
+            [&[0], &[], &[], &[]],
+            [&[1], &[1], &[], &[]],
+            [&[1], &[2], &[2], &[]],
+            [&[1], &[], &[], &[9]],
+            [&[1], &[], &[1], &[1]],
+            [&[1], &[4, 4], &[], &[]],
+        ];
+        assert!(bad.into_iter().all(refused), "{bad:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::format::*;
 use super::{Base, HardState, Location, Log, LogFile, LogIdentity, LogOpenError, LogOptions};
+use crate::message::{END, is_consistent};
 use prost::Message;
 use std::sync::Arc;
 use tessera_disk::record::{HeaderFault, parse_numbered_name, read_blocks};
@@ -150,6 +151,10 @@ impl Replay {
             is_born |= record.kind == BASE;
             at += record.total_bytes();
         }
+        if !is_last && !is_born {
+            // With a file after it, it was complete. Without that one it would count as none, and the peer as new.
+            return Err(damaged(path, FILE_HEADER_BYTES, "no record says where the log begins".into()));
+        }
         match bad {
             Some(from) if !is_last => Err(damaged(path, from, format!("{} bytes hold no valid record", len - from))),
             bad => Ok((bad.unwrap_or(len), is_born)),
@@ -158,6 +163,9 @@ impl Replay {
 
     fn record(&mut self, record: &RecordHeader, data: &[u8], file: u64, offset: u64) -> Result<(), String> {
         let RecordHeader { kind, term, index, len_bytes, crc, .. } = *record;
+        if term >= END || index >= END {
+            return Err(format!("entry {index} of term {term}: no group gets so far"));
+        }
         match kind {
             STATE => {
                 let vote = data.try_into().map(u64::from_le_bytes).map_err(|_| "a vote has eight bytes".to_string())?;
@@ -169,6 +177,9 @@ impl Replay {
             }
             CONFIGURATION => {
                 let membership = Membership::decode(data).map_err(|error| format!("a membership: {error}"))?;
+                if !is_consistent(&membership) {
+                    return Err(format!("a membership that no group has, of entry {index}"));
+                }
                 self.memberships.retain(|m| m.index < membership.index);
                 self.memberships.push(membership);
                 Ok(())
@@ -225,5 +236,52 @@ impl Replay {
             return Ok(());
         };
         Err(damaged(&log.path(log.current), 0, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogEntry;
+    use tessera_disk::SimDisk;
+
+    const IDENTITY: LogIdentity = LogIdentity { cluster_id: [7; 16], peer_id: 1 };
+    const PATH: &str = "log/0000000000000001.log";
+
+    fn create(disk: &SimDisk) -> Log {
+        let (base, group) = (Base { index: 1, term: 1 }, Membership { voters: vec![1], ..Membership::default() });
+        Log::create(Arc::new(disk.clone()), "log", IDENTITY, LogOptions::default(), base, group).unwrap()
+    }
+
+    fn open(disk: &SimDisk) -> Result<Option<Log>, LogOpenError> {
+        Log::open(Arc::new(disk.clone()), "log", LogOptions::default())
+    }
+
+    /// Such a file was complete, because another one follows it. Were it taken for one that was never complete, the peer would begin
+    /// anew and vote twice.
+    #[test]
+    fn a_file_before_the_last_one_says_where_the_log_begins() {
+        let disk = SimDisk::new(1);
+        create(&disk);
+        let file = disk.open(PATH, OpenMode::Existing).unwrap();
+        file.truncate(file.len().unwrap() - RECORD_HEADER_BYTES).unwrap();
+        disk.open("log/0000000000000002.log", OpenMode::Create).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(open(&disk), Err(LogOpenError::Damaged { .. })));
+        }
+    }
+
+    #[test]
+    fn an_entry_without_a_successor_is_damage() {
+        let disk = SimDisk::new(1);
+        let entry = LogEntry { kind: EntryKind::Command, term: 1, index: 2, data: vec![5].into() };
+        create(&disk).write(None, &[entry]).unwrap();
+        assert_eq!(open(&disk).unwrap().unwrap().last_index(), 2);
+        let file = disk.open(PATH, OpenMode::Existing).unwrap();
+        let place = FileHeader { cluster_id: IDENTITY.cluster_id, peer_id: 1, number: 1 }.place();
+        let at = file.len().unwrap();
+        let base = RecordHeader { kind: BASE, term: 1, index: u64::MAX, synced_to: at, len_bytes: 0, crc: 0 };
+        file.write_at(at, &base.encode(place, at)).unwrap();
+        assert!(matches!(open(&disk), Err(LogOpenError::Damaged { .. })));
     }
 }
