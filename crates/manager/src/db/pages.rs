@@ -55,9 +55,20 @@ pub fn encode(pieces: &[Extent]) -> Vec<u8> {
     page.encode_to_vec()
 }
 
+/// The page in a column. Bytes that are none, or lists of unequal lengths, are a page without extents: what is read and what is
+/// counted must be the same.
+fn page_of(column: &[u8]) -> PageExtents {
+    let page = PageExtents::decode(column).unwrap_or_default();
+    let len = page.lens.len();
+    let fits = |list: usize| list == 0 || list == len;
+    let is_whole = page.chunks.len() == len
+        && [page.gaps.len(), page.chunk_offsets.len(), page.name_prefixes.len()].into_iter().all(fits);
+    if is_whole { page } else { PageExtents::default() }
+}
+
 /// Decodes a page that starts at `start`; invalid bytes decode to no extents.
 pub fn decode(start: u64, column: &[u8]) -> Vec<Extent> {
-    let page = PageExtents::decode(column).unwrap_or_default();
+    let page = page_of(column);
     let mut at = start;
     let mut pieces = Vec::with_capacity(page.lens.len());
     for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
@@ -72,13 +83,12 @@ pub fn decode(start: u64, column: &[u8]) -> Vec<Extent> {
 
 /// Calls `each` with the chunk of every extent of an encoded page.
 pub fn for_each_chunk(column: &[u8], mut each: impl FnMut(u64)) {
-    let page = PageExtents::decode(column).unwrap_or_default();
-    page.chunks.into_iter().filter(|&chunk| chunk != 0).for_each(&mut each);
+    page_of(column).chunks.into_iter().filter(|&chunk| chunk != 0).for_each(&mut each);
 }
 
 /// Number of extents in an encoded page.
 pub fn count(column: &[u8]) -> usize {
-    PageExtents::decode(column).map_or(0, |page| page.lens.len())
+    page_of(column).lens.len()
 }
 
 /// Overlays `old` with `new`; both are in order without overlaps. Drops the parts of `old` that `new` covers, and keeps the
@@ -174,6 +184,19 @@ mod tests {
         assert_eq!(decode(0, b"\xff\xff"), []);
         let run = [piece(0, 4096, 7, 0)];
         assert!(encode(&run).len() < 20, "a small file's page is small: {}", encode(&run).len());
+    }
+
+    /// P4: a reference is counted of every extent that is read, and of no other.
+    #[test]
+    fn a_page_of_unequal_lists_holds_no_extents() {
+        for (lens, chunks, gaps) in
+            [(vec![5, 6], vec![1], vec![]), (vec![5], vec![1, 2], vec![]), (vec![5], vec![1], vec![0, 3])]
+        {
+            let column = PageExtents { lens, chunks, gaps, ..PageExtents::default() }.encode_to_vec();
+            let mut chunks = 0;
+            for_each_chunk(&column, |_| chunks += 1);
+            assert_eq!((decode(0, &column), count(&column), chunks), (vec![], 0, 0));
+        }
     }
 
     #[test]
