@@ -104,7 +104,7 @@ impl Log {
         budget: Arc<Budget>,
         found: ReplayedLog,
     ) -> Result<Log, LogError> {
-        let ReplayedLog { log, origin, overlay, times, pushes, end, records, cut_bytes: _ } = found;
+        let ReplayedLog { log, origin, overlay, times, pushes, stored_end, end, records, cut_bytes: _ } = found;
         budget.adopt_log(end, records);
         let file = LogFile::new(disk, file, log, budget);
         file.bytes.store(end, Ordering::Release);
@@ -112,9 +112,9 @@ impl Log {
         let mut log = Log::new(file, origin, overlay, end);
         // The last close may be durable; later writes must not damage it.
         (log.closed, log.owes, log.durable_end) = (Some(times), true, Some(0));
-        // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and covers no
-        // close.
-        log.append_stored(0);
+        // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and cancels the
+        // same pushes: their records are before the cut.
+        log.append_stored(stored_end);
         for push in pushes {
             log.append_push(push);
         }

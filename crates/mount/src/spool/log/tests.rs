@@ -153,13 +153,52 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     let (path, closed_end) = (log.path().to_string(), last.closed_end);
     assert!(log.is(&log.view()) && log.pushed_as(content) == Some(closed_end));
     drop(log);
-    // A crash of the next mount does not lose the record either.
+    // A crash of the next mount does not lose the record either, and mounts that repeat it do not add to it.
+    let mut lengths = Vec::new();
     for _ in 0..3 {
         let found = found(&disk, &path);
         assert_eq!((found.origin.base_version, found.origin.base_content, found.times), (12, 70, at(6)));
         assert_eq!((found.pushes.len(), found.pushes[0]), (2, PendingPush { content, closed_end }));
         let log = adopt(&disk, &path, budget.clone());
         assert_eq!((log.pushed_as(content), log.origin.base_content), (Some(closed_end), 70));
+        lengths.push(log.end);
+    }
+    assert_eq!(lengths[0], lengths[2]);
+}
+
+/// A write and a close follow the record of a push, so that a mount that takes the log over repeats a record that it keeps.
+#[test]
+fn mounts_that_end_early_do_not_make_a_log_grow() {
+    let (disk, budget) = (memory(), Arc::new(Budget::new(10_000)));
+    let mut log = log_on(&disk, &budget);
+    log.write(0, b"first").unwrap();
+    log.close(at(5), false).unwrap();
+    let content = log.is_pushed(&log.view(), 77);
+    log.write(0, b"later").unwrap();
+    log.close(at(6), false).unwrap();
+    let (path, closed_end) = (log.path().to_string(), log.pushed_as(content));
+    drop(log);
+    let lengths: Vec<u64> = (0..3).map(|_| adopt(&disk, &path, budget.clone()).end).collect();
+    assert_eq!(lengths[0], lengths[2], "{lengths:?}");
+    assert_eq!(adopt(&disk, &path, budget).pushed_as(content), closed_end);
+}
+
+/// The record that a push ended is in the tail that the next mount cuts off; the record that it began is not.
+#[test]
+fn a_push_that_ended_stays_ended_for_later_mounts() {
+    let (disk, budget) = (memory(), Arc::new(Budget::new(10_000)));
+    let mut log = log_on(&disk, &budget);
+    log.write(0, b"first").unwrap();
+    log.close(at(5), false).unwrap();
+    let first = log.view();
+    let content = log.is_pushed(&first, 77);
+    log.close(at(6), false).unwrap();
+    assert!(!log.stored(12, content, &first));
+    let path = log.path().to_string();
+    drop(log);
+    for _ in 0..3 {
+        let log = adopt(&disk, &path, budget.clone());
+        assert_eq!((log.origin.base_version, log.pushed_as(content)), (12, None));
     }
 }
 

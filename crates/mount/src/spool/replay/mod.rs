@@ -89,6 +89,8 @@ pub struct ReplayedLog {
     pub times: Times,
     /// Pushes since the version below.
     pub pushes: Vec<PendingPush>,
+    /// The store has every closed state that ends here or before.
+    pub stored_end: u64,
     /// End of the acknowledged part.
     pub end: u64,
     /// Records in it.
@@ -140,6 +142,7 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
         origin,
         times: Times::default(),
         pushes: Vec::new(),
+        stored_end: 0,
         end: 0,
         records: 0,
         cut_bytes: 0,
@@ -167,11 +170,13 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
                 let Some([closed_end, content]) = decode_numbers(&payload) else { continue };
                 (now.origin.base_version, now.origin.base_content) = (header.value, content);
                 now.pushes.retain(|push| push.closed_end > closed_end);
+                now.stored_end = now.stored_end.max(closed_end);
                 owed &= closed_end != now.end;
             }
             Kind::Pushed => {
                 let push = |[closed_end]: [u64; 1]| PendingPush { content: header.value, closed_end };
-                now.pushes.extend(decode_numbers(&payload).map(push));
+                // Each mount that takes over the log repeats them.
+                now.pushes.extend(decode_numbers(&payload).map(push).filter(|push| !now.pushes.contains(push)));
             }
             Kind::Begin => break,
         }
