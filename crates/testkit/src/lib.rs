@@ -61,6 +61,8 @@ pub struct Cluster {
     /// Number of calls, by name of their kind.
     pub calls: BTreeMap<&'static str, u64>,
     requests: Vec<(Kind, Bytes)>,
+    /// Requests of clients and nodes that reached the manager.
+    offered: Vec<(Kind, Bytes)>,
     /// Number of coming answers of the manager to lose, by kind; the call still takes effect.
     pub lose_answers: HashMap<Kind, u32>,
     hooks: Vec<(Kind, Hook)>,
@@ -108,6 +110,7 @@ impl Cluster {
             disks: BTreeMap::new(),
             calls: BTreeMap::new(),
             requests: Vec::new(),
+            offered: Vec::new(),
             lose_answers: HashMap::new(),
             hooks: Vec::new(),
             reachable: BTreeMap::new(),

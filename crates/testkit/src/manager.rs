@@ -54,10 +54,21 @@ impl Cluster {
     }
 
     pub(crate) fn request(&mut self, role: Role, kind: Kind, body: Bytes) -> Result<Bytes, Error> {
+        self.offer(role, kind, body).expect("every request is answered")
+    }
+
+    /// Sends an encoded request, valid or not. `None`: the answer waits, for a lock.
+    pub fn offer(&mut self, role: Role, kind: Kind, body: Bytes) -> Option<Result<Bytes, Error>> {
         let (now_ns, request_id) = (self.now_ns, self.op());
+        self.offered.push((kind, body.clone()));
         let event = Event::Request { connection: CLIENT, role, client_id: CLIENT, request_id, kind, body };
         self.core().handle(now_ns, event);
-        self.settle().remove(&request_id).expect("every request is answered")
+        self.settle().remove(&request_id)
+    }
+
+    /// All requests to the manager since the last call of this function, encoded.
+    pub fn take_offered(&mut self) -> Vec<(Kind, Bytes)> {
+        std::mem::take(&mut self.offered)
     }
 
     /// Commits what waits; returns the answers.

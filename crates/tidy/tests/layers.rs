@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("access", &["client"]),
     ("mount", &["mount"]),
     ("front ends of the kernel", &["fuse"]),
-    ("programs", &["cli", "sim"]),
+    ("programs", &["cli", "fuzz", "sim"]),
 ];
 
 /// The table `[dependencies]` of a crate: the crates of this repository in it.

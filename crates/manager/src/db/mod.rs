@@ -9,7 +9,7 @@ mod error;
 mod files;
 pub mod meta;
 pub(crate) mod node_map;
-pub(crate) mod pages;
+pub mod pages;
 pub mod rows;
 mod schema;
 pub(crate) mod sessions;

@@ -16,6 +16,8 @@ mod recover;
 pub(crate) mod replay;
 pub mod speed;
 pub mod staged;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use budget::Budget;
 use log::{Log, LogError};
