@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check fmt fuzz bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test:           ## everything: lints, docs, all tests, real processes killed
 
 fuzz:           ## a minute of each fuzz target (`ARGS=segments`: of one); FUZZ_SECONDS, FUZZ_SEED and FUZZ_KEEP=1 as in crates/fuzz/src/driver.rs
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} cargo test -p tessera-fuzz --test targets -- --nocapture --test-threads 1 $(ARGS)
+
+deny:           ## licences, bans and sources of all dependencies (needs cargo-deny; `cargo test -p tessera-tidy` checks most of it without)
+	cargo deny --all-features check bans licenses sources
 
 test-arm:       ## the unit tests of accel and hashgpu built for ARM, NEON leaves included, in qemu (needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, Rust's library for it)
 	python3 tests/arm.py $(if $(CI),--require)

@@ -1,9 +1,9 @@
 //! The rules of the repository that a machine can check, as tests over the text of its files.
 //!
-//! This crate depends on nothing, so `cargo test -p tessera-tidy` takes seconds. Here live the reading of the
+//! This crate uses no other one of the repository, so `cargo test -p tessera-tidy` takes seconds. Here live the reading of the
 //! repository ([`Source`]) and of its words ([`words`]); the rules are tests, one file per kind:
-//! `tests/layers.rs` (which crate may use which), `tests/code.rs` (lengths, unsafe code, promises) and
-//! `tests/vocabulary.rs` (retired words).
+//! `tests/layers.rs` (which crate may use which), `tests/code.rs` (lengths, unsafe code, promises),
+//! `tests/dependencies.rs` (licences, sources and bans: deny.toml) and `tests/vocabulary.rs` (retired words).
 
 use std::fs;
 use std::path::{Path, PathBuf};
