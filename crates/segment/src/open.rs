@@ -363,13 +363,20 @@ impl Opening {
                         let entry = entry_of(&header, number, offset);
                         suspect.findings.push(Finding::of_record(&entry, false, damage));
                     }
-                    let records = if suspect.begin().is_none() { &mut found.entries } else { &mut suspect.entries };
+                    let (records, synced_to) = match suspect.begin() {
+                        None => (&mut found.entries, &mut found.synced_to),
+                        Some(_) => (&mut suspect.entries, &mut suspect.synced_to),
+                    };
                     records.push((header.kind, entry_of(&header, number, offset)));
+                    *synced_to = header.synced_to.max(*synced_to);
                 }
             }
         }
         // An unreadable stretch is not cut: the segment keeps it and takes no more records.
         found.sealed = suspect.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
+        // If only the tail says that records behind rot were durable, it stays: without it, the next opening would take the rot for
+        // a torn tail and cut those records.
+        found.sealed |= last && suspect.begin().is_some() && found.rot_from.is_some_and(|rot| found.synced_to <= rot);
         if !last || found.sealed {
             suspect.confirm(&mut found, &mut self.report.findings);
         } else if let Some(offset) = suspect.begin() {
@@ -456,6 +463,10 @@ pub(crate) struct SegmentScan {
     damaged: bool,
     sealed: bool,
     torn: Option<TornTail>,
+    /// The last bad stretch that was found to be rot begins here.
+    rot_from: Option<u64>,
+    /// Everything before was durable, as the entries say.
+    synced_to: u64,
 }
 
 /// The first bad stretch that may be a torn tail, and everything after it.
@@ -463,6 +474,8 @@ pub(crate) struct SegmentScan {
 struct SuspectTail {
     findings: Vec<Finding>,
     entries: Vec<(RecordKind, Entry)>,
+    /// Everything before was durable, as the entries say.
+    synced_to: u64,
     /// Some stretch holds no valid record.
     gap: bool,
 }
@@ -476,6 +489,8 @@ impl SuspectTail {
     /// earlier segments are not checked here either; reading them finds the damage.)
     fn confirm(&mut self, found: &mut SegmentScan, findings: &mut Vec<Finding>) {
         found.damaged |= std::mem::take(&mut self.gap);
+        found.rot_from = self.begin().or(found.rot_from);
+        found.synced_to = found.synced_to.max(std::mem::take(&mut self.synced_to));
         found.entries.append(&mut self.entries);
         findings.append(&mut self.findings);
     }

@@ -161,6 +161,40 @@ fn rot_before_the_tail_is_not_cut() {
     assert!(store.get(id(99, 0)).unwrap().is_some() && store.get(last.id).unwrap().unwrap().verify().is_err());
 }
 
+/// P1: a batch was synced, its first record rots, and the put after it is torn. Only that put says that the batch was durable. Were it cut,
+/// the next opening would cut the rest of the batch.
+#[test]
+fn a_torn_put_behind_rot_takes_no_older_record_with_it() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 200).unwrap();
+    store.sync().unwrap();
+    for chunk in 2..5 {
+        put(&store, id(chunk, 0), 200).unwrap();
+    }
+    store.sync().unwrap();
+    put(&store, id(5, 0), 200).unwrap();
+    store.sync().unwrap();
+    let entry = |chunk| *store.get(id(chunk, 0)).unwrap().unwrap().entry();
+    let path = "segments/0000000000000001.seg";
+    disk.rot(path, entry(2).offset, 1);
+    disk.rot(path, entry(5).data_offset() + 9, 1);
+    let mut disk = disk;
+    for _ in 0..3 {
+        disk = disk.reopen();
+        let (store, _) = opened(&disk);
+        for chunk in [1, 3, 4] {
+            store.get(id(chunk, 0)).unwrap().unwrap().verify().unwrap();
+        }
+    }
+    let disk = disk.reopen();
+    let (store, _) = opened(&disk);
+    put(&store, id(6, 0), 200).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    assert!(opened(&disk.reopen()).0.get(id(6, 0)).unwrap().is_some());
+}
+
 /// A segment that was cut within a record takes no more records when the segment after it has lost its header: a record
 /// after the cut would begin where no scan looks, and the next rebuild of the index would lose it.
 #[test]
