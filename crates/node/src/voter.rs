@@ -20,6 +20,11 @@ use tessera_wire::rpc::Call;
 /// Directory of the voter's log on its disk.
 pub const VOTER_DIR: &str = "voter";
 
+/// The reserve of a disk without a voter has room for a snapshot and a log that together are no longer than this.
+const SMALL_BYTES: u64 = 256 << 20;
+/// The log grows by about this much between two snapshots.
+const LOG_BYTES: u64 = 128 << 20;
+
 /// Why a voter cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum VoterError {
@@ -96,6 +101,14 @@ impl Voter {
     #[must_use]
     pub fn id(&self) -> u64 {
         if self.peer.stopped().is_some() { 0 } else { self.peer.id() }
+    }
+
+    /// Bytes that fragments must leave free on its disk, beyond their own reserve: for the next snapshot, a quarter longer than the one
+    /// held, and for the log until then. Without a snapshot the log could not be shortened, and would fill the disk.
+    #[must_use]
+    pub fn room_bytes(&self) -> u64 {
+        let held_bytes = self.peer.files().held().map_or(0, |held| held.len_bytes);
+        (held_bytes / 4 * 5 + LOG_BYTES).saturating_sub(SMALL_BYTES)
     }
 
     /// Its part in the group.

@@ -2,8 +2,9 @@
 //!
 //! SQLite's recovery reads the log up to the first frame whose checksum does not match, and takes that for the place where a
 //! crash cut the log (<https://www.sqlite.org/fileformat2.html#the_write_ahead_log>). A bit that rotted in the middle therefore
-//! removes everything behind it, without an error. This check tells the two apart: a commit is synced before anything is
-//! written behind it, so if a commit at or behind the break has a successor that continues its checksum, the break was no crash.
+//! removes everything behind it, without an error; and where a checkpoint had begun, pages of the database may be of later commits.
+//! This check tells the two apart: if a commit at or behind the break has a successor that continues its checksum, the break was no
+//! crash. With `synchronous = NORMAL` a loss of power may leave the same picture; the database then counts as damaged too.
 
 use crate::page::PAGE_BYTES;
 use crate::watch::{FRAME_BYTES, FRAME_HEADER_BYTES, LOG_HEADER_BYTES, with_suffix};

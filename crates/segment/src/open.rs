@@ -9,7 +9,7 @@
 //! An index that survived the restart saves most of the reading: see `resume.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, RwLock};
 use tessera_disk::record::{HeaderFault, RecordPlace, parse_numbered_name};
@@ -132,6 +132,7 @@ impl SegmentStore {
             disk,
             identity,
             options,
+            more_reserve_bytes: AtomicU64::new(0),
             index: RwLock::new(Some(index)),
             index_given_up: AtomicBool::new(false),
             segments: RwLock::new(segments),

@@ -15,7 +15,7 @@
 //! shows to a reader, an inventory or a repair survives a power loss (P9).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use tessera_disk::{Disk, Identity, record::RecordPlace};
@@ -106,6 +106,8 @@ pub struct SegmentStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
     pub(crate) options: Options,
+    /// Room for others on the disk, beyond `options.reserve_bytes`.
+    pub(crate) more_reserve_bytes: AtomicU64,
     /// `None` while it is rebuilt.
     pub(crate) index: RwLock<Option<Box<dyn Index>>>,
     /// Rebuilding the index has failed; it is not retried.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tessera_disk::{DiskError, record::create_file};
 use tessera_failpoint as failpoint;
@@ -237,7 +238,16 @@ impl SegmentStore {
     /// # Errors
     /// The disk's.
     pub fn spare_bytes(&self) -> Result<u64, DiskError> {
-        Ok(self.disk.space()?.free_bytes.saturating_sub(self.options.reserve_bytes))
+        Ok(self.disk.space()?.free_bytes.saturating_sub(self.reserve_bytes()))
+    }
+
+    /// Appends leave this much more free than the configured reserve.
+    pub fn reserve_more(&self, bytes: u64) {
+        self.more_reserve_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn reserve_bytes(&self) -> u64 {
+        self.options.reserve_bytes.saturating_add(self.more_reserve_bytes.load(Ordering::Relaxed))
     }
 
     /// Refuses an append that would use the reserve. Asking the file system costs as much as a small append, so one
@@ -250,7 +260,7 @@ impl SegmentStore {
         }
         writer.granted_bytes = 0;
         let free_bytes = self.disk.space()?.free_bytes;
-        let reserve_bytes = self.options.reserve_bytes;
+        let reserve_bytes = self.reserve_bytes();
         if let Some(spare_bytes) = free_bytes.checked_sub(needed_bytes.saturating_add(reserve_bytes)) {
             writer.granted_bytes = (spare_bytes / 16).min(reserve_bytes / 4).min(MAX_GRANT_BYTES);
             return Ok(());

@@ -80,6 +80,18 @@ pub enum LogError {
         /// Last entry of the snapshot.
         index: u64,
     },
+    /// A snapshot does not fit beside what else the disk needs room for.
+    #[error(
+        "the rest of a snapshot has {needed_bytes} bytes, and {room_bytes} are kept free, but {free_bytes} are: make room on the disk"
+    )]
+    NoRoom {
+        /// Bytes of the snapshot that are still to come.
+        needed_bytes: u64,
+        /// Bytes that stay free.
+        room_bytes: u64,
+        /// Free bytes.
+        free_bytes: u64,
+    },
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -89,6 +101,10 @@ impl LogError {
     /// Whether more room on the disk would help.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
-        matches!(self, LogError::Disk(error) if error.is_no_space())
+        match self {
+            LogError::NoRoom { .. } => true,
+            LogError::Disk(error) => error.is_no_space(),
+            _ => false,
+        }
     }
 }

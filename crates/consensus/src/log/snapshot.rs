@@ -16,6 +16,8 @@ const MAGIC: [u8; 8] = *b"TESSRSNP";
 const TAIL_BYTES: u64 = 16;
 /// Bytes hashed at a time.
 const PIECE_BYTES: usize = 1 << 20;
+/// Room that a snapshot leaves free while it is received: the log grows, and deletes need records. Less on a small disk.
+const ROOM_BYTES: u64 = 256 << 20;
 /// The longest description: five peers need a few hundred bytes.
 const INFO_MAX_BYTES: u64 = 1 << 20;
 
@@ -94,7 +96,9 @@ impl SnapshotFiles {
             self.disk.remove(&self.path(&info))?;
             return Ok(self.disk.sync_dir(&self.dir)?);
         }
-        let older = self.held.replace(info).filter(|older| !self.holds(older));
+        let own_name = file_name(&info);
+        // Another snapshot of the same entry has replaced the file.
+        let older = self.held.replace(info).filter(|older| file_name(older) != own_name);
         if let Some(older) = older {
             self.disk.remove(&self.path(&older))?;
             self.disk.sync_dir(&self.dir)?;
@@ -114,20 +118,36 @@ impl SnapshotFiles {
     /// held.
     ///
     /// # Errors
-    /// [`LogError::SnapshotHash`] if it does not have its hash, or the disk's; then it is received anew.
+    /// [`LogError::SnapshotHash`] if it does not have its hash, [`LogError::NoRoom`], or the disk's; then it is received anew.
     pub fn receive(&mut self, info: &SnapshotInfo, offset: u64, piece: &[u8]) -> Result<bool, LogError> {
         if self.wanted_from(info) != Some(offset) {
             return Ok(false);
         }
         let taken = self.take_piece(info, piece);
-        if taken.is_err() {
-            self.part = None;
+        if taken.is_err() && self.part.take().is_some() {
+            self.disk.remove(&self.received())?;
         }
         taken
     }
 
+    /// Where a snapshot is received.
+    fn received(&self) -> String {
+        format!("{}/received.part", self.dir)
+    }
+
+    /// Refuses bytes that would leave too little room for everything else on the disk.
+    fn check_room(&self, needed_bytes: u64) -> Result<(), LogError> {
+        let space = self.disk.space()?;
+        let room_bytes = ROOM_BYTES.min(space.capacity_bytes / 16);
+        match space.free_bytes >= needed_bytes.saturating_add(room_bytes) {
+            true => Ok(()),
+            false => Err(LogError::NoRoom { needed_bytes, room_bytes, free_bytes: space.free_bytes }),
+        }
+    }
+
     fn take_piece(&mut self, info: &SnapshotInfo, piece: &[u8]) -> Result<bool, LogError> {
-        let received = format!("{}/received.part", self.dir);
+        let (received, have_bytes) = (self.received(), self.wanted_from(info).unwrap_or(0));
+        self.check_room(info.len_bytes.saturating_sub(have_bytes))?;
         if self.part.as_ref().is_none_or(|part| part.info != *info) {
             let file = self.disk.open(&received, OpenMode::Create)?;
             file.truncate(0)?;

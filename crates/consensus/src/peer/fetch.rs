@@ -9,6 +9,8 @@ use tessera_wire::rpc::{Answer, Call, Peer as Address};
 const PIECE_BYTES: u32 = 1 << 20;
 /// Pause between pieces of a snapshot that nobody waits for: 100 MiB/s at most.
 const PAUSE_NS: i64 = 10_000_000;
+/// Pause after a copy for which there was no room.
+const NO_ROOM_NS: i64 = 60_000_000_000;
 /// The longest answer to wait for in milliseconds.
 const TIMEOUT_MS: u64 = 10_000;
 
@@ -30,6 +32,8 @@ pub(super) struct Sources {
     /// Those that could not give the snapshot with this hash, or gave something else.
     failed: BTreeSet<u64>,
     hash: Vec<u8>,
+    /// No copy begins before.
+    not_before_ns: i64,
 }
 
 impl Peer {
@@ -54,6 +58,9 @@ impl Peer {
 
     /// Decides whether to copy a snapshot that a peer holds.
     pub(super) fn consider(&mut self, info: SnapshotInfo, from: u64, is_urgent: bool) {
+        if self.now_ns < self.sources.not_before_ns {
+            return;
+        }
         if crate::message::snapshot(&info).is_err() || self.node.mut_store().files.wanted_from(&info).is_none() {
             return;
         }
@@ -123,6 +130,10 @@ impl Peer {
                 self.fetch = Some(fetch);
             }
             // It is announced again.
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(%error, "a snapshot is not copied");
+                self.sources.not_before_ns = self.now_ns + NO_ROOM_NS;
+            }
             Err(error) => {
                 tracing::warn!(%error, from = fetch.from, "copying a snapshot");
                 self.sources.failed.insert(fetch.from);

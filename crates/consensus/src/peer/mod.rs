@@ -9,6 +9,7 @@ mod leading;
 mod candidates;
 mod memory;
 mod ready;
+mod sending;
 
 pub use leading::{Progress, Refused};
 
@@ -27,20 +28,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tessera_disk::SplitMix64;
 use tessera_wire::consensus::SnapshotInfo;
-use tessera_wire::consensus::{
-    Consensus, ConsensusReply, GetPiece, Member, Membership, PeerKind, Position, RaftMessage,
-};
+use tessera_wire::consensus::{Consensus, ConsensusReply, GetPiece, Member, Membership, PeerKind, Position};
 use tessera_wire::frame::decode_message;
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error, Kind};
 
 /// Tokens of a peer's calls have this bit, so that its owner can tell them from its own.
 pub const TOKEN_BIT: u64 = 1 << 63;
-/// Frames on their way to one peer at a time.
-const FRAMES_IN_FLIGHT: usize = 4;
-/// Messages that wait for a peer; a peer that has more to come is unreachable.
-const MESSAGES_WAITING: usize = 1024;
-
 /// Limit of the peers that one hears of, members or not.
 const PEERS_MAX: usize = 256;
 /// A peer that was not heard from for this long, in ns, is silent.
@@ -211,13 +205,6 @@ pub enum Output {
     Stopped(PeerError),
 }
 
-/// Frames to one peer.
-#[derive(Default)]
-struct Line {
-    waiting: Vec<raft::eraftpb::Message>,
-    in_flight: usize,
-}
-
 enum Sent {
     Frame(u64),
     Piece,
@@ -231,7 +218,7 @@ pub struct Peer {
     config: PeerConfig,
     node: RawNode<PeerStorage>,
     outputs: VecDeque<Output>,
-    lines: BTreeMap<u64, Line>,
+    lines: BTreeMap<u64, sending::Line>,
     /// Peers that did not get what was sent, for the library; true: a snapshot.
     unsent: Vec<(u64, bool)>,
     /// Where peers were heard from last, members or not.
@@ -256,6 +243,8 @@ pub struct Peer {
     ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
     answering: Option<u64>,
+    /// The log begins anew after this snapshot, whose owner has not heard of it yet.
+    restoring: Option<SnapshotInfo>,
     /// Frames of a leader's tick name the snapshot that it holds.
     announces: bool,
     stopped: Option<PeerError>,
@@ -288,7 +277,7 @@ impl Peer {
             max_election_tick: max,
             applied: applied.max(base),
             max_size_per_msg: config.frame_bytes,
-            max_inflight_msgs: 64,
+            max_inflight_msgs: sending::MESSAGES_IN_FLIGHT,
             check_quorum: true,
             pre_vote: true,
             max_committed_size_per_ready: config.frame_bytes,
@@ -321,6 +310,7 @@ impl Peer {
             candidates: Candidates::default(),
             ticks: 0,
             answering: None,
+            restoring: None,
             announces: false,
             stopped: None,
             fence,
@@ -523,6 +513,7 @@ impl Peer {
         self.answering = None;
         self.can_answer()?;
         let (messages, payload) = self.take_messages(id);
+        self.flush();
         Ok((ConsensusReply { from: self.id(), position: Some(self.position()), messages, known }, payload))
     }
 
@@ -622,47 +613,6 @@ impl Peer {
 
     fn find(&self, id: u64) -> Option<&Member> {
         self.heard.get(&id).or_else(|| message::member(self.membership(), id))
-    }
-
-    /// Messages that wait for a peer, to travel with the answer to its frame.
-    fn take_messages(&mut self, to: u64) -> (Vec<RaftMessage>, Vec<Bytes>) {
-        let waiting = self.lines.get_mut(&to).map(|line| std::mem::take(&mut line.waiting));
-        message::encode(waiting.unwrap_or_default())
-    }
-
-    /// Sends what waits, as far as frames may be in flight.
-    pub(super) fn flush(&mut self) {
-        let ready: Vec<u64> = self
-            .lines
-            .iter()
-            .filter(|(id, line)| {
-                !line.waiting.is_empty() && line.in_flight < FRAMES_IN_FLIGHT && self.answering != Some(**id)
-            })
-            .map(|(&id, _)| id)
-            .collect();
-        for to in ready {
-            let (messages, payload) = self.take_messages(to);
-            self.send_frame(to, messages, payload);
-        }
-    }
-
-    fn send_frame(&mut self, to: u64, messages: Vec<RaftMessage>, payload: Vec<Bytes>) {
-        let Some(address) = self.find(to).map(|member| member.address.clone()) else { return };
-        let snapshot = self.files().held().filter(|_| self.announces).cloned();
-        let frame = Consensus {
-            cluster_id: self.log().identity().cluster_id.to_vec(),
-            from: Some(self.config.member.clone()),
-            to,
-            position: Some(self.position()),
-            messages,
-            snapshot,
-            asks_known: self.memory.asks(),
-        };
-        let token = self.draw_token(Sent::Frame(to));
-        let call =
-            Call::new(tessera_wire::rpc::Peer::Address(address), token, &frame, payload, self.config.call_timeout_ms);
-        self.lines.entry(to).or_default().in_flight += 1;
-        self.outputs.push_back(Output::Call(call));
     }
 
     fn draw_token(&mut self, sent: Sent) -> u64 {

@@ -1,10 +1,10 @@
 //! Carries out what the library asks for: writes first, then what depends on them.
 
-use super::{MESSAGES_WAITING, Output, Peer, PeerError};
+use super::{Output, Peer, PeerError};
 use crate::log::{Base, HardState, LogError};
 use crate::message;
 use prost::Message as _;
-use raft::eraftpb::{Entry, Message};
+use raft::eraftpb::Entry;
 use raft::{Ready, SnapshotStatus};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{EntryKind, MembershipChange, SnapshotInfo};
@@ -85,10 +85,12 @@ impl Peer {
             let base = Base { index: info.index, term: info.term };
             let membership = info.membership.clone().unwrap_or_default();
             if self.log().base().index < base.index {
-                // If this fails half-way, the write is repeated and finds the log reset.
-                self.outputs.extend([Output::Restore(info), Output::Members]);
+                self.restoring = Some(info);
                 self.node.mut_store().log.reset(base, membership)?;
             }
+            // If the reset failed half-way, the write is repeated and finds the log reset.
+            let restored = self.restoring.take().map(|info| [Output::Restore(info), Output::Members]);
+            self.outputs.extend(restored.into_iter().flatten());
         }
         let state = ready.hs().map(|hs| HardState { term: hs.term, vote: hs.vote, commit: hs.commit });
         let entries: Vec<_> = ready.entries().iter().map(message::from_library).collect();
@@ -137,23 +139,6 @@ impl Peer {
             Err(error) => tracing::warn!(%error, index, "a change of members does not apply"),
         }
         Ok(())
-    }
-
-    /// Queues the library's messages for their receivers.
-    fn post(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            let to = message.to;
-            if message.get_msg_type() == raft::eraftpb::MessageType::MsgSnapshot {
-                // Whoever lacks the file copies it first; meanwhile the library asks again at every heartbeat.
-                self.unsent.push((to, true));
-            }
-            let line = self.lines.entry(to).or_default();
-            if line.waiting.len() >= MESSAGES_WAITING {
-                line.waiting.clear();
-                self.unsent.push((to, false));
-            }
-            line.waiting.push(message);
-        }
     }
 
     /// Draws a new time-out whenever the library has drawn one: when term, role or leader change.

@@ -270,7 +270,8 @@ impl NodeCore {
             deleted,
             bad,
             device_work: self.device_work.clone(),
-            voter_id: self.voter_id,
+            // Its voter is on the first disk, and may hang with it.
+            voter_id: if self.disks.first().is_some_and(|disk| disk.failed.is_none()) { self.voter_id } else { 0 },
         };
         let sent = PendingHeartbeat {
             sent_ns: self.now_ns,

@@ -128,8 +128,8 @@ impl NodeServer {
         let hello = hello(cluster_id, &options.host);
         let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone());
         let managers = Managers::new(dialer.clone(), options.managers.clone());
-        let (voter, voter_thread) =
-            VoterLine::start(voter, dialer.clone()).map_err(|source| StartError::Thread { source })?;
+        let (voter, voter_thread) = VoterLine::start(voter, disks[0].store.clone(), dialer.clone())
+            .map_err(|source| StartError::Thread { source })?;
         let (sender, fatal) = unbounded();
         let stores = disks.iter().map(|d| d.store.clone()).collect();
         let queues = disks.iter().map(|_| DiskQueue::new()).collect();

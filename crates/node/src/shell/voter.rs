@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_consensus::Input;
 use tessera_net::{Connection, Dialer, Part};
+use tessera_segment::SegmentStore;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind};
 
@@ -38,15 +39,19 @@ pub(super) struct VoterLine {
 }
 
 impl VoterLine {
-    /// Starts the thread.
+    /// Starts the thread; `store` is that of the voter's disk.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn start(voter: Voter, dialer: Dialer) -> std::io::Result<(VoterLine, JoinHandle<()>)> {
+    pub(super) fn start(
+        voter: Voter,
+        store: Arc<SegmentStore>,
+        dialer: Dialer,
+    ) -> std::io::Result<(VoterLine, JoinHandle<()>)> {
         let (sender, inbox) = unbounded();
         let id = Arc::new(AtomicU64::new(voter.id()));
         let line = VoterLine { sender: sender.clone(), id: id.clone() };
-        let thread = VoterThread { voter, dialer, sender, id, asked: HashMap::new(), next_token: 0 };
+        let thread = VoterThread { voter, dialer, sender, id, store, asked: HashMap::new(), next_token: 0 };
         let run = move || thread.run(&inbox);
         Ok((line, std::thread::Builder::new().name("voter".into()).spawn(run)?))
     }
@@ -75,8 +80,17 @@ struct VoterThread {
     /// For answers to its own calls.
     sender: Sender<In>,
     id: Arc<AtomicU64>,
+    /// Keeps room for the next snapshot.
+    store: Arc<SegmentStore>,
     asked: HashMap<u64, (Arc<Connection>, Kind, u64)>,
     next_token: u64,
+}
+
+/// Also if the thread panics.
+impl Drop for VoterThread {
+    fn drop(&mut self) {
+        self.id.store(0, Relaxed);
+    }
 }
 
 impl VoterThread {
@@ -102,6 +116,7 @@ impl VoterThread {
                 next_tick = Instant::now() + TICK;
                 self.voter.handle(now_ns, Input::Tick);
                 self.id.store(self.voter.id(), Relaxed);
+                self.store.reserve_more(self.voter.room_bytes());
             }
             while let Some(action) = self.voter.poll() {
                 match action {

@@ -1,0 +1,147 @@
+//! A peer that was away for long catches up in frames that a connection takes, and copies no snapshot for which there is no room.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tessera_consensus::log::snapshot::SnapshotFiles;
+use tessera_consensus::log::{Base, Log, LogError, LogIdentity, LogOptions};
+use tessera_consensus::{Input, Output, Peer, PeerConfig};
+use tessera_disk::{Disk, OpenMode, SimDisk};
+use tessera_wire::consensus::{Member, Membership, PeerKind, SnapshotInfo};
+use tessera_wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
+use tessera_wire::rpc::{Answer, Call, Peer as Address};
+use tessera_wire::{Code, Error};
+
+const CLUSTER: [u8; 16] = [7; 16];
+const MIB: usize = 1 << 20;
+
+fn member(id: u64) -> Member {
+    let name = format!("{id}");
+    Member { id, kind: PeerKind::Manager as i32, host: name.clone(), address: name.clone(), name }
+}
+
+fn start(id: u64) -> Peer {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(id));
+    let (voters, members) = (vec![1, 2, 3], (1..=3).map(member).collect());
+    let membership = Membership { index: 1, voters, members, ..Membership::default() };
+    let (identity, base) = (LogIdentity { cluster_id: CLUSTER, peer_id: id }, Base { index: 1, term: 1 });
+    let log = Log::create(disk.clone(), "log", identity, LogOptions::default(), base, membership).unwrap();
+    Peer::start(log, SnapshotFiles::open(disk, "log").unwrap(), 1, PeerConfig::new(member(id), id)).unwrap()
+}
+
+/// Three peers, of which one may be cut off.
+struct Group {
+    now_ns: i64,
+    peers: Vec<Peer>,
+    cut: Option<usize>,
+    calls: VecDeque<(usize, Call)>,
+    longest_bytes: usize,
+}
+
+impl Group {
+    fn collect(&mut self) {
+        for at in 0..self.peers.len() {
+            while let Some(output) = self.peers[at].poll() {
+                if let Output::Call(call) = output {
+                    self.calls.push_back((at, call));
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        self.collect();
+        while let Some((from, call)) = self.calls.pop_front() {
+            let Address::Address(to) = &call.peer else { panic!("{call:?}") };
+            let to = to.parse::<usize>().unwrap() - 1;
+            let payload: Bytes = call.payload.concat().into();
+            assert!(payload.len() <= MAX_PAYLOAD_BYTES as usize && call.body.len() <= MAX_BODY_BYTES as usize);
+            self.longest_bytes = self.longest_bytes.max(payload.len());
+            let result = match self.cut.is_some_and(|cut| from == cut || to == cut) {
+                true => Err(Error::new(Code::Unavailable, "cut")),
+                false => self.ask(to, &call, payload),
+            };
+            self.peers[from].handle(self.now_ns, Input::Answer(Answer { token: call.token, result }));
+            self.collect();
+        }
+    }
+
+    fn ask(&mut self, to: usize, call: &Call, payload: Bytes) -> Result<(Bytes, Bytes), Error> {
+        self.peers[to]
+            .handle(self.now_ns, Input::Request { token: 1, kind: call.kind, body: call.body.clone(), payload });
+        let mut answer = None;
+        while let Some(output) = self.peers[to].poll() {
+            match output {
+                Output::Answer { result, .. } => answer = Some(result),
+                Output::Call(call) => self.calls.push_back((to, call)),
+                _ => {}
+            }
+        }
+        answer.expect("an answer").map(|(body, payload)| (body, payload.concat().into()))
+    }
+
+    fn tick(&mut self) {
+        self.now_ns += 100_000_000;
+        self.peers.iter_mut().for_each(|peer| peer.handle(self.now_ns, Input::Tick));
+        self.deliver();
+    }
+
+    fn leader(&mut self) -> usize {
+        for _ in 0..200 {
+            self.tick();
+            if let Some(leader) = self.peers.iter().position(|peer| peer.can_propose()) {
+                return leader;
+            }
+        }
+        panic!("no peer leads");
+    }
+}
+
+/// P12.
+#[test]
+fn p12_a_long_log_is_sent_in_frames_that_a_connection_takes() {
+    let peers = (1..=3).map(start).collect();
+    let mut group = Group { now_ns: 0, peers, cut: None, calls: VecDeque::new(), longest_bytes: 0 };
+    let leader = group.leader();
+    let away = (leader + 1) % 3;
+    group.cut = Some(away);
+    for i in 0..100 {
+        group.peers[leader].propose(vec![i; MIB].into()).unwrap();
+        group.peers[leader].complete();
+        group.deliver();
+    }
+    group.cut = None;
+    let last = group.peers[leader].log().last_index();
+    let mut ticks = 0;
+    while group.peers[away].log().last_index() < last {
+        ticks += 1;
+        assert!(ticks < 100, "entry {} of {last}", group.peers[away].log().last_index());
+        group.tick();
+    }
+    assert!(group.longest_bytes > 4 * MIB, "several messages travel in a frame: {}", group.longest_bytes);
+}
+
+/// P12: a snapshot leaves room for the log and for deletes, and what was copied of it does not stay.
+#[test]
+fn p12_a_snapshot_without_room_leaves_the_disk_as_it_was() {
+    let sim = SimDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    disk.create_dir("log").unwrap();
+    let mut files = SnapshotFiles::open(disk.clone(), "log").unwrap();
+    let content = vec![5; 10 * MIB];
+    let hash = blake3::hash(&content).as_bytes().to_vec();
+    let info = SnapshotInfo { index: 9, term: 1, len_bytes: content.len() as u64, hash, ..SnapshotInfo::default() };
+    sim.set_capacity(16 * MIB as u64);
+    assert!(!files.receive(&info, 0, &content[..MIB]).unwrap());
+    // Other files take the room meanwhile.
+    disk.open("other", OpenMode::Create).unwrap().write_at(0, &vec![1; 6 * MIB]).unwrap();
+    let refused = files.receive(&info, MIB as u64, &content[MIB..2 * MIB]).unwrap_err();
+    assert!(matches!(refused, LogError::NoRoom { .. }) && refused.is_no_space(), "{refused}");
+    assert!(disk.list("log").unwrap().is_empty(), "{:?}", disk.list("log"));
+    disk.remove("other").unwrap();
+    for at in 0..10 {
+        let piece = &content[at * MIB..(at + 1) * MIB];
+        assert_eq!(files.receive(&info, (at * MIB) as u64, piece).unwrap(), at == 9);
+    }
+    assert!(files.holds(&info));
+}
