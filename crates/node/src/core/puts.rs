@@ -84,7 +84,22 @@ impl NodeCore {
             return Err(Error::new(Code::Io, format!("disk {disk_id} takes no more writes: {reason}")));
         }
         if let Some(class) = self.cluster.classes.get(&item.meta.class_id) {
-            let expected = class.fragment_bytes(item.meta.chunk_len_bytes, item.key.fragment);
+            let (chunk_len, fragment) = (item.meta.chunk_len_bytes, item.key.fragment);
+            let expected = class.fragment_bytes(chunk_len, fragment);
+            let offset = class.plain_offset(chunk_len, fragment);
+            if item.offset != offset {
+                let said = |at: Option<u64>| at.map_or("parity".into(), |at| format!("bytes from {at} on"));
+                return Err(Error::new(
+                    Code::Invalid,
+                    format!(
+                        "chunk {} fragment {fragment}: sent as {}, but class {} makes it {}",
+                        item.key.chunk_id,
+                        said(item.offset),
+                        class.spec,
+                        said(offset)
+                    ),
+                ));
+            }
             if expected != Some(item.data.len() as u64) {
                 return Err(Error::new(
                     Code::Invalid,

@@ -294,7 +294,7 @@ impl ChunkRebuild {
         (0..self.candidates.len()).filter_map(rank).min().map(|(_, i)| i)
     }
 
-    /// Takes the result of the local check. A copy or slice that is there was checked when it arrived: the rebuild is done.
+    /// Takes the result of the local check. What is there is compared: a client may have put it.
     pub fn on_local_check(&mut self, verdict: &Verdict) -> Vec<RebuildAction> {
         if !matches!(self.step, Step::LocalCheck) {
             return Vec::new();
@@ -302,9 +302,6 @@ impl ChunkRebuild {
         let expected = self.class.fragment_bytes(self.chunk.len_bytes, self.key.fragment);
         match verdict {
             Verdict::Good { hash, len_bytes } if *hash == self.name.0 && Some(u64::from(*len_bytes)) == expected => {
-                if self.class.is_plain(self.key.fragment) {
-                    return self.finish(Ok(0));
-                }
                 self.compare = true;
                 // It may be one of the last k; what it gives together with others is compared with the name.
                 let at = SourceAt { fragment: self.key.fragment, disk_id: self.target };

@@ -327,18 +327,32 @@ fn a_filling_member_is_not_accused() {
 }
 
 #[test]
-fn what_is_at_home_already_is_left_alone() {
+fn what_is_at_home_already_is_compared() {
     let cluster = Cluster::new(4, 2, 100_000);
     let task = cluster.task(0, vec![0]);
-    let mut machine = ChunkRebuild::new(&task, 0).unwrap();
-    assert_eq!(machine.next(|disk_id| cluster.source(disk_id)), vec![RebuildAction::CheckLocal]);
     let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
-    let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32 };
-    let wishes = machine.on_local_check(&good);
-    assert_eq!(
-        wishes,
-        vec![RebuildAction::Finished(RebuildReport { result: Ok(()), written_bytes: 0, replaced: false, bad: vec![] })]
-    );
+    let len_bytes = fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32;
+    let good = Verdict::Good { hash, len_bytes };
+    // It is compared: nobody need have checked it when it was put (P2).
+    for (local, written_bytes) in [(0, 0), (1, u64::from(len_bytes))] {
+        let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+        machine.next(|disk_id| cluster.source(disk_id));
+        assert_eq!(machine.on_local_check(&good), vec![]);
+        for action in machine.next(|disk_id| cluster.source(disk_id)) {
+            let RebuildAction::Fetch(at) = action else { panic!("{action:?}") };
+            let held = cluster.held[&(at.disk_id, at.fragment)].clone();
+            machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
+        }
+        let computed = machine.next(|disk_id| cluster.source(disk_id)).remove(0);
+        let RebuildAction::Compute(job) = computed else { panic!("{computed:?}") };
+        assert_eq!(machine.on_computed(job.run(&BufferPool::new(0))), vec![RebuildAction::ReadLocal]);
+        let held = cluster.held[&(11 + local, local as u32)].clone();
+        match machine.on_local_read(held.map_err(|code| Error::new(code, "no"))).remove(0) {
+            RebuildAction::Append(item) => assert_eq!(item.data.len() as u64, written_bytes),
+            RebuildAction::Finished(report) => assert_eq!((report.result, written_bytes), (Ok(()), 0)),
+            other => panic!("{other:?}"),
+        }
+    }
 
     // A fragment of another chunk or of another length: rebuilt.
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();

@@ -60,6 +60,18 @@ fn disks_and_lengths_that_cannot_be() {
     assert_eq!(script.disk(stored(1)), ["reply 1: ok in incarnation 1, Invalid, Invalid, NotFound"]);
 }
 
+/// P2: a copy or slice that is sent as parity, or as another part of its chunk, would not be checked against the chunk's name.
+#[test]
+fn a_put_that_says_something_else_than_its_class() {
+    let classes = vec![class(4, 2)];
+    let mut script =
+        Script::served(HeartbeatReply { map: Some(ClusterMap { classes, ..ClusterMap::default() }), ..beat() });
+    assert_eq!(script.put_at(1, 1, &[(7, 0, 101)], None), ["reply 1: Invalid"]);
+    assert_eq!(script.put_at(2, 1, &[(7, 0, 101)], Some(5)), ["reply 2: Invalid"]);
+    assert_eq!(script.put_at(3, 1, &[(7, 4, 101)], Some(0)), ["reply 3: Invalid"]);
+    assert_eq!(script.put_at(4, 1, &[(7, 0, 101)], Some(0)), ["disk 0 append 7.0 of session 3"]);
+}
+
 /// Fragments for two disks are written in parallel; the reply is in their order once both disks have answered.
 #[test]
 fn a_put_to_two_disks() {
@@ -86,10 +98,13 @@ fn too_much_that_waits_is_told_to_come_later() {
 #[test]
 fn a_poisoned_disk_is_reported_and_left_alone() {
     let mut script = Script::served(beat());
+    script.core.tell(Vec::new(), 77);
     script.put(1, 1, &[(7, 0, 101)]);
     assert_eq!(script.disk(Err(fault(true))), ["reply 1: Io"]);
     assert_eq!(script.tick(50), ["call Manager Heartbeat"], "at once");
-    assert_eq!(script.sent::<Heartbeat>(Kind::Heartbeat).failed_disks, [101]);
+    let sent = script.sent::<Heartbeat>(Kind::Heartbeat);
+    assert_eq!(sent.failed_disks, [101]);
+    assert_eq!(sent.voter_id, 0, "its log is on that disk");
     assert_eq!(script.put(2, 1, &[(8, 0, 101)]), ["reply 2: Io"]);
     assert_eq!(script.put(3, 1, &[(8, 0, 102)]), ["disk 1 append 8.0 of session 3"]);
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { deletes: vec![of(7, 0, 101)], ..beat() }));

@@ -153,14 +153,19 @@ impl Script {
         })
     }
 
-    /// Puts these (chunk, fragment, disk) of group 5 under an epoch.
+    /// Puts these (chunk, fragment, disk) of group 5 under an epoch, as copies.
     fn put(&mut self, request: u64, epoch: u64, items: &[(u64, u32, u64)]) -> Vec<String> {
+        self.put_at(request, epoch, items, Some(0))
+    }
+
+    /// Puts these as parts of their chunks from this offset on; `None`: as parity.
+    fn put_at(&mut self, request: u64, epoch: u64, items: &[(u64, u32, u64)], offset: Option<u64>) -> Vec<String> {
         let item = |&(chunk_id, fragment, disk_id): &(u64, u32, u64)| {
             let data = vec![1u8; 10];
             let meta =
                 RecordMeta { session_id: 3, pg_id: 5, epoch, class_id: 1, chunk_len_bytes: 10, ..Default::default() };
             let (key, crc32c) = (FragmentKey { chunk_id, fragment }, tessera_accel::checksum::crc32c(&data));
-            let append = AppendItem { key, meta, groups: Default::default(), offset: None, crc32c, data: data.into() };
+            let append = AppendItem { key, meta, groups: Default::default(), offset, crc32c, data: data.into() };
             (disk_id, append)
         };
         let put = CheckedPut { sync: true, items: items.iter().map(item).collect() };

@@ -2,6 +2,7 @@
 
 use super::*;
 use tessera_net::BufferPool;
+use tessera_wire::data::{GetFragments, GetFragmentsReply};
 
 fn serving(task: Task) -> Script {
     Script::served(HeartbeatReply { tasks: vec![task], ..beat() })
@@ -80,7 +81,7 @@ fn fetched(script: &mut Script, source: &tessera_stripe::Fragment) -> Vec<String
         crc32c: source.crc32c,
         ..Default::default()
     };
-    let reply = tessera_wire::data::GetFragmentsReply { results: vec![result] };
+    let reply = GetFragmentsReply { results: vec![result] };
     script.answer_with(Kind::GetFragments, Ok(reply), source.bytes.to_vec())
 }
 
@@ -99,11 +100,11 @@ fn a_rebuild_from_end_to_end() {
         .calls
         .iter()
         .filter(|(kind, ..)| *kind == Kind::GetFragments)
-        .map(|(_, _, body)| tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment)
+        .map(|(_, _, body)| GetFragments::decode(&body[..]).unwrap().items[0].fragment)
         .collect();
     let other = (0..6).find(|f| *f != 1 && !asked.contains(f)).unwrap();
     // The first is unreachable: the remaining one is asked instead.
-    let lines = script.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    let lines = script.answer::<GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     assert_eq!(lines, [format!("call Node({}) GetFragments", 20 + other)]);
     // The second returns a wrong fragment, with a checksum that reveals it.
     let mut wrong = all[asked[1] as usize].clone();
@@ -119,7 +120,7 @@ fn a_rebuild_from_end_to_end() {
     // Of six fragments one is lost, one unreachable, one wrong; the three left are too few. The disk that was given up
     // is the last resort; it has not returned.
     assert_eq!(lines, ["call Node(21) GetFragments"]);
-    let lines = script.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    let lines = script.answer::<GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     // No other source is left: the wrong fragment is tried too, as a reader would.
     assert_eq!(
         lines,
@@ -140,7 +141,7 @@ fn a_rebuild_from_end_to_end() {
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
     script.disk(Ok(DiskReply::Verified(vec![Verdict::Bad("rot".into())])));
     while let Some((_, _, body)) = script.calls.iter().find(|(kind, ..)| *kind == Kind::GetFragments) {
-        let wanted = tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment;
+        let wanted = GetFragments::decode(&body[..]).unwrap().items[0].fragment;
         fetched(&mut script, &all[wanted as usize]);
     }
     let (op_id, job) = script.jobs.remove(0);
@@ -175,16 +176,23 @@ fn a_deleted_fragment_is_not_rebuilt() {
 /// P11: during the rebuild the group gave the place to another disk; the rebuild is not reported as done.
 #[test]
 fn a_rebuild_for_a_group_that_moved_on() {
-    let chunk = bytes(3, 1_000);
-    let (task, _) = rebuild_task(&chunk, 1);
+    let chunk = bytes(3, 200_000);
+    let (task, map) = rebuild_task(&chunk, 1);
     let mut pg = task.rebuild.clone().unwrap().pg.unwrap();
-    let mut script = serving(task);
+    let mut script = Script::joined();
+    script.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], map: Some(map), ..beat() }));
     (pg.epoch, pg.members[1].incoming_disk_id) = (5, 300);
+    script.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
+    let all = fragments(&class(4, 2), &chunk);
+    while let Some((_, _, body)) = script.calls.iter().find(|(kind, ..)| *kind == Kind::GetFragments) {
+        let wanted = GetFragments::decode(&body[..]).unwrap().items[0].fragment;
+        fetched(&mut script, &all[wanted as usize]);
+    }
+    let (op_id, job) = script.jobs.remove(0);
+    script.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     script.tick(200);
     script.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg], ..beat() }));
-    let hash = tessera_accel::hash::chunk_hash(&chunk).0;
-    let len_bytes = fragments(&class(4, 2), &chunk)[1].bytes.len() as u32;
-    script.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes }])));
+    script.disk(stored(1));
     let result = results(&mut script).remove(0);
     assert_eq!((result.done.len(), result.failed.len()), (0, 1));
     assert!(result.reason.contains("no longer has disk 102"), "{}", result.reason);
@@ -205,11 +213,13 @@ fn rebuilds_are_paced() {
     script.answer(Kind::Heartbeat, Ok(reply));
     let mut started = 0;
     for _ in 0..1_000 {
-        // The fragment is already on the local disk, so the rebuild is done at once.
+        // No source answers, so the rebuild fails at once.
         while !script.ops.is_empty() {
             started += 1;
-            let hash = tessera_accel::hash::chunk_hash(&chunk).0;
-            script.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes: 262_144 }])));
+            script.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
+            while script.calls.iter().any(|(kind, ..)| *kind == Kind::GetFragments) {
+                script.answer::<GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+            }
         }
         script.calls.retain(|(kind, ..)| *kind != Kind::Heartbeat);
         script.tick(10);
