@@ -34,7 +34,7 @@ tessera_knobs::knobs! {
         /// Commands in one group commit at most.
         max_batch_commands: usize = 2_048;
         /// Bytes of commands in one group commit at most (an entry must fit a frame's payload with room to spare).
-        max_batch_bytes: usize = 8 << 20;
+        max_batch_bytes: usize = 8 << 20, in 1..=32 << 20;
         /// Requests that may wait for a group commit; more are answered `Unavailable`.
         max_waiting_requests: usize = 65_536;
         /// Connections of clients; more are refused.

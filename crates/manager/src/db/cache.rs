@@ -25,7 +25,7 @@ pub struct Pg {
     pub epoch: u64,
     /// Members in fragment order.
     pub members: Vec<Member>,
-    /// No member is lost: committed chunks without missing rows are durable.
+    /// No member is lost or unlisted: committed chunks without missing rows are durable.
     pub in_place: bool,
     /// Every fragment can be put now.
     pub puttable: bool,
@@ -183,7 +183,8 @@ fn load_pg(db: &Db, node_map: &NodeMap, pg_id: u64) -> rusqlite::Result<Option<P
     let health = |id: u64| node_map.disks.get(&id).map_or([Health::Unknown; 2], |d| [d.own_health, d.node_health]);
     let counts = |id: u64| health(id).iter().all(|h| !matches!(h, Health::Out | Health::Unknown));
     let takes_puts = |id: u64| health(id).iter().all(|h| matches!(h, Health::Up | Health::Draining));
-    let in_place = members.iter().all(|m| !m.put_to_incoming && counts(m.disk_id));
+    let is_listed = |id: u64| node_map.disks.get(&id).is_some_and(|disk| disk.unlisted == 0);
+    let in_place = members.iter().all(|m| !m.put_to_incoming && counts(m.disk_id) && is_listed(m.disk_id));
     let puttable = members.iter().all(|m| takes_puts(m.put_disk()));
     Ok(Some(Pg { pg_id, epoch, members, in_place, puttable }))
 }

@@ -31,6 +31,8 @@ row! {
         pub capacity_bytes: u64,
         /// Greater than 0: the disk needs an inventory before it takes over members.
         pub inventory_wanted: u64,
+        /// 1: what it holds is not known since a restore, until its inventory ends.
+        pub unlisted: u64,
         /// Key of its node's receipts.
         pub receipt_key: Vec<u8>,
     }

@@ -247,6 +247,8 @@ CREATE TABLE disks (
     health_since_ns  INTEGER NOT NULL,
     capacity_bytes   INTEGER NOT NULL,
     inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- > 0: needs an inventory before it takes over members
+    unlisted         INTEGER NOT NULL DEFAULT 0,      -- 1: a restore lost what happened to its fragments; missing rows say so
+                                                      -- only after its inventory
     map_version      INTEGER NOT NULL
 );
 CREATE INDEX disks_by_node ON disks (node_id);

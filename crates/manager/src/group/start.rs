@@ -139,7 +139,8 @@ impl Manager {
         let Some(mut log) = Log::open(setup.disk.clone(), LOG_DIR, LogOptions::default())? else { return Ok(None) };
         let files = SnapshotFiles::open(setup.disk.clone(), LOG_DIR)?;
         // A snapshot had arrived, and the log was not begun anew after it yet.
-        if let Some(held) = files.held().filter(|held| held.index > log.last_index()) {
+        let precedes = |held: &&SnapshotInfo| held.index > log.base().index && log.term(held.index) != Some(held.term);
+        if let Some(held) = files.held().filter(precedes) {
             log.reset(Base { index: held.index, term: held.term }, held.membership.clone().unwrap_or_default())?;
         }
         setup.peer.member.id = log.identity().peer_id;

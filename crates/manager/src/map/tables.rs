@@ -15,7 +15,7 @@ use tessera_policy::Scheme;
 use tessera_stripe::{KEY_BYTES, XOR, describe};
 use tessera_wire::{DiskInfo, Health, NodeInfo};
 
-/// Epochs and incarnations rise by this much when a group is restored after the loss of a majority.
+/// Epochs, versions and counters rise by this much when a group is restored after the loss of a majority.
 const RESTORE_JUMP: u64 = 1 << 20;
 
 /// Changes a disk's own health.
@@ -101,20 +101,26 @@ pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Raises all epochs, incarnations and counters of ids beyond any value that a lost manager may have told others after the last entry that
-/// is left (P11).
+/// Raises all epochs, versions, incarnations and counters of ids beyond any value that a lost manager may have told others after the last
+/// entry that is left (P11). Fragments may have been deleted or moved since: no chunk answers a dedup query before the inventories of
+/// its disks (P1).
 ///
 /// # Errors
 /// The database fails.
 pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
-    let version = ctx.next_map_version();
-    ctx.db.run("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2", args![RESTORE_JUMP, version])?;
-    ctx.meta.next_incarnation += RESTORE_JUMP;
     // What these named in entries that are lost, nodes, clients and mounts may still hold.
     let meta = &mut *ctx.meta;
-    for counter in [&mut meta.next_ino, &mut meta.next_version, &mut meta.next_chunk, &mut meta.next_session] {
-        *counter += RESTORE_JUMP;
-    }
+    let of_files = [&mut meta.next_ino, &mut meta.next_version, &mut meta.next_chunk, &mut meta.next_session];
+    let of_map = [&mut meta.next_pg, &mut meta.next_node, &mut meta.next_disk, &mut meta.next_class];
+    let others = [&mut meta.map_version, &mut meta.next_incarnation];
+    of_files.into_iter().chain(of_map).chain(others).for_each(|counter| *counter += RESTORE_JUMP);
+    meta.leases_granted = 1;
+    let version = ctx.next_map_version();
+    ctx.db.run("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2", args![RESTORE_JUMP, version])?;
+    ctx.db.run("UPDATE nodes SET map_version = ?1", args![version])?;
+    ctx.db.run("UPDATE classes SET map_version = ?1", args![version])?;
+    let unlisted = "UPDATE disks SET inventory_wanted = inventory_wanted + 1, unlisted = 1, map_version = ?1";
+    ctx.db.run(unlisted, args![version])?;
     ctx.caches.forget_all();
     Ok(())
 }
@@ -179,8 +185,8 @@ pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
 /// # Errors
 /// The database fails.
 pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bool> {
-    ctx.caches.forget_node_map();
-    let sql = "UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2";
+    ctx.caches.forget_all();
+    let sql = "UPDATE disks SET inventory_wanted = 0, unlisted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2";
     let changed = ctx.db.run(sql, args![disk_id, wanted])?;
     assert!(changed <= 1, "disk {disk_id}: ids are unique");
     Ok(changed == 1)

@@ -80,6 +80,7 @@ mod tests {
             host: format!("h{id}"),
             capacity_bytes: 1,
             inventory_wanted: 0,
+            unlisted: 0,
             receipt_key: Vec::new(),
         };
         let mut node_map = NodeMap::default();

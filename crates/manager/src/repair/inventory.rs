@@ -117,9 +117,10 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
 }
 
 /// The fragments of a page to remove: those of dropped chunks, and those that now belong on another disk. A fragment that is
-/// missing on its proper disk stays, because a rebuild may need it.
+/// missing on its proper disk, or on one that waits for its own inventory, stays, because a rebuild may need it.
 pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
-    let mut remove = Vec::new();
+    let (mut remove, node_map) = (Vec::new(), view.caches.node_map(view.db)?);
+    let waits = |disk: u64| node_map.disks.get(&disk).is_some_and(|disk| disk.inventory_wanted > 0);
     for held in &page.held {
         if held.chunk_id >= view.meta.next_chunk {
             tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
@@ -132,6 +133,8 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
         let wanted = match pg.as_ref().and_then(|pg| pg.members.get(held.fragment as usize)) {
             None => false,
             Some(m) if m.disk_id == page.disk_id || m.incoming == page.disk_id => true,
+            // What the member's own disk holds is not known yet: this may be the only one.
+            Some(m) if waits(m.disk_id) => true,
             Some(_) => view.db.any(sql, args![held.chunk_id, held.fragment])?,
         };
         if !wanted {

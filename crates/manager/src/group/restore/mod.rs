@@ -2,7 +2,7 @@
 //!
 //! A [`Survey`] finds out what is left and refuses where a majority still answers. [`Restore::run`] then fences every peer that is
 //! left, so that none of them takes part in the old group again, reads the newest state, and makes a group of one in an empty directory.
-//! The new group begins far above every term of the old one (`tessera_consensus::peer::fencing`): peers, nodes and clients that have
+//! The new group begins far above every term of the old one (`tessera_consensus::peer::fencing`): peers and nodes that have
 //! met it refuse the old one for ever, even if all of it comes back.
 //!
 //! Entries that no majority may have synced are kept: the lost peers may have acknowledged them.

@@ -3,6 +3,7 @@
 mod restoring;
 
 use super::*;
+use crate::core::reading::{KnownCounts, ReadJob};
 use crate::db::FailPoint;
 use crate::rig::{ALICE, MS};
 use std::collections::HashMap;
@@ -148,8 +149,17 @@ impl Group {
         match action {
             GroupAction::Core(Action::Reply { request_id, result, .. }) => _ = self.replies.insert(request_id, result),
             GroupAction::Core(Action::Call(call)) => self.call(at, call),
+            GroupAction::Core(Action::Read(job)) => self.read(at, job),
             GroupAction::Answer { .. } | GroupAction::Snapshot(_) => {}
         }
+    }
+
+    fn read(&mut self, at: usize, job: ReadJob) {
+        let now_ns = self.now_ns;
+        let Running::Manager(manager) = &mut self.hosts[at].running else { return };
+        let Some(db) = manager.db() else { return };
+        let done = job.run(db, manager.config(), &mut KnownCounts::default());
+        manager.handle(now_ns, Event::Read(done));
     }
 
     fn call(&mut self, from: usize, call: Call) {
@@ -230,10 +240,13 @@ impl Group {
     }
 
     fn send<R: Request>(&mut self, at: usize, request: &R) -> u64 {
+        self.send_as(at, Role::Client, request)
+    }
+
+    fn send_as<R: Request>(&mut self, at: usize, role: Role, request: &R) -> u64 {
         self.next += 1;
         let (request_id, body) = (self.next, request.encode_to_vec().into());
-        let event =
-            Event::Request { connection: 1, role: Role::Client, client_id: ALICE, request_id, kind: R::KIND, body };
+        let event = Event::Request { connection: 1, role, client_id: ALICE, request_id, kind: R::KIND, body };
         if let Running::Manager(manager) = &mut self.hosts[at].running {
             manager.handle(self.now_ns, event);
         }
@@ -242,7 +255,11 @@ impl Group {
     }
 
     fn ask<R: Request>(&mut self, at: usize, request: &R) -> Result<R::Reply, Error> {
-        let id = self.send(at, request);
+        self.ask_as(at, Role::Client, request)
+    }
+
+    fn ask_as<R: Request>(&mut self, at: usize, role: Role, request: &R) -> Result<R::Reply, Error> {
+        let id = self.send_as(at, role, request);
         for _ in 0..100 {
             if let Some(reply) = self.replies.remove(&id) {
                 return reply.map(|body| R::Reply::decode(body).unwrap());

@@ -6,6 +6,8 @@ use crate::group::{Found, disk_of, resume};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use tessera_consensus::PeerError;
+use tessera_wire::meta::RegisterNode;
+use tessera_wire::{DiskInfo, NodeInfo};
 
 /// Speaks to a group, up to a number of calls.
 struct Wire<'a> {
@@ -64,7 +66,7 @@ fn cut(group: &RefCell<Group>, hosts: &[usize]) {
 /// Serves a directory that was restored; returns the group when it leads.
 fn serve(group: RefCell<Group>, dir: &Path) -> Group {
     let mut group = group.into_inner();
-    let home = DbHome::Dir { dir: dir.to_path_buf(), lock: Db::lock(dir).unwrap() };
+    let home = DbHome::in_dir(dir, Db::lock(dir).unwrap());
     let peer = PeerConfig::new(member(NEW, MANAGER), 3);
     let setup = Setup { home, disk: disk_of(dir).unwrap(), config: config(), peer };
     let Ok(Found::Manager(manager)) = resume(dir, setup) else { panic!("a manager is there") };
@@ -116,6 +118,40 @@ fn p1_the_newest_state_is_taken_with_its_tail() {
     }
 }
 
+/// P1, P11: what lost entries did to fragments, and named, is not taken for what the restored state says. No chunk answers a dedup query
+/// before the inventories of its disks, and no group, disk or class gets a number that nodes and mounts may know.
+#[test]
+fn p1_what_lost_entries_may_have_done_is_looked_for() {
+    let group = five();
+    let before = {
+        let group = group.borrow();
+        let Running::Manager(manager) = &group.hosts[0].running else { panic!("a manager") };
+        *manager.core().unwrap().meta()
+    };
+    group.borrow_mut().mkdir(0, "a").unwrap();
+    let disk = DiskInfo { uuid: vec![1; 16], capacity_bytes: 1 << 40, free_bytes: 1 << 40, ..DiskInfo::default() };
+    let (name, host, address) = ("n".to_string(), "h".to_string(), "127.0.0.1:1".to_string());
+    let node = Some(NodeInfo { name, host, address, ..NodeInfo::default() });
+    let request =
+        RegisterNode { op_id: 998, node, disks: vec![disk], receipt_key: vec![1; 32], ..RegisterNode::default() };
+    group.borrow_mut().ask_as(0, Role::Node, &request).unwrap();
+    cut(&group, &[0, 1, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    run(&restore(&Wire::to(&group), dir.path()), &["h3", "h4"], 1).unwrap();
+    let group = serve(group, dir.path());
+    let core = group.manager(NEW).core().unwrap();
+    let after = core.meta();
+    let jumped = |from: u64, to: u64| to >= from + (1 << 19);
+    assert!(jumped(before.next_pg, after.next_pg) && jumped(before.next_node, after.next_node), "{after:?}");
+    assert!(jumped(before.next_disk, after.next_disk) && jumped(before.next_class, after.next_class), "{after:?}");
+    assert!(jumped(before.map_version, after.map_version) && after.leases_granted == 1, "{after:?}");
+    let node_map = core.node_map().unwrap();
+    assert!(
+        !node_map.disks.is_empty()
+            && node_map.disks.values().all(|disk| disk.inventory_wanted > 0 && disk.unlisted == 1)
+    );
+}
+
 /// P7, P11: the old group's majority was only cut off. When it comes back it stops for ever.
 #[test]
 fn p7_a_majority_that_comes_back_stops() {
@@ -160,7 +196,7 @@ fn p9_an_interrupted_restore_is_run_again() {
         }
         if dir.path().join("restoring").exists() {
             interrupted += 1;
-            let home = DbHome::Dir { dir: dir.path().to_path_buf(), lock: Db::lock(dir.path()).unwrap() };
+            let home = DbHome::in_dir(dir.path(), Db::lock(dir.path()).unwrap());
             let peer = PeerConfig::new(member(NEW, MANAGER), 3);
             let setup = Setup { home, disk: disk_of(dir.path()).unwrap(), config: config(), peer };
             let refused = resume(dir.path(), setup).err().map(|error| error.to_string()).unwrap_or_default();
