@@ -6,6 +6,7 @@
 //! open readers, the configuration) through [`Ctx::record`], which logs the answer with the command. A replay has nothing else.
 
 use crate::config::Config;
+use crate::counts::StoreCounts;
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
@@ -31,8 +32,20 @@ pub struct View<'a> {
     /// Soft state.
     pub soft: &'a mut SoftState,
     pub config: &'a Config,
+    /// Counts over all chunks; `None`: they are taken when they are needed.
+    pub counts: Option<StoreCounts>,
     /// Commands to log, as far as they are known.
     pub proposals: Vec<Proposal>,
+}
+
+impl View<'_> {
+    /// Counts over all chunks.
+    ///
+    /// # Errors
+    /// The database fails, or a row is damaged.
+    pub fn counts(&self) -> Result<StoreCounts> {
+        self.counts.map_or_else(|| StoreCounts::of(self.db, self.caches), Ok)
+    }
 }
 
 /// The context of a command while it is applied.

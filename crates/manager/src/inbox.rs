@@ -96,7 +96,7 @@ impl<T> Queue<T> {
 pub(crate) fn connection_of(event: &Event) -> Option<u64> {
     match event {
         Event::Request { connection, .. } | Event::ConnectionClosed { connection, .. } => Some(*connection),
-        Event::RejectedNode { .. } | Event::Answer(_) | Event::Tick => None,
+        Event::RejectedNode { .. } | Event::Answer(_) | Event::Read(_) | Event::Tick => None,
     }
 }
 

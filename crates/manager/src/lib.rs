@@ -15,6 +15,7 @@ mod clock;
 mod coherence;
 pub mod config;
 pub mod core;
+mod counts;
 mod ctx;
 #[allow(clippy::disallowed_methods)] // SQLite has files of its own; the simulator opens it in memory.
 pub mod db;

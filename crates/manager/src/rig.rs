@@ -2,6 +2,7 @@
 //! hold no fragments and serve only as placement targets.
 
 use crate::config::Config;
+use crate::core::reading::KnownCounts;
 use crate::core::{Action, Event, ManagerCore};
 use crate::db::Db;
 use crate::error::Failure;
@@ -127,6 +128,10 @@ impl Rig {
             match action {
                 Action::Reply { request_id, result, .. } => _ = self.replies.insert(request_id, result),
                 Action::Call(call) => self.calls.push_back(call),
+                Action::Read(job) => {
+                    let done = job.run(self.core.db(), self.core.config(), &mut KnownCounts::default());
+                    self.core.handle(self.now_ns, Event::Read(done));
+                }
             }
         }
     }

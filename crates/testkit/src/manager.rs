@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_manager::config::Config;
+use tessera_manager::core::reading::KnownCounts;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::db::meta::Meta;
@@ -80,6 +81,10 @@ impl Cluster {
             while let Some(action) = core.poll() {
                 match action {
                     Action::Reply { request_id, result, .. } => _ = answers.insert(request_id, result),
+                    Action::Read(job) => {
+                        let done = job.run(core.db(), core.config(), &mut KnownCounts::default());
+                        core.handle(now_ns, Event::Read(done));
+                    }
                     Action::Call(call) => {
                         assert!(matches!(call.peer, Peer::Connection(_)), "only leases are recalled: {call:?}");
                         let result = Ok((Ack {}.encode_to_vec().into(), Bytes::new()));

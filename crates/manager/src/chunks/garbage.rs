@@ -12,7 +12,6 @@ use crate::chunks::refs::forget_chunk;
 use crate::chunks::table::{self, COMMITTED};
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
-use crate::db::Db;
 use crate::db::cache::Pg;
 use crate::db::sessions::WRITER;
 use crate::db::sql::{TableRow, args, row};
@@ -128,22 +127,6 @@ pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
         ctx.db.run(sql, args![done.disk_id, done.chunk_id, done.fragment])?;
     }
     Ok(())
-}
-
-/// Number and bytes of the chunks that wait for collection. Preallocated chunks do not count.
-///
-/// # Errors
-/// The database fails.
-pub fn count(db: &Db) -> Result<(u64, u64)> {
-    Ok(db.one("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''", [])?)
-}
-
-/// Number of delete orders that nodes have not confirmed.
-///
-/// # Errors
-/// The database fails.
-pub fn orders_pending(db: &Db) -> Result<u64> {
-    Ok(db.one("SELECT count(*) FROM deletes", [])?)
 }
 
 /// Orders for the disks of a node, as many as one reply may carry.

@@ -1,6 +1,6 @@
 //! The manager as a state machine: events and a time in, actions out.
 //!
-//! The core answers reads at once. Commands wait until the group asks for them: [`ManagerCore::begin_entry`] applies them in one
+//! The core answers reads at once, or hands them out if they may take long ([`reading`]). Commands wait until the group asks for them: [`ManagerCore::begin_entry`] applies them in one
 //! transaction and returns the log entry; [`ManagerCore::finish_batch`] commits the transaction once the group has committed the
 //! entry. Answers that are given in between wait for the commit, because they may show what it changes (P7).
 //!
@@ -18,6 +18,7 @@ macro_rules! view {
             caches: &$core.caches,
             soft: &mut $core.soft,
             config: &$core.config,
+            counts: None,
             proposals: Vec::new(),
         }
     };
@@ -26,6 +27,7 @@ macro_rules! view {
 mod batching;
 mod limits;
 mod locking;
+pub mod reading;
 mod requests;
 mod ticks;
 
@@ -50,6 +52,7 @@ use crate::soft::SoftState;
 use crate::soft::sessions::SoftSessions;
 use bytes::Bytes;
 use prost::Message;
+use reading::{ReadDone, ReadJob};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{CloseSession, CommitReply, Entry};
@@ -92,6 +95,8 @@ pub enum Event {
     },
     /// The reply to a call.
     Answer(rpc::Answer),
+    /// A read is done.
+    Read(ReadDone),
     /// Time passes; the shell sends this about every 100 ms.
     Tick,
 }
@@ -115,6 +120,8 @@ pub enum Action {
     },
     /// Ask a node or (recalling a lease) a client.
     Call(Call),
+    /// Run this beside the core.
+    Read(ReadJob),
 }
 
 /// Where a reply goes.
@@ -267,6 +274,7 @@ impl ManagerCore {
                 self.soft.rejected_nodes.note(self.clock.time.wall_ns, &self.meta.cluster_id, cluster_id, host);
             }
             Event::Answer(answer) => self.answer(answer),
+            Event::Read(done) => self.read_done(done),
             Event::Tick => self.tick(),
         }
         self.stop_if_damaged();
@@ -311,6 +319,11 @@ impl ManagerCore {
     /// Counters and totals.
     pub fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// The term in which it leads.
+    pub(crate) fn term(&self) -> u64 {
+        self.soft.cluster.tasks.term
     }
 
     /// Why the manager has stopped serving, if it has.

@@ -23,16 +23,6 @@ impl ManagerCore {
         }
     }
 
-    /// The reply to a read or a report, composed now.
-    pub(crate) fn inspect(&mut self, kind: Kind, body: &Bytes) -> Result<Bytes> {
-        match registry::read(&mut view!(self), 0, kind, body) {
-            Some(Ok(ReadReply::Plain(reply))) => Ok(reply),
-            Some(Ok(ReadReply::Leased(entry))) => Ok(entry.encode_to_vec().into()),
-            Some(Err(failure)) => Err(failure),
-            None => registry::reply(&mut view!(self), kind, body),
-        }
-    }
-
     /// Queues a command, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {
@@ -170,6 +160,9 @@ impl ManagerCore {
                 return self.queue.push_back(QueueItem::Composed { origin, body });
             }
             Some(Err(failure)) => return self.reply(origin, Err(failure.into_wire())),
+            None if registry::is_committed_read(kind) || registry::needs_counts(kind) => {
+                return self.read_beside(origin, body);
+            }
             None => {}
         }
         let result = match registry::read(&mut view!(self), client_id, kind, &body) {
@@ -266,6 +259,9 @@ impl ManagerCore {
         if origin.kind == Kind::HoldLocks {
             // The reply waited until the client was on record.
             return self.reply(origin, Ok(body.clone()));
+        }
+        if registry::needs_counts(origin.kind) {
+            return self.read_beside(origin, body.clone());
         }
         let result = registry::reply(&mut view!(self), origin.kind, body);
         self.reply(origin, result.map_err(Failure::into_wire));

@@ -10,6 +10,7 @@ mod files;
 pub mod meta;
 pub(crate) mod node_map;
 pub mod pages;
+pub mod readers;
 pub mod rows;
 mod schema;
 pub(crate) mod sessions;
@@ -22,7 +23,7 @@ pub(crate) use error::describe;
 use crate::db::meta::Meta;
 use error::{io, sqlite};
 use rusqlite::config::DbConfig;
-use rusqlite::{CachedStatement, Connection, InterruptHandle, OpenFlags, OptionalExtension, Params};
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension, Params};
 use schema::{APPLICATION_ID, check_schema};
 use sql::FromRow;
 use std::cell::RefCell;
@@ -270,14 +271,18 @@ impl Db {
         .map_err(sqlite(path))?;
         // Plans must not depend on bound values: without this, SQLite prepares some statements again at every use.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
-        Ok(Db {
+        Ok(Db::around(conn, lock))
+    }
+
+    fn around(conn: Connection, lock: Option<DirLock>) -> Db {
+        Db {
             conn,
             #[cfg(test)]
             fail: std::cell::Cell::default(),
             watch: None,
             malformed: RefCell::default(),
             lock,
-        })
+        }
     }
 
     fn create_schema(&self, cluster_id: [u8; 16]) -> rusqlite::Result<()> {
@@ -462,18 +467,14 @@ impl Db {
         self.conn.pragma_update(None, "synchronous", "NORMAL")
     }
 
-    /// Copies the database in `file` to `to`, without free pages, from any thread, while its owner continues to write. Returns the
-    /// counters of the copy, which has the state of one moment. Nothing is synced. `to` must not exist.
+    /// Copies the database to `to`, without free pages. Returns the counters of the copy, which has the state of one moment. Nothing
+    /// is synced. `to` must not exist.
     ///
     /// # Errors
     /// SQLite fails.
-    pub fn copy_of(file: &Path, to: &Path, begins: impl FnOnce(InterruptHandle)) -> rusqlite::Result<Meta> {
+    pub fn copy_to(&self, to: &Path) -> rusqlite::Result<Meta> {
+        self.conn.execute("VACUUM INTO ?1", [to.display().to_string()])?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = tessera_pagesum::open(file, flags)?;
-        conn.busy_timeout(std::time::Duration::from_secs(10))?;
-        begins(conn.get_interrupt_handle());
-        conn.execute("VACUUM INTO ?1", [to.display().to_string()])?;
-        drop(conn);
         Meta::load(&tessera_pagesum::open(to, flags)?)
     }
 

@@ -1,9 +1,8 @@
 //! Where a manager's database lives, and how snapshots are made from it and become it.
 
 use super::GroupError;
-use crate::db::{Db, DirLock, FILE_NAME};
-use parking_lot::Mutex;
-use rusqlite::InterruptHandle;
+use crate::db::readers::DbReaders;
+use crate::db::{Db, DirLock};
 use std::io::{Error as IoError, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,46 +25,26 @@ pub enum DbHome {
         dir: PathBuf,
         /// Its lock.
         lock: DirLock,
+        /// Opens further connections.
+        readers: DbReaders,
     },
 }
 
 /// Work on a snapshot that takes long: whoever gets it runs it beside the manager and passes the result to
 /// [`Manager::snapshot_done`](super::Manager::snapshot_done).
 #[derive(Debug)]
-pub struct SnapshotJob {
-    step: Step,
-    stop: SnapshotStop,
-}
-
-/// Ends a [`SnapshotJob`] that runs.
-#[derive(Clone, Default)]
-pub struct SnapshotStop(Arc<Mutex<Option<InterruptHandle>>>);
-
-impl SnapshotStop {
-    /// Interrupts the copy, if one is under way. One that is about to begin does not notice.
-    pub fn interrupt(&self) {
-        if let Some(handle) = &*self.0.lock() {
-            handle.interrupt();
-        }
-    }
-}
-
-impl std::fmt::Debug for SnapshotStop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SnapshotStop")
-    }
-}
+pub struct SnapshotJob(Step);
 
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Step {
-    Copy { from: PathBuf, to: PathBuf },
+    Copy { from: DbReaders, to: PathBuf },
     Seal { disk: Arc<dyn Disk>, dir: String, part: String, info: SnapshotInfo },
 }
 
 impl std::fmt::Debug for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Step::Copy { from, to } => write!(f, "copy {} to {}", from.display(), to.display()),
+            Step::Copy { from, to } => write!(f, "copy {from:?} to {}", to.display()),
             Step::Seal { part, .. } => write!(f, "seal {part}"),
         }
     }
@@ -81,22 +60,12 @@ pub enum SnapshotDone {
 }
 
 impl SnapshotJob {
-    pub(super) fn copy(dir: &Path, files: &SnapshotFiles) -> SnapshotJob {
-        SnapshotJob::of(Step::Copy { from: dir.join(FILE_NAME), to: dir.join(files.part()) })
+    pub(super) fn copy(from: &DbReaders, dir: &Path, files: &SnapshotFiles) -> SnapshotJob {
+        SnapshotJob(Step::Copy { from: from.clone(), to: dir.join(files.part()) })
     }
 
     pub(super) fn seal(log: &Log, files: &SnapshotFiles, info: SnapshotInfo) -> SnapshotJob {
-        SnapshotJob::of(Step::Seal { disk: log.disk().clone(), dir: log.dir().to_string(), part: files.part(), info })
-    }
-
-    fn of(step: Step) -> SnapshotJob {
-        SnapshotJob { step, stop: SnapshotStop::default() }
-    }
-
-    /// What ends it before it is done.
-    #[must_use]
-    pub fn stop(&self) -> SnapshotStop {
-        self.stop.clone()
+        SnapshotJob(Step::Seal { disk: log.disk().clone(), dir: log.dir().to_string(), part: files.part(), info })
     }
 
     /// Does the work.
@@ -104,10 +73,10 @@ impl SnapshotJob {
     /// # Errors
     /// The database or the disk fails.
     pub fn run(self) -> Result<SnapshotDone, GroupError> {
-        match self.step {
+        match self.0 {
             Step::Copy { from, to } => {
                 remove(&to)?;
-                let copied = Db::copy_of(&from, &to, |handle| *self.stop.0.lock() = Some(handle));
+                let copied = from.with(|db| db.copy_to(&to));
                 if copied.is_err() {
                     // A copy for which there was no room must not keep the log from growing.
                     remove(&to)?;
@@ -133,6 +102,12 @@ fn remove(copy: &Path) -> Result<(), GroupError> {
 }
 
 impl DbHome {
+    /// A directory that the caller has locked.
+    #[must_use]
+    pub fn in_dir(dir: &Path, lock: DirLock) -> DbHome {
+        DbHome::Dir { dir: dir.to_path_buf(), lock, readers: DbReaders::new(dir) }
+    }
+
     /// Replaces the database by the content of a snapshot.
     pub(super) fn restore(
         &self,
@@ -148,7 +123,8 @@ impl DbHome {
                 content.read_to_end(&mut image).map_err(|source| GroupError::File { path: path(), source })?;
                 Ok(Db::from_image(&image)?)
             }
-            DbHome::Dir { dir, lock } => {
+            DbHome::Dir { dir, lock, readers } => {
+                let _closed = readers.close();
                 old.map(Db::close).transpose()?;
                 let db = Db::replace(dir, lock.clone(), &mut content)?;
                 db.rely_on_log()?;
@@ -171,7 +147,7 @@ impl DbHome {
                 let file = log.disk().open(&files.part(), OpenMode::Create).map_err(LogError::from)?;
                 file.truncate(0).and_then(|()| file.write_at(0, &image)).map_err(LogError::from)?;
             }
-            DbHome::Dir { dir, .. } => _ = SnapshotJob::copy(dir, files).run()?,
+            DbHome::Dir { dir, readers, .. } => _ = SnapshotJob::copy(readers, dir, files).run()?,
         }
         Ok(seal(&**log.disk(), log.dir(), &files.part(), info)?)
     }

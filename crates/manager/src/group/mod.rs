@@ -18,7 +18,7 @@ mod start;
 pub(crate) mod tests;
 
 pub use crate::db::LOG_DIR;
-pub use home::{DbHome, SnapshotDone, SnapshotJob, SnapshotStop};
+pub use home::{DbHome, SnapshotDone, SnapshotJob};
 pub(crate) use start::{Found, disk_of, resume};
 pub use start::{Setup, StartError};
 
@@ -27,6 +27,7 @@ use crate::core::{Action, Event, ManagerCore};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
+use crate::db::readers::DbReaders;
 use crate::log::batch;
 use crate::metrics::Metrics;
 use bytes::Bytes;
@@ -147,6 +148,12 @@ impl Manager {
         }
     }
 
+    /// Opens further connections to the database; `None`: it is in memory.
+    #[must_use]
+    pub fn readers(&self) -> Option<&DbReaders> {
+        if let DbHome::Dir { readers, .. } = &self.home { Some(readers) } else { None }
+    }
+
     /// Why it serves no more, if so.
     #[must_use]
     pub fn failed(&self) -> Option<&Error> {
@@ -227,6 +234,10 @@ impl Manager {
                 let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
                 let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
                 return self.actions.push_back(GroupAction::Core(reply));
+            }
+            Event::Read(done) if self.core().is_none() => {
+                let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
+                self.actions.push_back(GroupAction::Core(done.refused(error)));
             }
             Event::Request { connection, role, request_id, kind: kind @ Kind::ChangePeer, body, .. } => {
                 let result = kind.check_role(role).and_then(|()| self.change_peer(&body));
@@ -370,7 +381,10 @@ impl Manager {
             Output::Call(call) => self.actions.push_back(GroupAction::Core(Action::Call(call))),
             Output::Answer { token, result } => self.actions.push_back(GroupAction::Answer { token, result }),
             Output::Committed { index, term, data } => self.committed(now_ns, index, term, data),
-            Output::Restore(info) => self.restore(&info),
+            Output::Restore(info) => {
+                self.follow_standing();
+                self.restore(&info);
+            }
             Output::Standing(standing) => self.standing(standing),
             Output::Confirmed(round) => {
                 let ready = self.unconfirmed.confirmed(round);
@@ -386,11 +400,15 @@ impl Manager {
     }
 
     fn committed(&mut self, now_ns: i64, index: u64, term: u64, data: Bytes) {
-        if let State::Leading(core) = &mut self.state {
-            if self.proposed == Some((index, term)) {
-                self.proposed = None;
-                core.finish_batch();
-            }
+        if let State::Leading(core) = &mut self.state
+            && self.proposed == Some((index, term))
+        {
+            self.proposed = None;
+            return core.finish_batch();
+        }
+        self.follow_standing();
+        if self.core().is_some() {
+            assert!(data.is_empty(), "entry {index} of term {term} is not this leader's");
             return;
         }
         if !data.is_empty() {
@@ -435,7 +453,13 @@ impl Manager {
         if standing.leads && self.core().is_none() && failpoint::is_active("manager.serves_too_early") {
             self.lead(self.peer.now_ns(), standing.term);
         }
-        if !standing.leads && self.core().is_some() {
+        self.follow_standing();
+    }
+
+    /// Stops serving if the peer leads no more, or in another term. Its [`Output::Standing`] comes after what it committed.
+    fn follow_standing(&mut self) {
+        let standing = self.peer.standing();
+        if self.core().is_some_and(|core| !standing.leads || core.term() != standing.term) {
             tracing::info!(term = standing.term, "this manager leads no more");
             self.depose();
         }

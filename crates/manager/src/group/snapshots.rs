@@ -30,9 +30,9 @@ impl Manager {
                     tracing::error!(%error, "taking a snapshot");
                 }
             }
-            DbHome::Dir { dir, .. } => {
+            DbHome::Dir { dir, readers, .. } => {
                 self.copies = true;
-                let job = SnapshotJob::copy(dir, self.peer.files());
+                let job = SnapshotJob::copy(readers, dir, self.peer.files());
                 self.actions.push_back(GroupAction::Snapshot(job));
             }
         }

@@ -2,12 +2,13 @@
 //! granted with its reply. `tessera_wire` says which role may send a request.
 //!
 //! A *command* changes rows: a group commit applies and logs it, and a replay of the log applies it again. A *read* is
-//! answered from the committed state. A *report* changes soft state at once, proposes commands for changes that must be
+//! answered from the committed state; a *committed read* needs nothing but the database. A *report* changes soft state at once, proposes commands for changes that must be
 //! logged, and is answered once those are committed. To add a request, add its message and row to `tessera_wire`, a
 //! row here and its handler.
 
 use crate::chunks::{garbage, refs};
 use crate::coherence::leases::{LeaseGrants, LeaseTarget};
+use crate::config::Config;
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::error::{Failure, Result, refuse};
@@ -29,6 +30,7 @@ macro_rules! table {
         commands { $($command:ident => $apply:path, recalls $recalls:expr, grants $grants:expr;)* }
         repeatable { $($repeatable:ident => $apply_repeatable:path;)* }
         internal { $($number:literal $internal:ident => $apply_internal:path, recalls $internal_recalls:expr;)* }
+        committed_reads { $($committed:ident => $list:expr;)* }
         reads { $($read:ident => $answer:expr;)* }
         leased_reads { $($leased:ident => $entry:expr;)* }
         reports { $($report:ident => $take_in:expr, $reply:expr;)* }
@@ -101,6 +103,22 @@ macro_rules! table {
                     _ => LeaseGrants::default(),
                 }
             }
+        }
+
+        /// Whether a request is a committed read.
+        pub fn is_committed_read(kind: Kind) -> bool {
+            matches!(kind, $(Kind::$committed)|*)
+        }
+
+        /// Answers a read that needs the database alone; `None` if the request is not such a read.
+        pub fn read_committed(db: &Db, config: &Config, kind: Kind, body: &Bytes) -> Option<Result<Bytes>> {
+            Some(match kind {
+                $(Kind::$committed => decode::<$committed>(kind.name(), body).and_then(|r| {
+                    let list: fn(&Db, &Config, &$committed) -> Result<<$committed as Request>::Reply> = $list;
+                    encode_reply(&r, list(db, config, &r)?)
+                }),)*
+                _ => return None,
+            })
         }
 
         /// Answers a read; `None` if the request is not a read.
@@ -199,10 +217,13 @@ table! {
         0x811d ChunksProven => proof::chunks_proven, recalls leases::nothing;
         0x811e ChunksUnreadable => proof::chunks_unreadable, recalls leases::nothing;
     }
+    // They may be long, so they run beside the core ([`crate::core::reading`]).
+    committed_reads {
+        List => |db, config, r| names::list(db, r, config.max_list_entries);
+        ListXattrs => |db, _, r| names::list_xattrs(db, r);
+        ListVersions => |db, _, r| reads::list_versions(db, r);
+    }
     reads {
-        List => |view, _, r| names::list(view.db, r, view.config.max_list_entries);
-        ListXattrs => |view, _, r| names::list_xattrs(view.db, r);
-        ListVersions => |view, _, r| reads::list_versions(view.db, r);
         OpenRead => reads::open_read;
         ListExtents => |view, _, r| reads::list_extents(view, r);
         RenewSession => |view, _, r| reads::renew(view, r);
@@ -223,12 +244,27 @@ table! {
     }
 }
 
+/// Whether the reply to a read or a report has counts over all chunks.
+pub fn needs_counts(kind: Kind) -> bool {
+    matches!(kind, Kind::GetStatus | Kind::Maintain)
+}
+
 /// Reply to a read.
 pub enum ReadReply {
     /// A reply without leases.
     Plain(Bytes),
     /// An entry that the client may cache if leases on its inode and path are granted.
     Leased(Box<Entry>),
+}
+
+impl ReadReply {
+    /// The reply, without leases.
+    pub fn encode(self) -> Bytes {
+        match self {
+            ReadReply::Plain(reply) => reply,
+            ReadReply::Leased(entry) => entry.encode_to_vec().into(),
+        }
+    }
 }
 
 impl Command {

@@ -1,10 +1,9 @@
 //! The report of `tessera status`, from the rows and the last heartbeats.
 
-use crate::chunks::garbage;
+use crate::counts::StoreCounts;
 use crate::ctx::View;
 use crate::db::rows::{self, DiskRow};
 use crate::error::Result;
-use crate::repair::{proof, redundancy};
 use std::collections::BTreeSet;
 use tessera_consensus::plan::voters_wanted as voters_of;
 use tessera_wire::consensus::PeerKind;
@@ -18,8 +17,8 @@ use tessera_wire::{Health, NodeInfo};
 pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let (db, meta) = (view.db, view.meta);
     let (nodes, disks) = (rows::nodes(db)?, rows::disks(db)?);
-    let redundancy = redundancy::redundancy(view)?;
-    let (garbage_chunks, garbage_bytes) = garbage::count(db)?;
+    let counts = view.counts()?;
+    let redundancy = counts.redundancy;
     let repaired = view.soft.cluster.repaired;
     let stats = &view.soft.cluster.stats.disks;
     let said = |disk: &DiskRow| stats.get(&disk.disk_id).map(|stats| stats.said.clone()).unwrap_or_default();
@@ -41,16 +40,16 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         fragments_to_repair: redundancy.to_repair,
         fragments_repaired: repaired.fragments,
         repaired_bytes: repaired.bytes,
-        garbage_chunks,
-        garbage_bytes,
-        deletes_pending: garbage::orders_pending(db)?,
+        garbage_chunks: counts.garbage_chunks,
+        garbage_bytes: counts.garbage_bytes,
+        deletes_pending: counts.deletes_pending,
         sessions: view.soft.sessions.len() as u64,
         reserved_bytes: view.soft.sessions.reserved_bytes(),
         term: meta.term,
         log_seq: meta.log_seq,
-        pgs: db.one("SELECT count(*) FROM pgs", [])?,
+        pgs: counts.pgs,
         release: env!("CARGO_PKG_VERSION").to_string(),
-        counters: counters(view)?,
+        counters: counters(view, &counts),
         map_version: meta.map_version,
         rejected_nodes: view.soft.rejected_nodes.known(view.wall_ns),
         device_work: view.soft.cluster.stats.work(),
@@ -71,7 +70,7 @@ fn voters_wanted(view: &View<'_>, nodes: &[NodeInfo]) -> u32 {
     voters_of(hosts.len(), view.config.max_voters as usize).max(managers().count()) as u32
 }
 
-fn counters(view: &View<'_>) -> Result<Vec<Counter>> {
+fn counters(view: &View<'_>, counts: &StoreCounts) -> Vec<Counter> {
     let cluster = &view.soft.cluster;
     let (scrubbed_ns, pages_scrubbed) = view.db.watch().map_or((0, 0), |watch| watch.last_scrub());
     let counters = [
@@ -80,12 +79,12 @@ fn counters(view: &View<'_>) -> Result<Vec<Counter>> {
         ("rebuilds_failed", cluster.repaired.failed),
         ("files_expired", view.soft.files_expired),
         ("placements_not_met", cluster.placements_not_met),
-        ("chunks_unproven", proof::count(view)?),
+        ("chunks_unproven", counts.chunks_unproven),
         ("wrong_fragments_replaced", cluster.tasks.proofs.replaced),
         ("tasks_out", cluster.tasks.given.len() as u64),
         ("metadata_scrubbed_ms", scrubbed_ns / 1_000_000),
         ("metadata_pages_scrubbed", pages_scrubbed),
         ("scrubbed_bytes", cluster.stats.disks.values().map(|d| d.scrubbed_bytes).sum()),
     ];
-    Ok(counters.into_iter().map(|(name, value)| Counter { name: name.to_string(), value }).collect())
+    counters.into_iter().map(|(name, value)| Counter { name: name.to_string(), value }).collect()
 }

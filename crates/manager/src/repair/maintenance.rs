@@ -1,10 +1,10 @@
 //! Maintenance jobs that an operator starts: gc, scrub, repair.
 
 use crate::chunks::{garbage, missing};
+use crate::counts::redundancy;
 use crate::ctx::View;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
-use crate::repair::{proof, redundancy};
 use crate::soft::jobs::JobState;
 use crate::soft::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
@@ -62,7 +62,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let (gc, repair, hurry) = (jobs.gc, jobs.repair, jobs.hurry);
     let gc_ready = gc.running && !gc.compacting && (is_clean(view)? || deletes_stall(view)?);
     let may_be_over = repair.running && !hurry && !missing::any(view.db)?;
-    let repair_over = may_be_over && redundancy::redundancy(view)?.to_repair == 0;
+    let repair_over = may_be_over && !redundancy::backfills_wait(view.db, view.caches)?;
     let disks: Vec<u64> = match gc_ready {
         true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
@@ -128,22 +128,22 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("rot_found", pass.bad),
                 counter("disks_done", pass.disks_done),
                 counter("disks", pass.disks),
-                counter("chunks_unproven", proof::count(view)?),
+                counter("chunks_unproven", view.counts()?.chunks_unproven),
             ];
             MaintainReply { running: pass.running, done, total: if pass.running { total } else { done }, counters }
         }
         MaintenanceJob::Gc => {
-            let pass = cluster.jobs.gc;
+            let (pass, counts) = (cluster.jobs.gc, view.counts()?);
             let counters = vec![
                 counter("freed_bytes", pass.bytes),
-                counter("garbage_chunks", garbage::count(view.db)?.0),
-                counter("deletes_pending", garbage::orders_pending(view.db)?),
+                counter("garbage_chunks", counts.garbage_chunks),
+                counter("deletes_pending", counts.deletes_pending),
             ];
             MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters }
         }
         _ => {
             let pass = cluster.jobs.repair;
-            let redundancy = redundancy::redundancy(view)?;
+            let redundancy = view.counts()?.redundancy;
             let done = cluster.repaired.fragments - pass.repaired_before.min(cluster.repaired.fragments);
             let counters = vec![
                 counter("fragments_repaired", done),

@@ -5,4 +5,3 @@ pub mod inventory;
 pub mod maintenance;
 pub mod proof;
 pub mod rebuild;
-pub mod redundancy;

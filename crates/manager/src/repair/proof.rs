@@ -151,11 +151,3 @@ pub fn chunks_proven(ctx: &mut Ctx<'_>, command: &ChunksProven) -> Result<()> {
 pub fn chunks_unreadable(ctx: &mut Ctx<'_>, command: &ChunksUnreadable) -> Result<()> {
     Ok(command.chunk_ids.iter().try_for_each(|&chunk_id| table::lower_proof(ctx, chunk_id, UNPROVEN))?)
 }
-
-/// Number of committed chunks with fragments that no node has checked.
-///
-/// # Errors
-/// The database fails.
-pub fn count(view: &View<'_>) -> Result<u64> {
-    Ok(view.db.one("SELECT count(*) FROM chunks WHERE state = 2 AND proof < 2", [])?)
-}

@@ -1,9 +1,10 @@
 //! The manager on the network: one thread owns it, connection threads bring requests, a few threads send.
 //!
-//! The manager's thread never touches a socket. It takes all waiting events, begins a group commit, hands the entry to the senders,
+//! The manager's thread never touches a socket and runs no long read. It takes all waiting events, begins a group commit, hands the entry to the senders,
 //! and syncs its own log while the entry travels. The binary handles SIGTERM: it calls [`ManagerServer::stop`], which hands leadership
 //! to another manager if there is one.
 
+mod reading;
 mod restore;
 mod run;
 mod service;
@@ -13,6 +14,8 @@ pub use restore::{PlannedRestore, RestoreOptions, survey};
 pub use start::{ServeError, ServeOptions};
 
 use crate::core::Event;
+#[cfg(test)]
+use crate::db::readers::DbReaders;
 use crate::group::{GroupError, SnapshotDone};
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
@@ -66,9 +69,17 @@ pub struct ManagerServer {
     core: Option<JoinHandle<Option<Error>>>,
     senders: Vec<JoinHandle<()>>,
     metrics: Arc<Mutex<Metrics>>,
+    #[cfg(test)]
+    readers: DbReaders,
 }
 
 impl ManagerServer {
+    /// Opens the connections of long reads.
+    #[cfg(test)]
+    pub(crate) fn readers(&self) -> &DbReaders {
+        &self.readers
+    }
+
     /// The addresses it listens on, with the ports chosen.
     pub fn endpoints(&self) -> &[Endpoint] {
         self.server.as_ref().map_or(&[], Server::endpoints)

@@ -1,8 +1,10 @@
 //! The thread that owns the manager.
 
+use super::reading::Reading;
 use super::{In, Job, Shared, spawn};
 use crate::core::{Action, Event};
-use crate::group::{GroupAction, Manager, SnapshotJob, SnapshotStop};
+use crate::db::readers::DbReaders;
+use crate::group::{GroupAction, Manager, SnapshotJob};
 use crate::inbox::Inbox;
 use crate::metadata_scrub::MetadataScrub;
 use crate::metrics::Metrics;
@@ -37,8 +39,9 @@ struct PeerRequest {
 pub(super) struct CoreLoop {
     manager: Manager,
     inbox: Arc<Inbox<In>>,
-    /// Works on a snapshot, or did; and what ends it.
-    snapshot: Option<(JoinHandle<()>, SnapshotStop)>,
+    /// Works on a snapshot, or did.
+    snapshot: Option<JoinHandle<()>>,
+    reading: Reading,
     outboxes: Vec<Sender<Job>>,
     metrics: Arc<Mutex<Metrics>>,
     /// Reads the pages of this database file.
@@ -59,12 +62,15 @@ impl CoreLoop {
         inbox: Arc<Inbox<In>>,
         outboxes: Vec<Sender<Job>>,
         metrics: Arc<Mutex<Metrics>>,
-    ) -> CoreLoop {
+    ) -> std::io::Result<CoreLoop> {
         manager.note_wall(boot_ns(), wall_ns());
-        CoreLoop {
+        let readers = manager.readers().expect("a manager that serves has its database in a directory");
+        let reading = Reading::start(readers.clone(), manager.config().clone(), inbox.clone())?;
+        Ok(CoreLoop {
             manager,
             inbox,
             snapshot: None,
+            reading,
             outboxes,
             metrics,
             scrub: None,
@@ -73,7 +79,7 @@ impl CoreLoop {
             next_token: 0,
             next_tick: Instant::now(),
             ends: None,
-        }
+        })
     }
 
     /// Runs until it is told to stop, or the manager fails; then returns the reason.
@@ -81,9 +87,9 @@ impl CoreLoop {
         self.serve();
         // These threads read the database, which must be closed when this returns.
         self.scrub = None;
-        if let Some((thread, stop)) = self.snapshot.take() {
+        for thread in self.snapshot.into_iter().chain([self.reading.end()]) {
             while !thread.is_finished() {
-                stop.interrupt();
+                let _closed = self.manager.readers().map(DbReaders::close);
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = thread.join();
@@ -172,6 +178,7 @@ impl CoreLoop {
                     self.reply(connection, request_id, kind, result.map(|body| (body, Vec::new())));
                 }
                 GroupAction::Core(Action::Call(call)) => self.call(call),
+                GroupAction::Core(Action::Read(job)) => self.reading.push(job),
                 GroupAction::Answer { token, result } => {
                     if let Some(PeerRequest { connection, request_id, kind }) = self.asked.remove(&token) {
                         self.reply(connection, request_id, kind, result);
@@ -200,10 +207,10 @@ impl CoreLoop {
 
     fn work_on_snapshot(&mut self, job: SnapshotJob) {
         // The one before has passed on its result.
-        self.snapshot.take().into_iter().for_each(|(done, _)| _ = done.join());
-        let (inbox, stop) = (self.inbox.clone(), job.stop());
+        self.snapshot.take().into_iter().for_each(|done| _ = done.join());
+        let inbox = self.inbox.clone();
         match spawn("snapshot".into(), move || inbox.push(None, In::Snapshot(job.run()))) {
-            Ok(thread) => self.snapshot = Some((thread, stop)),
+            Ok(thread) => self.snapshot = Some(thread),
             Err(source) => {
                 let error = crate::group::GroupError::File { path: "a thread for a snapshot".into(), source };
                 self.manager.snapshot_done(Err(error));

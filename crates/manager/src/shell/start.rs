@@ -138,9 +138,19 @@ impl ManagerServer {
             senders.push(spawn(format!("sender-{i}"), send).map_err(ServeError::Thread)?);
             outboxes.push(outbox);
         }
-        let core = CoreLoop::new(manager, inbox, outboxes, metrics.clone());
+        #[cfg(test)]
+        let readers = manager.readers().expect("its database is in a directory").clone();
+        let core = CoreLoop::new(manager, inbox, outboxes, metrics.clone()).map_err(ServeError::Thread)?;
         let core = Some(spawn("core".into(), move || core.run()).map_err(ServeError::Thread)?);
-        Ok(ManagerServer { shared, server: Some(server), core, senders, metrics })
+        Ok(ManagerServer {
+            shared,
+            server: Some(server),
+            core,
+            senders,
+            metrics,
+            #[cfg(test)]
+            readers,
+        })
     }
 }
 
@@ -152,7 +162,7 @@ fn open(options: &ServeOptions, lock: &DirLock, address: String) -> Result<Manag
     let member = Member { id: draw_id(), kind: PeerKind::Manager as i32, name, host, address };
     let setup = || -> Result<Setup, GroupError> {
         Ok(Setup {
-            home: DbHome::Dir { dir: dir.clone(), lock: lock.clone() },
+            home: DbHome::in_dir(dir, lock.clone()),
             disk: disk_of(dir)?,
             config: options.config.clone(),
             peer: PeerConfig {

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::db::Db;
+use crate::db::readers::DbReaders;
 use crate::log::batch::{ReplayError, replay_all};
 use crate::rig::{self, MS, Rig, chunk};
 use tessera_wire::meta::*;
@@ -129,7 +130,7 @@ fn p7_the_log_applied_again_depends_on_no_configuration() {
 fn p7_copies_taken_while_commands_go_on_are_of_the_entry_they_name() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join(crate::db::FILE_NAME);
+    let readers = DbReaders::new(dir.path());
     let mut rig = Rig::with(Db::create(dir.path(), [7; 16]).unwrap(), rig::config(), 4);
     let done = AtomicBool::new(false);
     let copies = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn p7_copies_taken_while_commands_go_on_are_of_the_entry_they_name() {
             let mut images: Vec<(u64, Vec<u8>)> = Vec::new();
             while images.len() < 3 || !done.load(Ordering::Relaxed) {
                 let copy = copies.path().join("copy");
-                let meta = Db::copy_of(&file, &copy, |_| ()).unwrap();
+                let meta = readers.with(|db| db.copy_to(&copy)).unwrap();
                 if images.last().is_none_or(|(seq, _)| *seq < meta.log_seq) || done.load(Ordering::Relaxed) {
                     images.push((meta.log_seq, std::fs::read(&copy).unwrap()));
                 }

@@ -1,6 +1,7 @@
 //! Single requests: their effects and refusals.
 
-use crate::core::Event;
+use crate::core::reading::KnownCounts;
+use crate::core::{Action, Event};
 use crate::rig::*;
 use prost::Message;
 use tessera_wire::meta::*;
@@ -35,6 +36,30 @@ fn an_unknown_chunk_is_refused_and_nothing_changes() {
     let before = rig.dump(&["ops", "meta"]);
     assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::Invalid);
     assert_eq!(rig.dump(&["ops", "meta"]), before);
+}
+
+/// P7: the reply to a long read shows the state of the term in which it was asked for, or nothing.
+#[test]
+fn p7_a_long_read_of_an_earlier_term_is_refused() {
+    let mut rig = Rig::new(4);
+    let ask = |rig: &mut Rig| {
+        let id = rig.send(Role::Client, ALICE, &List { ino: 1, ..Default::default() });
+        let job = std::iter::from_fn(|| rig.core.poll()).find_map(|action| match action {
+            Action::Read(job) => Some(job),
+            _ => None,
+        });
+        let done = job.unwrap().run(rig.core.db(), rig.core.config(), &mut KnownCounts::default());
+        (id, done)
+    };
+    let (id, done) = ask(&mut rig);
+    rig.core.handle(rig.now_ns, Event::Read(done));
+    rig.drain();
+    assert!(rig.replies[&id].is_ok());
+    let (id, done) = ask(&mut rig);
+    let mut rig = rig.restart();
+    rig.core.handle(rig.now_ns, Event::Read(done));
+    rig.drain();
+    assert_eq!(rig.replies[&id].as_ref().unwrap_err().code(), Code::Unavailable);
 }
 
 fn reserved(rig: &Rig) -> u64 {

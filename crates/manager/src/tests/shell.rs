@@ -71,6 +71,30 @@ fn it_serves_stops_and_finds_everything_again() {
     assert!(published());
 }
 
+/// P12: a list and a status that take long delay no other client, and the manager stops without waiting for them.
+#[test]
+fn long_reads_delay_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = start(dir.path());
+    let endpoint = manager.endpoints()[0].clone();
+    ask(&dialer(1, |_| {}), &endpoint, &GetAttr { ino: 1, want_lease: false }).unwrap();
+    let closed = manager.readers().close();
+    let (endpoint, before) = (&endpoint, std::time::Instant::now());
+    std::thread::scope(|scope| {
+        let list = scope.spawn(|| ask(&dialer(2, |_| {}), endpoint, &List { ino: 1, ..Default::default() }));
+        let status = scope.spawn(|| ask(&dialer(3, |_| {}), endpoint, &GetStatus {}));
+        for op_id in 1..=20 {
+            let request = MakeDir { op_id, parent: 1, name: format!("{op_id}").into(), ..Default::default() };
+            ask(&dialer(4, |_| {}), endpoint, &request).unwrap();
+        }
+        assert!(!list.is_finished() && !status.is_finished(), "{:?}", before.elapsed());
+        drop(closed);
+        assert_eq!(list.join().unwrap().unwrap().entries.len(), 20);
+        assert_eq!(status.join().unwrap().unwrap().directories, 21);
+    });
+    assert!(manager.stop().is_none());
+}
+
 /// Snapshots taken while commands continue shorten the log; a restart finds every command.
 #[test]
 fn snapshots_are_taken_beside_the_core() {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tessera_consensus::{PeerConfig, PeerError};
 use tessera_disk::{CrashKind, Disk, SimDisk};
 use tessera_manager::config::Config;
+use tessera_manager::core::reading::{KnownCounts, ReadJob};
 use tessera_manager::core::{Action, Event};
 use tessera_manager::db::Db;
 use tessera_manager::group::{DbHome, GroupAction, GroupError, Manager, Setup};
@@ -60,6 +61,8 @@ pub struct ManagerHost {
     retires: bool,
     manager: Option<Manager>,
     calls: Vec<Call>,
+    /// Long reads of the manager, which run at the next pump.
+    reads: Vec<ReadJob>,
     answers: Answers,
     own_answers: Vec<(u64, Result<Bytes, Error>)>,
     next_question: u64,
@@ -88,6 +91,7 @@ impl ManagerHost {
             retires: false,
             manager: None,
             calls: Vec::new(),
+            reads: Vec::new(),
             answers: Vec::new(),
             own_answers: Vec::new(),
             next_question: 1,
@@ -278,6 +282,7 @@ impl ManagerHost {
     /// As [`ManagerHost::pump`]; calls `each` after each group commit with the answers since the last one.
     pub fn pump_each(&mut self, now_ns: i64, mut each: impl FnMut(&Db, &[(u64, Outcome)])) -> (Vec<Call>, Answers) {
         let mut answered = 0;
+        self.read(now_ns);
         self.drain();
         while let Some(manager) = self.manager.as_mut().filter(|manager| manager.wants_commit()) {
             let begun = manager.begin(now_ns);
@@ -296,12 +301,23 @@ impl ManagerHost {
         (std::mem::take(&mut self.calls), std::mem::take(&mut self.answers))
     }
 
+    /// Runs the long reads that the manager handed out.
+    fn read(&mut self, now_ns: i64) {
+        for job in std::mem::take(&mut self.reads) {
+            let Some(manager) = self.manager.as_mut() else { return };
+            let Some(db) = manager.db() else { return };
+            let done = job.run(db, manager.config(), &mut KnownCounts::default());
+            manager.handle(now_ns, Event::Read(done));
+        }
+    }
+
     /// Collects what the manager wants. After a loss of power nothing leaves any more.
     fn drain(&mut self) {
         let Some(manager) = self.manager.as_mut().filter(|_| !self.disk.is_off()) else { return };
         while let Some(action) = manager.poll() {
             match action {
                 GroupAction::Core(Action::Call(call)) => self.calls.push(call),
+                GroupAction::Core(Action::Read(job)) => self.reads.push(job),
                 GroupAction::Core(Action::Reply { connection: SIMULATOR, request_id, result, .. }) => {
                     self.own_answers.push((request_id, result));
                 }

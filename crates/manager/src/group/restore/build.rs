@@ -63,7 +63,7 @@ impl<A: Ask> Restore<'_, A> {
         let fence = self.begin(&*disk, begun, restore_id, &survey)?;
         self.fence(&mut survey, &fence)?;
         let mut candidates = self.candidates(&survey)?;
-        let home = DbHome::Dir { dir: self.dir.clone(), lock };
+        let home = DbHome::in_dir(&self.dir, lock);
         let newest = candidates[0].clone();
         let mut why = String::new();
         loop {

@@ -4,8 +4,8 @@
 //! backfilled), and *lost* when the rest do not suffice to read it. Only groups with an impaired member are counted chunk by
 //! chunk.
 
-use crate::ctx::View;
 use crate::db::Db;
+use crate::db::cache::Caches;
 use crate::db::node_map::NodeMap;
 use crate::db::rows::{self, Member};
 use crate::db::sql::args;
@@ -34,11 +34,11 @@ pub struct Redundancy {
 ///
 /// # Errors
 /// The database fails, or a row is damaged.
-pub fn redundancy(view: &View<'_>) -> Result<Redundancy> {
-    let (node_map, classes) = (view.caches.node_map(view.db)?, view.caches.classes(view.db)?);
-    let mut count = Count { db: view.db, node_map: &node_map, classes: &classes, sum: Redundancy::default() };
-    let troubled: BTreeSet<u64> = view.db.all("SELECT DISTINCT pg_id FROM missing_fragments", [])?;
-    let groups = rows::groups(view.db, 0)?;
+pub fn redundancy(db: &Db, caches: &Caches) -> Result<Redundancy> {
+    let (node_map, classes) = (caches.node_map(db)?, caches.classes(db)?);
+    let mut count = Count { db, node_map: &node_map, classes: &classes, sum: Redundancy::default() };
+    let troubled: BTreeSet<u64> = db.all("SELECT DISTINCT pg_id FROM missing_fragments", [])?;
+    let groups = rows::groups(db, 0)?;
     for (pg_id, members) in &groups {
         let impaired = |m: &Member| m.incoming != 0 || !node_map.is_readable(m.disk_id);
         if troubled.contains(pg_id) || members.iter().any(impaired) {
@@ -48,7 +48,26 @@ pub fn redundancy(view: &View<'_>) -> Result<Redundancy> {
     }
     assert!(groups.values().all(|members| !members.is_empty()), "a group has members");
     let sum = count.sum;
-    Ok(Redundancy { full: view.meta.chunks.saturating_sub(sum.reduced + sum.lost), ..sum })
+    Ok(Redundancy { full: db.meta()?.chunks.saturating_sub(sum.reduced + sum.lost), ..sum })
+}
+
+/// Whether a chunk has a fragment that a backfill must still write, now or once a disk is found for it.
+///
+/// # Errors
+/// The database fails, or a row is damaged.
+pub fn backfills_wait(db: &Db, caches: &Caches) -> Result<bool> {
+    let (node_map, classes) = (caches.node_map(db)?, caches.classes(db)?);
+    let count = Count { db, node_map: &node_map, classes: &classes, sum: Redundancy::default() };
+    for (pg_id, members) in &rows::groups(db, 0)? {
+        for (from, to) in ranges(members) {
+            const ANY: &str =
+                "SELECT 1 FROM chunks WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND state = 2 LIMIT 1";
+            if members.iter().any(|m| count.to_backfill(m, from)) && db.any(ANY, args![*pg_id, from, to])? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Ranges of chunk ids (`from..to`) within which all chunks of the group have their fragments on the same disks.

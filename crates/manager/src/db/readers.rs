@@ -1,0 +1,150 @@
+//! Connections beside the owner's, in other threads: each sees only what is committed.
+//!
+//! They must be closed before the file is replaced by another database, because the connections of a process share what is known
+//! about the write-ahead log of a path (`tessera_pagesum::Watch`).
+
+use super::{Db, FILE_NAME};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use rusqlite::{InterruptHandle, OpenFlags};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Interval at which readers are interrupted that must end.
+const INTERRUPT_EVERY: Duration = Duration::from_millis(5);
+/// Limit of a reader's wait for the lock that the owner takes when it resets the write-ahead log.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// Opens connections to the database in a directory.
+#[derive(Clone)]
+pub struct DbReaders(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    /// Read by each connection while it is open.
+    gate: RwLock<()>,
+    open: Mutex<Handles>,
+}
+
+#[derive(Default)]
+struct Handles {
+    by_number: BTreeMap<u64, InterruptHandle>,
+    next: u64,
+}
+
+/// No connection is open while this lives.
+pub struct Closed<'a>(#[expect(dead_code, reason = "held, not used")] RwLockWriteGuard<'a, ()>);
+
+impl DbReaders {
+    /// For the database in `dir`.
+    #[must_use]
+    pub fn new(dir: &Path) -> DbReaders {
+        DbReaders(Arc::new(Inner { path: dir.join(FILE_NAME), gate: RwLock::new(()), open: Mutex::default() }))
+    }
+
+    /// Runs `read` with a new connection. Statements of one transaction see one state.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn with<T>(&self, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let _open = self.0.gate.read();
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = tessera_pagesum::open(&self.0.path, flags)?;
+        conn.busy_timeout(BUSY)?;
+        let number = self.0.open.lock().add(conn.get_interrupt_handle());
+        let db = Db { watch: tessera_pagesum::watch(&conn), ..Db::around(conn, None) };
+        let result = read(&db);
+        self.0.open.lock().by_number.remove(&number);
+        result
+    }
+
+    /// As [`DbReaders::with`], in one transaction.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn in_one_state<T>(&self, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.with(|db| {
+            db.exec("BEGIN", [])?;
+            read(db)
+        })
+    }
+
+    /// Interrupts all reads, and waits until they have ended.
+    #[must_use]
+    pub fn close(&self) -> Closed<'_> {
+        loop {
+            self.0.open.lock().by_number.values().for_each(InterruptHandle::interrupt);
+            if let Some(guard) = self.0.gate.try_write_for(INTERRUPT_EVERY) {
+                return Closed(guard);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for DbReaders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DbReaders({})", self.0.path.display())
+    }
+}
+
+impl Handles {
+    fn add(&mut self, handle: InterruptHandle) -> u64 {
+        self.next += 1;
+        self.by_number.insert(self.next, handle);
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(db: &Db) -> rusqlite::Result<u64> {
+        db.one("SELECT files FROM meta", [])
+    }
+
+    #[test]
+    fn a_reader_sees_one_committed_state_while_the_owner_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (owner, readers) = (Db::create(dir.path(), [1; 16]).unwrap(), DbReaders::new(dir.path()));
+        owner.begin().unwrap();
+        owner.exec("UPDATE meta SET files = 1", []).unwrap();
+        assert_eq!(readers.with(files).unwrap(), 0);
+        owner.commit().unwrap();
+        let seen = readers.in_one_state(|db| {
+            let before = files(db)?;
+            owner.exec("UPDATE meta SET files = 2", [])?;
+            Ok((before, files(db)?))
+        });
+        assert_eq!(seen.unwrap(), (1, 1));
+        assert_eq!(readers.with(files).unwrap(), 2);
+    }
+
+    #[test]
+    fn closing_interrupts_what_is_read_and_keeps_others_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_owner, readers) = (Db::create(dir.path(), [1; 16]).unwrap(), DbReaders::new(dir.path()));
+        const ENDLESS: &str = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
+        let (begun, begins) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let endless = scope.spawn(|| {
+                readers.with(|db| {
+                    begun.send(()).unwrap();
+                    db.one::<u64>(ENDLESS, [])
+                })
+            });
+            begins.recv().unwrap();
+            let closed = readers.close();
+            assert_eq!(
+                endless.join().unwrap().unwrap_err().sqlite_error_code(),
+                Some(rusqlite::ErrorCode::OperationInterrupted)
+            );
+            let later = scope.spawn(|| readers.with(files));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!later.is_finished());
+            drop(closed);
+            assert_eq!(later.join().unwrap().unwrap(), 0);
+        });
+    }
+}
