@@ -141,11 +141,12 @@ impl Replay {
                 continue;
             };
             if let Some(from) = bad {
-                // If the bad stretch was not synced when this was written, both belong to one write that never was.
-                match is_last && record.synced_to <= from {
-                    true => return Ok((from, is_born)),
-                    false => return Err(damaged(path, from, format!("{} bytes hold no valid record", at - from))),
+                // The bad stretch and this record may be of one write that never was, unless a later record says that it was.
+                if !is_last || record.synced_to > from {
+                    return Err(damaged(path, from, "bytes that were synced hold no valid record".into()));
                 }
+                at += record.total_bytes();
+                continue;
             }
             self.record(&record, data, number, at).map_err(|what| damaged(path, at, what))?;
             is_born |= record.kind == BASE;
@@ -268,6 +269,28 @@ mod tests {
         disk.open("log/0000000000000002.log", OpenMode::Create).unwrap();
         for _ in 0..2 {
             assert!(matches!(open(&disk), Err(LogOpenError::Damaged { .. })));
+        }
+    }
+
+    /// P1, P9: a record behind the bad one is of the same write, and says nothing; a later one says that both were synced. They may have
+    /// been acknowledged, so the peer must not go on without them.
+    #[test]
+    fn rot_in_a_write_of_several_records_is_no_torn_write_once_another_write_follows() {
+        let entry = |index| LogEntry { kind: EntryKind::Command, term: 1, index, data: vec![5; 9].into() };
+        for is_followed in [false, true] {
+            let disk = SimDisk::new(1);
+            let mut log = create(&disk);
+            let file = disk.open(PATH, OpenMode::Existing).unwrap();
+            let at = file.len().unwrap();
+            log.write(None, &[entry(2), entry(3)]).unwrap();
+            if is_followed {
+                log.write(None, &[entry(4)]).unwrap();
+            }
+            assert!(disk.rot(PATH, at + 20, 1));
+            match open(&disk) {
+                Ok(log) => assert!(!is_followed && log.unwrap().last_index() == 1),
+                Err(error) => assert!(is_followed && matches!(error, LogOpenError::Damaged { .. }), "{error}"),
+            }
         }
     }
 
