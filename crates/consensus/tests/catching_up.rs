@@ -20,8 +20,8 @@ fn member(id: u64) -> Member {
     Member { id, kind: PeerKind::Manager as i32, host: name.clone(), address: name.clone(), name }
 }
 
-fn start(id: u64) -> Peer {
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(id));
+fn start(id: u64, sim: &SimDisk) -> Peer {
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let (voters, members) = (vec![1, 2, 3], (1..=3).map(member).collect());
     let membership = Membership { index: 1, voters, members, ..Membership::default() };
     let (identity, base) = (LogIdentity { cluster_id: CLUSTER, peer_id: id }, Base { index: 1, term: 1 });
@@ -32,6 +32,7 @@ fn start(id: u64) -> Peer {
 /// Three peers, of which one may be cut off.
 struct Group {
     now_ns: i64,
+    disks: Vec<SimDisk>,
     peers: Vec<Peer>,
     cut: Option<usize>,
     calls: VecDeque<(usize, Call)>,
@@ -39,6 +40,12 @@ struct Group {
 }
 
 impl Group {
+    fn start() -> Group {
+        let disks: Vec<SimDisk> = (1..=3).map(SimDisk::new).collect();
+        let peers = (1..).zip(&disks).map(|(id, disk)| start(id, disk)).collect();
+        Group { now_ns: 0, disks, peers, cut: None, calls: VecDeque::new(), longest_bytes: 0 }
+    }
+
     fn collect(&mut self) {
         for at in 0..self.peers.len() {
             while let Some(output) = self.peers[at].poll() {
@@ -100,8 +107,7 @@ impl Group {
 /// P12.
 #[test]
 fn p12_a_long_log_is_sent_in_frames_that_a_connection_takes() {
-    let peers = (1..=3).map(start).collect();
-    let mut group = Group { now_ns: 0, peers, cut: None, calls: VecDeque::new(), longest_bytes: 0 };
+    let mut group = Group::start();
     let leader = group.leader();
     let away = (leader + 1) % 3;
     group.cut = Some(away);
@@ -119,6 +125,31 @@ fn p12_a_long_log_is_sent_in_frames_that_a_connection_takes() {
         group.tick();
     }
     assert!(group.longest_bytes > 4 * MIB, "several messages travel in a frame: {}", group.longest_bytes);
+}
+
+/// P12: a leader whose disk is full leaves the lead to a peer that can write, and follows once there is room.
+#[test]
+fn p12_a_leader_with_a_full_disk_leads_no_more() {
+    let mut group = Group::start();
+    let full = group.leader();
+    group.disks[full].set_capacity(1);
+    group.peers[full].propose(vec![1; MIB].into()).unwrap();
+    group.peers[full].complete();
+    assert!(group.peers[full].is_full());
+    let mut other = full;
+    for _ in 0..100 {
+        group.tick();
+        other = (0..3).find(|&at| at != full && group.peers[at].can_propose()).unwrap_or(other);
+    }
+    assert!(other != full && !group.peers[full].standing().leads);
+    group.peers[other].propose(vec![2; MIB].into()).unwrap();
+    group.peers[other].complete();
+    group.deliver();
+    group.disks[full].set_capacity(u64::MAX);
+    (0..50).for_each(|_| group.tick());
+    let last = group.leader();
+    let last = group.peers[last].log().last_index();
+    assert!(group.peers.iter().all(|peer| peer.log().last_index() == last && !peer.is_full()));
 }
 
 /// P12: a snapshot leaves room for the log and for deletes, and what was copied of it does not stay.

@@ -1,12 +1,12 @@
 //! Who could be a member, as a leader hears of it, and the plan that follows.
 
 use super::fencing::is_replaced;
-use super::{Output, Peer, SILENT_NS, Sent};
+use super::{Output, Peer, Sent};
 use crate::message;
 use crate::plan::{self, Candidate, View};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
-use tessera_wire::consensus::{JoinGroup, JoinGroupReply, Member, PeerKind};
+use tessera_wire::consensus::{ChangeKind, JoinGroup, JoinGroupReply, Member, MembershipChange, PeerKind};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Code, Error};
 
@@ -15,6 +15,9 @@ const CAUGHT_UP_ENTRIES: u64 = 100;
 /// A peer that asks to join is up for this many ticks; it asks again before they are over.
 const JOIN_TICKS: u64 = 50;
 
+/// A peer that could not be reached where it said is let in again after this many ticks.
+const UNREACHABLE_TICKS: u64 = 600;
+
 /// Peers that could be members.
 #[derive(Default)]
 pub(super) struct Candidates {
@@ -22,6 +25,10 @@ pub(super) struct Candidates {
     /// When a peer asked to join, in ticks.
     asked: BTreeMap<u64, u64>,
     removed: BTreeSet<u64>,
+    /// Learners that never answered, and until when they are not let in again, in ticks.
+    unreachable: BTreeMap<u64, u64>,
+    /// Why this peer was not let in, as last logged.
+    refusal: String,
     /// Addresses where this peer introduces itself.
     seeds: Vec<String>,
     /// Leaders that others named.
@@ -55,9 +62,7 @@ impl Peer {
 
     /// Whether a leader is known and was heard lately. A learner never campaigns, so it knows its last leader for ever.
     fn hears_leader(&self) -> bool {
-        let since_ns = self.now_ns.saturating_sub(SILENT_NS);
-        let heard = |leader: u64| self.heard_ns.get(&leader).is_some_and(|at| *at >= since_ns);
-        self.standing.leader.is_some_and(|leader| leader == self.id() || heard(leader))
+        self.standing.leader.is_some_and(|leader| self.is_heard(leader))
     }
 
     /// Introduces this peer, if it should.
@@ -93,6 +98,7 @@ impl Peer {
         let reply = match answer.decode::<JoinGroup>() {
             Ok((reply, _)) if reply.cluster_id == self.log().identity().cluster_id => reply,
             Ok(_) => return,
+            Err(error) if error.code() == Code::Invalid => return self.note_refusal(error.message),
             Err(error) => return tracing::debug!(%error, "an introduction failed"),
         };
         let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
@@ -110,6 +116,13 @@ impl Peer {
         let silent: BTreeSet<u64> = self.silent().iter().map(|member| member.id).collect();
         let members = reply.members.into_iter().filter(|member| silent.contains(&member.id));
         members.for_each(|member| self.hear_of(member));
+    }
+
+    fn note_refusal(&mut self, why: String) {
+        if self.candidates.refusal != why {
+            tracing::warn!("the leader does not let this peer in: {why}");
+            self.candidates.refusal = why;
+        }
     }
 
     /// Notes where a member is. A peer that knows no members yet notes everyone: it may be the only one whose address the others still
@@ -148,6 +161,14 @@ impl Peer {
             self.heard.insert(member.id, member.clone());
         }
         let has_room = self.candidates.known.len() < super::PEERS_MAX;
+        let may_try_at = self.candidates.unreachable.get(&member.id).copied().unwrap_or(0);
+        if leads && self.ticks < may_try_at {
+            let text = format!(
+                "it does not answer at {}; give it an address that the others reach (--advertise)",
+                member.address
+            );
+            return Err(Error::new(Code::Invalid, text));
+        }
         if leads && !is_replaced && member.kind() == PeerKind::Manager && has_room {
             self.candidates.asked.insert(member.id, self.ticks);
             self.candidates.known.insert(member.id, Candidate { member, is_up: true, must_go: false });
@@ -183,7 +204,22 @@ impl Peer {
         let view = self.view();
         if let Some(change) = plan::next(&view) {
             // Refused while leadership moves: the next plan finds it again.
-            let _ = self.propose_change(&change);
+            if self.propose_change(&change).is_ok() {
+                self.note_unreachable(&change);
+            }
+        }
+    }
+
+    /// Notes the learners that a change removes and that never answered.
+    fn note_unreachable(&mut self, change: &MembershipChange) {
+        let until = self.ticks + UNREACHABLE_TICKS;
+        self.candidates.unreachable.retain(|_, at| *at > self.ticks);
+        let gone = change.changes.iter().filter(|change| change.kind() == ChangeKind::Remove);
+        for id in gone.filter_map(|change| change.member.as_ref()).map(|member| member.id) {
+            let never_answered = self.progress().iter().any(|progress| progress.id == id && progress.matched == 0);
+            if never_answered && self.candidates.unreachable.len() < super::PEERS_MAX {
+                self.candidates.unreachable.insert(id, until);
+            }
         }
     }
 

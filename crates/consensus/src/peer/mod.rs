@@ -37,6 +37,8 @@ use tessera_wire::{Code, Error, Kind};
 pub const TOKEN_BIT: u64 = 1 << 63;
 /// Limit of the peers that one hears of, members or not.
 const PEERS_MAX: usize = 256;
+/// Ticks after which a leader whose disk is full leads no more.
+const FULL_TICKS: u64 = 10;
 /// A peer that was not heard from for this long, in ns, is silent.
 const SILENT_NS: i64 = 3_000_000_000;
 
@@ -234,6 +236,8 @@ pub struct Peer {
     unwritten: Option<raft::Ready>,
     /// The disk had no room for it.
     is_full: bool,
+    /// Ticks since it has none.
+    full_ticks: u64,
     standing: Standing,
     /// Term, role and leader for which the time-out was drawn.
     drawn_for: (u64, u8, u64),
@@ -304,6 +308,7 @@ impl Peer {
             sources: Sources::default(),
             unwritten: None,
             is_full: false,
+            full_ticks: 0,
             standing: Standing::default(),
             drawn_for: (0, 0, 0),
             may_lead: true,
@@ -369,11 +374,15 @@ impl Peer {
     #[must_use]
     pub fn silent(&self) -> Vec<Member> {
         let membership = self.membership();
-        let is_silent = |id: &&u64| {
-            let heard_ns = self.heard_ns.get(id).copied().unwrap_or(i64::MIN);
-            **id != self.id() && heard_ns < self.now_ns.saturating_sub(SILENT_NS)
-        };
-        membership.voters.iter().filter(is_silent).filter_map(|&id| self.find(id)).cloned().collect()
+        let silent = membership.voters.iter().filter(|id| !self.is_heard(**id));
+        silent.filter_map(|&id| self.find(id)).cloned().collect()
+    }
+
+    /// Whether this peer has heard from another lately, or is it itself.
+    #[must_use]
+    pub fn is_heard(&self, id: u64) -> bool {
+        let since_ns = self.now_ns.saturating_sub(SILENT_NS);
+        id == self.id() || self.heard_ns.get(&id).is_some_and(|at| *at >= since_ns)
     }
 
     /// Why the peer takes part no more, if so.
@@ -418,7 +427,11 @@ impl Peer {
 
     fn tick(&mut self) {
         self.complete();
-        if self.is_full || self.fence.is_some() {
+        if self.is_full {
+            return self.stand_down_if_full_for_long();
+        }
+        self.full_ticks = 0;
+        if self.fence.is_some() {
             return;
         }
         self.seek();
@@ -435,6 +448,17 @@ impl Peer {
         self.process();
         self.announces = false;
         self.fetch_more();
+    }
+
+    /// A leader that can write nothing serves nobody, and no message of another peer reaches it: it gives way to one that can.
+    fn stand_down_if_full_for_long(&mut self) {
+        self.full_ticks += 1;
+        if self.full_ticks >= FULL_TICKS && self.node.raft.state == StateRole::Leader {
+            tracing::warn!("this peer leads no more: its disk is full");
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, 0);
+            self.note_standing();
+        }
     }
 
     /// Campaigns at once, if nobody leads: a manager that is the only one need not wait for its time-out.

@@ -36,9 +36,11 @@ impl Peer {
                     false => break,
                 }
             };
+            let was_full = self.is_full;
             if let Err(error) = self.carry_out(ready) {
                 // What was written is repeated once there is room; anything else that fails is not.
                 match self.is_full {
+                    true if was_full => {}
                     true => tracing::warn!(%error, "the log cannot grow"),
                     false => self.stop(PeerError::Log(error.to_string())),
                 }

@@ -70,14 +70,13 @@ impl Manager {
 /// The voters of nodes. A node is known to have one by its heartbeats, or because its voter is a member. A voter whose disk failed has
 /// stopped while its node goes on: the node says that it has none, and another takes its place.
 fn candidates(core: &ManagerCore, peer: &Peer) -> rusqlite::Result<Vec<Candidate>> {
-    let (node_map, membership, progress) = (core.node_map()?, peer.membership(), peer.progress());
-    let is_heard = |id: u64| progress.iter().any(|progress| progress.id == id && progress.is_active);
+    let (node_map, membership) = (core.node_map()?, peer.membership());
     let candidate = |node: &NodeInfo| {
         let said = core.soft.cluster.stats.nodes.get(&node.node_id).map(|stats| stats.voter_id);
         let is_same = |m: &&Member| m.kind() == PeerKind::Voter && m.name == node.name;
         let known = || membership.members.iter().find(is_same).map(|member| member.id);
         let id = said.filter(|id| *id != 0).or_else(known)?;
-        let has_stopped = said == Some(0) && !is_heard(id);
+        let has_stopped = said == Some(0) && !peer.is_heard(id);
         let leaves = |health| matches!(health, Health::Draining | Health::Drained | Health::Out);
         let (name, host, address) = (node.name.clone(), node.host.clone(), node.address.clone());
         Some(Candidate {
@@ -99,7 +98,7 @@ fn peers(peer: &Peer) -> Vec<PeerStatus> {
         PeerStatus {
             votes: membership.voters.contains(&member.id) && membership.voters_outgoing.is_empty(),
             leads: member.id == peer.id(),
-            is_up: progress.is_some_and(|progress| progress.is_active),
+            is_up: peer.is_heard(member.id),
             log_seq: progress.map_or(0, |progress| progress.matched),
             member: Some(member.clone()),
         }
@@ -122,6 +121,9 @@ pub(super) fn not_leading(peer: &Peer) -> Error {
 fn leaderless(peer: &Peer) -> String {
     if let Some(fence) = peer.fence() {
         return PeerError::of_fence(fence).to_string();
+    }
+    if peer.is_full() {
+        return "the disk of this manager's log is full: make room in its directory; another manager leads meanwhile, if there is one".into();
     }
     let membership = peer.membership();
     if !membership.voters.contains(&peer.id()) {
