@@ -5,6 +5,20 @@ use std::path::Path;
 use tessera_pagesum::Damage;
 use thiserror::Error;
 
+impl DbError {
+    /// Whether the file is there and is not, or cannot be known to be, the database that was written. The log beside it has all that it held.
+    pub(crate) fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match self {
+            DbError::Damaged(_) | DbError::Unsynced { .. } | DbError::NotManagerDb(_) => true,
+            DbError::Sqlite { source, .. } => {
+                matches!(source.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Why a database could not be opened, created or copied.
 #[derive(Debug, Error)]
 pub enum DbError {

@@ -222,7 +222,7 @@ pub(crate) fn resume(dir: &Path, setup: Setup) -> Result<Found, StartError> {
             tracing::warn!("{} is gone: rebuilding it from the log beside it", dir.join(FILE_NAME).display());
             None
         }
-        Err(error @ (DbError::Damaged(_) | DbError::Unsynced { .. })) => {
+        Err(error) if error.is_damage() => {
             tracing::warn!("{error}; rebuilding the database from the log beside it");
             None
         }

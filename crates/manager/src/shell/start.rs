@@ -261,5 +261,6 @@ fn public_address(options: &ServeOptions, bound: &[Endpoint]) -> Result<String, 
     let tcp = bound.iter().find(|endpoint| matches!(endpoint, Endpoint::Tcp(_)));
     let listen = tcp.or(bound.first()).map(Endpoint::to_string).unwrap_or_default();
     let is_any = listen.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
-    if is_any { Err(ServeError::Address { listen }) } else { Ok(listen) }
+    let is_local = tcp.is_none() && !options.join.is_empty();
+    if is_any || is_local { Err(ServeError::Address { listen }) } else { Ok(listen) }
 }

@@ -95,6 +95,30 @@ fn long_reads_delay_nobody() {
     assert!(manager.stop().is_none());
 }
 
+/// P1: a database that was cut, emptied or overwritten is rebuilt from the log beside it.
+#[test]
+fn a_database_that_is_none_any_more_is_rebuilt() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(crate::db::FILE_NAME);
+    let len = || std::fs::metadata(&path).unwrap().len();
+    let cut = |to: u64| std::fs::File::options().write(true).open(&path).unwrap().set_len(to).unwrap();
+    for op_id in 1..=4 {
+        let manager = start(dir.path());
+        let request = MakeDir { op_id, parent: 1, name: format!("{op_id}").into(), ..Default::default() };
+        ask(&dialer(1, |_| {}), &manager.endpoints()[0], &request).unwrap();
+        assert!(manager.stop().is_none());
+        match op_id {
+            1 => cut(len() / 2),
+            2 => cut(0),
+            3 => std::fs::write(&path, vec![7; 10_000]).unwrap(),
+            _ => {}
+        }
+    }
+    let manager = start(dir.path());
+    let listed = ask(&dialer(1, |_| {}), &manager.endpoints()[0], &List { ino: 1, ..Default::default() }).unwrap();
+    assert_eq!(listed.entries.len(), 4);
+}
+
 /// Snapshots taken while commands continue shorten the log; a restart finds every command.
 #[test]
 fn snapshots_are_taken_beside_the_core() {
