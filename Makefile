@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ bench-accel:    ## the accelerator beside ISA-L, Jerasure (libisal2, libjerasure
 bench-mount:    ## the mount beside libfuse's passthrough and a GlusterFS mount; writes bench/results/mount.*
 	cargo build --release -p tessera-cli
 	python3 bench/mount.py
+
+bench-size:     ## managers with 3·10^7 chunks: restart, status, a standby that joins, fail-over (12 GB of disk); writes bench/results/size.*
+	cargo build --release -p tessera-cli
+	cargo build --release -p tessera-manager --example large_store
+	python3 bench/size.py
 
 bench-similarity: ## MosaStore's workloads without dedup, with it, and with an oracle; images of blastn (ncbi-blast+, gdb); writes bench/results/similarity.*
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples

@@ -9,15 +9,20 @@
 
 use bytes::Bytes;
 use prost::Message;
-use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
+use tessera_consensus::PeerConfig;
+use tessera_disk::RealDisk;
 use tessera_manager::config::Config;
-use tessera_manager::core::{Action, Event, ManagerCore};
+use tessera_manager::core::{Action, Event};
 use tessera_manager::db::{Db, rows};
+use tessera_manager::group::{DbHome, GroupAction, Manager, Setup};
 use tessera_stripe::StoredFragment;
+use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::meta::{ChunkAck, ChunkName, Commit, CommitMode, MakeDir, OpenWrite, OpenWriteReply, RegisterNode};
-use tessera_wire::{DiskInfo, Extent, NodeInfo, Request, Role};
+use tessera_wire::{DiskInfo, Error, Extent, NodeInfo, Request, Role};
 
 const CHUNK_BYTES: u64 = 1 << 20;
 const CHUNKS_OF_FILE: u64 = 1024;
@@ -27,9 +32,9 @@ const CLIENT: u64 = 1;
 /// Key of the receipts of all nodes.
 const KEY: [u8; 32] = [1; 32];
 
-/// A core, and the disks of the groups that it has named.
+/// A manager that leads a group of its own, and the disks of the placement groups that it has named.
 struct Store {
-    core: ManagerCore,
+    manager: Manager,
     disks: HashMap<u64, Vec<u64>>,
     next_op: u64,
     next_chunk: u64,
@@ -39,11 +44,10 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let dir = PathBuf::from(args.next().expect("a directory"));
     let chunks: u64 = args.next().map_or(30_000_000, |a| a.parse().expect("CHUNKS is a number"));
-    let db = Db::create(&dir, *b"a large store ..").expect("an empty directory");
-    db.rely_on_log().expect("a database");
-    let config = Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Config::default() };
-    let core = ManagerCore::lead(db, config, now(), now(), 1).expect("a manager");
-    let mut store = Store { core, disks: HashMap::new(), next_op: 0, next_chunk: 0 };
+    let mut store = Store { manager: found(&dir), disks: HashMap::new(), next_op: 0, next_chunk: 0 };
+    while store.manager.core().is_none() {
+        store.tick();
+    }
     (1..=NODES).for_each(|node| store.register(node));
     let began = Instant::now();
     let files = chunks.div_ceil(CHUNKS_OF_FILE);
@@ -53,6 +57,7 @@ fn main() {
             parent = store.mkdir(&format!("run{}", file / FILES_OF_DIRECTORY));
         }
         store.put(parent, &format!("checkpoint{file}"), CHUNKS_OF_FILE.min(chunks - file * CHUNKS_OF_FILE));
+        store.tick();
         if file % 256 == 255 || file + 1 == files {
             let seconds = began.elapsed().as_secs_f64();
             let done = (file + 1) as f64 / files as f64;
@@ -60,8 +65,24 @@ fn main() {
         }
     }
     eprintln!();
-    let meta = store.core.meta();
+    let meta = store.manager.core().expect("it leads").meta();
     println!("{} chunks in {} files, {:.0} s", meta.chunks, meta.files, began.elapsed().as_secs_f64());
+}
+
+/// A new group in an empty directory.
+fn found(dir: &Path) -> Manager {
+    let lock = Db::lock(dir).expect("a directory");
+    let db = Db::create_with(dir, lock.clone(), *b"a large store ..").expect("an empty directory");
+    db.rely_on_log().expect("a database");
+    let (host, address) = ("m1".to_string(), "127.0.0.1:1".to_string());
+    let member = Member { id: 1, kind: PeerKind::Manager as i32, name: "m1".into(), host, address };
+    let setup = Setup {
+        home: DbHome::in_dir(dir, lock),
+        disk: Arc::new(RealDisk::open(dir).expect("the directory")),
+        config: Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Config::default() },
+        peer: PeerConfig::new(member, 1),
+    };
+    Manager::found(db, setup).expect("a group")
 }
 
 /// The time of day in ns.
@@ -78,19 +99,37 @@ impl Store {
     fn ask<R: Request>(&mut self, role: Role, request: &R) -> R::Reply {
         let (connection, client_id, request_id) = (CLIENT, CLIENT, 1);
         let body: Bytes = request.encode_to_vec().into();
-        self.core.handle(now(), Event::Request { connection, role, client_id, request_id, kind: R::KIND, body });
-        while self.core.wants_commit() {
-            self.core.commit_batch(now());
-        }
-        self.core.handle(now(), Event::Tick);
-        let mut replies = VecDeque::new();
-        while let Some(action) = self.core.poll() {
-            if let Action::Reply { result, .. } = action {
-                replies.push_back(result);
+        self.manager.handle(now(), Event::Request { connection, role, client_id, request_id, kind: R::KIND, body });
+        let mut reply = self.carry_out();
+        while reply.is_none() {
+            match self.manager.wants_commit() {
+                true => {
+                    self.manager.begin(now());
+                    self.manager.complete(now());
+                    reply = self.carry_out();
+                }
+                false => reply = self.tick(),
             }
         }
-        let reply = replies.pop_front().expect("every request is answered");
-        R::Reply::decode(reply.expect("the request is valid")).expect("a reply")
+        R::Reply::decode(reply.expect("a reply").expect("the request is valid")).expect("a reply")
+    }
+
+    fn tick(&mut self) -> Option<Result<Bytes, Error>> {
+        self.manager.handle(now(), Event::Tick);
+        self.carry_out()
+    }
+
+    /// Carries out what the manager wants; returns a reply, if one is there.
+    fn carry_out(&mut self) -> Option<Result<Bytes, Error>> {
+        let mut reply = None;
+        while let Some(action) = self.manager.poll() {
+            match action {
+                GroupAction::Core(Action::Reply { result, .. }) => reply = Some(result),
+                GroupAction::Snapshot(job) => self.manager.snapshot_done(job.run()),
+                _ => {}
+            }
+        }
+        reply
     }
 
     fn register(&mut self, node: u64) {
@@ -158,7 +197,8 @@ impl Store {
         let class = allocated.class.clone().expect("a class");
         let mut acks = Vec::with_capacity(names.len());
         for (answer, name) in allocated.answers.iter().zip(names) {
-            let members = || rows::members(self.core.db(), answer.pg_id).expect("the schema is ours");
+            let members =
+                || rows::members(self.manager.db().expect("its database"), answer.pg_id).expect("the schema is ours");
             let put_disks = || members().iter().map(rows::Member::put_disk).collect();
             let disks = self.disks.entry(answer.pg_id).or_insert_with(put_disks);
             let chunk = (answer.chunk_id, &name.hash[..], name.len_bytes);
