@@ -12,12 +12,11 @@ use crate::chunks::missing::{self, Cause};
 use crate::chunks::refs::RefChanges;
 use crate::chunks::table;
 use crate::ctx::Ctx;
-use crate::db::cache::Pg;
 use crate::db::pages;
-use crate::db::rows::Missing;
 use crate::db::sessions::{self as session_rows, Session};
-use crate::db::sql::{TableRow, args, row};
+use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
+use crate::files::acks::Chunk;
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
 use crate::files::{expiry, one_shot, receipts, sessions, staged};
 use crate::map::delta;
@@ -27,7 +26,6 @@ use crate::namespace::names;
 use crate::soft::Effect;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::LazyLock;
 use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy};
 use tessera_stripe::ClassLayout;
@@ -137,27 +135,6 @@ fn check(request: &Commit, session: &Session) -> Result<CommitMode> {
     Ok(mode)
 }
 
-row! {
-    /// A chunk the commit names.
-    struct Chunk {
-        chunk_id: u64,
-        len_bytes: u64,
-        class_id: u32,
-        pg_id: u64,
-        committed: bool = "state = 2",
-        domain: u32,
-        hash: Vec<u8>,
-    }
-}
-
-fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Chunk> {
-    static SELECT: LazyLock<String> = LazyLock::new(|| Chunk::select("FROM chunks WHERE chunk_id = ?1"));
-    match ctx.db.first::<Chunk>(&SELECT, args![chunk_id])? {
-        Some(chunk) if chunk.domain == session.domain => Ok(chunk),
-        _ => invalid(format!("chunk {chunk_id} is not known; ask AllocateChunks about the bytes again")),
-    }
-}
-
 impl Committer<'_> {
     /// Checks every chunk that the commit names. Returns the chunks that must be stored again; if there are any, nothing is
     /// written.
@@ -171,7 +148,7 @@ impl Committer<'_> {
         }
         let chunks = named_chunks(ctx, request, session)?;
         for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
-            load_chunk(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
+            Chunk::load(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
         }
         let look_at_missing = missing::any(ctx.db)?;
         let mut stale = Vec::new();
@@ -193,9 +170,7 @@ impl Committer<'_> {
                 true => missing::of_chunk_before(ctx.db, id, session.started_ns)?,
                 false => (0..class.fragments()).collect(),
             };
-            let mut verdict = judge(chunk, ack, &pg, &class, &asked)?;
-            let named = (id, &chunk.hash[..], chunk.len_bytes);
-            verdict.stale.extend(receipts::take_unproven(ctx, named, &pg, &class, ack, &mut verdict.good)?);
+            let verdict = chunk.judge(ctx, ack, &pg, &class, &asked)?;
             if !verdict.stale.is_empty() {
                 stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
                 continue;
@@ -211,7 +186,7 @@ impl Committer<'_> {
         assert!(new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
         for (id, pg, verdict) in writes {
             let chunk = &chunks[&id];
-            write_chunk(ctx, chunk, &pg, &*ctx.class(chunk.class_id)?, &verdict)?;
+            chunk.write(ctx, &pg, &*ctx.class(chunk.class_id)?, &verdict)?;
             if !chunk.committed {
                 self.refs.commit(ctx, id, chunk.len_bytes, chunk.class_id)?;
             }
@@ -326,7 +301,7 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
     for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
         let chunk = match chunks.entry(extent.chunk_id) {
             Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(free) => free.insert(load_chunk(ctx, session, extent.chunk_id)?),
+            Entry::Vacant(free) => free.insert(Chunk::load(ctx, session, extent.chunk_id)?),
         };
         let stored = Extent::prefix_of(&chunk.hash);
         if extent.name_prefix != stored {
@@ -345,41 +320,6 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
         }
     }
     Ok(chunks)
-}
-
-/// The requested fragments of a chunk, sorted by how they were acknowledged.
-struct Verdict {
-    /// Acknowledged under an epoch that still counts, with a receipt.
-    good: Vec<u32>,
-    /// Acknowledged under an epoch that no longer counts (P11), or without a receipt.
-    stale: Vec<u32>,
-    /// Not acknowledged.
-    missing: Vec<u32>,
-}
-
-fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, asked: &[u32]) -> Result<Verdict> {
-    let id = chunk.chunk_id;
-    let Some(ack) = ack else {
-        return match chunk.committed {
-            true => Ok(Verdict { good: Vec::new(), stale: Vec::new(), missing: asked.to_vec() }),
-            false => invalid(format!("chunk {id} is new and nothing of it is acknowledged; store its fragments first")),
-        };
-    };
-    if ack.epoch == 0 || ack.epoch > pg.epoch {
-        let text = format!("acknowledged under epoch {}, group {} is at {}", ack.epoch, pg.pg_id, pg.epoch);
-        return invalid(format!("chunk {id}: {text}"));
-    }
-    if let Some(fragment) = ack.missing.iter().find(|&&fragment| fragment >= class.fragments()) {
-        return invalid(format!("chunk {id}: fragment {fragment} of a class with {} fragments", class.fragments()));
-    }
-    let (missing, stored): (Vec<u32>, Vec<u32>) = asked.iter().partition(|fragment| ack.missing.contains(fragment));
-    let (good, stale) = stored
-        .into_iter()
-        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.to_wire().accepts(ack.epoch)));
-    let verdict = Verdict { good, stale, missing };
-    let judged = verdict.good.len() + verdict.stale.len() + verdict.missing.len();
-    assert_eq!(judged, asked.len(), "chunk {id}: each fragment has one verdict");
-    Ok(verdict)
 }
 
 /// Refuses a chunk with too few acknowledgements. Pessimistic durability requires all fragments, optimistic durability as
@@ -405,29 +345,6 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
             ),
         ),
     }
-}
-
-fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, class: &ClassInfo, verdict: &Verdict) -> rusqlite::Result<()> {
-    let (chunk_id, pg_id) = (chunk.chunk_id, pg.pg_id);
-    assert!(verdict.stale.is_empty(), "chunk {chunk_id}: a stale acknowledgement commits nothing");
-    assert_eq!(chunk.pg_id, pg_id, "chunk {chunk_id}: judged by the members of its own group");
-    if chunk.committed {
-        if verdict.good.iter().any(|&fragment| !class.is_plain(fragment)) {
-            table::lower_proof(ctx, chunk_id, table::CONTENT_PROVEN)?;
-        }
-        return verdict.good.iter().try_for_each(|&fragment| missing::delete(ctx, chunk_id, fragment, 0));
-    }
-    for &fragment in &verdict.missing {
-        missing::insert(ctx, Missing { chunk_id, fragment, incoming: 0, pg_id }, Cause::Unacknowledged)?;
-    }
-    // The put went to the old disk of a moving member, and the backfill has already passed this chunk.
-    for (fragment, member) in (0..).zip(&pg.members) {
-        let moving = member.incoming != 0 && !member.put_to_incoming;
-        if moving && chunk_id <= member.fill_cursor {
-            missing::insert(ctx, Missing { chunk_id, fragment, incoming: 1, pg_id }, Cause::Passed)?;
-        }
-    }
-    Ok(())
 }
 
 fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
@@ -536,12 +453,10 @@ pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<
         if !ctx.db.any(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])? {
             continue; // Repaired meanwhile, or the chunk is gone.
         }
-        static SELECT: LazyLock<String> = LazyLock::new(|| Chunk::select("FROM chunks WHERE chunk_id = ?1"));
-        let Some(chunk) = ctx.db.first::<Chunk>(&SELECT, args![fragment.chunk_id])? else { continue };
+        let Some(chunk) = Chunk::find(ctx, fragment.chunk_id)? else { continue };
         let (pg, class) = (ctx.caches.pg(ctx.db, chunk.pg_id)?, ctx.class(chunk.class_id)?);
         let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.to_wire().accepts(fragment.epoch));
-        let named = (chunk.chunk_id, &chunk.hash[..], chunk.len_bytes);
-        let proven = receipts::is_proven(ctx, named, &pg, &class, (fragment.fragment, *receipt))?;
+        let proven = receipts::is_proven(ctx, chunk.named(), &pg, &class, (fragment.fragment, *receipt))?;
         if fresh && proven && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
             if !class.is_plain(fragment.fragment) {

@@ -1,5 +1,6 @@
 //! Files: write and read sessions, commits, versions and their extents, lifetimes.
 
+mod acks;
 pub mod commit;
 pub mod expiry;
 pub mod one_shot;

@@ -12,7 +12,7 @@ use tessera_wire::ClassInfo;
 use tessera_wire::meta::ChunkAck;
 
 /// Id, name and length of a chunk.
-type Named<'a> = (u64, &'a [u8], u64);
+pub type Named<'a> = (u64, &'a [u8], u64);
 
 /// Whether `receipt` is what the node of the disk that takes the fragment's puts gives for it.
 ///
