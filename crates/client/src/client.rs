@@ -216,7 +216,7 @@ impl Client {
         for session_id in preallocated {
             let context = self.context.clone();
             context.close_begins();
-            self.ask_manager(&CloseSession { session_id }, 0, move |_| context.close_ends());
+            self.ask_manager(&CloseSession { session_id, ..Default::default() }, 0, move |_| context.close_ends());
         }
         let closed = || self.context.pending_closes.load(Ordering::Acquire) == 0;
         wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))

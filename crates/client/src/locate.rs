@@ -220,7 +220,7 @@ impl Client {
             });
         }
         // A lost answer does no harm; a session that is not closed expires.
-        let _ = self.ask(&CloseSession { session_id });
+        let _ = self.ask(&CloseSession { session_id, ..Default::default() });
         listed.map(|()| (opened, all))
     }
 }

@@ -16,6 +16,10 @@ tessera_knobs::knobs! {
         /// A writer that stays open delays the collection of garbage for this long at most. What it stored earlier and has
         /// not committed by then may be removed, and its commit is refused.
         garbage_hold_ms: u64 = 7 * 24 * 3_600_000;
+        /// Chunks that a writer stored whole and did not commit are kept for this long after it stored them or a dedup question last
+        /// found them, so that the same write, repeated, finds them; 0: not at all. They go at once while a disk is nearly full, or
+        /// when `tessera gc` asks.
+        unfinished_keep_ms: u64 = 3_600_000, in 0..=u64::MAX;
         /// The reply cache keeps replies to mutating requests for this long (P8); clients stop repeating a request
         /// before (`manager_deadline_ms`, 120 s by default).
         answers_ms: u64 = 150_000;

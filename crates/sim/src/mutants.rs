@@ -94,6 +94,8 @@ impl Mutant {
     pub fn manager_config(self, max_voters: u32) -> ManagerConfig {
         ManagerConfig {
             session_ms: 5_000,
+            // A garbage collection that was asked for may end before a session does that holds what is kept.
+            unfinished_keep_ms: 60_000,
             reader_persist_ms: 100,
             answers_ms: 60_000,
             lease_entry_ms: 200,

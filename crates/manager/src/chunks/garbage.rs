@@ -6,6 +6,9 @@
 //! drawn. Readers need no such time: the version that a reader pins keeps its references. A writer that stays open delays
 //! garbage for `garbage_hold_ms` at most (P5); a commit that names a removed chunk is refused. The manager sends an order only once
 //! the log entry that wrote it is committed, so that no later leader needs a fragment that was already deleted (P3).
+//!
+//! Chunks that a writer stored and did not commit (`chunks.kept`) stay for `unfinished_keep_ms` longer, so that the same write finds them
+//! when it is repeated. They go at once while a disk is nearly full or a garbage collection was asked for (P5).
 
 use crate::chunks::missing;
 use crate::chunks::refs::forget_chunk;
@@ -17,6 +20,7 @@ use crate::db::sessions::WRITER;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
 use crate::internal::{CollectGarbage, DeletesDone};
+use crate::placement::groups;
 use crate::soft::DeleteCursor;
 use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
@@ -38,9 +42,16 @@ pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
         true => view.now_ns,
         false => view.soft.sessions.garbage_before(view.now_ns, hold_ns),
     };
-    let any = view.db.any("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1", args![before_ns])?;
+    let keep_ns = match view.soft.cluster.jobs.gc.running || groups::is_nearly_full(view)? {
+        true => 0,
+        false => ns(view.config.unfinished_keep_ms),
+    };
+    let kept_before_ns = before_ns.min(view.now_ns.saturating_sub(keep_ns));
+    let sql = "SELECT 1 FROM chunks WHERE refs = 0 AND kept = ?1 AND zero_since_ns < ?2 LIMIT 1";
+    let any = view.db.any(sql, args![false, before_ns])? || view.db.any(sql, args![true, kept_before_ns])?;
     let held_from_ns = view.now_ns.saturating_sub(hold_ns);
-    Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND, held_from_ns }))
+    let limit = CHUNKS_PER_COMMAND;
+    Ok(any.then_some(CollectGarbage { before_ns, limit, held_from_ns, kept_before_ns }))
 }
 
 row! {
@@ -59,21 +70,26 @@ pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
     let oldest: Option<i64> = ctx.db.one("SELECT min(started_ns) FROM sessions WHERE kind = ?1", args![WRITER])?;
     let oldest = oldest.filter(|_| !failpoint::is_active("manager.no_grace"));
     let before_ns = oldest.map_or(command.before_ns, |o| o.max(command.held_from_ns).min(command.before_ns));
-    let dead: Vec<GarbageChunk> = ctx.db.all(
-        &GarbageChunk::select(
-            "FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 ORDER BY zero_since_ns, chunk_id LIMIT ?2",
-        ),
-        args![before_ns, command.limit.min(CHUNKS_PER_COMMAND)],
-    )?;
-    let kept = disks_with_orders(ctx)?;
-    dead.iter().try_for_each(|chunk| remove(ctx, chunk, &*ctx.caches.pg(ctx.db, chunk.pg_id)?, &kept))
+    let limit = command.limit.min(CHUNKS_PER_COMMAND) as usize;
+    let mut dead = oldest_garbage(ctx.db, false, before_ns, limit)?;
+    dead.extend(oldest_garbage(ctx.db, true, command.kept_before_ns.min(before_ns), limit - dead.len())?);
+    let disks = disks_with_orders(ctx)?;
+    dead.iter().try_for_each(|chunk| remove(ctx, chunk, &*ctx.caches.pg(ctx.db, chunk.pg_id)?, &disks))
 }
 
-fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, kept: &BTreeSet<u64>) -> Result<()> {
-    assert!(!kept.contains(&0), "0 is no disk");
+/// Chunks without references since before `before_ns`; `kept`: those of writers that did not commit, else all others.
+fn oldest_garbage(db: &Db, kept: bool, before_ns: i64, limit: usize) -> rusqlite::Result<Vec<GarbageChunk>> {
+    let sql = GarbageChunk::select(
+        "FROM chunks WHERE refs = 0 AND kept = ?1 AND zero_since_ns < ?2 ORDER BY zero_since_ns, chunk_id LIMIT ?3",
+    );
+    db.all(&sql, args![kept, before_ns, limit])
+}
+
+fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, disks: &BTreeSet<u64>) -> Result<()> {
+    assert!(!disks.contains(&0), "0 is no disk");
     for (position, member) in (0..).zip(&pg.members) {
         for disk in [member.disk_id, member.incoming] {
-            if kept.contains(&disk) {
+            if disks.contains(&disk) {
                 insert_order(ctx, disk, chunk.chunk_id, position)?;
             }
         }

@@ -22,12 +22,19 @@ pub struct RefChanges {
     /// Chunk to (change of its count, proof with which it leaves the pending state).
     sums: BTreeMap<u64, (i64, Option<i64>)>,
     extents_taken: usize,
+    /// Chunks that are left without references are kept for a write that may be repeated.
+    keeps: bool,
 }
 
 /// Extents whose references one command subtracts itself; sweeps handle the pages beyond.
 const TAKE_OFF_EXTENTS: usize = 8 << 10;
 
 impl RefChanges {
+    /// Changes by a writer that has not committed: the chunks that they leave without references are kept for a while.
+    pub fn of_unfinished() -> RefChanges {
+        RefChanges { keeps: true, ..RefChanges::default() }
+    }
+
     /// Adds the references of a new page.
     pub fn add(&mut self, pieces: &[Extent]) {
         for piece in pieces.iter().filter(|p| p.chunk_id != 0) {
@@ -35,7 +42,7 @@ impl RefChanges {
         }
     }
 
-    /// Commits a pending chunk, which a commit names for the first time, and adds it to the totals.
+    /// Commits a pending chunk, of which receipts prove enough fragments, and adds it to the totals.
     pub fn commit(&mut self, ctx: &mut Ctx, chunk_id: u64, len_bytes: u64, class_id: u32) -> Result<()> {
         assert!(len_bytes > 0, "chunk {chunk_id}: a commit names a chunk without bytes");
         let class = ctx.class(class_id)?;
@@ -46,7 +53,6 @@ impl RefChanges {
         let has_parity = (0..class.fragments()).any(|fragment| !class.is_plain(fragment));
         let sum = self.sums.entry(chunk_id).or_default();
         assert!(sum.1.is_none(), "chunk {chunk_id}: committed twice by one command");
-        // The commit has checked the receipts.
         let unproven = has_parity && !failpoint::is_active("manager.parity_never_proven");
         sum.1 = Some(if unproven { table::CONTENT_PROVEN } else { table::PROVEN });
         Ok(())
@@ -78,7 +84,7 @@ impl RefChanges {
     pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
         for (chunk, (change, commits)) in self.sums {
             if (change, commits) != (0, None) {
-                table::change_refs(ctx, chunk, change, commits)?;
+                table::change_refs(ctx, chunk, change, commits, self.keeps)?;
             }
         }
         Ok(())
@@ -103,13 +109,12 @@ pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.exec(sql, args![ino])
 }
 
-/// Queues a session's staged pages for sweeps, which subtract their references.
+/// Queues the staged pages of a session that ends without a commit for sweeps, which subtract their references.
 ///
 /// # Errors
 /// The database fails.
 pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
-    let sql =
-        "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start";
+    let sql = "INSERT INTO dropped_pages (extents, kept) SELECT extents, 1 FROM staged_pages WHERE session_id = ?1 ORDER BY start";
     db.exec(sql, args![session_id])
 }
 
@@ -118,12 +123,14 @@ pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
 /// # Errors
 /// The database fails, or a count is damaged.
 pub fn sweep(ctx: &mut Ctx, command: &SweepPages) -> Result<()> {
-    let mut changes = RefChanges::default();
-    let sql = "SELECT id, extents FROM dropped_pages ORDER BY id LIMIT ?1";
-    let rows: Vec<(u64, Vec<u8>)> = ctx.db.all(sql, args![command.limit])?;
-    for (id, extents) in rows {
+    let (mut dropped, mut unfinished) = (RefChanges::default(), RefChanges::of_unfinished());
+    let sql = "SELECT id, extents, kept FROM dropped_pages ORDER BY id LIMIT ?1";
+    let rows: Vec<(u64, Vec<u8>, bool)> = ctx.db.all(sql, args![command.limit])?;
+    for (id, extents, kept) in rows {
         ctx.db.run("DELETE FROM dropped_pages WHERE id = ?1", args![id])?;
+        let changes = if kept { &mut unfinished } else { &mut dropped };
         pages::for_each_chunk(&extents, |chunk| changes.sums.entry(chunk).or_default().0 -= 1);
     }
-    changes.apply(ctx)
+    dropped.apply(ctx)?;
+    unfinished.apply(ctx)
 }

@@ -1,6 +1,8 @@
 //! The only writer of the table `chunks`.
 //!
-//! A chunk is *pending* from the time its id is drawn until a commit names it, then *committed* until it is removed.
+//! A chunk is *pending* from the time its id is drawn until a commit names it or its writer has proven that it is stored whole, then
+//! *committed* until it is removed. It is *kept* while it has no references because its writer did not commit: garbage collection
+//! leaves it alone for a while.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -79,24 +81,27 @@ pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> rusqlite::Result<()> {
     ctx.db.exec("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1", args![chunk_id, ctx.now_ns])
 }
 
-/// Adds `change` to the references of a chunk. `commits`: a commit names the chunk for the first time, with this proof.
+/// Adds `change` to the references of a chunk. `commits`: it leaves the pending state with this proof. `keep`: if no reference is
+/// left, it is kept for a write that may be repeated, unless no other file may share it.
 ///
 /// # Errors
 /// The database fails, or the row cannot have that count.
-pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: Option<i64>) -> Result<()> {
+pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: Option<i64>, keep: bool) -> Result<()> {
     let sql = match commits {
         None => {
-            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns)
+            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns),
+                kept = refs + ?2 = 0 AND scope <> -1 AND ?4
              WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND (state = 2 OR refs + ?2 = 0)"
         }
         Some(_) => {
-            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2, proof = ?4
+            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns),
+                kept = refs + ?2 = 0 AND scope <> -1 AND ?4, state = 2, proof = ?5
              WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND state = 1"
         }
     };
     let changed = match commits {
-        None => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns])?,
-        Some(proof) => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns, proof])?,
+        None => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns, keep])?,
+        Some(proof) => ctx.db.run(sql, args![chunk_id, change, ctx.now_ns, keep, proof])?,
     };
     match changed {
         1 => Ok(()),

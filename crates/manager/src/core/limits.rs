@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::error::{Result, invalid};
 use crate::log::registry::Command;
-use tessera_wire::meta::{ChunkName, Commit};
+use tessera_wire::meta::{ChunkAck, ChunkName, Commit};
 
 /// Checks the limits that hold for `command`.
 ///
@@ -14,7 +14,11 @@ pub(super) fn check(command: &Command, config: &Config) -> Result<()> {
     match command {
         Command::Commit(request) => check_commit(request, config),
         Command::OpenWrite(request) => check_query(&request.chunks, config),
-        Command::AllocateChunks(request) => check_query(&request.chunks, config),
+        Command::AllocateChunks(request) => {
+            check_query(&request.chunks, config)?;
+            check_stored(&request.stored, config)
+        }
+        Command::CloseSession(request) => check_stored(&request.stored, config),
         _ => Ok(()),
     }
 }
@@ -32,6 +36,14 @@ fn check_query(chunks: &[ChunkName], config: &Config) -> Result<()> {
     let (got, most) = (chunks.len(), config.max_allocate_chunks);
     match got > most {
         true => invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts")),
+        false => Ok(()),
+    }
+}
+
+fn check_stored(stored: &[ChunkAck], config: &Config) -> Result<()> {
+    let (got, most) = (stored.len(), config.max_allocate_chunks);
+    match got > most {
+        true => invalid(format!("{got} chunks reported as stored, at most {most} may be in one request; send fewer")),
         false => Ok(()),
     }
 }

@@ -39,7 +39,9 @@ impl ManagerCore {
             return self.reply(origin, Err(failure.into_wire()));
         }
         match &queued.command {
-            Command::CloseSession(CloseSession { session_id }) if self.soft.sessions.is_soft_reader(*session_id) => {
+            Command::CloseSession(CloseSession { session_id, .. })
+                if self.soft.sessions.is_soft_reader(*session_id) =>
+            {
                 self.soft.sessions.forget(*session_id);
                 return self.reply(origin, Ok(Ack {}.encode_to_vec().into()));
             }

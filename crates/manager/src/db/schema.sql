@@ -102,7 +102,7 @@ CREATE TABLE versions (
     version_id   INTEGER NOT NULL,                    -- unique in the cluster
     size_bytes   INTEGER NOT NULL,
     data_bytes   INTEGER NOT NULL,
-    new_bytes    INTEGER NOT NULL,                    -- of chunks that were pending until this version
+    new_bytes    INTEGER NOT NULL,                    -- of chunks that its writer stored and no version named before
     committed_ns INTEGER NOT NULL,                    -- time of day
     clock_ns     INTEGER NOT NULL,                    -- cluster clock
     PRIMARY KEY (ino, number)
@@ -141,7 +141,8 @@ CREATE TABLE staged_pages (
 -- the references in batches, so that dropping a huge file does not delay other commands.
 CREATE TABLE dropped_pages (
     id      INTEGER PRIMARY KEY,
-    extents BLOB NOT NULL
+    extents BLOB NOT NULL,
+    kept    INTEGER NOT NULL DEFAULT 0                -- 1: of a write that ended without its commit: see chunks.kept
 );
 
 ------------------------------------------------------------------------------------------------- chunks
@@ -176,7 +177,8 @@ CREATE TABLE chunks (
     hash             BLOB    NOT NULL,                -- BLAKE3-256
     len_bytes        INTEGER NOT NULL,
     pg_id            INTEGER NOT NULL,
-    state            INTEGER NOT NULL,                -- 1 pending (no commit names it yet), 2 committed
+    state            INTEGER NOT NULL,                -- 1 pending, 2 committed (stored: a commit has named it, or its writer has
+                                                      -- proven all fragments)
     refs             INTEGER NOT NULL DEFAULT 0,
     zero_since_ns    INTEGER NOT NULL,                -- since when refs = 0 (or last handed out as a dedup hit)
     scope            INTEGER NOT NULL DEFAULT 0,      -- files that may dedup against it: 0 all, -1 none, else this inode's
@@ -185,13 +187,15 @@ CREATE TABLE chunks (
     base_chunk_id    INTEGER,                         -- delta-coded: the base chunk
     proof            INTEGER NOT NULL DEFAULT 0,      -- 0 none: pending, or a reader found no fragments that give the name;
                                                       -- 1 copies and slices, on arrival; 2 parity as well, by its nodes
+    kept             INTEGER NOT NULL DEFAULT 0,      -- 1: refs = 0 because its writer has not committed (yet); it is kept for a
+                                                      -- while (unfinished_keep_ms), so that a repeated write finds it
     proof_epoch      INTEGER NOT NULL DEFAULT 0       -- rises when a client supplies parity or reports the chunk as unreadable:
                                                       -- proofs that began earlier are void
 );
 CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);
 CREATE INDEX chunks_unproven ON chunks (chunk_id) WHERE state = 2 AND proof < 2;
-CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
+CREATE INDEX chunks_unreferenced ON chunks (kept, zero_since_ns) WHERE refs = 0;
 
 -- Fragments that are absent from the disk that should hold them. The loss of a disk writes no rows: the backfills of
 -- its groups find the chunks through chunks_by_pg.

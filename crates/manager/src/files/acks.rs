@@ -22,6 +22,7 @@ row! {
         pub class_id: u32,
         pub pg_id: u64,
         pub committed: bool = "state = 2",
+        pub refs: i64,
         pub domain: u32,
         pub hash: Vec<u8>,
     }
@@ -46,6 +47,12 @@ impl Chunk {
             Some(chunk) if chunk.domain == session.domain => Ok(chunk),
             _ => invalid(format!("chunk {chunk_id} is not known; ask AllocateChunks about the bytes again")),
         }
+    }
+
+    /// Whether the session that gives `ack` has stored it, and no version names it yet.
+    pub fn is_new(&self, ack: Option<&ChunkAck>, class: &ClassInfo) -> bool {
+        let stored_whole = || ack.is_some_and(|ack| ack.stored.len() == class.fragments() as usize);
+        !self.committed || (self.refs == 0 && stored_whole())
     }
 
     /// Id, name and length.

@@ -74,7 +74,7 @@ struct Committer<'a> {
     policy: &'a Policy,
     mode: CommitMode,
     refs: RefChanges,
-    /// Bytes of chunks that were pending.
+    /// Bytes of chunks that its session stored and no version named before.
     new_bytes: u64,
     /// Fragments left to be stored later.
     missing: u64,
@@ -159,11 +159,12 @@ impl Committer<'_> {
         for id in ids {
             let chunk = &chunks[&id];
             let ack = acks.get(&id).copied();
+            let class = ctx.class(chunk.class_id)?;
+            new_bytes += if chunk.is_new(ack, &class) { chunk.len_bytes } else { 0 };
             if chunk.committed && !look_at_missing {
                 continue;
             }
             let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
-            let class = ctx.class(chunk.class_id)?;
             // The session was asked for the fragments of a committed chunk that were missing before the session began.
             // Repair handles fragments that went missing later.
             let asked = match chunk.committed {
@@ -177,7 +178,6 @@ impl Committer<'_> {
             }
             check_durability(chunk, &class, self.policy, &verdict.missing)?;
             missing += verdict.missing.len() as u64;
-            new_bytes += if chunk.committed { 0 } else { chunk.len_bytes };
             writes.push((id, pg, verdict));
         }
         if !stale.is_empty() {

@@ -9,6 +9,7 @@ pub mod reads;
 mod receipts;
 pub mod sessions;
 pub mod staged;
+mod unfinished;
 pub mod versions;
 
 use crate::ctx::Ctx;

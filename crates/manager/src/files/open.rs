@@ -5,7 +5,7 @@ use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
 use crate::error::{Result, invalid, refuse};
-use crate::files::{one_shot, sessions};
+use crate::files::{one_shot, sessions, unfinished};
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, check_name};
 use crate::namespace::names;
@@ -165,7 +165,7 @@ pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Resu
     Ok(redundancy.scheme(file_bytes, &policy.placement).to_string())
 }
 
-/// Answers a dedup query of a write session.
+/// Takes note of what a write session has stored, and answers its dedup query.
 ///
 /// # Errors
 /// The session has expired, the request names no valid class, new chunks find no space, or the database fails.
@@ -176,6 +176,7 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<Alloca
         return invalid(format!("AllocateChunks names no class; send one of {SCHEMES}"));
     }
     let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
+    unfinished::keep(ctx, &session, &request.stored)?;
     let AllocateChunks { chunks, avoid_pgs, known_map_version, .. } = request;
     let reply = dedup::answer(ctx, &session, &policy, &spec, chunks, avoid_pgs, *known_map_version)?;
     // These chunks no longer need a reservation, whether they were stored before or not.

@@ -4,7 +4,7 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::sessions::{self, READER, Session, WRITER};
 use crate::error::{Result, refuse};
-use crate::files::staged;
+use crate::files::{staged, unfinished};
 use crate::internal::{EndSessions, PersistReaders};
 use crate::soft::Effect;
 use tessera_wire::meta::CloseSession;
@@ -43,11 +43,14 @@ fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
     Ok(())
 }
 
-/// Applies [`CloseSession`]. An unknown session is no error.
+/// Applies [`CloseSession`]. An unknown session is no error, and what it has stored is not looked at.
 ///
 /// # Errors
 /// The database fails.
 pub fn close(ctx: &mut Ctx, request: &CloseSession) -> Result<Ack> {
+    if let Some(session) = sessions::find(ctx.db, request.session_id)?.filter(|session| session.kind == WRITER) {
+        unfinished::keep(ctx, &session, &request.stored)?;
+    }
     end(ctx, request.session_id)?;
     Ok(Ack {})
 }

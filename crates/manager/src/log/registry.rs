@@ -347,7 +347,7 @@ mod tests {
         let body: Bytes = MakeDir { op_id: 77, parent: 1, ..Default::default() }.encode_to_vec().into();
         let command = Command::from_request(Kind::MakeDir, &body).unwrap().unwrap();
         assert_eq!(command.op_id(&body).unwrap(), Some(77));
-        let body: Bytes = CloseSession { session_id: 77 }.encode_to_vec().into();
+        let body: Bytes = CloseSession { session_id: 77, ..Default::default() }.encode_to_vec().into();
         let command = Command::from_request(Kind::CloseSession, &body).unwrap().unwrap();
         assert_eq!(command.op_id(&body).unwrap(), None);
     }

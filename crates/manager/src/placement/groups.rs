@@ -23,6 +23,8 @@ use tessera_wire::{ClassInfo, Code, Error};
 /// A disk takes no new chunks when less than 1/64 of it is free, or less than this many bytes if that is less.
 /// Compaction and repair need the space.
 const RESERVE_CAP_BYTES: u64 = 1 << 30;
+/// A disk with less free space than this many times its reserve is nearly full.
+const NEARLY_FULL_RESERVES: u64 = 4;
 
 /// Most groups that one command creates. So many fit into one log entry.
 const GROUPS_PER_COMMAND: usize = 256;
@@ -85,6 +87,18 @@ fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
 pub(crate) fn has_space(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
     let needed = reserve_bytes(capacity_bytes).saturating_add(fragment_bytes);
     stats.available_bytes(disk_id, capacity_bytes) >= needed
+}
+
+/// Whether a disk that takes new chunks has little space left.
+///
+/// # Errors
+/// The database fails.
+pub fn is_nearly_full(view: &View<'_>) -> Result<bool> {
+    let little = |d: &DiskRow| {
+        let available_bytes = view.soft.cluster.stats.available_bytes(d.disk_id, d.capacity_bytes);
+        available_bytes < NEARLY_FULL_RESERVES * reserve_bytes(d.capacity_bytes)
+    };
+    Ok(view.caches.node_map(view.db)?.disks.values().any(|d| d.writable() && little(d)))
 }
 
 fn reserve_bytes(capacity_bytes: u64) -> u64 {

@@ -111,7 +111,7 @@ fn a_purged_file_that_is_read_lives_until_it_is_closed() {
     settle_expiry(&mut rig);
     assert_eq!((names(&mut rig, dir), names(&mut rig, 1)), (Vec::new(), vec!["d".to_string()]));
     rig.ask(&ListExtents { session_id, len_bytes: 1000, ..Default::default() }).unwrap();
-    rig.ask(&CloseSession { session_id }).unwrap();
+    rig.ask(&CloseSession { session_id, ..Default::default() }).unwrap();
     rig.tick(1_000);
     rig.tick(1_000);
     assert_eq!(rig.read(1, "other").unwrap_err().code(), Code::NotFound);

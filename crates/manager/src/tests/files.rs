@@ -276,7 +276,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
         }
         Op::CloseRead => {
             if let Some(open) = model.open.pop() {
-                rig.ask(&CloseSession { session_id: open.session }).unwrap();
+                rig.ask(&CloseSession { session_id: open.session, ..Default::default() }).unwrap();
             }
         }
         Op::Abandon { file, parts } => {
@@ -341,7 +341,7 @@ fn compare(rig: &mut Rig, model: &Model) {
             let opened = rig.ask(&request).unwrap();
             assert_eq!(opened.version.unwrap().size_bytes, bytes.len() as u64);
             assert_eq!(&read(rig, model, opened.session_id, bytes.len(), 70), bytes, "version {number}");
-            rig.ask(&CloseSession { session_id: opened.session_id }).unwrap();
+            rig.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
         }
     }
     for open in &model.open {
@@ -368,7 +368,7 @@ fn run(ops: &[Op]) {
             rig.audit();
         }
         for open in std::mem::take(&mut model.open) {
-            rig.ask(&CloseSession { session_id: open.session }).unwrap();
+            rig.ask(&CloseSession { session_id: open.session, ..Default::default() }).unwrap();
         }
         if cases == 99 {
             at_rest(&mut rig);
@@ -539,7 +539,7 @@ fn an_unlinked_file_lives_until_its_last_session_ends() {
     let mut rig = rig.restart();
     rig.tick(100);
     assert_eq!(rig.ask(&again).unwrap().extents.len(), 3, "a reader survives the manager's restart");
-    rig.ask(&CloseSession { session_id: reader }).unwrap();
+    rig.ask(&CloseSession { session_id: reader, ..Default::default() }).unwrap();
     rig.tick(100);
     rig.tick(100);
     assert_eq!(rig.ask(&GetAttr { ino, want_lease: false }).unwrap_err().code(), Code::NotFound);

@@ -17,7 +17,9 @@ fn a_session_with_a_row_keeps_its_chunks_from_every_collection() {
     let op_id = rig.op();
     rig.ask(&Unlink { op_id, parent: 1, name: "a".into(), directory: false }).unwrap();
     rig.now_ns += MS;
-    rig.core.propose(CollectGarbage { before_ns: i64::MAX, limit: 100, held_from_ns: 0 }.propose());
+    rig.core.propose(
+        CollectGarbage { before_ns: i64::MAX, limit: 100, held_from_ns: 0, kept_before_ns: i64::MAX }.propose(),
+    );
     rig.settle();
     rig.ask(&commit).unwrap();
     rig.audit();

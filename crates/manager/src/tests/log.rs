@@ -28,7 +28,7 @@ fn workload(rig: &mut Rig, rounds: u64) {
         let answers = rig.allocate(session, &names).unwrap().answers;
         assert_eq!(answers.len(), 3);
         if i % 4 == 0 {
-            rig.ask(&CloseSession { session_id: session }).unwrap();
+            rig.ask(&CloseSession { session_id: session, ..Default::default() }).unwrap();
         }
         let preallocated =
             super::preallocated::draw(rig, 4, super::preallocated::redundancy("ec:2+1")).preallocated.unwrap();
@@ -44,7 +44,7 @@ fn workload(rig: &mut Rig, rounds: u64) {
             rig.ask(&Unlink { op_id, parent: dir, name: b"f".to_vec(), directory: false }).unwrap();
         }
         if i % 2 == 0 {
-            rig.ask(&CloseSession { session_id: reader }).unwrap();
+            rig.ask(&CloseSession { session_id: reader, ..Default::default() }).unwrap();
         }
     }
     rig.tick(61_000);

@@ -20,3 +20,4 @@ mod restart;
 mod shell;
 mod sources;
 mod stored;
+mod unfinished;

@@ -98,12 +98,12 @@ fn preallocated_ids_are_collected_with_their_session() {
     let mut rig = Rig::new(4);
     let opened = draw(&mut rig, 5, redundancy(SPEC));
     let preallocated = opened.preallocated.unwrap();
-    rig.ask(&CloseSession { session_id: opened.session_id }).unwrap();
+    rig.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
     for _ in 0..20 {
         rig.tick(1_000);
     }
     assert_eq!(rows(&rig, "hash = x''"), 5, "their session lives");
-    rig.ask(&CloseSession { session_id: preallocated.session_id }).unwrap();
+    rig.ask(&CloseSession { session_id: preallocated.session_id, ..Default::default() }).unwrap();
     for _ in 0..20 {
         rig.tick(1_000);
     }

@@ -62,7 +62,7 @@ fn requests(rig: &mut Rig) -> Vec<(Kind, Bytes)> {
         }),
         encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }),
         encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }), // refused
-        encoded(CloseSession { session_id: other }),
+        encoded(CloseSession { session_id: other, ..Default::default() }),
     ]
 }
 

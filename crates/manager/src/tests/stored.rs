@@ -58,7 +58,7 @@ fn logged_commands_keep_their_bytes() {
         logged(FragmentsDone { fragments: vec![fragment()] }),
         logged(FragmentsBad { fragments: vec![fragment()] }),
         logged(DeletesDone { fragments: vec![fragment()] }),
-        logged(CollectGarbage { before_ns: -300, limit: 4, held_from_ns: 0 }),
+        logged(CollectGarbage { before_ns: -300, limit: 4, held_from_ns: 0, kept_before_ns: 0 }),
         logged(SetInventory { want: vec![1, 300], done_disk_id: 4, done_wanted: 5 }),
         logged(page),
         logged(DisksDrained { disk_ids: vec![1, 300] }),

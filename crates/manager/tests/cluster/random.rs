@@ -45,7 +45,7 @@ fn commit(cluster: &mut Cluster, mut writer: QueueItem) -> bool {
         let Some(acks) = put_all(cluster, &writer.opened) else { break };
         writer.acks = acks;
     }
-    cluster.ask(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+    cluster.ask(&CloseSession { session_id: writer.opened.session_id, ..Default::default() }).unwrap();
     false
 }
 
@@ -67,7 +67,11 @@ fn random_scenario(seed: u64, steps: usize) {
                 if let Ok(opened) = cluster.open(&name, class, &seeds) {
                     match put_all(&mut cluster, &opened) {
                         Some(acks) => waiting.push(QueueItem { opened, acks, name }),
-                        None => _ = cluster.ask(&CloseSession { session_id: opened.session_id }).unwrap(),
+                        None => {
+                            _ = cluster
+                                .ask(&CloseSession { session_id: opened.session_id, ..Default::default() })
+                                .unwrap()
+                        }
                     }
                 }
                 while waiting.len() > rng.below(4) {
@@ -125,7 +129,7 @@ fn random_scenario(seed: u64, steps: usize) {
         cluster.run(pause);
     }
     for writer in waiting {
-        cluster.ask(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+        cluster.ask(&CloseSession { session_id: writer.opened.session_id, ..Default::default() }).unwrap();
     }
     for node in 0..cluster.nodes.len() {
         cluster.nodes[node].lazy = false;

@@ -66,7 +66,7 @@ pub(super) fn a_reader_keeps_its_version_and_nothing_else() {
     assert_eq!(left.last(), Some(&pinned), "the garbage of others goes, the version that is read stays");
     let again = ListExtents { session_id, len_bytes: u64::MAX, ..ListExtents::default() };
     assert_eq!(cluster.ask(&again).unwrap().extents, extents.extents);
-    cluster.ask(&CloseSession { session_id }).unwrap();
+    cluster.ask(&CloseSession { session_id, ..Default::default() }).unwrap();
     cluster.until(30, "collected", |f| f.status().chunks == 0);
 }
 
@@ -119,7 +119,7 @@ fn pending_chunks_of_dead_writers_are_collected() {
     }
     cluster.run(3_000);
     assert_eq!(cluster.status().garbage_chunks, 2);
-    let op = CloseSession { session_id: opened.session_id };
+    let op = CloseSession { session_id: opened.session_id, ..Default::default() };
     cluster.ask(&op).unwrap();
     cluster.until(30, "collected", |f| f.status().garbage_chunks == 0 && f.status().deletes_pending == 0);
     let held: usize = cluster.disks.values().map(|d| d.held.len()).sum();
@@ -151,7 +151,7 @@ fn inventories_remove_orphans_and_note_what_lacks() {
     let opened = cluster.open("gone", "ec:4+2", &[800]).unwrap();
     let gone = opened.allocated.unwrap().answers[0].chunk_id;
     cluster.write("last", "ec:4+2", &[801]);
-    cluster.ask(&CloseSession { session_id: opened.session_id }).unwrap();
+    cluster.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
     cluster.until(20, "collected", |f| f.status().garbage_chunks == 0);
     let disk = cluster.nodes[0].disks[0];
     let future = cluster.meta().next_chunk + 100;
@@ -283,10 +283,10 @@ fn groups_are_chosen_by_free_space_and_queue() {
             redundancy: "replica:3".into(),
             chunks: (0..400).map(|i| chunk_name(from + 1 + i)).collect(),
             avoid_pgs: avoid.to_vec(),
-            known_map_version: 0,
+            ..Default::default()
         };
         let answers = cluster.ask(&request).unwrap().answers;
-        cluster.ask(&CloseSession { session_id: opened.session_id }).unwrap();
+        cluster.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
         let on = |pg: u64| cluster.members_of(pg).iter().any(|m| m.disk_id == crowded);
         (answers.iter().filter(|a| on(a.pg_id)).count(), answers.iter().filter(|a| avoid.contains(&a.pg_id)).count())
     };

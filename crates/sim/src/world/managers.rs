@@ -240,6 +240,8 @@ impl World {
         if session_id == 0 {
             return Ok(());
         }
-        self.with_leader(|host, now| _ = host.ask_as(Role::Client, now, &CloseSession { session_id }))
+        self.with_leader(|host, now| {
+            _ = host.ask_as(Role::Client, now, &CloseSession { session_id, ..Default::default() })
+        })
     }
 }

@@ -270,7 +270,7 @@ impl ReadCore {
         self.session.closed = true;
         self.rpcs.abandon();
         if self.session.lease.id != 0 {
-            let close = CloseSession { session_id: self.session.lease.id };
+            let close = CloseSession { session_id: self.session.lease.id, ..Default::default() };
             self.rpcs.ask_manager(self.now, &close, Purpose::Close, &self.options);
         }
         self.reads.clear();

@@ -59,6 +59,7 @@ impl WriteCore {
                 chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
                 known_map_version: self.view.read().known_version(),
                 avoid_pgs,
+                ..AllocateChunks::default()
             };
             let purpose = Purpose::Ask { chunks, avoided: !request.avoid_pgs.is_empty() };
             self.rpcs.ask_manager(self.now, &request, purpose, &self.options);

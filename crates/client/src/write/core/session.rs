@@ -272,7 +272,8 @@ impl WriteCore {
     }
 
     pub(super) fn close_session(&mut self, session_id: u64) {
-        self.rpcs.ask_manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
+        let request = CloseSession { session_id, ..Default::default() };
+        self.rpcs.ask_manager(self.now, &request, Purpose::Close, &self.options);
     }
 
     pub(super) fn finish(&mut self) {

@@ -177,7 +177,7 @@ impl Store {
             ..open_request(target)
         };
         let Ok(reply) = self.link.ask(request).await else { return };
-        self.link.tell(&CloseSession { session_id: reply.session_id });
+        self.link.tell(&CloseSession { session_id: reply.session_id, ..Default::default() });
         if let Some(grant) = reply.preallocated {
             *self.preallocated.borrow_mut() = Preallocated { session_id: grant.session_id, chunks: grant.chunks };
         }
@@ -322,7 +322,7 @@ impl OpenSession {
 impl Drop for OpenSession {
     fn drop(&mut self) {
         if !self.closed.get() {
-            self.link.tell(&CloseSession { session_id: self.id });
+            self.link.tell(&CloseSession { session_id: self.id, ..Default::default() });
         }
     }
 }
