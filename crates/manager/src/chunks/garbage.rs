@@ -15,6 +15,7 @@ use crate::chunks::refs::forget_chunk;
 use crate::chunks::table::{self, COMMITTED};
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
+use crate::db::Db;
 use crate::db::cache::Pg;
 use crate::db::sessions::WRITER;
 use crate::db::sql::{TableRow, args, row};

@@ -3,6 +3,7 @@
 use super::*;
 use std::ops::{Deref, DerefMut};
 use tessera_stripe::{Class, ClassLayout};
+use tessera_wire::meta::ChunkAck;
 
 /// State of a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(super) struct Chunk {
     pub durable: bool,
     /// Staged or committed under this id: it cannot move to another group.
     pub pinned: bool,
+    /// The manager knows that it is stored, by a report or a commit.
+    pub reported: bool,
     /// Epoch under which a commit reported its acknowledgements; 0: no commit did.
     pub reported_epoch: u64,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
@@ -186,6 +189,13 @@ impl Chunk {
         })
     }
 
+    /// What was acknowledged of it, as the manager wants to know it.
+    pub fn ack(&self) -> ChunkAck {
+        let stored = self.receipts.iter().filter(|(fragment, _)| !self.missing.contains(fragment));
+        let (stored, receipts) = stored.map(|(fragment, receipt)| (*fragment, *receipt)).unzip();
+        ChunkAck { chunk_id: self.chunk_id, epoch: self.ack_epoch(), missing: self.missing.clone(), stored, receipts }
+    }
+
     /// Notes which fragments are not acknowledged now.
     pub fn note_missing(&mut self) {
         if let Some(active) = &self.active {
@@ -256,7 +266,7 @@ impl ChunkTable {
     pub fn restart(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
         (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch, chunk.reported_epoch) = (0, 0, 0, 0, 0);
-        (chunk.pinned, chunk.durable) = (false, false);
+        (chunk.pinned, chunk.durable, chunk.reported) = (false, false, false);
         chunk.missing.clear();
         chunk.receipts.clear();
         let active = chunk.active.as_mut().expect("a one-shot commit keeps the bytes of its chunks");

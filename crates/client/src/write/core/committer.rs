@@ -166,9 +166,7 @@ impl WriteCore {
         let shown = map_epoch.is_some_and(|map| epoch <= map);
         assert!(shown || !chunk.is_settled(), "chunk {chunk_id}: epoch {epoch}, the map shows {map_epoch:?}");
         self.committer.late_fragments.retain(|(f, _)| f.chunk_id != chunk_id);
-        let stored = chunk.receipts.iter().filter(|(fragment, _)| !chunk.missing.contains(fragment));
-        let (stored, receipts) = stored.map(|(fragment, receipt)| (*fragment, *receipt)).unzip();
-        Some(ChunkAck { chunk_id, epoch, missing: chunk.missing.clone(), stored, receipts })
+        Some(chunk.ack())
     }
 
     pub(super) fn on_committed(&mut self, answer: Answer, partial: usize, waited_ms: u64) {
@@ -196,9 +194,17 @@ impl WriteCore {
         if partial > 0 {
             let end = self.extents.get(partial - 1).map(|e| e.offset + e.len_bytes);
             self.committer.staged_to = end.expect("staged extents are kept until the answer") - self.append_base();
-            return self.extents.forget(partial);
+            return self.forget_committed(partial);
         }
         self.on_version(reply);
+    }
+
+    /// Forgets the first `count` extents, which a commit has named.
+    fn forget_committed(&mut self, count: usize) {
+        for index in self.extents.iter().take(count).filter_map(|extent| extent.chunk) {
+            self.chunks[index].reported = true;
+        }
+        self.extents.forget(count);
     }
 
     /// Offset in the input of the part that an append has not committed yet.
@@ -287,7 +293,7 @@ impl WriteCore {
             let known = done.known_chunks > 0;
             self.view.write().preallocated.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
         }
-        self.extents.forget(self.extents.len());
+        self.forget_committed(self.extents.len());
         self.committer.staged_to = 0;
         let ending = self.committer.ending.take();
         self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));

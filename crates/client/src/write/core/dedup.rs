@@ -15,6 +15,16 @@ pub(super) struct Dedup {
     pub retries: Timers<usize>,
 }
 
+/// What a dedup question is about.
+#[derive(Debug)]
+pub(super) struct Asked {
+    chunks: Vec<usize>,
+    /// It named groups to avoid.
+    avoided: bool,
+    /// Chunks that it reported as stored.
+    reported: Vec<usize>,
+}
+
 impl Dedup {
     /// Questions gather while others are in flight, so batches grow with the load.
     fn next_batch(&mut self, is_last: bool, options: &Options) -> Option<Vec<usize>> {
@@ -52,18 +62,24 @@ impl WriteCore {
         while let Some(chunks) = self.dedup.next_batch(is_last, &self.options) {
             let avoid_pgs = self.dedup.avoided(self.now);
             self.mark_asked(&chunks);
-            let request = AllocateChunks {
-                op_id: self.rpcs.op_id(),
-                session_id: self.session.lease.id,
-                redundancy: self.session.scheme.clone(),
-                chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
-                known_map_version: self.view.read().known_version(),
-                avoid_pgs,
-                ..AllocateChunks::default()
-            };
-            let purpose = Purpose::Ask { chunks, avoided: !request.avoid_pgs.is_empty() };
-            self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
+            self.ask(chunks, avoid_pgs);
         }
+    }
+
+    /// Asks about `chunks` and reports what was stored meanwhile.
+    pub(super) fn ask(&mut self, chunks: Vec<usize>, avoid_pgs: Vec<u64>) {
+        let (reported, stored) = self.take_reports();
+        let request = AllocateChunks {
+            op_id: self.rpcs.op_id(),
+            session_id: self.session.lease.id,
+            redundancy: self.session.scheme.clone(),
+            chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
+            known_map_version: self.view.read().known_version(),
+            avoid_pgs,
+            stored,
+        };
+        let asked = Asked { chunks, avoided: !request.avoid_pgs.is_empty(), reported };
+        self.rpcs.ask_manager(self.now, &request, Purpose::Ask(asked), &self.options);
     }
 
     pub(super) fn mark_asked(&mut self, chunks: &[usize]) {
@@ -80,15 +96,21 @@ impl WriteCore {
         }
     }
 
-    pub(super) fn on_asked(&mut self, answer: Answer, chunks: Vec<usize>, avoided: bool, waited_ms: u64) {
+    pub(super) fn on_asked(&mut self, answer: Answer, asked: Asked, waited_ms: u64) {
         assert!(self.dedup.in_flight > 0, "an answer to no dedup question");
         self.dedup.in_flight -= 1;
+        let Asked { chunks, avoided, reported } = asked;
         match answer.decode::<AllocateChunks>() {
-            Ok((reply, _)) if reply.answers.len() == chunks.len() => self.on_allocated(reply, chunks),
+            Ok((reply, _)) if reply.answers.len() == chunks.len() => {
+                self.on_reported(&reported);
+                self.on_allocated(reply, chunks);
+            }
             Ok((reply, _)) => {
                 let message = format!("{} answers to {} chunks", reply.answers.len(), chunks.len());
                 self.refused("AllocateChunks", Error::new(Code::Internal, message), waited_ms);
             }
+            // Nothing depends on a report.
+            Err(_) if chunks.is_empty() => {}
             Err(error) if avoided && matches!(error.code(), Code::TooFewHosts | Code::NoSpace) => {
                 self.stay_in_group(chunks, error);
             }

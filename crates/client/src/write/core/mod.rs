@@ -7,7 +7,8 @@
 //!
 //! A fragment that its member refuses goes where a newer map says; if the map shows no better place, the whole chunk
 //! moves to another group. Requests to the manager are repeated under the same op id (P8). Memory: chunks hold their
-//! bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is at the window.
+//! bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is at the window. Chunks that are stored are reported
+//! to the manager on the way ([`reports`]), so that the same write, repeated, finds what an interrupted one had stored.
 //!
 //! Start at `WriteCore::handle`.
 
@@ -22,6 +23,9 @@ mod params;
 mod placer;
 mod rechunk;
 mod refetch;
+mod reports;
+#[cfg(test)]
+mod reports_tests;
 mod sender;
 mod session;
 #[cfg(test)]
@@ -39,10 +43,11 @@ use crate::view::SharedView;
 use bytes::Bytes;
 use chunk::{Active, ChunkTable, Frag, FragState, Stage};
 use committer::{Committer, Ending};
-use dedup::Dedup;
+use dedup::{Asked, Dedup};
 use extents::{ExtentQueue, PendingExtent};
 use one_shot::OneShotState;
 use placer::Placer;
+use reports::Reports;
 use sender::{FragmentPut, Sender};
 use session::{Phase, Session};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -139,6 +144,7 @@ pub struct WriteCore {
     chunks: ChunkTable,
     extents: ExtentQueue,
     dedup: Dedup,
+    reports: Reports,
     placer: Placer,
     sender: Sender,
     jobs: JobTable<usize>,
@@ -152,7 +158,7 @@ pub struct WriteCore {
 #[derive(Debug)]
 enum Purpose {
     Open { first: Vec<usize> },
-    Ask { chunks: Vec<usize>, avoided: bool },
+    Ask(Asked),
     Put { node_id: u64, items: Vec<FragmentPut> },
     Map { chunks: Vec<usize> },
     Renew,
@@ -178,6 +184,7 @@ impl WriteCore {
             chunks: ChunkTable::default(),
             extents: ExtentQueue::default(),
             dedup: Dedup::default(),
+            reports: Reports::default(),
             placer: Placer::default(),
             sender: Sender::default(),
             jobs: JobTable::default(),
@@ -196,6 +203,7 @@ impl WriteCore {
     fn pump(&mut self) {
         if self.session.phase() == Phase::Open {
             self.pump_asks();
+            self.pump_reports();
             self.pump_maps();
             self.pump_puts();
             self.pump_commit();
@@ -237,7 +245,7 @@ impl WriteCore {
         let Reply { purpose, waited_ms, answer, .. } = reply;
         match purpose {
             Purpose::Open { first } => self.on_open_reply(answer, first, waited_ms),
-            Purpose::Ask { chunks, avoided } => self.on_asked(answer, chunks, avoided, waited_ms),
+            Purpose::Ask(asked) => self.on_asked(answer, asked, waited_ms),
             Purpose::Put { node_id, items } => self.on_put(node_id, items, answer),
             Purpose::Map { chunks } => self.on_map(answer, chunks),
             Purpose::Renew => self.on_renewed(answer, waited_ms),

@@ -203,6 +203,7 @@ impl WriteCore {
     pub(super) fn settle(&mut self, index: usize) {
         if !self.chunks[index].is_settled() {
             self.chunks.settle(index, self.is_one_shot());
+            self.report_later(index);
         }
     }
 

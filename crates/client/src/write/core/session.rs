@@ -266,7 +266,9 @@ impl WriteCore {
     /// Closes the session at the manager, without waiting for the answer.
     fn close(&mut self) {
         if self.session.lease.id != 0 && self.committer.done.is_none() {
-            self.close_session(self.session.lease.id);
+            let stored = self.last_report();
+            let request = CloseSession { session_id: self.session.lease.id, stored };
+            self.rpcs.ask_manager(self.now, &request, Purpose::Close, &self.options);
         }
         self.finish();
     }
