@@ -438,9 +438,10 @@ impl Peer {
         if self.memory.asks() {
             return self.go_on_asking();
         }
-        // A follower's clock ends in a campaign.
-        if self.may_lead || self.node.raft.state == StateRole::Leader {
-            self.node.tick();
+        match self.may_lead || self.node.raft.state == StateRole::Leader {
+            true => _ = self.node.tick(),
+            // It does not campaign, but once it has not heard of the leader for long enough, it votes for another.
+            false => self.node.raft.election_elapsed += 1,
         }
         self.ticks += 1;
         self.lead();

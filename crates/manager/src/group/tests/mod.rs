@@ -562,6 +562,18 @@ fn p12_a_member_that_hears_nobody_introduces_itself_even_if_it_cannot_lead() {
     assert!(introductions(25..60) >= 2);
 }
 
+/// It believes that a leader lives only as long as it hears of it.
+#[test]
+fn p12_a_manager_that_may_not_lead_votes_for_another() {
+    let mut group = Group::new(&[MANAGER, MANAGER, MANAGER]);
+    let leader = group.settle_leader();
+    group.ticks(60);
+    let retired = (leader + 1) % 3;
+    group.manager_mut(retired).retire();
+    group.kill(leader);
+    assert_eq!(group.settle_leader(), (leader + 2) % 3);
+}
+
 /// A standby loses power anywhere while it takes in a snapshot: it starts again, and ends up with what the leader has.
 #[test]
 fn p1_a_crash_while_a_snapshot_arrives_leaves_a_manager_that_starts() {
