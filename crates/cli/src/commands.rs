@@ -73,7 +73,7 @@ commands! {
     /// Rebuild missing fragments now.
     #[command(after_help = REPAIR_HELP)]
     client Repair(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Repair, args);
-    /// Re-read and verify every fragment on every disk now.
+    /// Re-read and verify every fragment on every disk now, and compare the managers' databases.
     #[command(after_help = SCRUB_HELP)]
     client Scrub(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Scrub, args);
     /// Collect garbage now.

@@ -32,6 +32,7 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.deposed_answers_reads", "a deposed leader answers reads that nobody has confirmed (P7)"),
     ("manager.deposed_keeps_batch", "a deposed leader keeps the batch that the group may not have committed (P7)"),
+    ("manager.differences_ignored", "a leader takes no notice of managers whose databases differ (P7)"),
     (
         "manager.lagging_database_kept",
         "a database that lacks entries that the log has dropped is not replaced by the snapshot (P7)",

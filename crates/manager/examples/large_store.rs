@@ -5,7 +5,8 @@
 //! cargo run --release -p tessera-manager --example large_store -- DIR CHUNKS
 //! ```
 //!
-//! `bench/size.py` starts managers on the directory. Chunks are 1 MiB, files 1 GiB, the class is `ec:4+2`.
+//! `bench/size.py` starts managers on the directory. Chunks are 1 MiB, files 1 GiB, the class is `ec:4+2`. In the end it computes the
+//! digests that managers compare, part by part, and says how long their read transactions are.
 
 use bytes::Bytes;
 use prost::Message;
@@ -17,11 +18,13 @@ use tessera_consensus::PeerConfig;
 use tessera_disk::RealDisk;
 use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event};
-use tessera_manager::db::{Db, rows};
+use tessera_manager::db::{Db, FILE_NAME, part, rows};
 use tessera_manager::group::{DbHome, GroupAction, Manager, Setup};
 use tessera_stripe::StoredFragment;
 use tessera_wire::consensus::{Member, PeerKind};
-use tessera_wire::meta::{ChunkAck, ChunkName, Commit, CommitMode, MakeDir, OpenWrite, OpenWriteReply, RegisterNode};
+use tessera_wire::meta::{
+    ChunkAck, ChunkName, Commit, CommitMode, MakeDir, OpenWrite, OpenWriteReply, RegisterNode, TablePosition,
+};
 use tessera_wire::{DiskInfo, Error, Extent, NodeInfo, Request, Role};
 
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -67,6 +70,21 @@ fn main() {
     eprintln!();
     let meta = store.manager.core().expect("it leads").meta();
     println!("{} chunks in {} files, {:.0} s", meta.chunks, meta.files, began.elapsed().as_secs_f64());
+    compute_digests(&dir);
+}
+
+/// Reads all tables as a comparison of managers does, without its pauses.
+fn compute_digests(dir: &Path) {
+    const PART_BYTES: u64 = 4 << 20;
+    let (mut from, mut times) = (Some(TablePosition::default()), Vec::new());
+    while let Some(position) = from {
+        let began = Instant::now();
+        let (conn, _) = Db::snapshot_of(&dir.join(FILE_NAME)).expect("a database");
+        from = part(&conn, &position, PART_BYTES).expect("a database").end;
+        times.push(began.elapsed().as_secs_f64());
+    }
+    let (sum, longest) = (times.iter().sum::<f64>(), times.iter().copied().fold(0.0, f64::max));
+    println!("digests of {} parts in {sum:.1} s, the longest {:.0} ms", times.len(), longest * 1e3);
 }
 
 /// A new group in an empty directory.

@@ -95,7 +95,9 @@ tessera_knobs::knobs! {
         scrub_every_ms: u64 = 14 * 24 * 3_600_000, in 0..=u64::MAX;
         /// Every page of the manager's database is re-read this often, and compared with its checksum; 0: only pages that are needed.
         metadata_scrub_every_ms: u64 = 24 * 3_600_000, in 0..=u64::MAX;
-        /// Upper bound of that reading.
+        /// The managers compare what their databases hold this often; 0: only when a person asks (`tessera scrub`).
+        metadata_compare_every_ms: u64 = 24 * 3_600_000, in 0..=u64::MAX;
+        /// Upper bound of the reading for each of the two.
         metadata_scrub_bytes_per_s: u64 = 4 << 20;
         /// Parity of chunks this old is compared with what their slices give, newest first; a requested scrub takes all.
         prove_after_ms: u64 = 60_000;

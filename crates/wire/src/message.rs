@@ -51,8 +51,8 @@ macro_rules! messages {
 impl Kind {
     /// Whether a request is for a peer of the group that keeps the metadata.
     pub fn is_for_peer(self) -> bool {
-        use Kind::{Consensus, DescribePeer, FencePeer, GetEntries, GetPiece, JoinGroup};
-        matches!(self, Consensus | GetPiece | JoinGroup | DescribePeer | FencePeer | GetEntries)
+        use Kind::{Consensus, DescribePeer, FencePeer, GetEntries, GetPiece, JoinGroup, ReportDigest};
+        matches!(self, Consensus | GetPiece | JoinGroup | DescribePeer | FencePeer | GetEntries | ReportDigest)
     }
 
     /// Refuses a request that a peer of this role may not send (P14).
@@ -133,6 +133,7 @@ messages! {
     0x0613 DescribePeer => DescribePeerReply, from Manager | Node;
     0x0614 FencePeer => DescribePeerReply, from Manager;
     0x0615 GetEntries => GetEntriesReply, from Manager;
+    0x0616 ReportDigest => ReportDigestReply, from Manager;
 
     0x0700 SetLock => SetLockReply, from Client;
     0x0701 TestLock => TestLockReply, from Client;

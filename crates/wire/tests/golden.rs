@@ -40,7 +40,8 @@ fn printers() -> BTreeMap<&'static str, Print> {
             AllocateChunks, ChunkAnswer, AllocateChunksReply, RenewSession, RenewSessionReply, ChunkAck, Commit,
             StaleAck, CommitReply, CloseSession, OpenRead, OpenReadReply, ListExtents, ListExtentsReply,
             FragmentRef, CompleteFragments, ReportBad, GetMap, ClusterMap, GetStatus, ClusterStatus, DeviceWork,
-            ReportWork, RejectedNode, Counter, Drain, Maintain, MaintainReply, ChangePeer, PeerStatus, RegisterNode, RegisterNodeReply,
+            ReportWork, RejectedNode, Counter, Drain, Maintain, MaintainReply, ChangePeer, PeerStatus, KeyColumn,
+            TablePosition, TableDigest, PartDigest, ReportDigest, ReportDigestReply, MetadataComparison, RegisterNode, RegisterNodeReply,
             TaskResult, Heartbeat, RebuildTask, VerifyTask, ScrubTask, InventoryTask, CompactTask, Task,
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,
@@ -91,7 +92,7 @@ macro_rules! numbers {
 #[test]
 fn numbers_keep_their_meaning() {
     use tessera_wire::{self as wire, Kind, consensus, meta};
-    let enumerations: [(&str, Vec<(i32, String)>); 15] = numbers![
+    let enumerations: [(&str, Vec<(i32, String)>); 16] = numbers![
         wire::Code,
         wire::Role,
         wire::InodeKind,
@@ -100,6 +101,7 @@ fn numbers_keep_their_meaning() {
         meta::CommitMode,
         meta::MaintenanceJob,
         meta::PeerChange,
+        meta::ComparisonResult,
         meta::LockFamily,
         meta::LockMode,
         meta::LockOutcome,

@@ -101,6 +101,7 @@ Examples:
 /// End of `tessera scrub --help`.
 pub const SCRUB_HELP: &str = "\
 Every fragment is compared with its checksum; bad fragments are rebuilt from the others.
+Managers compare what their databases hold; `tessera status` shows the result.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:

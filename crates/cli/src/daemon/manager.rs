@@ -124,6 +124,10 @@ fn help(gauge: &str) -> &'static str {
         "chunks" => "Chunks committed",
         "unique_bytes" => "Bytes of distinct chunks",
         "stored_bytes" => "Bytes of all fragments",
+        "metadata_compared_ms" => "End of the last comparison of the managers' databases, ms since 1970",
+        "metadata_managers_compared" => "Managers in that comparison",
+        "metadata_managers_differing" => "Managers whose databases differed in it",
+        "metadata_differs" => "1: this manager's database differs from what a majority has",
         _ => "See tessera status",
     }
 }

@@ -1,13 +1,13 @@
 //! `tessera repair`, `scrub` and `gc`: start maintenance jobs in the cluster and follow them.
 
-use super::status::HEAL_ADVICE;
+use super::status::{DIFFERS_ADVICE, HEAL_ADVICE, comparison};
 use crate::args::UpkeepArgs;
 use crate::exit::{Exit, Outcome, bail, failure};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tessera_wire::meta::{ClusterStatus, Counter, MaintainReply, MaintenanceJob};
+use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob};
 use tessera_wire::{DiskInfo, Health};
 
 /// Interval of the status requests.
@@ -30,7 +30,10 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
         state = follow(&store, what, state, out)?;
         damage = match what {
             MaintenanceJob::Repair => unrepaired(&state, &store.status()?),
-            MaintenanceJob::Scrub => lost(store.status()?.chunks_lost),
+            MaintenanceJob::Scrub => {
+                let status = store.status()?;
+                lost(status.chunks_lost).and_then(|()| undecided(&status))
+            }
             MaintenanceJob::Gc => undeleted(&state, &store.status()?, out),
             MaintenanceJob::Unknown => Ok(()),
         };
@@ -112,6 +115,21 @@ fn undeleted(state: &MaintainReply, status: &ClusterStatus, out: Out) -> Outcome
         "{left} not carried out: the record of a delete needs room, and {}; make room there, the cluster then goes on by itself",
         full.join(", ")
     )
+}
+
+/// The failure for managers whose databases differ while nobody knows which is right.
+fn undecided(status: &ClusterStatus) -> Outcome {
+    let last = comparison(status);
+    match last.result() {
+        ComparisonResult::Undecided => bail!(
+            Exit::Corrupt,
+            "the databases of the managers {} differ after entry {} in table {}; {DIFFERS_ADVICE}",
+            last.differing.join(", "),
+            last.log_seq,
+            last.table
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The failure for lost chunks, which no maintenance job can restore.

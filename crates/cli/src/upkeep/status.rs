@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use tessera_wire::consensus::PeerKind;
-use tessera_wire::meta::{ClusterStatus, DeviceWork, PeerStatus, RejectedNode};
+use tessera_wire::meta::{ClusterStatus, ComparisonResult, DeviceWork, MetadataComparison, PeerStatus, RejectedNode};
 use tessera_wire::{DiskInfo, Health, hex};
 
 /// Width of a space bar, cells.
@@ -48,6 +48,10 @@ pub fn status(args: StatusArgs) -> Outcome {
 pub const HEAL_ADVICE: &str =
     "`tessera get -r tess:/ DIR` names the files; storing the same bytes again heals them, else remove them";
 
+/// Advice for managers of which nobody knows whose database is right.
+pub const DIFFERS_ADVICE: &str = "find out which is right, have it lead (`tessera manager transfer`), let it compare again (`tessera scrub`), then stop each of the others, move \
+     its directory away and start it with --join";
+
 /// A health state in one word.
 pub fn health_name(health: i32) -> String {
     units::enum_name(Health::try_from(health).unwrap_or(Health::Unknown).as_str_name(), "HEALTH_")
@@ -60,6 +64,12 @@ pub fn is_healthy(s: &ClusterStatus) -> bool {
         && s.chunks_lost == 0
         && s.members_backfilling == 0
         && s.fragments_to_repair == 0
+        && comparison(s).differing.is_empty()
+}
+
+/// The last comparison of the managers' databases.
+pub fn comparison(s: &ClusterStatus) -> MetadataComparison {
+    s.comparison.clone().unwrap_or_default()
 }
 
 /// The state in one line.
@@ -109,6 +119,23 @@ fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     hosts.into_iter().map(line).collect()
 }
 
+/// Databases of managers that differ.
+fn databases_differ(s: &ClusterStatus) -> Option<String> {
+    let last = comparison(s);
+    let (seq, table, names) = (last.log_seq, &last.table, last.differing.join(", "));
+    match last.result() {
+        ComparisonResult::Rebuilds => Some(format!(
+            "METADATA DIFFERS after entry {seq} in table {table}: each of {names} ends and rebuilds its database from another manager's \
+             snapshot at its next start"
+        )),
+        ComparisonResult::Undecided => Some(format!(
+            "METADATA DIFFERS after entry {seq} in table {table} between {names}, and no majority of the managers agrees: nothing is \
+             changed; {DIFFERS_ADVICE}"
+        )),
+        ComparisonResult::Unknown | ComparisonResult::Equal => None,
+    }
+}
+
 /// Disks that do not serve although their nodes are up.
 fn disks_down(s: &ClusterStatus) -> Vec<String> {
     let up = |node_id| s.nodes.iter().any(|n| n.node_id == node_id && n.health == Health::Up as i32);
@@ -127,6 +154,7 @@ fn disks_down(s: &ClusterStatus) -> Vec<String> {
 pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
     lines.push(verdict(s));
+    lines.extend(databases_differ(s));
     lines.extend(rejected_nodes(s));
     lines.extend(disks_down(s));
     lines.push(String::new());
@@ -151,6 +179,7 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
         ("sessions", format!("{} open, {} reserved", count(s.sessions), bytes(s.reserved_bytes))),
         ("hints", hints(s)),
         ("log", log(s)),
+        ("compared", compared(s)),
         ("index", index(s)),
         ("computed", computed(s, "clients", |node_id| node_id == 0)),
         ("computed", computed(s, "nodes", |node_id| node_id != 0)),
@@ -245,6 +274,25 @@ fn log(s: &ClusterStatus) -> String {
     text
 }
 
+/// When the managers' databases were last compared, and how that ended; nothing if there is one manager.
+fn compared(s: &ClusterStatus) -> String {
+    let last = comparison(s);
+    let is_manager = |peer: &&PeerStatus| peer.member.as_ref().is_some_and(|m| m.kind() == PeerKind::Manager);
+    let result = match last.result() {
+        ComparisonResult::Unknown if s.peers.iter().filter(is_manager).count() < 2 => return String::new(),
+        ComparisonResult::Unknown => "not since this manager leads".into(),
+        result => {
+            let result = match result {
+                ComparisonResult::Equal => "equal",
+                _ => "DIFFERENT",
+            };
+            let (managers, at) = (plural(u64::from(last.managers), "manager"), units::rfc3339(last.ended_ns));
+            format!("{result} on {managers} at {at}, entry {}", last.log_seq)
+        }
+    };
+    if last.running { format!("{result}; compares now") } else { result }
+}
+
 /// Nodes and their disks: bytes that Tessera uses, bytes free and in all on the file system, and a bar of how full that is.
 pub fn node_table(s: &ClusterStatus) -> Table {
     let mut table = Table::new(
@@ -297,10 +345,20 @@ pub fn document(s: &ClusterStatus) -> Value {
         "garbage": {"chunks": s.garbage_chunks, "bytes": s.garbage_bytes, "deletes_pending": s.deletes_pending},
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
         "log": {"seq": s.log_seq, "peers": peers_document(s), "voters_wanted": s.voters_wanted},
+        "comparison": comparison_document(s),
         "map_version": s.map_version,
         "rejected_nodes": s.rejected_nodes.iter().map(rejected_node).collect::<Vec<_>>(),
         "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
         "counters": counters_document(&s.counters),
+    })
+}
+
+fn comparison_document(s: &ClusterStatus) -> Value {
+    let last = comparison(s);
+    let ended = (last.result() != ComparisonResult::Unknown).then(|| units::rfc3339(last.ended_ns));
+    json!({
+        "result": units::enum_name(last.result().as_str_name(), "COMPARISON_RESULT_"), "ended": ended, "log_seq": last.log_seq,
+        "managers": last.managers, "table": last.table, "differing": last.differing, "running": last.running,
     })
 }
 
@@ -455,6 +513,38 @@ mod tests {
         assert!(text.contains("by nodes on cpu: tree 3.0 MiB"), "{text}");
         assert!(!lines(&sample()).join("\n").contains("computed"));
         assert_eq!(document(&status)["device_work"][1]["bytes"], 5 << 20);
+    }
+
+    #[test]
+    fn managers_whose_databases_differ_are_a_line_with_the_way_out() {
+        let compared = |result: ComparisonResult, differing: &[&str]| {
+            let comparison = MetadataComparison {
+                result: result as i32,
+                ended_ns: 1_700_000_000_000_000_000,
+                log_seq: 77,
+                managers: 2,
+                table: if differing.is_empty() { String::new() } else { "chunks".into() },
+                differing: differing.iter().map(|name| (*name).to_string()).collect(),
+                running: false,
+            };
+            ClusterStatus { comparison: Some(comparison), ..sample() }
+        };
+        let equal = compared(ComparisonResult::Equal, &[]);
+        let text = lines(&equal).join("\n");
+        assert!(text.contains("compared     equal on 2 managers at 2023-11-14T22:13:20"), "{text}");
+        assert!(is_healthy(&equal) && !text.contains("DIFFER"));
+        let undecided = compared(ComparisonResult::Undecided, &["m1", "m2"]);
+        let text = lines(&undecided).join("\n");
+        let line = text.lines().find(|l| l.starts_with("METADATA DIFFERS")).expect("a line");
+        for words in ["entry 77", "table chunks", "m1, m2", "nothing is changed", "--join"] {
+            assert!(line.contains(words), "{line}");
+        }
+        assert!(!is_healthy(&undecided));
+        let document = document(&undecided)["comparison"].clone();
+        assert_eq!((&document["result"], &document["differing"][1]), (&json!("undecided"), &json!("m2")));
+        let rebuilds = lines(&compared(ComparisonResult::Rebuilds, &["m2"])).join("\n");
+        assert!(rebuilds.contains("each of m2 ends and rebuilds"), "{rebuilds}");
+        assert!(!lines(&sample()).join("\n").contains("compared"), "peers that are no managers");
     }
 
     #[test]

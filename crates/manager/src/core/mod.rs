@@ -353,6 +353,9 @@ impl ManagerCore {
             ("chunks", self.meta.chunks),
             ("unique_bytes", self.meta.unique_bytes),
             ("stored_bytes", self.meta.stored_bytes),
+            ("metadata_compared_ms", self.soft.comparison.last.ended_ns.max(0) as u64 / 1_000_000),
+            ("metadata_managers_compared", u64::from(self.soft.comparison.last.managers)),
+            ("metadata_managers_differing", self.soft.comparison.last.differing.len() as u64),
         ];
         metrics
     }

@@ -16,7 +16,7 @@ mod schema;
 pub(crate) mod sessions;
 pub(crate) mod sql;
 
-pub use digest::digest;
+pub use digest::{digest, part};
 pub use error::DbError;
 pub(crate) use error::describe;
 
@@ -43,6 +43,8 @@ pub const LOG_DIR: &str = "log";
 const LOCK_NAME: &str = "lock";
 /// The database beside this file is damaged.
 const DAMAGED_NAME: &str = "manager.db-damaged";
+/// The database beside this file differs from those of the other managers. It holds the index of the entry after which that was found.
+const DIFFERS_NAME: &str = "manager.db-differs";
 /// Present while a restore fills the directory.
 pub(crate) const RESTORING_NAME: &str = "restoring";
 /// A database that is being built.
@@ -205,6 +207,35 @@ impl Db {
     #[must_use]
     pub fn is_marked_damaged(dir: &Path) -> bool {
         dir.join(DAMAGED_NAME).exists()
+    }
+
+    /// Leaves a note that the database in `dir` differs from those of the other managers after entry `seq`: it is not opened again once
+    /// there is a snapshot that holds this entry, but replaced.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn mark_differing(dir: &Path, seq: u64) -> Result<(), DbError> {
+        let mark = dir.join(DIFFERS_NAME);
+        let write = |mut file: std::fs::File| {
+            std::io::Write::write_all(&mut file, seq.to_string().as_bytes())?;
+            file.sync_all()
+        };
+        std::fs::File::create(&mark).and_then(write).map_err(io(&mark))?;
+        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))
+    }
+
+    /// The entry that [`Db::mark_differing`] was called with for the database in `dir`. A note that a crash cut short does not count:
+    /// the difference is found again.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn differs_since(dir: &Path) -> Result<Option<u64>, DbError> {
+        let mark = dir.join(DIFFERS_NAME);
+        match std::fs::read_to_string(&mark) {
+            Ok(text) => Ok(text.parse().ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io(&mark)(error)),
+        }
     }
 
     /// Closes the database; its directory stays locked.
@@ -476,6 +507,26 @@ impl Db {
         self.conn.execute("VACUUM INTO ?1", [to.display().to_string()])?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         Meta::load(&tessera_pagesum::open(to, flags)?)
+    }
+
+    /// A connection that reads the database in `file`, from any thread, while its owner continues to write.
+    fn reader(file: &Path) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = tessera_pagesum::open(file, flags)?;
+        conn.busy_timeout(std::time::Duration::from_secs(10))?;
+        Ok(conn)
+    }
+
+    /// A connection that reads the database in `file` as it is now, whatever its owner commits later. While it is open, the write-ahead
+    /// log does not begin anew. Returns also the counters.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn snapshot_of(file: &Path) -> rusqlite::Result<(Connection, Meta)> {
+        let conn = Db::reader(file)?;
+        conn.execute_batch("BEGIN")?;
+        let meta = Meta::load(&conn)?;
+        Ok((conn, meta))
     }
 
     /// Reads the row of counters.

@@ -108,6 +108,14 @@ impl DbHome {
         DbHome::Dir { dir: dir.to_path_buf(), lock, readers: DbReaders::new(dir) }
     }
 
+    /// The entry after which the database was found to differ from those of the other managers, if it was.
+    pub(super) fn differs_since(&self) -> Result<Option<u64>, GroupError> {
+        match self {
+            DbHome::Memory => Ok(None),
+            DbHome::Dir { dir, .. } => Ok(Db::differs_since(dir)?),
+        }
+    }
+
     /// Replaces the database by the content of a snapshot.
     pub(super) fn restore(
         &self,

@@ -7,6 +7,7 @@
 //! Replies that show state, rather than tell of a commit, leave once a majority has confirmed that this manager still led when it
 //! made them (P7). One round of messages confirms all that wait.
 
+mod compare;
 mod home;
 mod inspect;
 mod members;
@@ -18,6 +19,7 @@ mod start;
 pub(crate) mod tests;
 
 pub use crate::db::LOG_DIR;
+pub use compare::{DigestDone, DigestJob};
 pub use home::{DbHome, SnapshotDone, SnapshotJob};
 pub(crate) use start::{Found, disk_of, resume};
 pub use start::{Setup, StartError};
@@ -31,6 +33,7 @@ use crate::db::readers::DbReaders;
 use crate::log::batch;
 use crate::metrics::Metrics;
 use bytes::Bytes;
+use compare::{Comparisons, OwnState, REPORT_TOKEN};
 use members::not_leading;
 use prost::Message;
 use replies::Unconfirmed;
@@ -83,6 +86,8 @@ pub enum GroupAction {
     Core(Action),
     /// Runs this beside the manager, and passes the result to [`Manager::snapshot_done`].
     Snapshot(SnapshotJob),
+    /// Runs this beside the manager, and passes the result to [`Manager::digest_done`].
+    Digest(DigestJob),
     /// Answers a frame or a request for a piece of a snapshot.
     Answer {
         /// As passed to [`Manager::request`].
@@ -119,6 +124,8 @@ pub struct Manager {
     ticks: u64,
     /// A [`SnapshotJob`] is under way.
     copies: bool,
+    comparisons: Comparisons,
+    own: OwnState,
     /// A snapshot failed: none is taken before this tick.
     no_snapshot_before: u64,
     /// Why it serves no more.
@@ -160,9 +167,12 @@ impl Manager {
         self.failed.as_ref()
     }
 
-    /// Gives the database back, e.g. to start again with it. An open batch is rolled back.
+    /// Gives the database back, e.g. to start again with it. An open batch is rolled back. `None` also if the database is to be replaced.
     #[must_use]
     pub fn into_db(self) -> Option<Db> {
+        if self.own.is_dropped {
+            return None;
+        }
         match self.state {
             State::Standby { db, .. } => Some(db),
             State::Leading(core) => Some(core.depose(not_leading(&self.peer)).0),
@@ -195,6 +205,7 @@ impl Manager {
             ("group_term", self.peer.standing().term),
             ("group_log_seq", self.peer.log().last_index()),
             ("group_voters", self.peer.membership().voters.len() as u64),
+            ("metadata_differs", u64::from(self.own.differs_since.is_some())),
             ("group_snapshot_seq", self.peer.files().held().map_or(0, |held| held.index)),
         ]);
         metrics
@@ -230,6 +241,7 @@ impl Manager {
             Event::Answer(answer) if answer.token & tessera_consensus::peer::TOKEN_BIT != 0 => {
                 self.peer.handle(now_ns, Input::Answer(answer));
             }
+            Event::Answer(answer) if answer.token == REPORT_TOKEN => self.report_answered(answer),
             Event::Request { connection, request_id, kind, .. } if self.core().is_none() => {
                 let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
                 let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
@@ -259,7 +271,13 @@ impl Manager {
 
     /// Handles a request of another peer.
     pub fn request(&mut self, now_ns: i64, token: u64, kind: Kind, body: Bytes, payload: Bytes) {
-        self.peer.handle(now_ns, Input::Request { token, kind, body, payload });
+        match kind {
+            Kind::ReportDigest => {
+                let result = self.take_report(&body).map(|reply| (reply, Vec::new()));
+                self.actions.push_back(GroupAction::Answer { token, result });
+            }
+            _ => self.peer.handle(now_ns, Input::Request { token, kind, body, payload }),
+        }
         self.settle(now_ns);
     }
 
@@ -322,7 +340,11 @@ impl Manager {
         if self.peer.standing().leader.is_none() && self.is_due_alone() {
             self.peer.campaign();
         }
-        if self.core().is_some() && self.ticks.is_multiple_of(CHORE_TICKS) {
+        if self.core().is_none() {
+            return self.tend_own();
+        }
+        self.tend_comparisons(now_ns);
+        if self.ticks.is_multiple_of(CHORE_TICKS) {
             self.shorten_log();
             self.follow_nodes();
         }
@@ -404,7 +426,8 @@ impl Manager {
             && self.proposed == Some((index, term))
         {
             self.proposed = None;
-            return core.finish_batch();
+            core.finish_batch();
+            return self.follow_asked(index);
         }
         self.follow_standing();
         if self.core().is_some() {
@@ -429,6 +452,7 @@ impl Manager {
             Ok(core) => {
                 tracing::info!(term, "this manager leads");
                 self.state = State::Leading(core);
+                self.plan_comparisons(now_ns);
                 self.follow_nodes();
             }
             Err(failure) => {
@@ -471,6 +495,7 @@ impl Manager {
         let error = not_leading(&self.peer);
         let (db, actions) = core.depose(error.clone());
         self.proposed = None;
+        self.comparisons = Comparisons::default();
         let held = self.unconfirmed.refuse(&error);
         self.actions.extend(actions.into_iter().chain(held).map(GroupAction::Core));
         match db.meta() {
@@ -487,20 +512,25 @@ impl Manager {
         }
         let applied = LogEntry::decode(data).map_err(|error| error.to_string()).and_then(|entry| {
             assert_eq!(entry.seq, index, "an entry knows its index");
-            batch::replay(db, meta, caches, &entry).map_err(|error| error.to_string())
+            batch::replay(db, meta, caches, &entry).map_err(|error| error.to_string())?;
+            Ok(compare::asked_by(&entry))
         });
-        if let Err(why) = applied {
-            self.fail(Error::new(Code::Unavailable, format!("entry {index} cannot be applied: {why}")));
+        match applied {
+            Ok(Some(part)) => self.begin_digest(index, part),
+            Ok(None) => {}
+            Err(why) => self.fail(Error::new(Code::Unavailable, format!("entry {index} cannot be applied: {why}"))),
         }
     }
 
     /// Replaces a standby's database by the snapshot held.
     fn restore(&mut self, info: &SnapshotInfo) {
+        self.end_digest();
         let State::Standby { db, .. } = std::mem::replace(&mut self.state, State::Nothing) else { return };
         let restored = self.home.restore(Some(db), self.peer.files(), info).and_then(|db| Ok((db.meta()?, db)));
         match restored {
             Ok((meta, db)) => {
                 assert_eq!(meta.log_seq, info.index, "a snapshot holds what it says");
+                self.forget_difference();
                 self.state = State::Standby { db, meta, caches: Caches::default() };
             }
             Err(error) => self.fail(Error::new(Code::Unavailable, format!("a snapshot cannot be used: {error}"))),

@@ -17,7 +17,9 @@ impl Manager {
         };
         let grown = self.peer.log().bytes_after(held.0);
         let share = held.1.saturating_mul(self.config.snapshot_log_percent) / 100;
-        let wanted = lacks || self.peer.take_lacks_snapshot() || grown > self.config.snapshot_log_bytes.max(share);
+        let is_needed = self.snapshot_needed().is_some_and(|needed| held.0 < needed);
+        let wanted =
+            lacks || is_needed || self.peer.take_lacks_snapshot() || grown > self.config.snapshot_log_bytes.max(share);
         let at = self.db().and_then(|db| db.meta().ok()).map_or(0, |meta| meta.log_seq);
         if !wanted || self.proposed.is_some() || self.copies || at <= held.0 || self.ticks < self.no_snapshot_before {
             return;

@@ -1,5 +1,6 @@
 //! How a manager starts: it founds a group, joins one, or goes on from its directory.
 
+use super::compare::{Comparisons, OwnState};
 use super::replies::Unconfirmed;
 use super::{DbHome, GroupError, LOG_DIR, Manager, State};
 use crate::config::Config;
@@ -144,6 +145,9 @@ impl Manager {
             log.reset(Base { index: held.index, term: held.term }, held.membership.clone().unwrap_or_default())?;
         }
         setup.peer.member.id = log.identity().peer_id;
+        let differs_since = setup.home.differs_since()?;
+        let is_replaced = differs_since.is_some_and(|since| files.held().is_some_and(|held| held.index >= since));
+        let db = db.filter(|_| !is_replaced);
         let applied = db.as_ref().map(Db::meta).transpose()?.map(|meta| meta.log_seq);
         // SQLite does not sync every commit: what it lost the log has, or the snapshot that the log begins with.
         let lags = applied.is_none_or(|applied| applied < log.base().index);
@@ -156,7 +160,11 @@ impl Manager {
             (None, Some(db)) if !lags => db,
             (None, _) => return Ok(None),
         };
-        Manager::assemble(db, log, files, setup).map(Some)
+        let mut manager = Manager::assemble(db, log, files, setup)?;
+        if let Some(since) = differs_since.filter(|_| !is_replaced) {
+            manager.differs_since(since);
+        }
+        Ok(Some(manager))
     }
 
     fn assemble(db: Db, log: Log, files: SnapshotFiles, setup: Setup) -> Result<Manager, GroupError> {
@@ -173,6 +181,8 @@ impl Manager {
             wall_ahead_ns: 0,
             ticks: 0,
             copies: false,
+            comparisons: Comparisons::default(),
+            own: OwnState::default(),
             no_snapshot_before: 0,
             failed: None,
         })

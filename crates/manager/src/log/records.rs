@@ -4,7 +4,7 @@
 use crate::coherence::locks;
 use crate::ctx::Ctx;
 use crate::error::Result;
-use crate::internal::{NewTerm, NoteLeases, NoteLockers, PruneReplies, RecordRefusal};
+use crate::internal::{CompareMetadata, NewTerm, NoteLeases, NoteLockers, PruneReplies, RecordRefusal};
 use crate::log::reply_cache;
 use crate::map::tables;
 use crate::namespace::inodes;
@@ -33,6 +33,12 @@ pub fn record_refusal(_: &mut Ctx, _: &RecordRefusal) -> Result<()> {
 /// The database fails.
 pub fn prune_replies(ctx: &mut Ctx, command: &PruneReplies) -> Result<()> {
     Ok(reply_cache::delete_to(ctx.db, command.to_seq)?)
+}
+
+/// Applies [`CompareMetadata`]: what is compared is the state after its entry.
+pub fn compare_metadata(ctx: &mut Ctx, command: &CompareMetadata) -> Result<()> {
+    ctx.after_commit(Effect::Compare(command.clone()));
+    Ok(())
 }
 
 /// Applies [`NoteLeases`].

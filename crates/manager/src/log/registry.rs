@@ -201,6 +201,7 @@ table! {
         0x8009 NoteLeases => records::note_leases, recalls leases::nothing;
         0x800a ExpireFiles => expiry::expire_files, recalls |_, c| leases::inodes(&c.inos);
         0x800b NoteLockers => records::note_lockers, recalls leases::nothing;
+        0x800c CompareMetadata => records::compare_metadata, recalls leases::nothing;
         0x8110 SetNodeHealth => membership::set_node_health, recalls leases::nothing;
         0x8111 FailDisks => membership::fail_disks, recalls leases::nothing;
         0x8112 MoveMembers => backfill::move_members, recalls leases::nothing;

@@ -7,7 +7,8 @@ use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::soft::jobs::JobState;
 use crate::soft::tasks::Work;
-use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
+use tessera_wire::consensus::PeerKind;
+use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob, PeerStatus};
 
 /// Starts a job if the request asks for one.
 ///
@@ -35,6 +36,8 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
             cluster.jobs.scrub = fresh;
             cluster.tasks.scrub_wanted.extend(disks);
             cluster.tasks.proofs.start_pass();
+            let is_manager = |peer: &&PeerStatus| peer.member.as_ref().is_some_and(|m| m.kind() == PeerKind::Manager);
+            view.soft.comparison.wanted = view.soft.peers.iter().filter(is_manager).count() > 1;
         }
         MaintenanceJob::Gc if !cluster.jobs.gc.running => cluster.jobs.gc = fresh,
         MaintenanceJob::Repair => {
@@ -121,6 +124,8 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
         MaintenanceJob::Scrub => {
             let pass = cluster.jobs.scrub;
             let stats = &cluster.stats.disks;
+            let comparison = &view.soft.comparison;
+            let compares = comparison.wanted || comparison.last.running;
             let total = stats.values().map(|d| d.said.used_bytes).sum();
             let now: u64 = stats.values().map(|d| d.scrubbed_bytes).sum();
             let done = if pass.running { now.max(pass.bytes) } else { pass.bytes };
@@ -130,7 +135,12 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("disks", pass.disks),
                 counter("chunks_unproven", view.counts()?.chunks_unproven),
             ];
-            MaintainReply { running: pass.running, done, total: if pass.running { total } else { done }, counters }
+            MaintainReply {
+                running: pass.running || compares,
+                done,
+                total: if pass.running { total } else { done },
+                counters,
+            }
         }
         MaintenanceJob::Gc => {
             let (pass, counts) = (cluster.jobs.gc, view.counts()?);

@@ -16,7 +16,7 @@ pub use start::{ServeError, ServeOptions};
 use crate::core::Event;
 #[cfg(test)]
 use crate::db::readers::DbReaders;
-use crate::group::{GroupError, SnapshotDone};
+use crate::group::{DigestDone, GroupError, SnapshotDone};
 use crate::inbox::Inbox;
 use crate::metrics::Metrics;
 use bytes::Bytes;
@@ -41,6 +41,7 @@ enum In {
         payload: Bytes,
     },
     Snapshot(Result<SnapshotDone, GroupError>),
+    Digest(DigestDone),
     Stop,
 }
 

@@ -4,7 +4,7 @@ use super::reading::Reading;
 use super::{In, Job, Shared, spawn};
 use crate::core::{Action, Event};
 use crate::db::readers::DbReaders;
-use crate::group::{GroupAction, Manager, SnapshotJob};
+use crate::group::{DigestJob, GroupAction, Manager, SnapshotJob};
 use crate::inbox::Inbox;
 use crate::metadata_scrub::MetadataScrub;
 use crate::metrics::Metrics;
@@ -36,11 +36,29 @@ struct PeerRequest {
     kind: Kind,
 }
 
+/// A thread that reads the database beside the core, and what ends it.
+struct Beside {
+    thread: JoinHandle<()>,
+    stop: Box<dyn Fn() + Send>,
+}
+
+impl Beside {
+    fn end(self) {
+        while !self.thread.is_finished() {
+            (self.stop)();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.thread.join();
+    }
+}
+
 pub(super) struct CoreLoop {
     manager: Manager,
     inbox: Arc<Inbox<In>>,
     /// Works on a snapshot, or did.
     snapshot: Option<JoinHandle<()>>,
+    /// Computes a digest, or did.
+    digest: Option<Beside>,
     reading: Reading,
     outboxes: Vec<Sender<Job>>,
     metrics: Arc<Mutex<Metrics>>,
@@ -70,6 +88,7 @@ impl CoreLoop {
             manager,
             inbox,
             snapshot: None,
+            digest: None,
             reading,
             outboxes,
             metrics,
@@ -87,6 +106,7 @@ impl CoreLoop {
         self.serve();
         // These threads read the database, which must be closed when this returns.
         self.scrub = None;
+        self.digest.take().into_iter().for_each(Beside::end);
         for thread in self.snapshot.into_iter().chain([self.reading.end()]) {
             while !thread.is_finished() {
                 let _closed = self.manager.readers().map(DbReaders::close);
@@ -139,6 +159,7 @@ impl CoreLoop {
                     self.manager.request(now_ns, self.next_token, kind, body, payload);
                 }
                 In::Snapshot(done) => self.manager.snapshot_done(done),
+                In::Digest(done) => self.manager.digest_done(now_ns, done),
                 In::Stop => {
                     self.manager.retire();
                     self.ends = Some(Instant::now() + HAND_OVER);
@@ -185,6 +206,7 @@ impl CoreLoop {
                     }
                 }
                 GroupAction::Snapshot(job) => self.work_on_snapshot(job),
+                GroupAction::Digest(job) => self.compute_digest(job),
             }
         }
     }
@@ -214,6 +236,19 @@ impl CoreLoop {
             Err(source) => {
                 let error = crate::group::GroupError::File { path: "a thread for a snapshot".into(), source };
                 self.manager.snapshot_done(Err(error));
+            }
+        }
+    }
+
+    fn compute_digest(&mut self, job: DigestJob) {
+        // The one before has passed on its result.
+        self.digest.take().into_iter().for_each(|done| _ = done.thread.join());
+        let (inbox, stop) = (self.inbox.clone(), job.stop());
+        match spawn("metadata-digest".into(), move || inbox.push(None, In::Digest(job.run()))) {
+            Ok(thread) => self.digest = Some(Beside { thread, stop: Box::new(stop) }),
+            Err(error) => {
+                tracing::error!(%error, "a thread for a digest");
+                self.manager.digest_failed();
             }
         }
     }

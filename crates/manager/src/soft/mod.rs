@@ -16,6 +16,7 @@ use crate::clock::Time;
 use crate::coherence::leases::Leases;
 use crate::coherence::locks::Lockers;
 use crate::db::rows::MissingCursor;
+use crate::internal::CompareMetadata;
 use jobs::MaintenanceJobs;
 use rejected::RejectedNodes;
 use selector::GroupSelector;
@@ -24,7 +25,7 @@ use stats::{ClusterStats, NodeStats};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::{MemberKey, Tasks};
 use tessera_wire::DiskInfo;
-use tessera_wire::meta::PeerStatus;
+use tessera_wire::meta::{MetadataComparison, PeerStatus};
 
 /// State that is neither logged nor in the database; it is lost with the process.
 #[derive(Default)]
@@ -35,6 +36,8 @@ pub struct SoftState {
     pub committed_seq: u64,
     /// The peers that keep the metadata, as of the last tick.
     pub peers: Vec<PeerStatus>,
+    /// Comparisons of the managers' databases.
+    pub comparison: ComparisonState,
     /// Nodes of other clusters that tried to join this one.
     pub rejected_nodes: RejectedNodes,
     /// Sessions: last use, readers, reservations.
@@ -49,6 +52,17 @@ pub struct SoftState {
     pub locks: Lockers,
     /// Everything about nodes, disks and tasks.
     pub cluster: ClusterState,
+}
+
+/// Comparisons of the managers' databases.
+#[derive(Debug, Default)]
+pub struct ComparisonState {
+    /// A person asked for one.
+    pub wanted: bool,
+    /// The part that the last entry asked for.
+    pub asked: Option<CompareMetadata>,
+    /// The last one, for `status`.
+    pub last: MetadataComparison,
 }
 
 /// Soft state of nodes, disks and tasks.
@@ -157,6 +171,8 @@ pub enum Effect {
         /// Its disks, as it described them.
         disks: Vec<(u64, DiskInfo)>,
     },
+    /// The managers compare this part of their databases.
+    Compare(CompareMetadata),
     /// The clients that may hold locks are on record.
     LockClientsRecorded(BTreeSet<u64>),
 }
@@ -188,6 +204,7 @@ impl Effect {
                     cluster.stats.hear_disk(time, *disk_id, said, 0);
                 }
             }
+            Effect::Compare(part) => soft.comparison.asked = Some(part),
             Effect::LockClientsRecorded(clients) => soft.locks.noted(clients),
         }
     }

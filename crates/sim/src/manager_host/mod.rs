@@ -256,7 +256,7 @@ impl ManagerHost {
         body: Bytes,
         payload: Bytes,
     ) {
-        if let (Kind::Consensus | Kind::GetPiece | Kind::JoinGroup, Some(manager)) = (kind, &mut self.manager) {
+        if let (true, Some(manager)) = (kind.is_for_peer(), &mut self.manager) {
             return manager.request(now_ns, ticket, kind, body, payload);
         }
         let (connection, role) = match from {
@@ -328,6 +328,7 @@ impl ManagerHost {
                     self.answers.push((token, result.map(|(body, payload)| (body, payload.concat().into()))));
                 }
                 GroupAction::Snapshot(job) => unreachable!("a database in memory is copied at once, not by {job:?}"),
+                GroupAction::Digest(job) => unreachable!("a database in memory is read at once, not by {job:?}"),
             }
         }
     }

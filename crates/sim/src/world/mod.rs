@@ -162,7 +162,11 @@ impl World {
         let mut nodes: Vec<NodeHost> = (0..plan.nodes)
             .map(|i| NodeHost::new(i, cluster_id, mutant.node_config(), mutant.disks_lie(), rng.any()))
             .collect();
-        let config = mutant.manager_config(plan.max_voters);
+        let mut config = mutant.manager_config(plan.max_voters);
+        if plan.rots_metadata {
+            // A manager that is right would take over.
+            config.metadata_compare_every_ms = 0;
+        }
         let mut managers: Vec<ManagerHost> =
             (0..plan.managers).map(|i| ManagerHost::new(i, cluster_id, config.clone(), rng.any())).collect();
         let seeds: Vec<String> = (0..plan.managers).map(|i| format!("m{i}:1")).collect();

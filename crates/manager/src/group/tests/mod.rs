@@ -1,5 +1,6 @@
 //! Managers and a voter in one thread: what was answered survives every change of leader (P7, P8).
 
+mod comparing;
 mod restoring;
 
 use super::*;
@@ -35,6 +36,7 @@ struct Host {
 /// A group whose frames arrive at once.
 struct Group {
     hosts: Vec<Host>,
+    config: Config,
     now_ns: i64,
     replies: HashMap<u64, Result<Bytes, Error>>,
     next: u64,
@@ -60,15 +62,20 @@ fn setup(disk: Arc<dyn Disk>, peer: PeerConfig) -> Setup {
 impl Group {
     /// The first host founds the group; the others wait to be found.
     fn new(kinds: &[PeerKind]) -> Group {
-        let mut group = Group { hosts: Vec::new(), now_ns: 1_000_000 * MS, replies: HashMap::new(), next: 0 };
+        Group::with(kinds, config())
+    }
+
+    fn with(kinds: &[PeerKind], config: Config) -> Group {
+        let (now_ns, replies) = (1_000_000 * MS, HashMap::new());
+        let mut group = Group { hosts: Vec::new(), config, now_ns, replies, next: 0 };
         for (at, &kind) in kinds.iter().enumerate() {
             let disk = SimDisk::new(at as u64 + 7);
             let shared: Arc<dyn Disk> = Arc::new(disk.clone());
             let peer = PeerConfig::new(member(at, kind), at as u64);
             let db = Db::in_memory([7; 16]).unwrap();
             let running = match (kind, at) {
-                (PeerKind::Manager, 0) => Running::Manager(Manager::found(db, setup(shared, peer)).unwrap()),
-                (PeerKind::Manager, _) => Running::Manager(Manager::join(db, setup(shared, peer)).unwrap()),
+                (PeerKind::Manager, 0) => Running::Manager(Manager::found(db, group.setup(shared, peer)).unwrap()),
+                (PeerKind::Manager, _) => Running::Manager(Manager::join(db, group.setup(shared, peer)).unwrap()),
                 _ => {
                     let identity = LogIdentity { cluster_id: [7; 16], peer_id: peer.member.id };
                     let options = LogOptions::default();
@@ -89,6 +96,10 @@ impl Group {
             }
         }
         group
+    }
+
+    fn setup(&self, disk: Arc<dyn Disk>, peer: PeerConfig) -> Setup {
+        Setup { config: self.config.clone(), ..setup(disk, peer) }
     }
 
     fn tick(&mut self) {
@@ -150,7 +161,7 @@ impl Group {
             GroupAction::Core(Action::Reply { request_id, result, .. }) => _ = self.replies.insert(request_id, result),
             GroupAction::Core(Action::Call(call)) => self.call(at, call),
             GroupAction::Core(Action::Read(job)) => self.read(at, job),
-            GroupAction::Answer { .. } | GroupAction::Snapshot(_) => {}
+            GroupAction::Answer { .. } | GroupAction::Snapshot(_) | GroupAction::Digest(_) => {}
         }
     }
 
@@ -288,10 +299,11 @@ impl Group {
     }
 
     fn restart(&mut self, at: usize) {
-        let host = &mut self.hosts[at];
-        let disk: Arc<dyn Disk> = Arc::new(host.disk.clone());
+        let disk: Arc<dyn Disk> = Arc::new(self.hosts[at].disk.clone());
         let peer = PeerConfig::new(member(at, PeerKind::Manager), at as u64 + 99);
-        let manager = Manager::restart(host.db.take(), setup(disk, peer)).unwrap();
+        let setup = self.setup(disk, peer);
+        let host = &mut self.hosts[at];
+        let manager = Manager::restart(host.db.take(), setup).unwrap();
         host.running = Running::Manager(manager.unwrap());
     }
 
