@@ -1,7 +1,7 @@
 //! Runs seeds and prints broken promises.
 //!
 //! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events,
-//! `SIM_BEYOND=1` runs plans beyond redundancy.
+//! `SIM_BEYOND=1` runs plans beyond redundancy, `SIM_DIFFERING=1` those in which a manager comes to differ from the others.
 
 use tessera_sim::mutants::Mutant;
 use tessera_sim::plan::Plan;
@@ -20,12 +20,16 @@ fn main() {
         .find(|p| format!("{p:?}") == name)
         .unwrap_or(Mutant::None);
     let keep_log = std::env::var_os("SIM_LOG").is_some();
-    let beyond = std::env::var_os("SIM_BEYOND").is_some();
+    let is_set = |name| std::env::var_os(name).is_some();
+    let family = match (is_set("SIM_BEYOND"), is_set("SIM_DIFFERING")) {
+        (true, _) => Plan::beyond,
+        (_, true) => Plan::differing_managers,
+        _ => Plan::survivable,
+    };
     let (mut broken, mut events) = (0, 0);
     let started = std::time::Instant::now();
     for seed in from..from + count {
-        let plan = if beyond { Plan::beyond(seed) } else { Plan::survivable(seed) };
-        let report = World::new(plan, mutant, keep_log).run();
+        let report = World::new(family(seed), mutant, keep_log).run();
         events += report.events;
         report.log.iter().for_each(|line| println!("{line}"));
         if keep_log {

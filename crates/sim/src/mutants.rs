@@ -110,6 +110,8 @@ impl Mutant {
             task_chunks: 5,
             tasks_per_node: 2,
             scrub_every_ms: 0,
+            metadata_compare_every_ms: 3_000,
+            metadata_scrub_bytes_per_s: 16 << 10,
             prove_after_ms: 1_000,
             inventory_every_ms: 20_000,
             ..ManagerConfig::default()

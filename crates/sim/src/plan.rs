@@ -102,6 +102,8 @@ pub enum Fault {
     SetClock(usize, i64),
     /// Many stored bytes on the node rot.
     RotMuch(usize),
+    /// A row of a manager's database changes without an entry.
+    HarmMetadata(Who),
 }
 
 /// A manager.
@@ -160,6 +162,8 @@ pub struct Plan {
     pub family: Family,
     /// Whether the manager's database rots once everything else is verified.
     pub rots_metadata: bool,
+    /// Whether a fault changes a manager's database: the managers must find it and be equal in the end.
+    pub harms_metadata: bool,
     /// Whether clocks have offsets and drift.
     pub clocks_differ: bool,
     /// Whether enough hosts survive the plan for every group to be whole again.
@@ -216,6 +220,16 @@ impl Plan {
         Plan { rots_metadata: true, endless_reader: false, ..Plan::survivable(seed) }
     }
 
+    /// The survivable plan of a seed with three managers, of which one comes to differ from the others.
+    pub fn differing_managers(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0xd1ff);
+        let mut plan = Plan { harms_metadata: true, managers: 3, max_voters: 5, ..Plan::survivable(seed) };
+        let who = if rng.percent(40) { Who::Leader } else { Who::Index(plan.manager(&mut rng)) };
+        plan.faults.push((plan.moment(&mut rng), Fault::HarmMetadata(who)));
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
     /// The plan of a seed, of the family beyond: more than `m` nodes are destroyed, all at once or one after the other.
     pub fn beyond(seed: u64) -> Plan {
         let mut rng = Rng::new(!seed);
@@ -246,6 +260,7 @@ impl Plan {
             seed,
             family,
             rots_metadata: false,
+            harms_metadata: false,
             clocks_differ: false,
             spare_hosts: true,
             nodes,

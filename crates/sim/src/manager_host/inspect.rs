@@ -44,6 +44,13 @@ impl ManagerHost {
         Some((at, digest(manager.db()?).expect("the schema is fixed")))
     }
 
+    /// A fault changes a row of the database, in which clients see no difference. False: it is not at rest.
+    pub fn harm_metadata(&self) -> bool {
+        let Some(manager) = self.manager.as_ref().filter(|manager| manager.applied().is_some()) else { return false };
+        let harm = |db: &Db| db.conn().execute("UPDATE inodes SET uid = uid + 1 WHERE ino = 1", []);
+        manager.db().is_some_and(|db| harm(db).is_ok())
+    }
+
     /// Every committed chunk, and the nodes that should hold its fragments now.
     pub fn placed(&self) -> Vec<Placed> {
         let Some(db) = self.led() else { return Vec::new() };

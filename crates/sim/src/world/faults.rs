@@ -39,9 +39,18 @@ impl World {
             }
             Fault::SetClock(manager, by_ms) => self.clocks.set(Actor::Manager(manager), by_ms),
             Fault::RotMuch(node) => (0..200).for_each(|_| drop(self.nodes[node].disk().rot_somewhere())),
+            Fault::HarmMetadata(who) => self.harm_metadata(who),
             Fault::Drain(node) => return self.with_leader(|host, now| host.drain_node(now, node)),
         }
         Ok(())
+    }
+
+    /// Changes a manager's database; later, if it does not run or has an open transaction.
+    fn harm_metadata(&mut self, who: Who) {
+        match self.managers[self.index_of(who)].harm_metadata() {
+            true => self.group.is_rotten = true,
+            false => self.push(self.now_ns + 20 * MS, Event::Fault(Fault::HarmMetadata(who))),
+        }
     }
 
     /// Powers a node off, at once or in the middle of one of its next disk operations.

@@ -124,6 +124,15 @@ impl World {
         }
         let failed = self.managers[manager].manager().and_then(|manager| manager.failed().cloned());
         self.record(&format!("m{manager} ends: {failed:?}"));
+        if self.managers[manager].gauge("metadata_differs") == Some(1) {
+            if !self.group.is_rotten {
+                return broken(
+                    "P7",
+                    format!("m{manager} differs from the others, and nothing has changed its database"),
+                );
+            }
+            self.group.note("databases rebuilt");
+        }
         match self.managers[manager].stopped() {
             Some(PeerError::Outdated) => {
                 self.note_lost(Actor::Manager(manager));
