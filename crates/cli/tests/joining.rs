@@ -129,3 +129,43 @@ fn a_node_and_clients_look_for_the_manager_in_their_list() {
 fn last_line(run: Run) -> Run {
     Run { stderr: run.stderr.lines().last().unwrap_or_default().to_string(), ..run }
 }
+
+/// A manager that waits for the peers to join ends at once when it is told to, and leaves its directory new.
+#[test]
+fn a_manager_that_waits_to_join_can_be_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let place = dir.path().join("m1");
+    let mut manager = Command::new(TESSERA)
+        .args(["manager", "--dir", place.to_str().unwrap(), "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let waits = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("asking again"));
+    eventually("the manager waits", waits);
+    let pid = rustix::process::Pid::from_child(&manager);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let ended = std::time::Instant::now();
+    assert!(manager.wait().unwrap().success());
+    assert!(ended.elapsed() < std::time::Duration::from_secs(30), "join_timeout_ms was waited for");
+    assert!(!place.join("manager.db").exists() && !place.join("log").exists());
+}
+
+/// P14: others dial the address that is advertised.
+#[test]
+fn an_address_that_nobody_can_dial_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("m1");
+    for (advertise, join) in [("nohost", false), ("unix:/tmp/x", false), ("", true)] {
+        let mut args = vec!["manager", "--dir", place.to_str().unwrap()];
+        match join {
+            true => args.extend(["--listen", "unix:s", "--join", "127.0.0.1:1"]),
+            false => args.extend(["--listen", "127.0.0.1:0", "--advertise", advertise]),
+        }
+        let run = common::run(Command::new(TESSERA).args(&args).current_dir(dir.path()), b"");
+        assert_eq!(run.code, 2, "{run:?}");
+        assert!(run.stderr.contains("HOST:PORT"), "{run:?}");
+    }
+}

@@ -150,7 +150,7 @@ impl ManagerSettings {
         Ok(ManagerSettings {
             dir,
             listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
-            advertise: args.advertise.or(file.advertise),
+            advertise: advertised(args.advertise.or(file.advertise))?,
             host: args.host.or(file.host).unwrap_or_else(host_name),
             join: join.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
             restoring: args.restoring,
@@ -203,7 +203,7 @@ impl NodeSettings {
             device: args.device.or(device).unwrap_or(Spec::Cpu),
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             options: NodeOptions {
-                advertise: args.advertise.or(file.advertise),
+                advertise: advertised(args.advertise.or(file.advertise))?,
                 unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
                 name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
                 host,
@@ -227,6 +227,14 @@ fn merged(
 /// A variable of the environment that is set and not empty.
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The address that others are told: they dial it.
+fn advertised(address: Option<String>) -> Outcome<Option<String>> {
+    match address.as_deref().map(endpoint).transpose()? {
+        None | Some(Endpoint::Tcp(_)) => Ok(address),
+        Some(other) => bail!(Exit::Usage, "--advertise {other}: other hosts cannot reach that; write HOST:PORT"),
+    }
 }
 
 /// Parses an address.

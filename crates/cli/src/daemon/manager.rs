@@ -3,10 +3,10 @@
 use super::Daemon;
 use super::config::ManagerSettings;
 use super::metrics::Family;
-use super::signals::Event;
+use super::signals::{Event, Events};
 use crate::args::ManagerRunArgs;
-use crate::exit::{Exit, Failure, Outcome};
-use crossbeam_channel::RecvTimeoutError;
+use crate::exit::{At, Exit, Failure, Outcome, bail};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::time::Duration;
 use tessera_manager::db::DbError;
 use tessera_manager::group::{GroupError, StartError};
@@ -28,7 +28,7 @@ pub fn run(args: ManagerRunArgs) -> Outcome {
     if settings.restoring.restore {
         super::restore::run(&settings)?;
     }
-    let started = start(&settings)?;
+    let Some(started) = start(&settings, &events)? else { return Ok(()) };
     super::make_private(&settings.dir);
     let listen = started.endpoints().to_vec();
     let addresses: Vec<String> = listen.iter().map(Endpoint::to_string).collect();
@@ -57,10 +57,27 @@ pub fn run(args: ManagerRunArgs) -> Outcome {
     }
 }
 
-fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
+/// Starts the manager; `None`: it was told to stop first. It may wait for the peers to join for long, and a crash at any instant of it
+/// is harmless.
+fn start(settings: &ManagerSettings, events: &Events) -> Outcome<Option<ManagerServer>> {
     let options = ServeOptions::new(&settings.dir, &settings.listen, settings.core.clone());
     let (advertise, host, join) = (settings.advertise.clone(), settings.host.clone(), settings.join.clone());
-    ManagerServer::start(ServeOptions { advertise, host, join, ..options }).map_err(refused)
+    let options = ServeOptions { advertise, host, join, ..options };
+    let (sender, started) = bounded(1);
+    let run = move || _ = sender.send(ManagerServer::start(options));
+    std::thread::Builder::new().name("start".into()).spawn(run).at("cannot start a thread")?;
+    loop {
+        crossbeam_channel::select! {
+            recv(started) -> server => match server {
+                Ok(server) => return server.map(Some).map_err(refused),
+                Err(_) => bail!(Exit::Failed, "the manager's start panicked; its log says where"),
+            },
+            recv(events.receiver()) -> event => if let Ok(Event::Stop(why)) = event {
+                tracing::info!(why, "stopped before it served");
+                return Ok(None);
+            },
+        }
+    }
 }
 
 fn refused(error: ServeError) -> Failure {

@@ -49,6 +49,7 @@ pub fn run(settings: &ManagerSettings) -> Outcome {
     let restored = planned.run().map_err(refused)?;
     let (term, index) = restored.state;
     out.note(format!("restored from {}: term {term}, entry {index}", restored.from.name));
+    out.note("nodes, mounts and commands find this manager at the addresses in their --manager alone: start those that do not name it again");
     Ok(())
 }
 

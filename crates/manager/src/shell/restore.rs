@@ -76,7 +76,8 @@ impl PlannedRestore {
     /// # Errors
     /// As [`Survey::check`].
     pub fn check(&self) -> Result<(), RestoreError> {
-        self.survey.check(self.begun, self.options.force)
+        self.survey.check(self.begun, self.options.force)?;
+        restore(&self.ask, &self.dir, &self.options).candidates(&self.survey).map(|_| ())
     }
 
     /// Fences what is left, and fills the directory. [`super::ManagerServer::start`] then serves it.

@@ -145,7 +145,7 @@ impl<A: Ask> Restore<'_, A> {
     }
 
     /// The peers whose state may be taken, the newest first; or the one that was asked for.
-    fn candidates(&self, survey: &Survey) -> Result<Vec<PeerState>, RestoreError> {
+    pub(crate) fn candidates(&self, survey: &Survey) -> Result<Vec<PeerState>, RestoreError> {
         let mut all: Vec<PeerState> = survey.peers.values().filter(|peer| peer.state().1 > 0).cloned().collect();
         all.sort_by_key(|peer| std::cmp::Reverse(peer.state()));
         let names = || all.iter().map(PeerState::label).collect::<Vec<_>>().join(", ");

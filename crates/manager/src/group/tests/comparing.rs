@@ -248,7 +248,7 @@ fn p7_a_database_that_differs_is_replaced_once_a_right_snapshot_is_held() {
     let dir = tempfile::tempdir().unwrap();
     let lock = Db::lock(dir.path()).unwrap();
     let setup = || {
-        let home = DbHome::Dir { dir: dir.path().to_path_buf(), lock: lock.clone() };
+        let home = DbHome::in_dir(dir.path(), lock.clone());
         let peer = PeerConfig::new(member(0, MANAGER), 1);
         Setup { home, disk: disk_of(dir.path()).unwrap(), config: config(), peer }
     };
