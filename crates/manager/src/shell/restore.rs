@@ -77,7 +77,11 @@ impl PlannedRestore {
     /// As [`Survey::check`].
     pub fn check(&self) -> Result<(), RestoreError> {
         self.survey.check(self.begun, self.options.force)?;
-        restore(&self.ask, &self.dir, &self.options).candidates(&self.survey).map(|_| ())
+        match restore(&self.ask, &self.dir, &self.options).candidates(&self.survey) {
+            Err(error @ RestoreError::NoSuchPeer { .. }) => Err(error),
+            // What is newest is known only once all are fenced.
+            _ => Ok(()),
+        }
     }
 
     /// Fences what is left, and fills the directory. [`super::ManagerServer::start`] then serves it.
