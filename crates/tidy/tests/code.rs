@@ -1,6 +1,6 @@
 //! Lengths of files, unsafe code, and promises that code keeps and tests check.
 
-use tessera_tidy::{Source, rust_sources};
+use tessera_tidy::{Source, root, rust_sources};
 
 /// Longest file of production code, and of tests.
 const PRODUCTION_LINES: usize = 700;
@@ -97,5 +97,20 @@ fn every_promise_is_cited_where_it_is_kept_and_where_it_is_tested() {
         let kept = citing.iter().any(|s| !s.path.split('/').any(|part| part == "tests"));
         let tested = citing.iter().any(|s| s.path.contains("/tests/") || s.text.contains("#[test]"));
         assert!(kept && tested, "{promise}: kept {kept}, tested {tested}");
+    }
+}
+
+/// docs/promises.md names, for each promise, tests that would catch a violation: they exist.
+#[test]
+fn the_tests_that_promises_name_exist() {
+    let text = std::fs::read_to_string(root().join("docs/promises.md")).unwrap();
+    let (_, table) = text.split_once("## Which test catches a violation").expect("a section about tests");
+    let sources = rust_sources();
+    for promise in (1..=14).map(|n| format!("| P{n} |")) {
+        let row = table.lines().find(|line| line.starts_with(&promise)).unwrap_or_else(|| panic!("no row {promise}"));
+        let names = row.split('`').skip(1).step_by(2).filter(|name| !name.contains([' ', '/']));
+        let missing: Vec<&str> =
+            names.filter(|name| !sources.iter().any(|s| s.text.contains(&format!("fn {name}(")))).collect();
+        assert!(missing.is_empty() && row.contains('`'), "{promise}: {missing:?}");
     }
 }
