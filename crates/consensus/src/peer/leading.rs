@@ -161,10 +161,21 @@ impl Peer {
         self.node.propose_conf_change(prost::Message::encode_to_vec(&end), message::conf_change(&end)).is_ok()
     }
 
+    /// Whether the group has gone on without this peer. The library lets it lead on, and refuses every proposal (Raft dissertation,
+    /// section 4.2.2: it steps down).
+    fn has_left(&self) -> bool {
+        let (id, membership) = (self.id(), self.membership());
+        let votes = membership.voters.contains(&id) || membership.voters_outgoing.contains(&id);
+        !votes && !failpoint::is_active("consensus.leads_others")
+    }
+
     /// A leader's chores at a tick.
     pub(super) fn lead(&mut self) {
         if self.node.raft.state != StateRole::Leader || self.is_full {
             return;
+        }
+        if self.has_left() {
+            return self.node.raft.become_follower(self.node.raft.term, 0);
         }
         if self.ticks.is_multiple_of(PLAN_TICKS) {
             self.plan();

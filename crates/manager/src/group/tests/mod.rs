@@ -13,7 +13,7 @@ use tessera_consensus::PeerConfig;
 use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
 use tessera_disk::{CrashKind, Disk, Fault, SimDisk};
-use tessera_wire::consensus::{JoinGroup, Member, Membership, PeerKind};
+use tessera_wire::consensus::{ChangeKind, JoinGroup, Member, MemberChange, Membership, MembershipChange, PeerKind};
 use tessera_wire::meta::{Entry, Lookup, MakeDir};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Request, Role};
@@ -533,6 +533,43 @@ fn p12_a_joiner_copies_the_snapshot_from_another_peer_if_the_leaders_has_rotted(
     group.hosts[0] = Host { disk, running: Running::Manager(manager), db: None, is_cut: false };
     let leader = group.settle_leader();
     group.lookup(leader, "a").unwrap();
+}
+
+/// The voter that leads while no manager runs is replaced by another voter, and leads no more: it could propose nothing, and nobody
+/// else would, because it still sends heartbeats.
+#[test]
+fn p12_a_leader_that_is_no_longer_a_member_steps_down() {
+    let votes_after = |_mistakes: &[tessera_failpoint::Guard]| {
+        let mut group = Group::new(&[MANAGER, VOTER, VOTER, VOTER]);
+        let first = group.settle_leader();
+        group.ticks(60);
+        group.mkdir(first, "a").unwrap();
+        group.kill(0);
+        let leading = |group: &Group| {
+            let peer = |host: &Host| match &host.running {
+                Running::Voter(peer) if peer.standing().leads => Some((peer.id(), peer.membership().clone())),
+                _ => None,
+            };
+            group.hosts.iter().filter_map(peer).last()
+        };
+        while leading(&group).is_none() {
+            group.tick();
+        }
+        let (id, membership) = leading(&group).unwrap();
+        let spare = (2..=4).find(|other| !membership.voters.contains(other)).unwrap();
+        let change = |kind: ChangeKind, id: u64| MemberChange {
+            kind: kind as i32,
+            member: Some(member(id as usize - 1, VOTER)),
+        };
+        let changes = vec![change(ChangeKind::AddVoter, spare), change(ChangeKind::Remove, id)];
+        let Running::Voter(peer) = &mut group.hosts[id as usize - 1].running else { panic!("{id} is a voter") };
+        peer.propose_change(&MembershipChange { changes }).unwrap();
+        group.ticks(200);
+        let (id, membership) = leading(&group).expect("somebody leads");
+        membership.voters.contains(&id)
+    };
+    assert!(votes_after(&[]), "the leader votes");
+    assert!(!votes_after(&[tessera_failpoint::activate("consensus.leads_others")]), "the test would notice");
 }
 
 /// A peer that asked to join and died may not vote: the others would need a majority that counts it.
