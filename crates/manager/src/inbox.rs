@@ -4,10 +4,11 @@
 //! connection stay in order. What belongs to no connection (answers to the manager's own calls, the end of a snapshot)
 //! goes first: the log waits for it.
 
+use super::sync::{Condvar, Mutex, MutexGuard};
 use crate::core::Event;
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+use tessera_failpoint as failpoint;
 
 /// A queue of `T`, fair to connections.
 pub(crate) struct Inbox<T> {
@@ -57,6 +58,9 @@ impl<T> Inbox<T> {
             if let Some(item) = queue.pop() {
                 return Some(item);
             }
+            if failpoint::is_active("manager.inbox_waits_unannounced") {
+                MutexGuard::unlocked(&mut queue, || ());
+            }
             queue.waiting = true;
             if self.filled.wait_until(&mut queue, until).timed_out() {
                 queue.waiting = false;
@@ -73,7 +77,10 @@ impl<T> Queue<T> {
         if waiting.is_empty() {
             self.turns.push_back(connection);
         }
-        waiting.push_back(item);
+        match failpoint::is_active("manager.inbox_reorders") {
+            true => waiting.push_front(item),
+            false => waiting.push_back(item),
+        }
     }
 
     fn pop(&mut self) -> Option<T> {
@@ -97,24 +104,5 @@ pub(crate) fn connection_of(event: &Event) -> Option<u64> {
     match event {
         Event::Request { connection, .. } | Event::ConnectionClosed { connection, .. } => Some(*connection),
         Event::RejectedNode { .. } | Event::Answer(_) | Event::Read(_) | Event::Tick => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_take_turns_and_their_requests_stay_in_order() {
-        let inbox = Inbox::default();
-        for (connection, item) in [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (3, "c1"), (2, "b2")] {
-            inbox.push(Some(connection), item);
-        }
-        inbox.push(None, "first");
-        let order: Vec<&str> = std::iter::from_fn(|| inbox.take()).collect();
-        assert_eq!(order, ["first", "a1", "b1", "c1", "a2", "b2", "a3"]);
-        inbox.push(Some(1), "later");
-        assert_eq!(inbox.take_within(Duration::from_secs(60)), Some("later"));
-        assert_eq!(inbox.take_within(Duration::ZERO), None);
     }
 }

@@ -37,11 +37,14 @@ mod repair;
 #[allow(clippy::disallowed_methods)] // The shell has the clock, threads and sockets.
 pub mod shell;
 mod soft;
+mod sync;
 
 pub use crate::db::pages::{decode as page_extents, for_each_chunk};
 pub use crate::log::batch::{ReplayError, replay_all};
 
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ mod outbox;
 mod reading;
 mod sending;
 pub mod server;
+mod sync;
 
 pub use buffer::{BufferPool, PooledBuf};
 pub use clock::boot_ns;
@@ -35,5 +36,7 @@ pub use server::{Server, ServerError, probe};
 
 #[cfg(test)]
 mod limit_tests;
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod tests;

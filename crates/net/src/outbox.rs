@@ -4,25 +4,23 @@
 //! is written by the connection's own thread: it waits for the socket in `poll`, together with what the peer sends. So a
 //! peer that does not read costs memory, within its [`crate::Limits`], and nobody's time.
 
-use crate::endpoint::Stream;
-use crate::limits::Admissions;
-use crate::sending::{Part, Writable, write_some};
-use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use super::endpoint::Stream;
+use super::limits::Admissions;
+use super::sending::{Part, Writable, write_some};
+use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, Wake};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use tessera_failpoint as failpoint;
 
 /// A thread writes about this many bytes at a time, so that it comes back to its other work.
 const TURN_BYTES: usize = 1 << 20;
 
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
-    /// Readable when the connection's thread must look at the queue.
-    wake: OwnedFd,
+    /// Signalled when the connection's thread must look at the queue.
+    wake: Wake,
     /// The connection's thread is about to wait, or waits.
     asleep: AtomicBool,
     /// Of the server that accepted the connection.
@@ -64,7 +62,7 @@ impl Outbox {
             held: false,
             failed: false,
         };
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let wake = Wake::new()?;
         Ok(Outbox { queue: Mutex::new(queue), wake, asleep: AtomicBool::new(false), admissions })
     }
 
@@ -122,7 +120,7 @@ impl Outbox {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
         }
         if left || held {
-            self.wake();
+            self.wake_thread();
         }
         if left && let Some(admissions) = &self.admissions {
             admissions.shed();
@@ -140,7 +138,9 @@ impl Outbox {
             return Ok(());
         }
         let result = self.write(&mut queue, stream, Writable::All);
-        self.account(&mut queue);
+        if !failpoint::is_active("net.flushed_not_accounted") {
+            self.account(&mut queue);
+        }
         result
     }
 
@@ -151,7 +151,7 @@ impl Outbox {
             let mut batch = std::mem::take(&mut queue.parts);
             let most_bytes = TURN_BYTES - turn_bytes;
             let written = MutexGuard::unlocked(queue, || write_some(stream, &mut batch, most_bytes, what));
-            if queue.failed {
+            if queue.failed && !failpoint::is_active("net.writes_after_close") {
                 queue.writing = false;
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -163,8 +163,13 @@ impl Outbox {
                     return Err(error);
                 }
             };
-            batch.append(&mut queue.parts);
-            queue.parts = batch;
+            match failpoint::is_active("net.frames_overtake") {
+                true => queue.parts.append(&mut batch),
+                false => {
+                    batch.append(&mut queue.parts);
+                    queue.parts = batch;
+                }
+            }
             if bytes > 0 {
                 queue.moved = Instant::now();
                 queue.unsent_bytes -= bytes;
@@ -205,26 +210,27 @@ impl Outbox {
 
     /// The connection's thread is about to wait: from now on others wake it. Returns whether it has something to write.
     pub fn begin_wait(&self) -> bool {
+        let seen = failpoint::is_active("net.sleeps_unannounced").then(|| self.queue.lock().left);
         self.asleep.store(true, Ordering::SeqCst);
-        self.queue.lock().left
+        seen.unwrap_or_else(|| self.queue.lock().left)
     }
 
     /// The connection's thread has waited.
     pub fn end_wait(&self, woken: bool) {
         self.asleep.store(false, Ordering::SeqCst);
         if woken {
-            let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            self.wake.clear();
         }
     }
 
-    /// Readable when the connection's thread is to stop waiting.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+    /// Signalled when the connection's thread is to stop waiting.
+    pub fn wake(&self) -> &Wake {
+        &self.wake
     }
 
-    fn wake(&self) {
+    fn wake_thread(&self) {
         if self.asleep.load(Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            self.wake.signal();
         }
     }
 

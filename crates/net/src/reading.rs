@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, reading);
         flags.set(PollFlags::OUT, unsent);
-        let wake = outbox.wake_fd();
+        let wake = outbox.wake().fd();
         let mut fds = [PollFd::new(&stream.0, flags), PollFd::new(&wake, PollFlags::IN)];
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
         let polled = poll(&mut fds, Some(&timeout));

@@ -6,7 +6,7 @@ use tessera_tidy::root;
 /// The layers from the lowest to the highest. A crate may depend only on crates of lower layers. A new crate takes its
 /// place here before it exists, so that its first commit already obeys.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("tools of the code itself", &["failpoint", "knobs", "tidy"]),
+    ("tools of the code itself", &["failpoint", "interleave", "knobs", "tidy"]),
     ("primitives", &["accel", "disk", "pagesum", "policy", "wire"]),
     ("index, sockets", &["cona", "consensus", "hashgpu", "net"]),
     ("data on disks, coding of chunks", &["segment", "stripe"]),
