@@ -144,6 +144,11 @@ fn promote(view: &View) -> Option<MembershipChange> {
     if let (Some(first), Some(gone)) = (new.first(), leaving.first()) {
         return Some(change([(ChangeKind::AddVoter, (*first).clone()), (ChangeKind::Remove, (*gone).clone())]));
     }
+    // Nobody serves before a manager votes, so it waits for no second one to be ready.
+    let is_manager = |m: &Member| m.kind() == PeerKind::Manager;
+    if let Some(manager) = new.iter().find(|m| is_manager(m)).filter(|_| !voters(view).any(is_manager)) {
+        return Some(change([(ChangeKind::AddVoter, (*manager).clone())]));
+    }
     let step = if votes % 2 == 1 && wanted.len() > votes + 1 { 2 } else { 1 };
     if new.len() < step {
         return None;

@@ -89,6 +89,23 @@ fn a_learner_that_died_keeps_nobody_from_voting() {
     }
 }
 
+/// The last manager is lost, three voters are left, and a voter that is to join never catches up: only a manager makes the snapshot that it
+/// needs.
+#[test]
+fn a_manager_is_promoted_at_once_where_no_manager_votes() {
+    let ids = [2, 3, 4];
+    let mut all = view(&ids.map(|id| candidate(id, VOTER)));
+    all.membership.voters = ids.to_vec();
+    all.membership.members = ids.map(|id| candidate(id, VOTER).member).to_vec();
+    all.candidates.extend([candidate(1, MANAGER), candidate(5, VOTER)]);
+    for _ in 0..10 {
+        let Some(change) = next(&all) else { break };
+        apply(&mut all, &change);
+        all.caught_up.remove(&5);
+    }
+    assert!(all.membership.voters.contains(&1), "{:?}", all.membership);
+}
+
 #[test]
 fn one_host_is_alone_and_two_are_two() {
     let mut one = view(&[candidate(1, MANAGER)]);
