@@ -26,7 +26,9 @@ pub const ALL: &[(&str, &str)] = &[
     ("consensus.skips_snapshot_hash", "a copied snapshot is not compared with its hash"),
     ("consensus.stays_joint", "a leader does not end a change of members (P12)"),
     ("consensus.voter_keeps_leading", "a voter that leads does not hand over to a manager (P12)"),
+    ("consensus.waits_for_all", "a leader proposes nothing while a peer lacks an entry: the slowest delays all (P12)"),
     ("manager.answers_before_commit", "replies leave before the entry that they may show is committed (P7)"),
+    ("manager.clock_follows_wall", "the cluster clock follows the wall clock when somebody sets it (P11)"),
     (
         "manager.commits_before_group",
         "a leader commits and answers a batch before the group has committed its entry (P1, P7)",

@@ -1,6 +1,7 @@
 //! The manager's two times. The *cluster clock* counts the time that the group is led: every logged deadline and every age is measured
 //! by it. The *time of day* dates files. Both are recorded with each entry of the log, so that the next leader goes on from there.
 
+use tessera_failpoint as failpoint;
 use tessera_wire::{Code, Error};
 
 /// Most time that passes between two events for the cluster clock: who was stopped longer served nobody meanwhile.
@@ -61,6 +62,9 @@ impl Clock {
         self.jumped = jumped;
         if !jumped {
             self.wall_ahead_ns = wall_ns.saturating_sub(self.shell_ns);
+        }
+        if failpoint::is_active("manager.clock_follows_wall") {
+            self.time.now_ns = self.time.now_ns.max(wall_ns);
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct ClientHost {
     pub index: usize,
     /// Grows when it is killed.
     pub incarnation: u64,
+    /// The process is stopped, but not killed.
+    pub paused: bool,
     /// Operations not started yet.
     pub todo: usize,
     /// Errors of operations: code and text.
@@ -104,9 +106,9 @@ impl ClientHost {
             get_deadline_ms,
             avoid_ms: 2_000,
             suspect_ms: 1_000,
-            ask_chunks: 5,
-            put_bytes: 8_000,
-            commit_extents: 7,
+            ask_chunks: if plan.many_chunks { 1_000 } else { 5 },
+            put_bytes: if plan.many_chunks { 32_000 } else { 8_000 },
+            commit_extents: if plan.many_chunks { 1_000 } else { 7 },
             preallocate_after_files: 1,
             preallocate_chunks: 4,
             preallocate_pause_ms: 60_000,
@@ -116,6 +118,7 @@ impl ClientHost {
         ClientHost {
             index,
             incarnation: 1,
+            paused: false,
             todo: plan.operations,
             errors: Vec::new(),
             found_bytes: None,
@@ -138,6 +141,11 @@ impl ClientHost {
         self.op.is_none() && self.todo == 0
     }
 
+    /// Number of the operation under way.
+    pub fn operation(&self) -> Option<u64> {
+        self.op.as_ref().map(|_| self.op_number)
+    }
+
     /// The current operation, for messages.
     pub fn describe_operation(&self) -> String {
         let what = match &self.op {
@@ -156,6 +164,7 @@ impl ClientHost {
         self.op = None;
         self.op_number += 1;
         self.incarnation += 1;
+        self.paused = false;
         self.view = View::shared();
         self.inos.clear();
         self.exists.clear();

@@ -5,6 +5,8 @@
 //! commits; a node that does not sync has a disk that lies. Mistakes inside of production code are the failpoints of the
 //! crate `tessera-failpoint`, which the tests of the crates activate.
 
+use crate::mount_world::plan::Theme;
+use crate::plan::Plan;
 use tessera_manager::config::Config as ManagerConfig;
 use tessera_node::NodeConfig;
 use tessera_wire::Kind;
@@ -45,6 +47,8 @@ pub enum Mutant {
     FailedAsDone,
     /// `status` counts no chunk as lost.
     LossesHidden,
+    /// Managers give nodes up after a few hundred milliseconds.
+    Impatient,
 }
 
 impl Mutant {
@@ -69,29 +73,34 @@ impl Mutant {
         (Mutant::TruncatedHash, &["manager.receipts_ignored"]),
     ];
 
-    /// Failpoints in the group of managers and voters that survivable plans detect. Not detected within 2,000 seeds, because a read of a
-    /// deposed leader or a database taken back behind the log's base is too rare: `consensus.drops_too_much` (the test of
-    /// `crates/consensus` detects it), `manager.deposed_answers_reads`, `manager.lagging_database_kept`,
-    /// `manager.reads_unconfirmed`, `manager.snapshot_index_off`.
+    /// Failpoints in the group of managers and voters that survivable plans detect.
     pub const OF_GROUP: &[&'static str] = &[
         "consensus.acknowledges_before_sync",
         "consensus.dead_stay",
+        "consensus.drops_too_much",
         "consensus.forgets_votes",
         "consensus.seeks_nobody",
         "consensus.stays_joint",
         "consensus.voter_keeps_leading",
         "manager.commits_before_group",
+        "manager.deposed_answers_reads",
         "manager.deposed_keeps_batch",
+        "manager.lagging_database_kept",
+        "manager.reads_unconfirmed",
         "manager.replies_not_stored",
         "manager.serves_too_early",
+        "manager.snapshot_index_off",
         "manager.standby_skips_entry",
     ];
+
+    /// Mutants that only plans of one slow node detect.
+    pub const SLOW: &'static [Mutant] = &[Mutant::Impatient];
 
     /// Mutants that only plans beyond redundancy detect.
     pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
 
     /// Knobs of simulated managers: timeouts are short, so that everything happens within seconds.
-    pub fn manager_config(self, max_voters: u32) -> ManagerConfig {
+    pub fn manager_config(self, plan: &Plan) -> ManagerConfig {
         ManagerConfig {
             session_ms: 5_000,
             // A garbage collection that was asked for may end before a session does that holds what is kept.
@@ -99,15 +108,15 @@ impl Mutant {
             reader_persist_ms: 100,
             answers_ms: 60_000,
             lease_entry_ms: 200,
-            max_voters,
-            snapshot_log_bytes: 40 << 10,
-            snapshot_log_percent: 0,
+            max_voters: plan.max_voters,
+            snapshot_log_bytes: if plan.snapshots_often { 2 << 10 } else { 40 << 10 },
+            snapshot_log_percent: if plan.many_chunks { 100 } else { 0 },
             heartbeat_ms: 200,
             node_lease_ms: 600,
-            down_after_ms: 700,
-            out_after_ms: 2_500,
+            down_after_ms: if self == Mutant::Impatient { 300 } else { 700 },
+            out_after_ms: if self == Mutant::Impatient { 350 } else { 2_500 },
             pg_cap_bytes: 256 << 10,
-            task_chunks: 5,
+            task_chunks: if plan.many_chunks { 500 } else { 5 },
             tasks_per_node: 2,
             scrub_every_ms: 0,
             metadata_compare_every_ms: 3_000,
@@ -119,7 +128,7 @@ impl Mutant {
     }
 
     /// Knobs of simulated nodes.
-    pub fn node_config(self) -> NodeConfig {
+    pub fn node_config(self, plan: &Plan) -> NodeConfig {
         NodeConfig {
             heartbeat_ms: 200,
             heartbeat_timeout_ms: 400,
@@ -128,7 +137,7 @@ impl Mutant {
             rebuild_fetch_timeout_ms: 500,
             inventory_timeout_ms: 500,
             compact_every_ms: 2_000,
-            inventory_page: 16,
+            inventory_page: if plan.many_chunks { 1_000 } else { 16 },
             repair_bytes_per_s: 0,
             scrub_bytes_per_s: 0,
             ..NodeConfig::default()
@@ -222,6 +231,37 @@ impl Mutant {
         self == Mutant::AckBeforeSync
     }
 }
+
+/// Failpoints that the runs of several mounts detect, each with what programs do in the runs that look for it.
+pub const OF_MOUNTS: &[(&str, Theme)] = &[
+    ("manager.names_not_rechecked", Theme::Spool),
+    ("manager.no_recall", Theme::Mixed),
+    ("manager.repeats_apply", Theme::Mixed),
+    ("mount.create_in_flight_untold", Theme::Creates),
+    ("mount.cut_bytes_not_blanked", Theme::Spool),
+    ("mount.cut_is_forgotten", Theme::Mixed),
+    ("mount.delegation_recall_ignored", Theme::Creates),
+    ("mount.failed_lock_is_held", Theme::Locks),
+    ("mount.hidden_length_stays", Theme::Mixed),
+    ("mount.log_close_not_synced", Theme::Spool),
+    ("mount.lost_locks_count", Theme::Locks),
+    ("mount.patch_keeps_pages", Theme::Locks),
+    ("mount.push_over_newer", Theme::Spool),
+    ("mount.pushed_log_stays", Theme::Spool),
+    ("mount.recall_answered_early", Theme::Creates),
+    ("mount.recall_keeps_entries", Theme::Mixed),
+    ("mount.reconnect_loses_creates", Theme::Creates),
+    ("mount.stamps_are_ignored", Theme::Mixed),
+    ("mount.unlinked_not_committed", Theme::Mixed),
+];
+
+/// Failpoints that a test of their own detects.
+pub const OF_ONE_TEST: &[&str] = &[
+    "client.names_not_compared",
+    "consensus.waits_for_all",
+    "manager.clock_follows_wall",
+    "manager.readers_hold_garbage",
+];
 
 /// Replaces the content of chunks that one fragment holds whole, and computes all hashes anew.
 fn replace_payload(call: &mut Call) {

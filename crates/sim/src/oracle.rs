@@ -28,6 +28,8 @@ struct File {
     known: Content,
     /// Contents of writes without an answer, in the order in which they began.
     unknown: Vec<Content>,
+    /// Lengths of contents that were overwritten since, in order; `None`: there was no file.
+    history: Vec<Option<u64>>,
 }
 
 /// All files and their allowed contents.
@@ -56,7 +58,31 @@ impl Oracle {
         if let Some(at) = file.unknown.iter().rposition(|unknown| *unknown == content) {
             file.unknown.remove(at);
         }
-        file.known = content;
+        let before = std::mem::replace(&mut file.known, content);
+        file.history.push(length(&before));
+    }
+
+    /// A point in the file's history, for [`Oracle::check_length`].
+    #[must_use]
+    pub fn moment(&self, path: &str) -> usize {
+        self.files.get(path).map_or(0, |file| file.history.len())
+    }
+
+    /// Checks the length that a look-up found, `None` if there was no file: one that the file had at `since` or later (P7).
+    ///
+    /// # Errors
+    /// The file had that length neither then nor since.
+    pub fn check_length(&self, path: &str, since: usize, found: Option<u64>) -> Result<(), Violation> {
+        let history = self.files.get(path).map_or(&[][..], |file| &file.history[since..]);
+        let possible = self.possible(path);
+        match history.contains(&found) || possible.iter().any(|content| length(content) == found) {
+            true => Ok(()),
+            false => {
+                let fact =
+                    format!("{path}: a look-up found {found:?} bytes; that content was overwritten before it began");
+                Err(Violation { promise: "P7", fact })
+            }
+        }
     }
 
     /// An append to a shared log starts.
@@ -133,6 +159,10 @@ impl Oracle {
             None => Ok(()),
         }
     }
+}
+
+fn length(content: &Content) -> Option<u64> {
+    content.as_ref().map(|bytes| bytes.len() as u64)
 }
 
 fn sum(bytes: &[u8]) -> u32 {

@@ -5,8 +5,9 @@
 use std::time::Instant;
 use tessera_failpoint::activate;
 use tessera_sim::mount_host::host::MountHost;
-use tessera_sim::mount_world::plan::{Plan, Theme};
+use tessera_sim::mount_world::plan::Plan;
 use tessera_sim::mount_world::{MountWorld, Report};
+use tessera_sim::mutants::OF_MOUNTS;
 
 /// Seeds of an everyday run.
 const SEEDS: u64 = 150;
@@ -51,29 +52,6 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// Mistakes in production code, each with what programs do in the runs that look for it.
-const FAILPOINTS: &[(&str, Theme)] = &[
-    ("manager.names_not_rechecked", Theme::Spool),
-    ("manager.no_recall", Theme::Mixed),
-    ("manager.repeats_apply", Theme::Mixed),
-    ("mount.create_in_flight_untold", Theme::Creates),
-    ("mount.cut_bytes_not_blanked", Theme::Spool),
-    ("mount.cut_is_forgotten", Theme::Mixed),
-    ("mount.delegation_recall_ignored", Theme::Creates),
-    ("mount.failed_lock_is_held", Theme::Locks),
-    ("mount.hidden_length_stays", Theme::Mixed),
-    ("mount.log_close_not_synced", Theme::Spool),
-    ("mount.lost_locks_count", Theme::Locks),
-    ("mount.patch_keeps_pages", Theme::Locks),
-    ("mount.push_over_newer", Theme::Spool),
-    ("mount.pushed_log_stays", Theme::Spool),
-    ("mount.recall_answered_early", Theme::Creates),
-    ("mount.recall_keeps_entries", Theme::Mixed),
-    ("mount.reconnect_loses_creates", Theme::Creates),
-    ("mount.stamps_are_ignored", Theme::Mixed),
-    ("mount.unlinked_not_committed", Theme::Mixed),
-];
-
 /// The first seed within [`MUTANT_SEEDS`] whose run breaks a promise with the mistake, and none without it.
 fn caught(mutant: &str, mistaken: impl Fn(u64) -> Report, plan: impl Fn(u64) -> Plan) -> Option<u64> {
     let (seed, violation) = (1..=MUTANT_SEEDS).find_map(|seed| {
@@ -87,7 +65,7 @@ fn caught(mutant: &str, mistaken: impl Fn(u64) -> Report, plan: impl Fn(u64) -> 
 
 #[test]
 fn every_mutant_is_caught() {
-    let is_missed = |(name, theme): &&(&str, Theme)| {
+    let is_missed = |(name, theme): &&(&str, _)| {
         let plan = |seed| Plan::themed(seed, *theme);
         let mistaken = |seed| {
             let _mistake = activate(name);
@@ -95,7 +73,7 @@ fn every_mutant_is_caught() {
         };
         caught(name, mistaken, plan).is_none()
     };
-    let missed: Vec<_> = FAILPOINTS.iter().filter(is_missed).collect();
+    let missed: Vec<_> = OF_MOUNTS.iter().filter(is_missed).collect();
     assert!(missed.is_empty(), "not caught within {MUTANT_SEEDS} seeds: {missed:?}");
 }
 

@@ -3,13 +3,13 @@
 //! `SIM_SEEDS=N` runs N seeds, and N/4 of the family beyond, instead of the everyday number. `SIM_FROM` is the first seed;
 //! `SIM_FROM=fresh` draws it. A failure prints the command that repeats it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tessera_sim::mutants::Mutant;
+use tessera_sim::mutants::{Mutant, OF_MOUNTS, OF_ONE_TEST};
 use tessera_sim::oracle::Violation;
-use tessera_sim::plan::Plan;
-use tessera_sim::world::{Report, World};
+use tessera_sim::plan::{Fault, Plan};
+use tessera_sim::world::{Report, Waits, World};
 
 /// Seeds that once broke a promise or the simulator. The plans have changed since; a bug that such a seed found in the
 /// product has its own test beside the code.
@@ -70,19 +70,30 @@ fn first_broken(family: Family, seeds: &[u64], mutant: Mutant) -> Option<(u64, V
     found.into_inner().unwrap()
 }
 
-/// What must happen to the group of peers in some of the seeds of an everyday run.
-const REACHED: &[&str] =
-    &["elections", "voter led", "states compared", "managers lost", "nodes' disks harmed", "losses put off"];
+/// What must happen to the group of peers and between the processes in some of the seeds of an everyday run.
+const REACHED: &[&str] = &[
+    "elections",
+    "voter led",
+    "states compared",
+    "managers lost",
+    "nodes' disks harmed",
+    "losses put off",
+    "slow processes and disks",
+    "names looked up",
+    "managers rolled back",
+    "damaged managers that join anew",
+    "frames held past a lease",
+];
 
 /// A simulator that never comes to it proves nothing.
 #[test]
 fn the_seeds_reach_what_can_happen_to_the_group() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in 1..=60 {
+    for seed in 1..=120 {
         let report = simulate(Plan::survivable, seed, Mutant::None);
         report.counts.into_iter().for_each(|(what, n)| *counts.entry(what).or_default() += n);
     }
-    println!("60 seeds: {counts:?}");
+    println!("120 seeds: {counts:?}");
     let missing: Vec<_> = REACHED.iter().filter(|what| !counts.contains_key(**what)).collect();
     assert!(missing.is_empty(), "no seed reaches {missing:?}");
 }
@@ -183,6 +194,88 @@ fn every_mistake_of_the_group_is_detected() {
         missed.extend(found.is_none().then_some(*mistake));
     }
     assert!(missed.is_empty(), "not detected within 2,000 seeds: {missed:?}");
+}
+
+/// What one slow node may cost the others, in ms of simulated time: an answer of the leading manager, and an operation that may
+/// first wait for the slow node's answer (1 s) and then chooses another.
+const METADATA_WAIT_MS: u64 = 100;
+const OPERATION_WAIT_MS: u64 = 8_000;
+
+/// P12: a node that is slow, has a slow disk or limps delays nobody else, is not given up, and slows no commit although it votes.
+#[test]
+fn a_slow_node_slows_nobody_else() {
+    let slowest = |seeds: std::ops::RangeInclusive<u64>, mutant| {
+        let mut slowest = Waits::default();
+        for seed in seeds {
+            let report = simulate(Plan::one_slow, seed, mutant);
+            if let Some(Violation { promise, fact }) = report.violation {
+                return Err(format!("seed {seed}: {promise} {fact}"));
+            }
+            if report.waits.operation_ms > OPERATION_WAIT_MS || report.waits.metadata_ms > METADATA_WAIT_MS {
+                println!("seed {seed} of the slow family: {:?}", report.waits);
+            }
+            slowest.metadata_ms = slowest.metadata_ms.max(report.waits.metadata_ms);
+            slowest.operation_ms = slowest.operation_ms.max(report.waits.operation_ms);
+        }
+        Ok(slowest)
+    };
+    let found = slowest(1..=number("SIM_SEEDS", 60), Mutant::None).unwrap();
+    println!("{found:?}");
+    assert!(found.metadata_ms <= METADATA_WAIT_MS && found.operation_ms <= OPERATION_WAIT_MS, "{found:?}");
+    for mutant in Mutant::SLOW {
+        let found = slowest(1..=2_000, *mutant);
+        assert!(found.is_err(), "{mutant:?}: {found:?}");
+    }
+    let _mistake = tessera_failpoint::activate("consensus.waits_for_all");
+    let is_slow = |seed| slowest(seed..=seed, Mutant::None).map_or(true, |found| found.metadata_ms > METADATA_WAIT_MS);
+    assert!((1..=2_000).any(is_slow), "no commit waits although leaders wait for the slowest");
+}
+
+/// P11: no deadline follows the wall clock. Whatever the wall clocks of managers show, the same seed gives the same trace.
+#[test]
+fn wall_clocks_change_nothing() {
+    let traces = |seed| {
+        let trace = |plan: Plan| World::new(plan, Mutant::None, false).run().trace;
+        let mut stepped = Plan::survivable(seed);
+        stepped.step_walls();
+        let mut steady = stepped.clone();
+        steady.faults.retain(|(_, fault)| !matches!(fault, Fault::SetWall(..)));
+        let steps = stepped.faults.len() - steady.faults.len();
+        assert!(steps > 0, "seed {seed} sets no wall clock");
+        // Faults count as events, so that both runs have as many.
+        steady.faults.extend(stepped.faults.iter().filter_map(|(at, fault)| match fault {
+            Fault::SetWall(manager, _) => Some((*at, Fault::SetWall(*manager, 0))),
+            _ => None,
+        }));
+        steady.faults.sort_by_key(|(at, _)| *at);
+        (trace(stepped), trace(steady))
+    };
+    for seed in 1..=20 {
+        let (stepped, steady) = traces(seed);
+        assert_eq!(stepped, steady, "seed {seed}");
+    }
+    let _mistake = tessera_failpoint::activate("manager.clock_follows_wall");
+    let differs = |(stepped, steady)| stepped != steady;
+    assert!((1..=20).any(|seed| differs(traces(seed))), "no clock follows the wall, as it should with the mistake");
+}
+
+/// The bugs that the simulator is known to find, and each within 2,000 seeds: the tests here and in `mounts.rs` go through these lists.
+#[test]
+fn at_least_forty_mistakes_are_caught() {
+    let failpoints: Vec<&str> =
+        Mutant::OF_GROUP.iter().chain(OF_ONE_TEST).copied().chain(OF_MOUNTS.iter().map(|(name, _)| *name)).collect();
+    let known: Vec<&str> = tessera_failpoint::ALL.iter().map(|(name, _)| *name).collect();
+    assert!(failpoints.iter().all(|name| known.contains(name)), "{failpoints:?}");
+    let mutants: Vec<String> = [Mutant::ALL, Mutant::BEYOND, Mutant::SLOW]
+        .concat()
+        .into_iter()
+        .chain(Mutant::LIES.iter().map(|(lie, _)| *lie))
+        .map(|mutant| format!("{mutant:?}"))
+        .collect();
+    let mistakes: BTreeSet<&str> = failpoints.iter().copied().chain(mutants.iter().map(String::as_str)).collect();
+    println!("{} mistakes: {mistakes:?}", mistakes.len());
+    assert_eq!(mistakes.len(), failpoints.len() + mutants.len(), "one is listed twice");
+    assert!(mistakes.len() >= 40, "{}", mistakes.len());
 }
 
 /// P5: a reader that stays open for the whole run, in every second plan, shows a manager that keeps garbage for readers.

@@ -97,7 +97,12 @@ impl Peer {
     /// Whether [`Peer::propose`] would be taken: the peer leads, hands leadership to nobody, and has room.
     #[must_use]
     pub fn can_propose(&self) -> bool {
-        self.proposable().is_ok()
+        self.proposable().is_ok() && !(failpoint::is_active("consensus.waits_for_all") && self.has_laggard())
+    }
+
+    fn has_laggard(&self) -> bool {
+        let last = self.log().last_index();
+        self.node.raft.prs().iter().any(|(_, progress)| progress.matched < last)
     }
 
     pub(super) fn confirmed(&mut self, state: &raft::ReadState) {

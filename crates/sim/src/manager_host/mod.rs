@@ -16,7 +16,7 @@ use tessera_manager::config::Config;
 use tessera_manager::core::reading::{KnownCounts, ReadJob};
 use tessera_manager::core::{Action, Event};
 use tessera_manager::db::Db;
-use tessera_manager::group::{DbHome, GroupAction, GroupError, Manager, Setup};
+use tessera_manager::group::{DbHome, GroupAction, GroupError, LOG_DIR, Manager, Setup};
 use tessera_wire::consensus::{Member, PeerKind};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, Request, Role};
@@ -33,6 +33,12 @@ const SYNC_TICKS: u64 = 25;
 /// Ticks for which a manager that failed may hand leadership over.
 const HAND_OVER_TICKS: u64 = 20;
 
+/// What a manager's directory held: files, and the database.
+struct Backup {
+    files: Vec<(String, Vec<u8>)>,
+    image: Vec<u8>,
+}
+
 /// The manager's machine.
 pub struct ManagerHost {
     /// Place in the world; the manager is called `m<index>`.
@@ -43,6 +49,12 @@ pub struct ManagerHost {
     pub paused: bool,
     /// Its power will fail in the middle of one of its next disk operations.
     pub power_fails_soon: bool,
+    /// The time of day minus the machine's time since boot, ns.
+    pub wall_ahead_ns: i64,
+    /// Its database becomes durable from time to time, not only when it is new.
+    pub syncs_database: bool,
+    /// Its directory was taken back or has rotted: the peer counts as lost.
+    pub damaged: bool,
     /// Addresses of peers to which it introduces itself.
     pub seeds: Vec<String>,
     cluster_id: [u8; 16],
@@ -55,6 +67,7 @@ pub struct ManagerHost {
     db: Option<Db>,
     /// What a loss of power leaves of it.
     synced: Vec<u8>,
+    backup: Option<Backup>,
     ticks: u64,
     failed_ticks: u64,
     /// It was told to stop.
@@ -78,6 +91,9 @@ impl ManagerHost {
             incarnation: 0,
             paused: false,
             power_fails_soon: false,
+            wall_ahead_ns: 0,
+            syncs_database: true,
+            damaged: false,
             seeds: Vec::new(),
             cluster_id,
             config,
@@ -86,6 +102,7 @@ impl ManagerHost {
             is_born: false,
             db: None,
             synced: Vec::new(),
+            backup: None,
             ticks: 0,
             failed_ticks: 0,
             retires: false,
@@ -205,15 +222,63 @@ impl ManagerHost {
         self.kill();
         self.disk = SimDisk::new(self.rng.any());
         (self.is_born, self.db, self.synced) = (false, None, Vec::new());
+        (self.backup, self.damaged) = (None, false);
+    }
+
+    /// Whether [`ManagerHost::roll_back`] has something to put back.
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        self.backup.is_some()
+    }
+
+    /// Keeps a copy of the directory as it is, unless it does not know yet that there are other peers to ask: a copy from when a
+    /// manager was alone cannot find out what it lacks.
+    pub fn back_up(&mut self) {
+        if self.manager.as_ref().is_none_or(|manager| manager.peer().membership().voters.len() < 3) {
+            return;
+        }
+        let image = self.manager.as_mut().and_then(Manager::image);
+        let files = self.disk.paths().into_iter().filter_map(|path| Some((path.clone(), self.disk.contents(&path)?)));
+        self.backup = image.map(|image| Backup { files: files.collect(), image });
+    }
+
+    /// Kills the process and puts the copy of its directory back, if there is one.
+    pub fn roll_back(&mut self) {
+        let Some(Backup { files, image }) = self.backup.take() else { return };
+        self.kill();
+        self.disk = SimDisk::new(self.rng.any());
+        self.disk.create_dir(LOG_DIR).expect("a fresh disk");
+        for (path, bytes) in files {
+            self.disk.write_durable(&path, &bytes).expect("a fresh disk");
+        }
+        self.db = Db::from_image(&image).ok();
+        (self.synced, self.damaged) = (image, true);
+    }
+
+    /// Stored bytes rot; the process ends, or goes on and meets them later.
+    pub fn rot(&mut self) {
+        (0..self.rng.between(1, 3)).for_each(|_| drop(self.disk.rot_somewhere()));
+        self.damaged = true;
+        if self.rng.percent(60) {
+            self.kill();
+        }
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now_ns: i64) {
         self.ticks += 1;
-        if self.ticks.is_multiple_of(SYNC_TICKS) {
+        if self.syncs_database && self.ticks.is_multiple_of(SYNC_TICKS) {
             self.sync();
         }
+        self.note_wall(now_ns);
         self.event(now_ns, Event::Tick);
+    }
+
+    fn note_wall(&mut self, now_ns: i64) {
+        let wall_ns = now_ns.saturating_add(self.wall_ahead_ns);
+        if let Some(manager) = &mut self.manager {
+            manager.note_wall(now_ns, wall_ns);
+        }
     }
 
     /// Whether the process ends because it cannot go on: as in production it hands leadership over first, if it can.

@@ -31,12 +31,19 @@ impl World {
             Fault::EmptyDisk(node) => self.nodes[node].set_capacity(1 << 30),
             Fault::KillClient(client) => {
                 self.clients[client].kill();
+                self.held_events.retain(|(of, _)| *of != Actor::Client(client));
                 let incarnation = self.clients[client].incarnation;
                 self.push(self.now_ns + MS, Event::ClientTick { client, incarnation });
             }
             Fault::CollectGarbage => {
                 return self.with_leader(|host, now| host.collect_garbage(now));
             }
+            Fault::PauseClient(client) => self.clients[client].paused = true,
+            Fault::ResumeClient(client) => self.resume_client(client),
+            Fault::Slow(who, slowness) => self.slow_down(who, slowness),
+            Fault::Isolate(who) => self.isolate(who),
+            Fault::BackUp(manager) => self.managers[manager].back_up(),
+            Fault::SetWall(manager, by_ms) => self.managers[manager].wall_ahead_ns = by_ms * MS,
             Fault::SetClock(manager, by_ms) => self.clocks.set(Actor::Manager(manager), by_ms),
             Fault::RotMuch(node) => (0..200).for_each(|_| drop(self.nodes[node].disk().rot_somewhere())),
             Fault::HarmMetadata(who) => self.harm_metadata(who),
@@ -63,6 +70,21 @@ impl World {
             host.power_fails_soon = true;
         } else {
             host.power_off(kind);
+        }
+    }
+
+    pub(super) fn resume_client(&mut self, client: usize) {
+        self.clients[client].paused = false;
+        self.release(Actor::Client(client));
+    }
+
+    /// Cuts a manager off from all peers, but not from the clients.
+    fn isolate(&mut self, who: Who) {
+        let who = Actor::Manager(self.index_of(who));
+        let is_peer = |other: &Actor| *other != who && !matches!(other, Actor::Client(_));
+        for other in self.all_actors().into_iter().filter(is_peer) {
+            self.network.cut(who, other);
+            self.network.cut(other, who);
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Watch {
     seen: BTreeMap<usize, u64>,
     /// Peers whose disks are lost or damaged.
     lost: BTreeSet<u64>,
+    /// Until then a manager whose directory was taken back finds out that it forgot something: the others must answer it.
+    asks_until_ns: i64,
     /// A database was damaged on purpose: the managers differ from now on.
     pub(super) is_rotten: bool,
     /// How often something happened, so that a test can see that it does.
@@ -40,7 +42,7 @@ impl World {
         if standing.leads {
             self.led(id, standing.term)?;
         }
-        let is_due = |at: &u64| at.is_multiple_of(COMPARED) && !self.group.is_rotten;
+        let is_due = |at: &u64| at.is_multiple_of(COMPARED) && !self.plan.many_chunks && !self.group.is_rotten;
         let Some(at) = applied.filter(is_due) else { return Ok(()) };
         if self.group.seen.insert(manager, at) == Some(at) {
             return Ok(());
@@ -84,11 +86,21 @@ impl World {
 
     /// Whether a fault would destroy what a majority of the voters needs. A group that has lost its majority is no longer one.
     pub(super) fn is_too_much(&mut self, fault: &Fault) -> bool {
+        if self.now_ns < self.group.asks_until_ns && keeps_from_answering(fault) {
+            return true;
+        }
+        if let Fault::Manager { who, what: ManagerFault::RollBack, .. } = fault
+            && !self.managers[self.index_of(*who)].has_backup()
+        {
+            return false;
+        }
         let actor = match fault {
             Fault::LoseNode(node) | Fault::FailSync(node) | Fault::Rot(node) | Fault::RotMuch(node) => {
                 Actor::Node(*node)
             }
-            Fault::Manager { who, what: ManagerFault::Lose, .. } => Actor::Manager(self.index_of(*who)),
+            Fault::Manager { who, what: ManagerFault::Lose | ManagerFault::RollBack | ManagerFault::Rot, .. } => {
+                Actor::Manager(self.index_of(*who))
+            }
             _ => return false,
         };
         if self.quiesced || !self.may_lose(actor) {
@@ -102,6 +114,24 @@ impl World {
         }
         self.note_lost(actor);
         false
+    }
+
+    /// A manager's directory is taken back: a lost peer that knows it only once the others have told it. Until then nothing else
+    /// happens to them (docs/promises.md).
+    pub(super) fn roll_back(&mut self, manager: usize, back_ms: u64) {
+        if !self.managers[manager].has_backup() {
+            return;
+        }
+        self.group.note("managers rolled back");
+        self.network.heal_partitions();
+        self.slow.clear();
+        (0..self.nodes.len())
+            .filter(|node| !self.nodes[*node].lost)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|node| self.resume(node));
+        self.group.asks_until_ns = self.now_ns + (back_ms as i64 + 8_000) * MS;
+        self.managers[manager].roll_back();
     }
 
     /// The disk of a peer is lost or damaged.
@@ -222,4 +252,24 @@ impl World {
         let holds = |host: &ManagerHost| host.manager().and_then(|manager| manager.applied()) == last;
         last.is_some() && self.leading().is_some() && self.managers.iter().all(holds)
     }
+}
+
+/// Whether a fault keeps peers from answering, or from answering in time.
+fn keeps_from_answering(fault: &Fault) -> bool {
+    use Fault::*;
+    matches!(
+        fault,
+        KillNode(_)
+            | PowerOffNode(_)
+            | PauseNode(_)
+            | LoseNode(_)
+            | RotMuch(_)
+            | Rot(_)
+            | FailSync(_)
+            | Manager { .. }
+            | Partition { .. }
+            | Cut { .. }
+            | Isolate(_)
+            | Slow(..)
+    )
 }

@@ -40,7 +40,13 @@ impl World {
             return Ok(());
         }
         if let Err(fact) = host.start() {
-            return broken("P1", format!("manager {manager} does not start on its own disk: {fact}"));
+            if !host.damaged {
+                return broken("P1", format!("manager {manager} does not start on its own disk: {fact}"));
+            }
+            self.record(&format!("m{manager} begins anew: {fact}"));
+            self.group.note("damaged managers that join anew");
+            self.managers[manager].lose();
+            return self.start_manager(manager);
         }
         self.started(manager);
         Ok(())
@@ -76,6 +82,8 @@ impl World {
             }
             ManagerFault::Lose => host.lose(),
             ManagerFault::Retire => host.retire(),
+            ManagerFault::RollBack => self.roll_back(manager, back_ms),
+            ManagerFault::Rot => host.rot(),
         }
         if let Some(back_ns) = i64::try_from(back_ms).ok().and_then(|ms| ms.checked_mul(MS)) {
             self.push(self.now_ns + back_ns, Event::Fault(back));
@@ -111,6 +119,7 @@ impl World {
         }
         self.push(self.now_ns + 100 * MS, Event::ManagerTick { manager, incarnation });
         self.with_manager(manager, |host, now| host.tick(now))?;
+        self.check_slow_node()?;
         if self.plan.endless_reader && self.leading() == Some(manager) {
             self.keep_reading(manager)?;
         }
@@ -136,6 +145,10 @@ impl World {
         match self.managers[manager].stopped() {
             Some(PeerError::Outdated) => {
                 self.note_lost(Actor::Manager(manager));
+                self.managers[manager].lose();
+            }
+            Some(PeerError::Forgotten { .. }) if self.managers[manager].damaged => {
+                self.group.note("damaged managers that join anew");
                 self.managers[manager].lose();
             }
             Some(why @ PeerError::Forgotten { .. }) => return broken("P1", format!("manager {manager}: {why}")),

@@ -1,11 +1,13 @@
 //! The world: one queue of events in order of time, and the handler of each.
 //!
-//! This file has the queue; `managers`, `nodes` and `traffic` handle events, `group` watches the peers, `faults` injects faults, `verify` checks the promises.
+//! This file has the queue; `managers`, `nodes` and `traffic` handle events, `slow` delays them, `group` watches the peers, `faults` injects faults, `verify` checks the promises.
 //! A run has three phases. *Faults*: clients work while faults are injected. *Quiescence*: faults end, processes
 //! restart, clients finish, repair ends (P6, P12). *Verification*: all files are read back and compared, references
 //! are recounted (P4), and no garbage may remain (P5).
 
 pub mod script;
+
+pub use latency::Waits;
 
 use crate::client_host::ClientHost;
 use crate::clock::Clocks;
@@ -31,9 +33,12 @@ const QUIESCE_TIMEOUT_MS: i64 = 400_000;
 
 mod faults;
 mod group;
+mod latency;
 mod managers;
 mod nodes;
+mod probes;
 mod rotten_metadata;
+mod slow;
 mod traffic;
 mod verify;
 
@@ -70,6 +75,12 @@ enum Event {
         client: usize,
         incarnation: u64,
     },
+    /// An onlooker looks a name up.
+    Probe {
+        client: usize,
+    },
+    /// An event whose turn has come at a process or a disk that is slow.
+    Late(Box<Event>),
     Fault(Fault),
 }
 
@@ -109,6 +120,8 @@ pub struct Report {
     pub errors: Vec<String>,
     /// How often things happened in the group of peers.
     pub counts: BTreeMap<&'static str, u64>,
+    /// The longest waits of clients.
+    pub waits: Waits,
     /// Events with their times, if requested.
     pub log: Vec<String>,
 }
@@ -143,6 +156,10 @@ pub struct World {
     node_indexes: BTreeMap<u64, usize>,
     /// Events of paused processes: their kernels hold them until the processes resume.
     held_events: Vec<(Actor, Event)>,
+    /// Processes that are slow, or whose disks are.
+    slow: BTreeMap<Actor, slow::Slow>,
+    probes: probes::Probes,
+    latency: latency::Latency,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -160,15 +177,16 @@ impl World {
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let cluster_id = *b"simulated world!";
         let mut nodes: Vec<NodeHost> = (0..plan.nodes)
-            .map(|i| NodeHost::new(i, cluster_id, mutant.node_config(), mutant.disks_lie(), rng.any()))
+            .map(|i| NodeHost::new(i, cluster_id, mutant.node_config(&plan), mutant.disks_lie(), rng.any()))
             .collect();
-        let mut config = mutant.manager_config(plan.max_voters);
+        let mut config = mutant.manager_config(&plan);
         if plan.rots_metadata {
             // A manager that is right would take over.
             config.metadata_compare_every_ms = 0;
         }
         let mut managers: Vec<ManagerHost> =
             (0..plan.managers).map(|i| ManagerHost::new(i, cluster_id, config.clone(), rng.any())).collect();
+        managers.iter_mut().for_each(|manager| manager.syncs_database = !plan.snapshots_often);
         let seeds: Vec<String> = (0..plan.managers).map(|i| format!("m{i}:1")).collect();
         nodes.iter_mut().for_each(|node| node.seeds.clone_from(&seeds));
         let seeds: Vec<String> = seeds.into_iter().chain((0..plan.nodes).map(|i| format!("n{i}:1"))).collect();
@@ -198,6 +216,9 @@ impl World {
             next_tick: BTreeMap::new(),
             node_indexes: BTreeMap::new(),
             held_events: Vec::new(),
+            slow: BTreeMap::new(),
+            probes: probes::Probes::default(),
+            latency: latency::Latency::default(),
             events: 0,
             trace: 0,
             log: keep_log.then(Vec::new),
@@ -220,7 +241,7 @@ impl World {
         let violation = self.run_phases().err();
         let errors = self.clients.iter().flat_map(|c| c.errors.iter().map(|(_, text)| text.clone())).collect();
         let (events, trace, counts, log) = (self.events, self.trace, self.group.counts, self.log.unwrap_or_default());
-        Report { events, trace, violation, errors, counts, log }
+        Report { events, trace, violation, errors, counts, waits: self.latency.waits, log }
     }
 
     fn run_phases(&mut self) -> Result<(), Violation> {
@@ -229,6 +250,7 @@ impl World {
             let at = self.now_ns + 600 * MS + self.rng.between(0, 500) as i64 * MS;
             self.push(at, Event::ClientTick { client, incarnation: 1 });
         }
+        self.begin_probes();
         for (at_ms, fault) in self.plan.faults.clone() {
             self.push(EPOCH_NS + 1_000 * MS + at_ms as i64 * MS, Event::Fault(fault));
         }
@@ -259,6 +281,7 @@ impl World {
     }
 
     fn dispatch(&mut self, what: Event) -> Result<(), Violation> {
+        let Some(what) = self.in_turn(what) else { return Ok(()) };
         self.events += 1;
         if let Some(actor) = self.paused(&what) {
             self.held_events.push((actor, what));
@@ -282,6 +305,11 @@ impl World {
                 Ok(())
             }
             Event::ClientTick { client, incarnation } => self.tick_client(client, incarnation),
+            Event::Probe { client } => {
+                self.probe(client);
+                Ok(())
+            }
+            Event::Late(_) => unreachable!("it was unwrapped when its turn came"),
             Event::Fault(fault) => {
                 self.record(&format!("{fault:?}"));
                 self.inject(fault)

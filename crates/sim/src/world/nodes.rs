@@ -24,25 +24,31 @@ impl World {
         self.with_node(node, incarnation, |host, now| host.tick_voter(now))
     }
 
-    /// The paused process that this event would reach.
-    pub(super) fn paused(&self, what: &Event) -> Option<Actor> {
-        let actor = match what {
+    /// The process that this event reaches.
+    pub(super) fn receiver(&self, what: &Event) -> Option<Actor> {
+        Some(match what {
             Event::NodeTick { node, .. }
             | Event::VoterTick { node, .. }
             | Event::NodeDisk { node, .. }
             | Event::NodeDone { node, .. } => Actor::Node(*node),
             Event::ManagerTick { manager, .. } => Actor::Manager(*manager),
+            Event::ClientTick { client, .. } => Actor::Client(*client),
             Event::Search(routed) => routed.caller.0,
             Event::Deliver(Envelope { to, content: Message::Request { .. }, .. }) => *to,
             Event::Deliver(Envelope { ticket, .. }) | Event::CallFailed { ticket, .. } => {
                 self.network.caller(*ticket)?.0
             }
             _ => return None,
-        };
+        })
+    }
+
+    /// The paused process that this event would reach.
+    pub(super) fn paused(&self, what: &Event) -> Option<Actor> {
+        let actor = self.receiver(what)?;
         let is_paused = match actor {
             Actor::Node(node) => self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()),
             Actor::Manager(manager) => self.managers.get(manager).is_some_and(|host| host.paused && host.is_running()),
-            Actor::Client(_) => false,
+            Actor::Client(client) => self.clients.get(client).is_some_and(|host| host.paused),
         };
         is_paused.then_some(actor)
     }
@@ -97,11 +103,11 @@ impl World {
                 Effect::Call(call) => self.send(Actor::Node(node), incarnation, call),
                 Effect::Answer { ticket, result } => self.answer(Actor::Node(node), incarnation, ticket, result),
                 Effect::DiskLater => {
-                    let at = self.now_ns + self.rng.between(50, 4_000) as i64 * 1_000;
+                    let at = self.now_ns + self.disk_ns(Actor::Node(node), 50, 4_000);
                     self.push(at, Event::NodeDisk { node, incarnation });
                 }
                 Effect::EventLater(event) => {
-                    let at = self.now_ns + self.rng.between(20, 1_000) as i64 * 1_000;
+                    let at = self.now_ns + self.disk_ns(Actor::Node(node), 20, 1_000);
                     self.push(at, Event::NodeDone { node, incarnation, event: Box::new(event) });
                 }
             }

@@ -105,6 +105,10 @@ impl Player {
         let plan = Plan {
             family: Family::Survivable,
             clocks_differ: false,
+            snapshots_often: false,
+            probes: false,
+            many_chunks: false,
+            slow_node: None,
             nodes: parse(nodes)?,
             managers: 1,
             max_voters: parse(voters)?,

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// The longer of the leases of simulated nodes and of entries (`Mutant::manager_config`), in ms.
+const LEASE_MS: i64 = 600;
+
 impl World {
     // --- clients --------------------------------------------------------------------------------------------
 
@@ -21,6 +24,7 @@ impl World {
         {
             return broken("P14", format!("client {client} got {code:?}: {text}"));
         }
+        self.note_operation(client);
         let incarnation = self.clients[client].incarnation;
         for call in calls {
             self.send(Actor::Client(client), incarnation, call);
@@ -45,6 +49,7 @@ impl World {
             self.record(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }
         self.mix(call.kind as u64, call.token);
+        self.note_question(from, &call);
         let to = match &call.peer {
             Peer::Manager => {
                 let routed = self.routes.begin((from, incarnation), call, self.now_ns);
@@ -94,6 +99,9 @@ impl World {
 
     pub(super) fn schedule_messages(&mut self, from: Actor, outcome: Outcome) {
         for (delay_ns, envelope) in outcome.deliveries {
+            if delay_ns as i64 > LEASE_MS * MS {
+                self.group.note("frames held past a lease");
+            }
             if let Message::Request { kind, .. } = envelope.content {
                 self.callers.insert(envelope.ticket, (from, kind));
             }
@@ -175,7 +183,12 @@ impl World {
                 return self.with_manager(manager, |host, now| host.answer(now, answer));
             }
             Actor::Node(node) => return self.with_node(node, incarnation, |host, now| host.answer(now, answer)),
+            Actor::Client(client) if probes::is_probe(answer.token) => {
+                self.note_answer(client, answer.token);
+                return self.probed(answer);
+            }
             Actor::Client(client) if self.clients[client].incarnation == incarnation => {
+                self.note_answer(client, answer.token);
                 if let (Err(error), true) = (&answer.result, self.log.is_some()) {
                     self.record(&format!("{actor:?} <- {:?}: {error}", error.code()));
                 }

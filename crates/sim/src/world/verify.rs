@@ -29,6 +29,8 @@ impl World {
             }
             self.resume(node);
         }
+        self.slow.clear();
+        (0..self.clients.len()).for_each(|client| self.resume_client(client));
         for manager in 0..self.managers.len() {
             self.resume_manager(manager)?;
         }

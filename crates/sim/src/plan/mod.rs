@@ -5,6 +5,11 @@
 //! everything else comes back. So every loss is a bug. Plans *beyond* destroy the bytes of more than `m` nodes: the cluster
 //! must then report the lost chunks, in typed errors and in `status`, and keep all others.
 
+mod fault;
+mod trouble;
+
+pub use fault::{Fault, ManagerFault, Slowness, Who};
+
 use crate::network::{Actor, NetworkFaults};
 use tessera_disk::SplitMix64;
 
@@ -36,98 +41,6 @@ impl Rng {
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[(self.0.next_u64() % of.len() as u64) as usize]
     }
-}
-
-/// A fault.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Fault {
-    /// The node's process is killed; its disks keep what the kernel had.
-    KillNode(usize),
-    /// The node's host loses power: unsynced bytes are lost, torn or kept as the disk decides.
-    PowerOffNode(usize),
-    /// The node starts again.
-    StartNode(usize),
-    /// The node's process stops until it is resumed.
-    PauseNode(usize),
-    /// It continues.
-    ResumeNode(usize),
-    /// The node and its disk are lost for good.
-    LoseNode(usize),
-    /// Something happens to a manager; it is over after so long.
-    Manager {
-        /// Which one.
-        who: Who,
-        /// What.
-        what: ManagerFault,
-        /// When it is over, ms.
-        back_ms: u64,
-    },
-    /// A manager starts; one whose machine was lost joins from an empty disk.
-    StartManager(usize),
-    /// A paused manager continues.
-    ResumeManager(usize),
-    /// A process is partitioned from all other actors, in one direction or both.
-    Partition {
-        /// The process.
-        who: Actor,
-        /// Its messages are dropped.
-        outbound: bool,
-        /// Messages to it are dropped.
-        inbound: bool,
-    },
-    /// The messages of one peer of the group to another are dropped.
-    Cut {
-        /// The sender.
-        from: Actor,
-        /// The receiver.
-        to: Actor,
-    },
-    /// All partitions end.
-    HealPartitions,
-    /// A stored byte on the node rots.
-    Rot(usize),
-    /// The next syncs of the node's disk fail.
-    FailSync(usize),
-    /// The node's disk is full.
-    FillDisk(usize),
-    /// It has space again.
-    EmptyDisk(usize),
-    /// The client's process is killed and starts again.
-    KillClient(usize),
-    /// A garbage collection is requested.
-    CollectGarbage,
-    /// The node is drained.
-    Drain(usize),
-    /// A manager's clock is set forward by this many ms, or back.
-    SetClock(usize, i64),
-    /// Many stored bytes on the node rot.
-    RotMuch(usize),
-    /// A row of a manager's database changes without an entry.
-    HarmMetadata(Who),
-}
-
-/// A manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
-    /// The one that leads then.
-    Leader,
-    /// By index.
-    Index(usize),
-}
-
-/// What happens to a manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ManagerFault {
-    /// Its process is killed: what SQLite has committed stays.
-    Kill,
-    /// Its machine loses power: unsynced bytes of the log are lost, and the last commits of the database.
-    PowerOff,
-    /// Its process stops until it is resumed.
-    Pause,
-    /// Its machine is lost; another one joins the group with an empty disk.
-    Lose,
-    /// It stops in order: it hands leadership over first.
-    Retire,
 }
 
 /// What a plan may destroy.
@@ -164,6 +77,14 @@ pub struct Plan {
     pub rots_metadata: bool,
     /// Whether a fault changes a manager's database: the managers must find it and be equal in the end.
     pub harms_metadata: bool,
+    /// Whether managers make a snapshot of every few entries and lose all commits of SQLite with the power.
+    pub snapshots_often: bool,
+    /// Whether the store will hold very many chunks: batches are larger, and databases are not compared all the time.
+    pub many_chunks: bool,
+    /// The only node in trouble, if the plan is one of a slow node: it delays nobody else, and is not given up.
+    pub slow_node: Option<usize>,
+    /// Whether onlookers look names up, and wait long for the answers.
+    pub probes: bool,
     /// Whether clocks have offsets and drift.
     pub clocks_differ: bool,
     /// Whether enough hosts survive the plan for every group to be whole again.
@@ -211,6 +132,7 @@ impl Plan {
             let node = plan.node(&mut rng);
             plan.faults.push((plan.moment(&mut rng), Fault::Drain(node)));
         }
+        plan.draw_trouble();
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -250,7 +172,19 @@ impl Plan {
         plan.draw_garbage(&mut rng);
         plan.draw_clocks(&mut rng);
         plan.destroy(losses, &mut rng);
+        plan.draw_trouble();
         plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    /// A plan in which nothing happens but that one node, its disk, or both are slow the whole time, or that it limps.
+    pub fn one_slow(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x510e);
+        let (redundancy, width, m) = *rng.pick(CLASSES);
+        let nodes = width + m + rng.between(1, 2) as usize;
+        let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), nodes, &mut rng);
+        plan.network = NetworkFaults { min_delay_us: 50, max_delay_us: 2_000, ..NetworkFaults::default() };
+        plan.draw_one_slow(&mut rng);
         plan
     }
 
@@ -261,6 +195,10 @@ impl Plan {
             family,
             rots_metadata: false,
             harms_metadata: false,
+            snapshots_often: false,
+            many_chunks: false,
+            slow_node: None,
+            probes: false,
             clocks_differ: false,
             spare_hosts: true,
             nodes,
