@@ -5,6 +5,7 @@
 //! restart, clients finish, repair ends (P6, P12). *Verification*: all files are read back and compared, references
 //! are recounted (P4), and no garbage may remain (P5).
 
+pub mod many;
 pub mod script;
 
 pub use latency::Waits;
