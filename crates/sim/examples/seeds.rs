@@ -1,45 +1,64 @@
 //! Runs seeds and prints broken promises.
 //!
-//! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events,
-//! `SIM_BEYOND=1` runs plans beyond redundancy, `SIM_DIFFERING=1` those in which a manager comes to differ from the others.
+//! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events, `SIM_FAMILY` names the
+//! plans: `survivable`, `beyond`, `differing`, `rotten`, `slow` or `mounts`. The last line is for `bench/soak.py`, too.
 
+use tessera_sim::mount_host::host::MountHost;
+use tessera_sim::mount_world::MountWorld;
+use tessera_sim::mount_world::plan::Plan as MountPlan;
 use tessera_sim::mutants::Mutant;
+use tessera_sim::oracle::Violation;
 use tessera_sim::plan::Plan;
 use tessera_sim::world::World;
+
+struct Outcome {
+    events: u64,
+    log: Vec<String>,
+    violation: Option<Violation>,
+}
+
+fn run(family: &str, seed: u64, mutant: Mutant, keep_log: bool) -> Outcome {
+    let plan = match family {
+        "survivable" => Plan::survivable(seed),
+        "beyond" => Plan::beyond(seed),
+        "differing" => Plan::differing_managers(seed),
+        "rotten" => Plan::rotten_metadata(seed),
+        "slow" => Plan::one_slow(seed),
+        "mounts" => {
+            let report = MountWorld::<MountHost>::new(MountPlan::new(seed), keep_log).run();
+            return Outcome { events: report.events, log: report.log, violation: report.violation };
+        }
+        other => panic!("{other}: no such family"),
+    };
+    let report = World::new(plan, mutant, keep_log).run();
+    let errors = report.errors.iter().filter(|_| keep_log).map(|line| format!("error: {line}"));
+    Outcome { events: report.events, log: report.log.into_iter().chain(errors).collect(), violation: report.violation }
+}
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let count: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(100);
     let name = args.next().unwrap_or_default();
-    let mutant = Mutant::ALL
-        .iter()
-        .chain(Mutant::BEYOND)
-        .chain(Mutant::LIES.iter().map(|(lie, _)| lie))
-        .copied()
+    let mutant = [Mutant::ALL, Mutant::BEYOND, Mutant::SLOW]
+        .concat()
+        .into_iter()
+        .chain(Mutant::LIES.iter().map(|(lie, _)| *lie))
         .find(|p| format!("{p:?}") == name)
         .unwrap_or(Mutant::None);
     let keep_log = std::env::var_os("SIM_LOG").is_some();
-    let is_set = |name| std::env::var_os(name).is_some();
-    let family = match (is_set("SIM_BEYOND"), is_set("SIM_DIFFERING")) {
-        (true, _) => Plan::beyond,
-        (_, true) => Plan::differing_managers,
-        _ => Plan::survivable,
-    };
+    let family = std::env::var("SIM_FAMILY").unwrap_or_else(|_| "survivable".into());
     let (mut broken, mut events) = (0, 0);
     let started = std::time::Instant::now();
     for seed in from..from + count {
-        let report = World::new(family(seed), mutant, keep_log).run();
-        events += report.events;
-        report.log.iter().for_each(|line| println!("{line}"));
-        if keep_log {
-            report.errors.iter().for_each(|line| println!("error: {line}"));
-        }
-        if let Some(violation) = report.violation {
+        let outcome = run(&family, seed, mutant, keep_log);
+        events += outcome.events;
+        outcome.log.iter().for_each(|line| println!("{line}"));
+        if let Some(violation) = outcome.violation {
             broken += 1;
             println!("seed {seed}: {} {}", violation.promise, violation.fact);
         }
     }
     let rate = count as f64 / started.elapsed().as_secs_f64();
-    println!("{count} seeds, {broken} broken, {events} events, {rate:.0} seeds a second");
+    println!("{count} seeds, {broken} broken, {events} events, {rate:.1} seeds a second");
 }

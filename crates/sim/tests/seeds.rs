@@ -123,7 +123,7 @@ fn what_is_beyond_redundancy_fails_cleanly() {
     let fresh = from..from + number("SIM_SEEDS", 4 * BEYOND_SEEDS) / 4;
     println!("seeds from {from}");
     let seeds: Vec<u64> = OLD_FAILURES_BEYOND.iter().copied().chain(fresh).collect();
-    expect_no_violation(Plan::beyond, &seeds, "SIM_BEYOND=1 ");
+    expect_no_violation(Plan::beyond, &seeds, "SIM_FAMILY=beyond ");
 }
 
 /// P2: when the manager's database names other chunks than the writers did, reads fail; without the readers' comparison of
@@ -146,7 +146,7 @@ fn rotten_metadata_gives_no_wrong_bytes() {
 fn managers_that_differ_become_equal() {
     let from = first_seed();
     let seeds: Vec<u64> = (from..from + number("SIM_SEEDS", 4 * DIFFERING_SEEDS) / 4).collect();
-    expect_no_violation(Plan::differing_managers, &seeds, "SIM_DIFFERING=1 ");
+    expect_no_violation(Plan::differing_managers, &seeds, "SIM_FAMILY=differing ");
     let rebuilt =
         |seed: &u64| simulate(Plan::differing_managers, *seed, Mutant::None).counts.contains_key("databases rebuilt");
     let rebuilt = seeds.iter().take(10).filter(|seed| rebuilt(seed)).count();

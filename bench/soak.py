@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Runs many seeds of the simulator and writes what came out to bench/results/soak.md.
+
+Each family runs on `--jobs` processes of one thread; a failure is kept as the line that names its seed and the broken promise.
+"""
+
+import argparse
+import datetime
+import pathlib
+import re
+import resource
+import secrets
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SEEDS = {"survivable": 100_000, "beyond": 25_000, "differing": 10_000, "rotten": 10_000, "slow": 10_000, "mounts": 50_000}
+LAST_LINE = re.compile(r"(\d+) seeds, (\d+) broken, (\d+) events")
+# A process runs so many seeds: if it dies, only they are missing.
+BATCH = 500
+
+
+def run(binary, family, start, count):
+    """Runs seeds in a process; returns (seeds that ended, lines that name a broken promise)."""
+    command = [str(binary), str(start), str(count)]
+    done = subprocess.run(command, env={"SIM_FAMILY": family}, capture_output=True, text=True)
+    broken = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    last = LAST_LINE.search(done.stdout)
+    if done.returncode != 0 or not last:
+        why = done.stderr.strip().splitlines()[:1]
+        broken.append(f"seeds {start} to {start + count - 1}: the process ended with {done.returncode}: {why}")
+        return 0, broken
+    return int(last[1]), broken
+
+
+def cpu_seconds():
+    """CPU time of the processes that have ended: other programs on the machine do not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def soak(binary, family, start, count, jobs):
+    """Runs a family; returns its row of the table and its failures."""
+    began, cpu_before = time.monotonic(), cpu_seconds()
+    batches = [(at, min(BATCH, start + count - at)) for at in range(start, start + count, BATCH)]
+    with ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(lambda batch: run(binary, family, *batch), batches))
+    seconds, cpu = time.monotonic() - began, max(cpu_seconds() - cpu_before, 0.01)
+    failures = [f"{family} {line}" for _, broken in results for line in broken]
+    ended = sum(ended for ended, _ in results)
+    row = f"| {family} | {ended:,} | {start} to {start + count - 1} | {len(failures)} | {seconds:,.0f} | {ended / cpu:.1f} |"
+    return row, failures
+
+
+def report(rows, failures, commit, jobs):
+    """The text of soak.md."""
+    lines = [
+        "# Simulator seeds",
+        "",
+        f"Written by `make soak` on {datetime.date.today()}, commit {commit}, {jobs} processes of one thread each.",
+        "",
+        "| family | seeds | range | failures | seconds | seeds a second of CPU |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        *(["Failures:", "", *(f"- `{line}`" for line in failures)] if failures else ["No promise was broken."]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def commit_of(root):
+    """The commit, and whether files differ from it."""
+    git = lambda *args: subprocess.run(["git", *args], cwd=root, capture_output=True, text=True).stdout.strip()
+    return git("rev-parse", "--short", "HEAD") + (" and changes" if git("status", "--porcelain", "-uno") else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--binary", default=ROOT / "target/release/examples/seeds")
+    parser.add_argument("--from", dest="start", type=int, help="first seed; default: a fresh one")
+    parser.add_argument("--share", type=float, default=1.0, help="this share of the usual number of seeds")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/soak.md")
+    args = parser.parse_args()
+    start = args.start or 1_000_000 + secrets.randbelow(10**12)
+    rows, failures = [], []
+    for family, count in SEEDS.items():
+        row, failed = soak(args.binary, family, start, max(1, int(count * args.share)), args.jobs)
+        rows.append(row)
+        failures += failed
+        args.out.write_text(report(rows, failures, commit_of(ROOT), args.jobs))
+        print(row, flush=True)
+    raise SystemExit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
