@@ -217,7 +217,7 @@ impl Peer {
         let gone = change.changes.iter().filter(|change| change.kind() == ChangeKind::Remove);
         for id in gone.filter_map(|change| change.member.as_ref()).map(|member| member.id) {
             let never_answered = self.progress().iter().any(|progress| progress.id == id && progress.matched == 0);
-            if never_answered && self.candidates.unreachable.len() < super::PEERS_MAX {
+            if never_answered && !self.is_heard(id) && self.candidates.unreachable.len() < super::PEERS_MAX {
                 self.candidates.unreachable.insert(id, until);
             }
         }
@@ -231,7 +231,8 @@ impl Peer {
 
     fn view(&self) -> View {
         let (last, progress) = (self.log().last_index(), self.progress());
-        let active = |id: u64| progress.iter().any(|p| p.id == id && p.is_active);
+        // The library begins to count anew every second or so.
+        let active = |id: u64| self.is_heard(id) || progress.iter().any(|p| p.id == id && p.is_active);
         let membership = self.membership().clone();
         let mut candidates = self.candidates.known.clone();
         candidates.retain(|id, _| !is_replaced(&membership, *id));
