@@ -36,7 +36,8 @@ pub struct Redundancy {
 /// The database fails, or a row is damaged.
 pub fn redundancy(db: &Db, caches: &Caches) -> Result<Redundancy> {
     let (node_map, classes) = (caches.node_map(db)?, caches.classes(db)?);
-    let mut count = Count { db, node_map: &node_map, classes: &classes, sum: Redundancy::default() };
+    let mut count = Count::new(db, &node_map, &classes);
+    count.pending = pending(db)?;
     let troubled: BTreeSet<u64> = db.all("SELECT DISTINCT pg_id FROM missing_fragments", [])?;
     let groups = rows::groups(db, 0)?;
     for (pg_id, members) in &groups {
@@ -57,7 +58,7 @@ pub fn redundancy(db: &Db, caches: &Caches) -> Result<Redundancy> {
 /// The database fails, or a row is damaged.
 pub fn backfills_wait(db: &Db, caches: &Caches) -> Result<bool> {
     let (node_map, classes) = (caches.node_map(db)?, caches.classes(db)?);
-    let count = Count { db, node_map: &node_map, classes: &classes, sum: Redundancy::default() };
+    let count = Count::new(db, &node_map, &classes);
     for (pg_id, members) in &rows::groups(db, 0)? {
         for (from, to) in ranges(members) {
             const ANY: &str =
@@ -88,10 +89,38 @@ struct Count<'a> {
     db: &'a Db,
     node_map: &'a NodeMap,
     classes: &'a BTreeMap<u32, Arc<ClassInfo>>,
+    pending: Pending,
     sum: Redundancy,
 }
 
+/// Classes of the chunks that no commit names yet, by group and chunk: they are few.
+type Pending = BTreeMap<(u64, u64), u32>;
+
+fn pending(db: &Db) -> Result<Pending> {
+    let rows: Vec<(u64, u64, u32)> =
+        db.all("SELECT pg_id, chunk_id, class_id FROM chunks WHERE refs = 0 AND state = 1", [])?;
+    Ok(rows.into_iter().map(|(pg_id, chunk_id, class_id)| ((pg_id, chunk_id), class_id)).collect())
+}
+
+impl<'a> Count<'a> {
+    fn new(db: &'a Db, node_map: &'a NodeMap, classes: &'a BTreeMap<u32, Arc<ClassInfo>>) -> Count<'a> {
+        Count { db, node_map, classes, pending: Pending::new(), sum: Redundancy::default() }
+    }
+}
+
 impl Count<'_> {
+    /// Committed chunks of a class among the chunks `from..to` of a group. The index alone answers, which has no `state`: that column
+    /// changes with each chunk's commit.
+    fn committed(&self, pg_id: u64, class_id: u32, (from, to): (u64, u64)) -> Result<u64> {
+        let all: u64 = self.db.one(
+            "SELECT count(*) FROM chunks WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND class_id = ?4",
+            args![pg_id, from, to, class_id],
+        )?;
+        let pending = self.pending.range((pg_id, from)..(pg_id, to)).filter(|(_, class)| **class == class_id).count();
+        assert!(all >= pending as u64, "group {pg_id}: {pending} of {all} chunks are pending");
+        Ok(all - pending as u64)
+    }
+
     /// Members of a group whose fragment of `chunk` cannot be read now.
     fn away(&self, members: &[Member], chunk: u64) -> BTreeSet<u32> {
         let away = members.iter().filter(|m| !self.node_map.is_readable(m.serving_disk(chunk)));
@@ -114,12 +143,11 @@ impl Count<'_> {
         for (from, to) in ranges(members) {
             let away = self.away(members, from);
             let unfilled = members.iter().filter(|m| self.to_backfill(m, from)).count() as u64;
-            let by_class: Vec<(u32, u64)> = self.db.all(
-                "SELECT class_id, count(*) FROM chunks
-                 WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND state = 2 GROUP BY class_id",
-                args![pg_id, from, to],
-            )?;
-            for (class_id, chunks) in by_class {
+            for (&class_id, class) in self.classes {
+                if class.fragments() as usize != members.len() {
+                    continue;
+                }
+                let chunks = self.committed(pg_id, class_id, (from, to))?;
                 self.sum.to_repair += chunks * unfilled;
                 self.of(class_id, &away).into_iter().for_each(|n| *n += chunks);
             }
