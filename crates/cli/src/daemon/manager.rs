@@ -18,6 +18,9 @@ use tessera_wire::Code;
 /// Interval of the check whether the manager still serves.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
+/// A manager that is told to stop while it starts waits this long for what the start finds.
+const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+
 /// Runs a manager until it is asked to stop or fails.
 ///
 /// # Errors
@@ -73,8 +76,13 @@ fn start(settings: &ManagerSettings, events: &Events) -> Outcome<Option<ManagerS
                 Err(_) => bail!(Exit::Failed, "the manager's start panicked; its log says where"),
             },
             recv(events.receiver()) -> event => if let Ok(Event::Stop(why)) = event {
-                tracing::info!(why, "stopped before it served");
-                return Ok(None);
+                tracing::info!(why, "stopping before it serves");
+                // A refusal that comes at once is worth more than a silent end.
+                return match started.recv_timeout(REFUSAL_WAIT) {
+                    Ok(Err(error)) => Err(refused(error)),
+                    Ok(Ok(server)) => server.stop().map_or(Ok(None), |why| Err(why.into())),
+                    Err(_) => Ok(None),
+                };
             },
         }
     }

@@ -3,10 +3,12 @@
 use crate::chunks::{garbage, missing};
 use crate::counts::redundancy;
 use crate::ctx::View;
+use crate::db::rows::DiskRow;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::soft::jobs::JobState;
 use crate::soft::tasks::Work;
+use tessera_wire::Health;
 use tessera_wire::consensus::PeerKind;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob, PeerStatus};
 
@@ -116,6 +118,13 @@ fn is_clean(view: &View<'_>) -> Result<bool> {
     Ok(true)
 }
 
+/// Whether a disk that was out is back, and serves as soon as it is listed.
+fn disks_return(view: &View<'_>) -> Result<bool> {
+    let returns =
+        |disk: &DiskRow| (disk.own_health, disk.node_health) == (Health::Down, Health::Up) && disk.inventory_wanted > 0;
+    Ok(view.caches.node_map(view.db)?.disks.values().any(returns))
+}
+
 /// State of the requested job.
 pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
     let cluster = &view.soft.cluster;
@@ -160,7 +169,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("chunks_reduced", redundancy.reduced),
                 counter("chunks_lost", redundancy.lost),
             ];
-            let running = redundancy.to_repair > 0 || cluster.jobs.hurry;
+            let running = redundancy.to_repair > 0 || cluster.jobs.hurry || disks_return(view)?;
             MaintainReply { running, done, total: done + redundancy.to_repair, counters }
         }
     })
