@@ -76,12 +76,14 @@ fn start(settings: &ManagerSettings, events: &Events) -> Outcome<Option<ManagerS
                 Err(_) => bail!(Exit::Failed, "the manager's start panicked; its log says where"),
             },
             recv(events.receiver()) -> event => if let Ok(Event::Stop(why)) = event {
-                tracing::info!(why, "stopping before it serves");
                 // A refusal that comes at once is worth more than a silent end.
                 return match started.recv_timeout(REFUSAL_WAIT) {
                     Ok(Err(error)) => Err(refused(error)),
                     Ok(Ok(server)) => server.stop().map_or(Ok(None), |why| Err(why.into())),
-                    Err(_) => Ok(None),
+                    Err(_) => {
+                        tracing::info!(why, "stopped before it served");
+                        Ok(None)
+                    }
                 };
             },
         }
