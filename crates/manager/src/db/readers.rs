@@ -5,7 +5,7 @@
 
 use super::{Db, FILE_NAME};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use rusqlite::{InterruptHandle, OpenFlags};
+use rusqlite::InterruptHandle;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// Interval at which readers are interrupted that must end.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(5);
-/// Limit of a reader's wait for the lock that the owner takes when it resets the write-ahead log.
-const BUSY: Duration = Duration::from_secs(10);
 
 /// Opens connections to the database in a directory.
 #[derive(Clone)]
@@ -49,9 +47,7 @@ impl DbReaders {
     /// SQLite fails.
     pub fn with<T>(&self, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let _open = self.0.gate.read();
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = tessera_pagesum::open(&self.0.path, flags)?;
-        conn.busy_timeout(BUSY)?;
+        let conn = Db::reader(&self.0.path)?;
         let number = self.0.open.lock().add(conn.get_interrupt_handle());
         let db = Db { watch: tessera_pagesum::watch(&conn), ..Db::around(conn, None) };
         let result = read(&db);
