@@ -160,11 +160,9 @@ impl Manager {
         membership.members.iter().filter(votes).cloned().collect()
     }
 
-    /// Managers that vote and answer, this one included.
+    /// Managers that vote and were heard lately, this one included.
     fn active_managers(&self) -> Vec<u64> {
-        let progress = self.peer.progress();
-        let is_active = |id: &u64| progress.iter().any(|progress| progress.id == *id && progress.is_active);
-        self.voting_managers().iter().map(|member| member.id).filter(is_active).collect()
+        self.voting_managers().iter().map(|member| member.id).filter(|id| self.peer.is_heard(*id)).collect()
     }
 
     /// Judges the part under way, if nobody else is going to report.
