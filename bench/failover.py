@@ -117,6 +117,10 @@ class Client(threading.Thread):
         self.store.cli(*words, given=given)
         self.answers[-1] = (self.answers[-1][0], time.monotonic())
 
+    def was_answered(self, since):
+        """A command that began after this time has ended."""
+        return any(begin >= since and end for begin, end in self.answers[-2:])
+
     def longest_s(self, since, until):
         """The longest wait for an answer that overlaps this time."""
         waits = [(end or until) - begin for begin, end in self.answers if (end or until) >= since and begin <= until]
@@ -143,7 +147,8 @@ def main():
                 leader, killed = store.leader(), time.monotonic()
                 store.kill(leader)
                 store.wait("another leader", lambda leader=leader: store.leader() not in (None, leader))
-                time.sleep(0.5)
+                served = time.monotonic()
+                store.wait("an answer to each client", lambda: all(client.was_answered(served) for client in clients))
                 interruptions.append(max(client.longest_s(killed, time.monotonic()) for client in clients))
                 store.start(leader)
                 store.whole()

@@ -25,7 +25,7 @@ tessera_knobs::knobs! {
         answers_ms: u64 = 150_000;
         /// How long a client may cache an entry unless the manager recalls it. A restarted manager waits this long before it
         /// changes anything a client may have cached.
-        lease_entry_ms: u64 = 3_000;
+        lease_entry_ms: u64 = 2_000;
         /// A client that sent nothing for this long has lost its locks. A restarted manager lets clients assert
         /// the locks they held for as long, and grants no new ones meanwhile.
         lock_session_ms: u64 = 30_000;

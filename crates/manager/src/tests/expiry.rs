@@ -167,11 +167,11 @@ fn leases_on_what_goes_are_recalled() {
     rig.put(dir, "f", &[1]).unwrap();
     let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true };
     rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
-    rig.tick(8_000);
+    rig.tick(9_000);
     let entry = rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
     assert!(entry.lease_ms > 0);
     rig.calls.clear();
-    rig.now_ns += 2_100 * MS;
+    rig.now_ns += 1_100 * MS;
     rig.tick(1);
     rig.tick(1);
     let recall = rig.calls.iter().find(|c| c.kind == tessera_wire::Kind::RecallLease).expect("a recall").clone();
