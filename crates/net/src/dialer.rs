@@ -152,11 +152,18 @@ impl Dialer {
         open.close();
     }
 
-    /// Closes all connections.
+    /// Closes all connections. Calls that wait for one end with [`Code::Unavailable`].
     pub fn close(&self) {
-        for (_, line) in self.0.lines.lock().drain() {
-            if let Line::Open(connection) = line {
-                connection.close();
+        // The callbacks may call again, so nothing is locked then.
+        let lines: Vec<Line> = self.0.lines.lock().drain().map(|(_, line)| line).collect();
+        for line in lines {
+            match line {
+                Line::Open(connection) => connection.close(),
+                Line::Connecting(queue) => {
+                    let closed = Error::new(Code::Unavailable, "the connections of this process were closed");
+                    queue.into_iter().for_each(|call| call.refuse(closed.clone()));
+                }
+                Line::Failed(..) => {}
             }
         }
     }
@@ -204,7 +211,14 @@ impl Dialer {
             Ok(connection) => Line::Open(connection.clone()),
             Err(error) => Line::Failed(Instant::now(), error.clone()),
         };
-        let before = self.0.lines.lock().insert(endpoint, line);
+        let mut lines = self.0.lines.lock();
+        if !matches!(lines.get(&endpoint), Some(Line::Connecting(_))) {
+            drop(lines);
+            // The dialer was closed meanwhile.
+            return opened.iter().for_each(|connection| connection.close());
+        }
+        let before = lines.insert(endpoint, line);
+        drop(lines);
         let Some(Line::Connecting(queue)) = before else { return };
         for call in queue {
             match &opened {

@@ -176,6 +176,29 @@ fn errors_timeouts_and_dead_peers_are_answers() {
     assert_eq!(gone.code(), Code::Unavailable);
 }
 
+/// Each call has one result, also those whose connection is still being opened, and a callback may call again.
+#[test]
+fn closing_a_dialer_ends_every_call() {
+    let server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (dialer, endpoint) = (dialer(), server.endpoints()[0].clone());
+    dialer.call_wait(&endpoint, &data::GetFragments::default(), Vec::new(), WAIT).unwrap();
+    let opening = Endpoint::Tcp(silent.local_addr().unwrap().to_string());
+    let (sender, results) = std::sync::mpsc::channel();
+    for to in [&endpoint, &opening] {
+        let (sender, again, other) = (sender.clone(), dialer.clone(), opening.clone());
+        let callback: Callback = Box::new(move |result| {
+            again.call(&other, Kind::GetStatus, Bytes::new(), Vec::new(), WAIT, Box::new(|_| ()));
+            sender.send(result.map(|_| ()).unwrap_err().code()).unwrap();
+        });
+        dialer.call(to, Kind::GetStatus, Bytes::new(), Vec::new(), WAIT, callback);
+    }
+    std::thread::spawn(move || dialer.close());
+    for _ in 0..2 {
+        assert_eq!(results.recv_timeout(WAIT), Ok(Code::Unavailable));
+    }
+}
+
 #[test]
 fn a_server_stops_even_if_the_file_of_its_socket_is_gone() {
     let scratch = tempfile::tempdir().unwrap();
