@@ -2,15 +2,14 @@
 //! write finds them when it is repeated after this one was interrupted, or its process was killed.
 //!
 //! Reports travel with dedup questions. A question without chunks carries them when much has gathered and no question is due, and
-//! the request that closes the session carries the rest. Nothing depends on a report, so none is repeated by itself.
+//! the request that closes the session carries the rest. A report is no longer than a question, which every manager takes. Nothing depends
+//! on a report, so none is repeated by itself.
 
 use super::*;
 use tessera_policy::Dedup as Share;
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::ChunkAck;
 
-/// Most chunks in one report.
-const MOST_REPORTED: usize = 4096;
 /// Stored bytes that are reported by themselves. What was stored since the last report is stored again after a kill.
 const REPORT_BYTES: u64 = 8 << 20;
 
@@ -41,7 +40,7 @@ impl WriteCore {
 
     /// The chunks of the next report, with their acknowledgements.
     pub(super) fn take_reports(&mut self) -> (Vec<usize>, Vec<ChunkAck>) {
-        let count = self.reports.queue.len().min(MOST_REPORTED);
+        let count = self.reports.queue.len().min(self.options.ask_chunks);
         let mut indices: Vec<usize> = self.reports.queue.drain(..count).collect();
         self.reports.bytes -= indices.iter().map(|i| self.chunks[*i].len_bytes).sum::<u64>();
         indices.retain(|i| self.is_reportable(*i));
@@ -66,6 +65,6 @@ impl WriteCore {
     /// Everything that no answered report holds, for the request that closes the session.
     pub(super) fn last_report(&self) -> Vec<ChunkAck> {
         let left = (0..self.chunks.len()).filter(|i| self.is_reportable(*i));
-        left.take(MOST_REPORTED).map(|i| self.chunks[i].ack()).collect()
+        left.take(self.options.ask_chunks).map(|i| self.chunks[i].ack()).collect()
     }
 }

@@ -80,6 +80,19 @@ fn much_that_is_stored_is_reported_by_itself() {
     assert_eq!(reports(), 1, "{:#?}", drive.trace);
 }
 
+/// A manager that takes no longer questions takes no longer reports.
+#[test]
+fn a_report_is_no_longer_than_a_question() {
+    let data = data(60 * CHUNK, 6);
+    let mut drive = drive(&[]);
+    drive.options = Arc::new(Options { ask_chunks: 4, write_window_bytes: 40 * CHUNK as u64, ..Options::default() });
+    interrupt(&mut drive, &data);
+    let reports = drive.cluster.asked::<AllocateChunks>().into_iter().map(|question| question.stored.len());
+    let lengths: Vec<usize> =
+        reports.chain(drive.cluster.asked::<CloseSession>().into_iter().map(|close| close.stored.len())).collect();
+    assert_eq!(lengths.iter().max(), Some(&4), "{lengths:?}");
+}
+
 #[test]
 fn chunks_that_no_other_write_may_share_are_not_reported() {
     let data = data(20 * CHUNK, 5);
