@@ -63,6 +63,16 @@ pub fn end_sessions(ctx: &mut Ctx, command: &EndSessions) -> Result<()> {
     command.session_ids.iter().try_for_each(|&id| end(ctx, id))
 }
 
+/// Ends the sessions of all writers. Lost entries may have staged parts of their files, and removed chunks that they were told of: what
+/// they commit now could lack these without anybody noticing (P1).
+///
+/// # Errors
+/// The database fails.
+pub fn end_writers(ctx: &mut Ctx) -> Result<()> {
+    let writers = sessions::all(ctx.db)?.into_iter().filter(|session| session.kind == WRITER);
+    writers.map(|session| session.session_id).try_for_each(|id| end(ctx, id))
+}
+
 /// Applies [`PersistReaders`].
 ///
 /// # Errors

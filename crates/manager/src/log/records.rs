@@ -4,6 +4,7 @@
 use crate::coherence::locks;
 use crate::ctx::Ctx;
 use crate::error::Result;
+use crate::files::sessions;
 use crate::internal::{CompareMetadata, NewTerm, NoteLeases, NoteLockers, PruneReplies, RecordRefusal};
 use crate::log::reply_cache;
 use crate::map::tables;
@@ -16,10 +17,11 @@ pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Result<()> {
     ctx.meta.term = before.max(command.term);
     assert!(ctx.meta.term >= before, "the term never falls: {before}, then {}", ctx.meta.term);
     inodes::date_root(ctx.db, ctx.wall_ns)?;
-    match command.restored {
-        true => tables::jump_past_lost_entries(ctx),
-        false => Ok(()),
+    if command.restored {
+        tables::jump_past_lost_entries(ctx)?;
+        sessions::end_writers(ctx)?;
     }
+    Ok(())
 }
 
 /// Applies [`RecordRefusal`]: the batch caches the refusal with its replies.

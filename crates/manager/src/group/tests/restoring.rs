@@ -6,8 +6,8 @@ use crate::group::{Found, disk_of, resume};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use tessera_consensus::PeerError;
-use tessera_wire::meta::RegisterNode;
-use tessera_wire::{DiskInfo, NodeInfo};
+use tessera_wire::meta::{Commit, CommitMode, OpenWrite, RegisterNode};
+use tessera_wire::{DiskInfo, Extent, NodeInfo};
 
 /// Speaks to a group, up to a number of calls.
 struct Wire<'a> {
@@ -150,6 +150,34 @@ fn p1_what_lost_entries_may_have_done_is_looked_for() {
         !node_map.disks.is_empty()
             && node_map.disks.values().all(|disk| disk.inventory_wanted > 0 && disk.unlisted == 1)
     );
+}
+
+/// P1: lost entries may have staged parts of a file, which the writer does not send again. Its commit must not make a version without
+/// them.
+#[test]
+fn p1_a_writer_of_before_the_restore_writes_again() {
+    let group = five();
+    let open = |op_id| OpenWrite { op_id, parent: 1, name: "f".into(), ..OpenWrite::default() };
+    let session_id = group.borrow_mut().ask(0, &open(901)).unwrap().session_id;
+    let commit = |op_id, session_id, mode: CommitMode, extent| {
+        let (mode, extents) = (mode as i32, vec![extent]);
+        Commit { op_id, session_id, mode, size_bytes: 100, extents, ..Commit::default() }
+    };
+    group.borrow_mut().ask(0, &commit(902, session_id, CommitMode::Replace, Extent::hole(0, 100))).unwrap();
+    let session_id = group.borrow_mut().ask(0, &open(903)).unwrap().session_id;
+    group.borrow_mut().ticks(10);
+    cut(&group, &[3, 4]);
+    let part = Commit { partial: true, ..commit(904, session_id, CommitMode::Patch, Extent::hole(0, 10)) };
+    group.borrow_mut().ask(0, &part).unwrap();
+    cut(&group, &[0, 1, 2]);
+    [3, 4].into_iter().for_each(|at: usize| group.borrow_mut().hosts[at].is_cut = false);
+    let dir = tempfile::tempdir().unwrap();
+    run(&restore(&Wire::to(&group), dir.path()), &["h3", "h4"], 1).unwrap();
+    let mut group = serve(group, dir.path());
+    let rest = commit(905, session_id, CommitMode::Patch, Extent::hole(50, 10));
+    assert_eq!(group.ask(NEW, &rest).unwrap_err().code(), Code::SessionExpired);
+    let session_id = group.ask(NEW, &open(906)).unwrap().session_id;
+    group.ask(NEW, &commit(907, session_id, CommitMode::Replace, Extent::hole(0, 100))).unwrap();
 }
 
 /// P7, P11: the old group's majority was only cut off. When it comes back it stops for ever.
