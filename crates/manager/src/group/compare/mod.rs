@@ -168,8 +168,15 @@ impl Manager {
     /// Judges the part under way, if nobody else is going to report.
     fn judge_part(&mut self, now_ns: i64) {
         let part = self.comparisons.pass.as_mut().and_then(|pass| pass.part.as_mut());
-        let Some(part) = part.filter(|part| part.seq.is_some()) else { return };
+        let Some(part) = part else { return };
         let is_late = now_ns >= part.asked_ns.saturating_add(WAIT_NS);
+        if part.seq.is_none() {
+            // Its entry was not written, because the disk was full.
+            if is_late {
+                self.give_up_pass(now_ns);
+            }
+            return;
+        }
         let reported: BTreeSet<u64> = part.reports.keys().copied().collect();
         if !is_late && self.active_managers().iter().any(|id| !reported.contains(id)) {
             return;
@@ -270,6 +277,13 @@ impl Manager {
         if let State::Leading(core) = &mut self.state {
             core.soft.comparison.last = MetadataComparison { ended_ns, ..last };
         }
+    }
+
+    /// Whether a part was asked for whose entry is not committed.
+    #[cfg(test)]
+    pub(super) fn waits_for_entry(&self) -> bool {
+        let part = self.comparisons.pass.as_ref().and_then(|pass| pass.part.as_ref());
+        part.is_some_and(|part| part.seq.is_none())
     }
 
     /// The entry that a snapshot must hold, because managers that differ wait for one, or will.

@@ -117,6 +117,35 @@ fn p7_a_manager_that_differs_does_not_take_over() {
     group.until_equal();
 }
 
+/// A part whose entry a full disk kept from being written is not waited for.
+#[test]
+fn p7_databases_are_compared_again_after_the_disk_was_full() {
+    let mut group = Group::comparing(&THREE, often());
+    let leader = group.settle_leader();
+    let limit = |group: &Group, pages: i64| {
+        group.manager(leader).db().unwrap().conn().pragma_update(None, "max_page_count", pages).unwrap();
+    };
+    limit(&group, 1);
+    for round in 0.. {
+        // In one batch with what the tick proposes.
+        for op_id in round * 100..round * 100 + 40 {
+            let name = format!("{op_id:0250}").into();
+            let body = MakeDir { op_id: 10_000 + op_id, parent: 1, name, ..MakeDir::default() }.encode_to_vec().into();
+            let (connection, role, client_id, request_id, kind) = (1, Role::Client, ALICE, u64::MAX, MakeDir::KIND);
+            let now_ns = group.now_ns;
+            let event = Event::Request { connection, role, client_id, request_id, kind, body };
+            group.manager_mut(leader).handle(now_ns, event);
+        }
+        group.tick();
+        if group.manager(leader).waits_for_entry() {
+            break;
+        }
+        assert!(round < 200, "the disk is never full when a part is asked for");
+    }
+    limit(&group, 1 << 30);
+    group.until_equal();
+}
+
 #[test]
 fn p7_a_leader_that_differs_hands_over_and_is_rebuilt() {
     let mut group = Group::comparing(&THREE, often());
