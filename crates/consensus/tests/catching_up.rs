@@ -20,10 +20,13 @@ fn member(id: u64) -> Member {
     Member { id, kind: PeerKind::Manager as i32, host: name.clone(), address: name.clone(), name }
 }
 
-fn start(id: u64, sim: &SimDisk) -> Peer {
+fn membership(voters: &[u64], learners: &[u64]) -> Membership {
+    let members = voters.iter().chain(learners).map(|id| member(*id)).collect();
+    Membership { index: 1, voters: voters.to_vec(), learners: learners.to_vec(), members, ..Membership::default() }
+}
+
+fn start(id: u64, sim: &SimDisk, membership: Membership) -> Peer {
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-    let (voters, members) = (vec![1, 2, 3], (1..=3).map(member).collect());
-    let membership = Membership { index: 1, voters, members, ..Membership::default() };
     let (identity, base) = (LogIdentity { cluster_id: CLUSTER, peer_id: id }, Base { index: 1, term: 1 });
     let log = Log::create(disk.clone(), "log", identity, LogOptions::default(), base, membership).unwrap();
     Peer::start(log, SnapshotFiles::open(disk, "log").unwrap(), 1, PeerConfig::new(member(id), id)).unwrap()
@@ -41,8 +44,14 @@ struct Group {
 
 impl Group {
     fn start() -> Group {
+        Group::knowing(&membership(&[1, 2, 3], &[]), &membership(&[1, 2, 3], &[]))
+    }
+
+    /// Peers 1 and 2 know one membership, peer 3 another.
+    fn knowing(known: &Membership, third: &Membership) -> Group {
         let disks: Vec<SimDisk> = (1..=3).map(SimDisk::new).collect();
-        let peers = (1..).zip(&disks).map(|(id, disk)| start(id, disk)).collect();
+        let known = |id: u64| if id == 3 { third.clone() } else { known.clone() };
+        let peers = (1..).zip(&disks).map(|(id, disk)| start(id, disk, known(id))).collect();
         Group { now_ns: 0, disks, peers, cut: None, calls: VecDeque::new(), longest_bytes: 0 }
     }
 
@@ -125,6 +134,43 @@ fn p12_a_long_log_is_sent_in_frames_that_a_connection_takes() {
         group.tick();
     }
     assert!(group.longest_bytes > 4 * MIB, "several messages travel in a frame: {}", group.longest_bytes);
+}
+
+impl Group {
+    /// Whether peer 3 is a member, as the leader knows it.
+    fn has_third(&mut self) -> bool {
+        let leader = self.leader();
+        self.peers[leader].membership().members.iter().any(|member| member.id == 3)
+    }
+}
+
+/// P12: a manager that copies on a busy machine is silent for seconds, and a new leader has never heard it.
+#[test]
+fn p12_a_learner_that_is_silent_for_a_while_keeps_its_place() {
+    let learns = membership(&[1, 2], &[3]);
+    let mut group = Group::knowing(&learns, &learns);
+    group.cut = Some(2);
+    group.leader();
+    (0..50).for_each(|_| group.tick());
+    assert!(group.has_third(), "a new leader waits");
+    group.cut = None;
+    (0..5).for_each(|_| group.tick());
+    assert!(group.has_third());
+    let mut group = Group::knowing(&learns, &learns);
+    group.cut = Some(2);
+    group.leader();
+    (0..200).for_each(|_| group.tick());
+    assert!(!group.has_third(), "one that never answers goes");
+}
+
+/// P12: a manager that restarts while it copies may not have come to the entry that lets it in.
+#[test]
+fn p12_a_manager_that_knows_only_the_others_asks_them_to_let_it_in() {
+    let others = membership(&[1, 2], &[]);
+    let mut group = Group::knowing(&others, &others);
+    group.leader();
+    (0..100).for_each(|_| group.tick());
+    assert!(group.has_third());
 }
 
 /// P12: a leader whose disk is full leaves the lead to a peer that can write, and follows once there is room.

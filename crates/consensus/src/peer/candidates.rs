@@ -18,6 +18,11 @@ const JOIN_TICKS: u64 = 50;
 /// A peer that could not be reached where it said is let in again after this many ticks.
 const UNREACHABLE_TICKS: u64 = 600;
 
+/// A learner keeps its place for this long after it was last heard, in ns …
+const LINGERS_NS: i64 = 60_000_000_000;
+/// … or after this peer became the leader, if it has not heard of the learner since.
+const UNHEARD_NS: i64 = 10_000_000_000;
+
 /// Peers that could be members.
 #[derive(Default)]
 pub(super) struct Candidates {
@@ -27,6 +32,8 @@ pub(super) struct Candidates {
     removed: BTreeSet<u64>,
     /// Learners that never answered, and until when they are not let in again, in ticks.
     unreachable: BTreeMap<u64, u64>,
+    /// Since when this peer leads, if it does.
+    pub(super) leads_since_ns: Option<i64>,
     /// Why this peer was not let in, as last logged.
     refusal: String,
     /// Addresses where this peer introduces itself.
@@ -78,7 +85,7 @@ impl Peer {
             return;
         }
         let named = std::mem::take(&mut self.candidates.named);
-        let members = self.others().into_iter().filter(|_| is_lost).map(|member| member.address);
+        let members = self.others().into_iter().map(|member| member.address);
         let mut addresses: BTreeSet<String> =
             self.candidates.seeds.iter().cloned().chain(named).chain(members).collect();
         addresses.remove(&self.config.member.address);
@@ -223,6 +230,15 @@ impl Peer {
         }
     }
 
+    /// Learners that keep their place although they may be silent.
+    fn lingering(&self) -> BTreeSet<u64> {
+        let since = |at: Option<i64>, ns: i64| at.is_some_and(|at| self.now_ns.saturating_sub(at) < ns);
+        let lingers = |id: &u64| {
+            since(self.heard_ns.get(id).copied(), LINGERS_NS) || since(self.candidates.leads_since_ns, UNHEARD_NS)
+        };
+        self.membership().learners.iter().copied().filter(lingers).collect()
+    }
+
     /// Whether a member lacks no more than the last entries, as a leader knows it.
     #[must_use]
     pub fn has_caught_up(&self, id: u64) -> bool {
@@ -252,6 +268,7 @@ impl Peer {
                 .filter(|p| p.is_active && holds_some(p.matched) && p.matched + CAUGHT_UP_ENTRIES >= last)
                 .map(|p| p.id)
                 .collect(),
+            lingering: self.lingering(),
             removed: self.candidates.removed.clone(),
             voters_max: self.config.voters_max,
             membership,

@@ -661,6 +661,7 @@ impl Peer {
         let standing = Standing { term: raft.term, leader, leads: raft.state == StateRole::Leader };
         if standing != self.standing {
             self.standing = standing;
+            self.candidates.leads_since_ns = standing.leads.then_some(self.now_ns);
             self.outputs.push_back(Output::Standing(standing));
         }
     }

@@ -30,6 +30,8 @@ pub struct View {
     pub voters_max: usize,
     /// Learners that have all entries but the last few.
     pub caught_up: BTreeSet<u64>,
+    /// Learners that are silent, but were heard not long ago: one that copies on a busy machine answers late.
+    pub lingering: BTreeSet<u64>,
     /// Members that somebody told to go, for instance with `tessera manager remove`.
     pub removed: BTreeSet<u64>,
 }
@@ -105,9 +107,11 @@ fn wanted(view: &View) -> Vec<Member> {
     let mut fitting: Vec<&Candidate> = view.candidates.iter().filter(|c| !must_go(view, &c.member)).collect();
     let hosts = fitting.iter().map(|c| &c.member.host).chain(wanted.iter().map(|m| &m.host));
     let size = voters_wanted(hosts.collect::<BTreeSet<_>>().len(), view.voters_max);
-    // Those that run, and of them learners, first: they have been copying. A learner that is down keeps its place if nobody else can have it.
+    // Those that run, and of them learners, first: they have been copying. A learner that is down keeps its place if nobody else can have it, a
+    // manager only for a while.
     let is_learner = |c: &Candidate| view.membership.learners.contains(&c.member.id);
-    let waits = |c: &Candidate| is_learner(c) && c.member.kind() == PeerKind::Voter;
+    let may_return = |c: &Candidate| c.member.kind() == PeerKind::Voter || view.lingering.contains(&c.member.id);
+    let waits = |c: &Candidate| is_learner(c) && may_return(c);
     fitting.sort_by_key(|c| (c.member.kind() != PeerKind::Manager, !c.is_up, !is_learner(c), c.member.id));
     for Candidate { member, .. } in fitting.into_iter().filter(|c| c.is_up || waits(c)) {
         let is_manager = member.kind() == PeerKind::Manager;

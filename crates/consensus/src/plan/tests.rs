@@ -193,3 +193,17 @@ fn a_peer_that_moves_is_known_by_its_new_address() {
     assert!(view.membership.members.iter().any(|m| m.address == "elsewhere"));
     assert_eq!(sorted(&view.membership.voters), [1, 2]);
 }
+
+#[test]
+fn a_manager_that_copies_keeps_its_place_while_it_may_return() {
+    let mut all = view(&[candidate(1, MANAGER), candidate(2, MANAGER)]);
+    let added = next(&all).unwrap();
+    apply(&mut all, &added);
+    assert_eq!(all.membership.learners, [2]);
+    all.caught_up.clear();
+    all.candidates[1].is_up = false;
+    all.lingering.insert(2);
+    assert_eq!(next(&all), None);
+    all.lingering.clear();
+    assert_eq!(next(&all), Some(change([(ChangeKind::Remove, candidate(2, MANAGER).member)])));
+}
