@@ -221,7 +221,7 @@ def main():
     store = Daemon([args.binary, "up", "--nodes", 6, "--dir", scratch / "store", "--listen", "127.0.0.1:0"], scratch / "up.log", "Ctrl-C")
     good = False
     try:
-        manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
+        manager = json.loads((scratch / "store" / "cluster.json").read_text())["managers"][0]["listen"][0]
         places = [(mount, "mount.log"), (second, "mount2.log")]
         command = lambda at: [args.binary, "mount", at, "--manager", manager, "--spool", scratch / f"{at.name}.spool"]
         small = ["--spool-size", SMALL_SPOOL]

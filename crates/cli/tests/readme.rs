@@ -84,7 +84,7 @@ impl Reader {
                 let said = self.start("tessera up --json --listen 127.0.0.1:0 --dir tessera-data");
                 let said: Value = serde_json::from_str(&said).unwrap();
                 assert_eq!(said["nodes"].as_array().unwrap().len(), 8, "README says eight nodes");
-                self.manager = said["manager"]["listen"][0].as_str().unwrap().to_string();
+                self.manager = said["managers"][0]["listen"][0].as_str().unwrap().to_string();
             }
             "tessera mount /mnt/tessera" => self.mounts(),
             "tessera status --watch" => drop(self.start(line)),

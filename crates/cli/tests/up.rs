@@ -43,8 +43,26 @@ impl Up {
     }
 
     fn tessera(&self, args: &[&str], stdin: &[u8]) -> Run {
-        let manager = self.said["manager"]["listen"][0].as_str().unwrap();
-        run(Command::new(TESSERA).args(args).env("TESSERA_MANAGER", manager), stdin)
+        run(Command::new(TESSERA).args(args).env("TESSERA_MANAGER", self.managers().join(",")), stdin)
+    }
+
+    fn managers(&self) -> Vec<&str> {
+        self.said["managers"].as_array().unwrap().iter().map(|m| m["listen"][0].as_str().unwrap()).collect()
+    }
+
+    /// Waits until two managers vote; returns the number of the one that leads.
+    fn leader_of_two(&self) -> usize {
+        let mut leader = None;
+        eventually("two managers vote", || {
+            let status = self.tessera(&["status", "--json"], b"").json();
+            let peers = status["log"]["peers"].as_array().unwrap();
+            let is_voting = |p: &&Value| p["kind"] == "manager" && p["votes"] == true && p["up"] == true;
+            let voting: Vec<&Value> = peers.iter().filter(is_voting).collect();
+            let leads = voting.iter().find(|p| p["leads"] == true).and_then(|p| p["address"].as_str());
+            leader = self.managers().iter().position(|address| Some(*address) == leads);
+            voting.len() == 2 && leader.is_some()
+        });
+        leader.unwrap()
     }
 
     fn kill_child(&self, member: &Value) {
@@ -98,7 +116,7 @@ fn up_runs_stops_and_is_found_again() {
     assert_eq!(up.event()["event"], "died");
     let event = up.event();
     assert_eq!((event["event"].as_str(), event["name"].as_str()), (Some("restarted"), Some("n1")));
-    up.kill_child(&up.said["manager"]);
+    up.kill_child(&up.said["managers"][0]);
     assert_eq!(up.event()["name"], "manager");
     assert_eq!(up.event()["event"], "restarted");
     eventually("the manager serves again", || up.tessera(&["cat", "tess:/f"], b"").stdout == data);
@@ -127,6 +145,41 @@ fn a_lost_manager_is_noticed_and_restored() {
     assert_eq!(up.stop(), 0);
 }
 
+/// A second manager joins a store that has one, and takes over. Both are found again at other ports. The one whose directory is
+/// lost joins the other.
+#[test]
+fn a_second_manager_takes_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let (first, second) = (tree::bytes(1, 1 << 20), tree::bytes(2, 1 << 20));
+    let up = Up::start(dir.path(), &["--nodes", "6"]);
+    assert_eq!(up.tessera(&["put", "--quiet", "-", "tess:/first"], &first).code, 0);
+    assert_eq!(up.stop(), 0);
+
+    let up = Up::start(dir.path(), &["--managers", "2"]);
+    let leader = up.leader_of_two();
+    up.kill_child(&up.said["managers"][leader]);
+    assert_eq!(up.tessera(&["put", "--quiet", "-", "tess:/second"], &second).code, 0);
+    assert_eq!(up.stop(), 0);
+    assert_refused(
+        &tessera(&["up", "--quiet", "--dir", path, "--managers", "1"]),
+        2,
+        &["2 managers", "manager remove"],
+    );
+
+    for lost in [None, Some("manager")] {
+        if let Some(lost) = lost {
+            std::fs::remove_dir_all(dir.path().join(lost)).unwrap();
+        }
+        let up = Up::start(dir.path(), &[]);
+        assert_eq!(up.said["managers"].as_array().unwrap().len(), 2, "{lost:?}");
+        up.leader_of_two();
+        assert!(up.tessera(&["cat", "tess:/first"], b"").stdout == first, "{lost:?}");
+        assert!(up.tessera(&["cat", "tess:/second"], b"").stdout == second, "{lost:?}");
+        assert_eq!(up.stop(), 0);
+    }
+}
+
 /// Children do not outlive `up`, even when it is killed.
 #[test]
 fn children_end_with_up() {
@@ -151,7 +204,10 @@ fn the_demo_loses_nothing() {
     let story = run.json();
     assert_eq!((story["ok"].as_bool(), story["different_bytes"].as_u64()), (Some(true), Some(0)));
     let steps = story["steps"].as_array().unwrap();
-    assert_eq!(steps.len(), 8);
+    assert_eq!(steps.len(), 9);
+    let (killed, leads) = (steps[2]["killed"].as_str().unwrap(), steps[2]["leads"].as_str().unwrap());
+    assert!(killed != leads && leads.starts_with("manager"), "{killed} was killed, {leads} leads");
+    assert!(steps[2]["unanswered_seconds"].as_f64().unwrap() > 0.0);
     assert!(steps[1]["new_bytes"].as_u64() < steps[1]["logical_bytes"].as_u64(), "the copy was not deduplicated");
     assert!(!scratch.exists(), "the scratch store was left behind");
 }

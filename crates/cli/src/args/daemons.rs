@@ -9,17 +9,21 @@ use tessera_accel::Spec;
 /// `tessera up`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-All files are under --dir: manager/, n1/ to nN/, logs/, cluster.json (addresses and process ids).
-The next `tessera up` with this --dir starts the same store. Ctrl-C stops the manager, then the nodes.
+All files are under --dir: manager/, manager2/ and so on, n1/ to nN/, logs/, cluster.json (addresses and process ids).
+The next `tessera up` with this --dir starts the same store. Ctrl-C stops the managers, then the nodes.
 
 Examples:
   tessera up
   tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
+  tessera up --managers 2                            a second manager that takes over if the first fails
   tessera up --dir ./scratch --listen 127.0.0.1:0    any free ports
   tessera up --mount /mnt/tessera                    mount the store as well
   tessera up --restart                               restart daemons that die
-  tessera up --restore                               after the loss of manager/")]
+  tessera up --restore                               after the loss of every manager's directory")]
 pub struct UpArgs {
+    /// Number of managers, of which one leads and the others stand by (default: as many as the directory has, else 1). A manager whose directory is new or lost joins the others.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5))]
+    pub managers: Option<u32>,
     /// Number of nodes, each with its own host label (default: as many as the directory has, else 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     pub nodes: Option<u32>,
@@ -29,7 +33,7 @@ pub struct UpArgs {
     /// Directory of the store.
     #[arg(long, value_name = "DIR", default_value = "./tessera-data")]
     pub dir: PathBuf,
-    /// Address of the manager. Nodes use the following ports, metrics those from 100 above; port 0: any free ports.
+    /// Address of the manager. Nodes use the following ports, metrics those from 100 above, further managers 99 and less above; port 0: any free ports.
     #[arg(long, value_name = "ADDR", default_value = super::DEFAULT_MANAGER)]
     pub listen: String,
     /// Also mount the store at DIR (see `tessera mount --help`).
@@ -41,10 +45,10 @@ pub struct UpArgs {
     /// Restart daemons that die, after increasing pauses, instead of only reporting them.
     #[arg(long)]
     pub restart: bool,
-    /// Rebuild the lost database of the manager from the log and snapshots on the nodes, then start. If the nodes are no majority of the peers that keep the metadata, as manager --restore does.
+    /// Rebuild the database that all managers have lost from the log and snapshots on the nodes, then start. If the nodes are no majority of the peers that keep the metadata, as manager --restore does.
     #[arg(long)]
     pub restore: bool,
-    /// Configuration file for the manager (see `tessera manager --help`).
+    /// Configuration file for every manager (see `tessera manager --help`).
     #[arg(long, value_name = "FILE")]
     pub manager_config: Option<PathBuf>,
     /// Configuration file for every node (see `tessera node --help`).
@@ -58,9 +62,10 @@ pub struct UpArgs {
 /// `tessera demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The demo starts a scratch store of eight nodes, stores PATH and an edited copy of it, kills two nodes
-(SIGKILL), reads everything back comparing every byte, waits for repair, wipes the manager's disk,
-restores the manager from the nodes, and compares again. PATH is not changed.
+The demo starts a scratch store of two managers and eight nodes, stores PATH and an edited copy of it, and
+meanwhile kills the manager that leads (SIGKILL). It kills two nodes, reads everything back comparing every
+byte, waits for repair, wipes the disks of both managers, restores them from the nodes, and compares again.
+PATH is not changed.
 
 Examples:
   tessera demo

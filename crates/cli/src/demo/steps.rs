@@ -1,4 +1,5 @@
-//! The steps of the demo: store, store an edited copy, lose two nodes, read, repair, lose the manager, restore, read.
+//! The steps of the demo: store, store an edited copy and lose the manager that leads meanwhile, lose two nodes, read, repair, lose
+//! all managers' disks, restore, read.
 
 use super::compare::Compare;
 use super::edits::Edits;
@@ -11,12 +12,15 @@ use crate::remote::Store;
 use crate::term::{Out, Progress, Table, units};
 use crate::up::child;
 use crate::up::cluster::Cluster;
+use crate::up::directory::manager_name;
+use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
 use tessera_client::{GetOptions, Owner, PutOptions, Sink, Source};
@@ -27,6 +31,11 @@ const JOBS: usize = 16;
 /// A repair without progress for this long has failed.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(300);
 const CHECK_EVERY: Duration = Duration::from_millis(200);
+/// The store gets this long to be whole: every node up, the metadata on as many peers as it should be.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// A standby gets this long to take over, and is asked this often whether it leads.
+const TAKEOVER_WITHIN: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// A row of the table.
 #[derive(Default)]
@@ -36,9 +45,36 @@ struct Step {
     bytes: u64,
     /// Whether the bytes were moved in this time, so that a rate makes sense.
     moved: bool,
-    time: Duration,
+    /// `None`: the time that the step took.
+    time: Option<Duration>,
     result: String,
     facts: Value,
+}
+
+/// The loss of the manager that led.
+struct Takeover {
+    /// Its name.
+    killed: String,
+    /// Name of the manager that leads instead.
+    leads: String,
+    /// No manager answered for this long.
+    unanswered: Duration,
+}
+
+impl Takeover {
+    /// Kills the manager that leads, and waits for another one.
+    fn force(cluster: &mut Cluster) -> Outcome<Takeover> {
+        let (killed, _) = cluster.leader()?;
+        cluster.kill(&killed)?;
+        let since = Instant::now();
+        loop {
+            match cluster.leader() {
+                Ok((leads, _)) => return Ok(Takeover { killed, leads, unanswered: since.elapsed() }),
+                Err(failure) if since.elapsed() > TAKEOVER_WITHIN => return Err(failure),
+                Err(_) => std::thread::sleep(ASK_EVERY),
+            }
+        }
+    }
 }
 
 struct Run<'a> {
@@ -75,21 +111,29 @@ pub fn run(cluster: &mut Cluster, source: &Path, events: &Events, out: Out) -> O
 
 impl Run<'_> {
     fn run_steps(&mut self) -> Outcome {
-        let nodes = self.cluster.shape.nodes;
         self.out.note(format!(
-            "Starting a manager and {nodes} nodes; storing {} files, {} ...",
+            "Starting {}; storing {} files, {} ...",
+            self.cluster.shape.extent.daemons(),
             units::count(self.files.len() as u64),
             units::bytes(self.bytes)
         ));
         self.cluster.start(self.events, self.out)?;
-        self.cluster.wait_ready(self.events, Duration::from_secs(60))?;
-        self.step("store the files", |run| run.store(false))?;
-        self.step("store an edited copy", |run| run.store(true))?;
+        self.cluster.wait_ready(self.events, READY_WITHIN)?;
+        self.step("store the files", |run| Ok(run.store(false, |_| Ok(()))?.0))?;
+        let mut takeover = None;
+        self.step("store an edited copy", |run| {
+            let (step, meanwhile) = run.store(true, Takeover::force)?;
+            takeover = Some(meanwhile);
+            Ok(step)
+        })?;
+        if let Some(takeover) = takeover {
+            self.step("kill -9 the leader meanwhile", |run| run.take_over(&takeover))?;
+        }
         self.step("kill -9 n2 and n5", Self::kill_nodes)?;
         self.step("read everything back", Self::read_all)?;
         self.step("wait for repair", Self::repair)?;
         self.step("read everything again", Self::read_all)?;
-        self.step("wipe the manager's disk, restore it", Self::lose_manager)?;
+        self.step("wipe both managers' disks, restore", Self::lose_managers)?;
         self.step("read everything once more", Self::read_all)
     }
 
@@ -97,17 +141,22 @@ impl Run<'_> {
     fn step(&mut self, what: &'static str, step: impl FnOnce(&mut Self) -> Outcome<Step>) -> Outcome {
         let started = Instant::now();
         let step = step(self)?;
-        let time = if step.moved { step.time } else { started.elapsed() };
+        let time = step.time.or_else(|| Some(started.elapsed()));
         self.steps.push(Step { what, time, ..step });
         Ok(())
     }
 
     fn connect(&self) -> Outcome<Store> {
         let output = Out { quiet: true, json: false };
-        Store::connect(&Common::new(&self.cluster.manager_address, 60, output))
+        Store::connect(&Common::new(&self.cluster.manager_list(), 60, output))
     }
 
-    fn store(&mut self, edited: bool) -> Outcome<Step> {
+    /// Stores one of the trees. `meanwhile` runs when half of the files are begun.
+    fn store<T: Send>(
+        &mut self,
+        edited: bool,
+        meanwhile: impl FnOnce(&mut Cluster) -> Outcome<T> + Send,
+    ) -> Outcome<(Step, T)> {
         let store = self.connect()?;
         let before = store.status()?;
         let depths =
@@ -116,31 +165,50 @@ impl Run<'_> {
         for names in directories {
             store.mkdir(&path(edited, &names)?, true)?;
         }
-        let progress = Progress::bytes(self.out, "put", Some(self.bytes));
-        let work = |file: &LocalEntry| -> Outcome {
-            let (mut reader, len) = open(edited, file)?;
-            let source = Source::Reader { reader: &mut reader, len_bytes: Some(len) };
-            let owner = Owner { mode: 0o644, ..local::process_owner() };
-            let options = PutOptions { owner, progress: Some(&mut progress.steps()), ..PutOptions::default() };
-            store.put(&path(edited, &file.names)?, source, options)?;
-            Ok(())
-        };
-        let ran = pool::run(self.files.iter().collect(), |f| f.len_bytes(), JOBS, work, |f| progress.warn(f));
-        progress.finish();
-        ran.outcome()?;
-        let (time, after) = (progress.elapsed(), store.status()?);
+        let Run { cluster, files, out, .. } = self;
+        let (stored, meanwhile) = std::thread::scope(|scope| {
+            let (half, is_half) = bounded(1);
+            let meanwhile = scope.spawn(move || {
+                // An error: all files are stored already.
+                let _ = is_half.recv();
+                meanwhile(cluster)
+            });
+            let (begun, count) = (AtomicUsize::new(0), files.len());
+            let begin = move || {
+                if begun.fetch_add(1, Ordering::Relaxed) == count / 2 {
+                    let _ = half.send(());
+                }
+            };
+            let stored = put_all(&store, edited, files, *out, begin);
+            (stored, meanwhile.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (time, meanwhile, after) = (stored?, meanwhile?, store.status()?);
         let logical = after.logical_bytes.saturating_sub(before.logical_bytes);
         let new = after.unique_bytes.saturating_sub(before.unique_bytes);
         let on_disk = after.stored_bytes.saturating_sub(before.stored_bytes);
         let saved = units::percent(logical.saturating_sub(new), logical);
         let [new_text, on_disk_text] = [new, on_disk].map(units::bytes);
-        Ok(Step {
+        let step = Step {
             files: self.files.len() as u64,
             bytes: logical,
             moved: true,
-            time,
+            time: Some(time),
             result: format!("{new_text} new, {saved} saved by deduplication; {on_disk_text} on disks"),
             facts: json!({"logical_bytes": logical, "new_bytes": new, "stored_bytes": on_disk}),
+            ..Step::default()
+        };
+        Ok((step, meanwhile))
+    }
+
+    /// Reports the loss of the manager that led, and starts it again: now it stands by.
+    fn take_over(&mut self, takeover: &Takeover) -> Outcome<Step> {
+        let Takeover { killed, leads, unanswered } = takeover;
+        self.cluster.launch(killed, &[], self.events)?;
+        self.cluster.wait_voters(self.events, READY_WITHIN)?;
+        Ok(Step {
+            time: Some(*unanswered),
+            result: format!("nobody answered until {leads} led; {killed} stands by now"),
+            facts: json!({"killed": killed, "leads": leads, "unanswered_seconds": unanswered.as_secs_f64()}),
             ..Step::default()
         })
     }
@@ -148,7 +216,7 @@ impl Run<'_> {
     fn kill_nodes(&mut self) -> Outcome<Step> {
         let names = ["n2", "n5"];
         names.iter().try_for_each(|name| self.cluster.kill(name))?;
-        let (left, nodes) = (self.cluster.node_addresses().len(), self.cluster.shape.nodes);
+        let (left, nodes) = (self.cluster.running_nodes(), self.cluster.shape.extent.nodes);
         let result = format!("{left} of {nodes} nodes are left");
         Ok(Step { result, facts: json!({"killed": names}), ..Step::default() })
     }
@@ -181,7 +249,7 @@ impl Run<'_> {
             files: self.files.len() as u64 * 2,
             bytes: compared,
             moved: true,
-            time: progress.elapsed(),
+            time: Some(progress.elapsed()),
             result: format!("{} bytes compared, {different} differ", units::count(compared)),
             facts: json!({"compared_bytes": compared, "different_bytes": different}),
             ..Step::default()
@@ -228,18 +296,22 @@ impl Run<'_> {
         })
     }
 
-    /// Kills the manager, wipes its directory, and restores it from the nodes.
-    fn lose_manager(&mut self) -> Outcome<Step> {
+    /// Kills all managers, wipes their directories, and restores them from the nodes, whose voters are a majority by then.
+    fn lose_managers(&mut self) -> Outcome<Step> {
+        self.cluster.wait_voters(self.events, READY_WITHIN)?;
         let before = self.connect()?.status()?;
-        self.cluster.kill("manager")?;
-        let directory = self.cluster.directory.manager();
-        std::fs::remove_dir_all(&directory).and_then(|()| std::fs::create_dir(&directory)).at(&directory)?;
-        self.cluster.restore_manager(self.events, self.out)?;
+        let managers = 1..=self.cluster.shape.extent.managers;
+        managers.clone().try_for_each(|number| self.cluster.kill(&manager_name(number)))?;
+        for number in managers {
+            let directory = self.cluster.directory.manager(number);
+            std::fs::remove_dir_all(&directory).and_then(|()| std::fs::create_dir(&directory)).at(&directory)?;
+        }
+        self.cluster.restore_managers(self.events, self.out)?;
         let after = self.connect()?.status()?;
         if (before.files, before.chunks, before.logical_bytes) != (after.files, after.chunks, after.logical_bytes) {
             bail!(
                 Exit::Corrupt,
-                "the restored manager knows {} files and {} chunks, before there were {} and {}",
+                "the restored managers know {} files and {} chunks, before there were {} and {}",
                 after.files,
                 after.chunks,
                 before.files,
@@ -262,7 +334,7 @@ impl Run<'_> {
                 let mut value = s.facts.clone();
                 value["step"] = s.what.into();
                 value["files"] = s.files.into();
-                value["seconds"] = s.time.as_secs_f64().into();
+                value["seconds"] = s.time.unwrap_or_default().as_secs_f64().into();
                 value
             };
             let steps: Vec<Value> = self.steps.iter().map(step).collect();
@@ -271,23 +343,44 @@ impl Run<'_> {
         }
         let mut table = Table::new("lrrrrl", &["step", "files", "bytes", "time", "rate", "result"]);
         for (i, s) in self.steps.iter().enumerate() {
+            let time = s.time.unwrap_or_default();
             let of = |n: u64, text: String| if n == 0 { String::new() } else { text };
             table.row([
                 format!("{} {}", i + 1, s.what),
                 of(s.files, units::count(s.files)),
                 of(s.bytes, units::bytes(s.bytes)),
-                units::duration(s.time),
-                of(if s.moved { s.bytes } else { 0 }, units::rate(s.bytes, s.time)),
+                units::duration(time),
+                of(if s.moved { s.bytes } else { 0 }, units::rate(s.bytes, time)),
                 s.result.clone(),
             ]);
         }
         out.table(&table)?;
         if outcome.is_ok() && self.different == 0 {
             out.line("")?;
-            out.line("Two nodes and the manager's disk were lost. Not one byte was.")?;
+            out.line("The leading manager, two nodes and then all managers' disks were lost. Not one byte was.")?;
         }
         Ok(())
     }
+}
+
+/// Stores one of the trees, whose directories exist; `begin` is called before each file. Returns how long it took.
+fn put_all(store: &Store, edited: bool, files: &[LocalEntry], out: Out, begin: impl Fn() + Sync) -> Outcome<Duration> {
+    let progress = Progress::bytes(out, "put", Some(files.iter().map(LocalEntry::len_bytes).sum()));
+    let steps = &progress;
+    // It owns `begin`, which ends with the work.
+    let work = move |file: &LocalEntry| -> Outcome {
+        begin();
+        let (mut reader, len) = open(edited, file)?;
+        let source = Source::Reader { reader: &mut reader, len_bytes: Some(len) };
+        let owner = Owner { mode: 0o644, ..local::process_owner() };
+        let options = PutOptions { owner, progress: Some(&mut steps.steps()), ..PutOptions::default() };
+        store.put(&path(edited, &file.names)?, source, options)?;
+        Ok(())
+    };
+    let ran = pool::run(files.iter().collect(), |f| f.len_bytes(), JOBS, work, |f| progress.warn(f));
+    progress.finish();
+    ran.outcome()?;
+    Ok(progress.elapsed())
 }
 
 /// The path of a file in one of the two stored trees.

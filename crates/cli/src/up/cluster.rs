@@ -1,92 +1,21 @@
 //! The child processes of one local store.
 
 use super::child::{self, Child, DaemonCommand};
-use super::directory::Directory;
-use crate::args::UpArgs;
+use super::directory::{Directory, manager_name};
+use super::shape::{Ports, Shape};
 use crate::daemon::restore;
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{At, Exit, Outcome, bail, failure};
 use crate::remote;
 use crate::term::{Out, Table};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tessera_net::Endpoint;
 use tessera_wire::Health;
+use tessera_wire::meta::{ClusterStatus, PeerStatus};
 
 /// A daemon gets this long to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// A daemon's metrics port is its own port plus this.
-const METRICS_OFFSET: u16 = 100;
-
-/// Composition of the store.
-#[derive(Debug, Clone)]
-pub struct Shape {
-    /// Number of nodes.
-    pub nodes: u32,
-    /// Disks of each node.
-    pub disks: u32,
-    /// Address of the manager.
-    pub listen: String,
-    /// More arguments for the manager.
-    pub manager_args: Vec<String>,
-    /// More arguments for every node.
-    pub node_args: Vec<String>,
-    /// Let the manager join with an empty directory what the nodes' voters keep.
-    pub restore: bool,
-}
-
-impl Shape {
-    /// The requested shape, or the one that the directory has.
-    ///
-    /// # Errors
-    /// Fewer nodes or disks are requested than the directory holds: their data would be missing. Or the directory has
-    /// nodes without their manager's database, and a new manager would not know them (P14).
-    pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
-        let (nodes, disks) = directory.found();
-        let pick = |requested: Option<u32>, found: u32, default: u32, what: &str| match requested {
-            Some(requested) if requested < found => bail!(
-                Exit::Usage,
-                "{} holds {found} {what}, --{what} {requested} would not start all; drain the others first, or omit --{what}",
-                directory.root().display()
-            ),
-            requested => Ok(requested.unwrap_or(if found > 0 { found } else { default })),
-        };
-        let config = |file: &Option<PathBuf>| {
-            file.iter().flat_map(|file| ["--config".into(), file.display().to_string()]).collect()
-        };
-        let nodes = pick(args.nodes, nodes, 8, "nodes")?;
-        let disks = pick(args.disks, disks, 1, "disks")?;
-        port(&args.listen, nodes)?;
-        directory.check_manager(nodes, disks, args.restore)?;
-        Ok(Shape {
-            restore: args.restore,
-            nodes,
-            disks,
-            listen: args.listen.clone(),
-            manager_args: config(&args.manager_config),
-            node_args: config(&args.node_config),
-        })
-    }
-}
-
-/// Host and port of the manager. The ports above it must exist, for nodes and metrics.
-fn port(listen: &str, nodes: u32) -> Outcome<(String, u16)> {
-    let Endpoint::Tcp(address) = crate::daemon::config::endpoint(listen)? else {
-        bail!(Exit::Usage, "--listen {listen}: write HOST:PORT; nodes take the ports after it");
-    };
-    let (host, port) = address.rsplit_once(':').unwrap_or((&address, "0"));
-    let port: u16 = port.parse().unwrap_or(0);
-    let last = u32::from(port) + nodes + u32::from(METRICS_OFFSET);
-    if last > u32::from(u16::MAX) || (nodes >= u32::from(METRICS_OFFSET) && port != 0) {
-        bail!(
-            Exit::Usage,
-            "--listen {listen}: {nodes} nodes and their metrics do not fit in the ports after it; choose a lower port, or 0 for any"
-        );
-    }
-    Ok((host.to_string(), port))
-}
-
 /// A child that died by itself.
 #[derive(Debug, Clone)]
 pub struct Death {
@@ -112,73 +41,101 @@ impl Death {
 
 struct Member {
     command: DaemonCommand,
+    /// `HOST:PORT` of a manager. A restart keeps it, because nodes and clients know the manager by it.
+    listen: Option<String>,
     child: Option<Child>,
     deaths: u32,
 }
 
-/// A manager and its nodes. A drop kills the children that still run.
+impl Member {
+    fn new(command: DaemonCommand, listen: Option<String>) -> Self {
+        Member { command, listen, child: None, deaths: 0 }
+    }
+}
+
+/// Managers and nodes. A drop kills the children that still run.
 pub struct Cluster {
     /// Its directory.
     pub directory: Directory,
     /// Its composition.
     pub shape: Shape,
-    /// `HOST:PORT` of the manager. A restart keeps it, because the nodes know the manager by it.
-    pub manager_address: String,
-    /// The manager, then the nodes.
-    members: Vec<Member>,
+    managers: Vec<Member>,
+    nodes: Vec<Member>,
 }
 
 impl Cluster {
     /// A cluster; nothing is started yet.
     pub fn new(directory: Directory, shape: Shape) -> Self {
-        Cluster { manager_address: shape.listen.clone(), directory, shape, members: Vec::new() }
+        Cluster { directory, shape, managers: Vec::new(), nodes: Vec::new() }
     }
 
-    /// Starts the manager, then all nodes.
+    /// Starts the managers, then all nodes.
     ///
     /// # Errors
     /// A daemon cannot be started, or a stop was requested.
     pub fn start(&mut self, events: &Events, out: Out) -> Outcome {
-        let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
-        self.manager_address = format!("{host}:{port}");
-        let directory = self.directory.manager().display().to_string();
-        let metrics = format!("{host}:{}", port_after(port, METRICS_OFFSET));
-        let mut args = words(&["manager", "--dir", &directory, "--metrics", &metrics]);
-        args.extend_from_slice(&self.shape.manager_args);
-        self.add("manager".into(), args);
+        let ports = self.shape.ports()?;
+        (1..=self.shape.extent.managers).try_for_each(|number| self.add_manager(number, &ports))?;
         if self.shape.restore {
             // Nodes that know their cluster serve their voters before a manager runs.
-            self.manager_address = free_address(&host, port)?;
-            self.start_nodes(&host, port, events)?;
-            self.restore_manager(events, out)
+            let managers = self.managers.iter_mut().filter_map(|manager| manager.listen.as_mut());
+            managers.into_iter().try_for_each(|listen| free_address(listen).map(|free| *listen = free))?;
+            self.start_nodes(&ports, events)?;
+            self.restore_managers(events, out)
         } else {
-            self.launch("manager", &[], events)?;
-            self.start_nodes(&host, port, events)
+            self.start_managers(events)?;
+            self.start_nodes(&ports, events)
         }
     }
 
-    fn add(&mut self, name: String, args: Vec<String>) {
-        let command = DaemonCommand { log: self.directory.log(&name), name, args };
-        self.members.push(Member { command, child: None, deaths: 0 });
+    fn add_manager(&mut self, number: u32, ports: &Ports) -> Outcome {
+        let (name, directory) = (manager_name(number), self.directory.manager(number));
+        tessera_disk::create_dir_durably(&directory).at(&directory)?;
+        let [listen, metrics] = ports.manager(number);
+        let mut args = words(&["manager", "--dir", &directory.display().to_string(), "--metrics", &metrics]);
+        if number > 1 {
+            // The first has the machine's name.
+            args.extend(words(&["--host", &name]));
+        }
+        args.extend_from_slice(&self.shape.manager_args);
+        self.managers.push(Member::new(self.command(name, args), Some(listen)));
+        Ok(())
     }
 
-    fn start_nodes(&mut self, host: &str, port: u16, events: &Events) -> Outcome {
-        for node in 1..=self.shape.nodes {
-            let (name, step) = (format!("n{node}"), node as u16);
-            let listen = format!("{host}:{}", port_after(port, step));
-            let metrics = format!("{host}:{}", port_after(port, step + METRICS_OFFSET));
-            let mut args = words(&["node", "--name", &name, "--host", &name, "--manager", &self.manager_address]);
+    fn command(&self, name: String, args: Vec<String>) -> DaemonCommand {
+        DaemonCommand { log: self.directory.log(&name), name, args }
+    }
+
+    /// Starts the managers that do not run: those that have a database first, because the others join what runs. In a new
+    /// store the first manager has nothing to join.
+    fn start_managers(&mut self, events: &Events) -> Outcome {
+        let missing = (1..).zip(&self.managers).filter(|(_, manager)| manager.child.is_none());
+        let (having, empty): (Vec<u32>, Vec<u32>) =
+            missing.map(|(number, _)| number).partition(|number| self.directory.has_database(*number));
+        for number in having.into_iter().chain(empty) {
+            let running = self.addresses().join(",");
+            let join = if running.is_empty() { Vec::new() } else { words(&["--join", &running]) };
+            self.launch(&manager_name(number), &join, events)?;
+        }
+        Ok(())
+    }
+
+    fn start_nodes(&mut self, ports: &Ports, events: &Events) -> Outcome {
+        for node in 1..=self.shape.extent.nodes {
+            let name = format!("n{node}");
+            let [listen, metrics] = ports.node(node);
+            let mut args = words(&["node", "--name", &name, "--host", &name, "--manager", &self.manager_list()]);
             args.extend(words(&["--listen", &listen, "--metrics", &metrics]));
             if let Some(socket) = self.directory.socket(&name) {
                 args.extend(words(&["--unix-socket", &socket.display().to_string()]));
             }
-            for disk in 1..=self.shape.disks {
+            for disk in 1..=self.shape.extent.disks {
                 let disk = self.directory.disk(node, disk);
                 tessera_disk::create_dir_durably(&disk).at(&disk)?;
                 args.extend(words(&["--disk", &disk.display().to_string()]));
             }
             args.extend_from_slice(&self.shape.node_args);
-            self.add(name.clone(), args);
+            self.nodes.push(Member::new(self.command(name.clone(), args), None));
             self.launch(&name, &[], events)?;
         }
         Ok(())
@@ -189,9 +146,8 @@ impl Cluster {
     /// # Errors
     /// As [`Child::start`].
     pub fn launch(&mut self, name: &str, more: &[String], events: &Events) -> Outcome {
-        let is_manager = name == "manager";
-        let listen = if is_manager { words(&["--listen", &self.manager_address]) } else { Vec::new() };
         let member = self.member(name)?;
+        let listen = member.listen.iter().flat_map(|address| words(&["--listen", address])).collect::<Vec<_>>();
         let args = [&member.command.args[..], &listen, more].concat();
         let child =
             Child::start(&DaemonCommand { args, ..member.command.clone() }, events).map_err(|mut failure| {
@@ -201,41 +157,57 @@ impl Cluster {
                 }
                 failure
             })?;
-        let address = child.announced.tcp().map(String::from);
-        member.child = Some(child);
-        if is_manager && let Some(address) = address {
-            self.manager_address = address;
+        if let (Some(listen), Some(address)) = (&mut member.listen, child.announced.tcp()) {
+            *listen = address.to_string();
         }
+        member.child = Some(child);
         self.write_file()
     }
 
-    /// Waits until the manager counts every node as up, and the metadata is on as many peers as it should be.
+    /// Waits until the manager that leads counts every running node as up, and the metadata is on as many peers as it should be.
     ///
     /// # Errors
     /// Not all are up within `patience`, a child died, or a stop was requested.
     pub fn wait_ready(&mut self, events: &Events, patience: Duration) -> Outcome {
+        self.wait_for(events, patience, |cluster, status| {
+            let is_up = |name: &str| status.nodes.iter().any(|n| n.name == name && n.health == Health::Up as i32);
+            let running = cluster.nodes.iter().filter(|node| node.child.is_some());
+            let names = running.map(|node| node.command.name.as_str());
+            let missing: Vec<&str> = names.filter(|name| !is_up(name)).collect();
+            match missing.is_empty() {
+                true => enough_votes(status, |_| true),
+                false => Err(format!("{} not up yet; see their logs", missing.join(", "))),
+            }
+        })
+    }
+
+    /// Waits until as many peers that keep the metadata are up as there should be.
+    ///
+    /// # Errors
+    /// As [`Cluster::wait_ready`].
+    pub fn wait_voters(&mut self, events: &Events, patience: Duration) -> Outcome {
+        self.wait_for(events, patience, |_, status| enough_votes(status, |peer| peer.is_up))
+    }
+
+    /// Waits until `check` takes the state that the leading manager reports. Its error says what is missing.
+    fn wait_for(
+        &mut self,
+        events: &Events,
+        patience: Duration,
+        check: impl Fn(&Cluster, &ClusterStatus) -> Result<(), String>,
+    ) -> Outcome {
         let deadline = Instant::now() + patience;
         loop {
-            let last = match remote::status_once(&self.manager_address) {
-                Ok(status) => {
-                    let is_up =
-                        |name: &str| status.nodes.iter().any(|n| n.name == name && n.health == Health::Up as i32);
-                    let names = self.members[1..].iter().map(|m| m.command.name.as_str());
-                    let missing: Vec<&str> = names.filter(|name| !is_up(name)).collect();
-                    let votes = status.peers.iter().filter(|peer| peer.votes).count();
-                    match (missing.is_empty(), status.voters_wanted as usize) {
-                        (true, wanted) if wanted > 0 && votes >= wanted => return Ok(()),
-                        (true, wanted) => format!("the metadata is on {votes} of {wanted} peers"),
-                        (false, _) => format!("{} not up yet; see their logs", missing.join(", ")),
-                    }
-                }
-                Err(failure) => failure.message,
+            let checked = match self.leader() {
+                Ok((_, status)) => check(self, &status),
+                Err(failure) => Err(failure.message),
             };
+            let Err(missing) = checked else { return Ok(()) };
             if let Some(death) = self.reap().first() {
                 bail!(Exit::Failed, "{}", death.text());
             }
             if Instant::now() > deadline {
-                bail!(Exit::Unavailable, "the store did not come up: {last}");
+                bail!(Exit::Unavailable, "the store did not come up: {missing}");
             }
             if let Ok(Event::Stop(why)) = events.receiver().recv_timeout(Duration::from_millis(50)) {
                 return Err(child::interrupted(why));
@@ -246,7 +218,7 @@ impl Cluster {
     /// Children that died since the last call.
     pub fn reap(&mut self) -> Vec<Death> {
         let mut deaths = Vec::new();
-        for member in &mut self.members {
+        for member in self.managers.iter_mut().chain(&mut self.nodes) {
             let Some(status) = member.child.as_mut().and_then(Child::ended) else { continue };
             member.child = None;
             member.deaths += 1;
@@ -264,24 +236,42 @@ impl Cluster {
         deaths
     }
 
-    /// Starts the manager on its empty directory. It joins the group that the voters of the running nodes are left of; if these are no
-    /// majority, it restores the metadata from them, and what they have is printed.
+    /// Starts the managers on their empty directories. The first joins the group that the voters of the running nodes are left of;
+    /// if these are no majority, it restores the metadata from them, and what they have is printed. The others join it.
     ///
     /// # Errors
     /// As [`Child::start`], or no node has a voter that knows the group.
-    pub fn restore_manager(&mut self, events: &Events, out: Out) -> Outcome {
-        let addresses = self.node_addresses();
+    pub fn restore_managers(&mut self, events: &Events, out: Out) -> Outcome {
+        let addresses = self.addresses();
         let from: Vec<Endpoint> = addresses.iter().cloned().map(Endpoint::Tcp).collect();
         let survey = tessera_manager::shell::survey(&from).map_err(restore::refused)?;
-        let addresses = addresses.join(",");
-        let more = match survey.has_majority() {
-            true => words(&["--join", &addresses]),
-            false => {
-                restore::table(&survey).lines().iter().for_each(|line| out.note(line));
-                words(&["--restore", "--from", &addresses, "--yes"])
+        if !survey.has_majority() {
+            restore::table(&survey).lines().iter().for_each(|line| out.note(line));
+            let restore = words(&["--restore", "--from", &addresses.join(","), "--yes"]);
+            self.launch(&manager_name(1), &restore, events)?;
+        }
+        self.start_managers(events)
+    }
+
+    /// Name of the manager that leads, and the state that it reports.
+    ///
+    /// # Errors
+    /// No manager answers and leads.
+    pub fn leader(&self) -> Outcome<(String, ClusterStatus)> {
+        let mut last = failure!(Exit::Unavailable, "no manager runs");
+        for manager in self.managers.iter().filter(|manager| manager.child.is_some()) {
+            match remote::status_once(manager.listen.as_deref().unwrap_or_default()) {
+                Ok(status) => return Ok((manager.command.name.clone(), status)),
+                Err(failure) => last = failure,
             }
-        };
-        self.launch("manager", &more, events)
+        }
+        Err(last)
+    }
+
+    /// `HOST:PORT` of every manager, with commas between them.
+    pub fn manager_list(&self) -> String {
+        let addresses: Vec<&str> = self.managers.iter().filter_map(|manager| manager.listen.as_deref()).collect();
+        addresses.join(",")
     }
 
     /// Kills (SIGKILL) the child `name`, as a crash would.
@@ -296,26 +286,33 @@ impl Cluster {
         self.write_file()
     }
 
-    /// `HOST:PORT` of every running node.
-    pub fn node_addresses(&self) -> Vec<String> {
-        let running = self.members.iter().skip(1).filter_map(|m| m.child.as_ref());
-        running.filter_map(|c| c.announced.tcp().map(String::from)).collect()
+    /// Number of nodes that run.
+    pub fn running_nodes(&self) -> usize {
+        self.nodes.iter().filter(|node| node.child.is_some()).count()
+    }
+
+    /// `HOST:PORT` of every daemon that runs.
+    fn addresses(&self) -> Vec<String> {
+        let running = self.members().filter_map(|member| member.child.as_ref());
+        running.filter_map(|child| child.announced.tcp().map(String::from)).collect()
+    }
+
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        self.managers.iter().chain(&self.nodes)
     }
 
     fn member(&mut self, name: &str) -> Outcome<&mut Member> {
-        let found = self.members.iter_mut().find(|m| m.command.name == name);
+        let found = self.managers.iter_mut().chain(&mut self.nodes).find(|m| m.command.name == name);
         found.ok_or_else(|| failure!(Exit::NotFound, "no child is called {name}"))
     }
 
-    /// Stops the manager first, while the voters still run, then all nodes at once.
+    /// Stops the managers first, while the voters still run, then all nodes at once.
     ///
     /// # Errors
     /// Some had to be killed. That loses nothing acknowledged (P9), but it should not happen.
     pub fn stop(&mut self, out: Out) -> Outcome {
         let mut killed = Vec::new();
-        let managers = usize::from(!self.members.is_empty());
-        let (manager, nodes) = self.members.split_at_mut(managers);
-        for group in [manager, nodes] {
+        for group in [&mut self.managers, &mut self.nodes] {
             group.iter_mut().filter_map(|m| m.child.as_mut()).for_each(Child::ask_to_stop);
             for member in group {
                 if let Some(mut child) = member.child.take()
@@ -346,22 +343,21 @@ impl Cluster {
                 "log": member.command.log,
             })
         };
-        let mut members = self.members.iter().map(one);
         json!({
-            "format": 1,
+            "format": 2,
             "pid": std::process::id(),
             "release": env!("CARGO_PKG_VERSION"),
             "directory": self.directory.root(),
-            "manager": members.next(),
-            "nodes": members.collect::<Vec<_>>(),
-            "disks_per_node": self.shape.disks,
+            "managers": self.managers.iter().map(one).collect::<Vec<_>>(),
+            "nodes": self.nodes.iter().map(one).collect::<Vec<_>>(),
+            "disks_per_node": self.shape.extent.disks,
         })
     }
 
     /// The addresses of all daemons, for people.
     pub fn table(&self) -> Table {
         let mut table = Table::new("lllr", &["daemon", "listens on", "metrics", "pid"]);
-        for member in &self.members {
+        for member in self.members() {
             let Some(child) = &member.child else { continue };
             let metrics = child.announced.metrics.as_ref().map(|m| format!("http://{m}/metrics"));
             let listen: Vec<_> = child.announced.listen.iter().filter(|a| !a.starts_with("unix:")).cloned().collect();
@@ -382,39 +378,28 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.members.iter_mut().filter_map(|m| m.child.as_mut()).for_each(Child::kill);
+        self.managers.iter_mut().chain(&mut self.nodes).filter_map(|m| m.child.as_mut()).for_each(Child::kill);
     }
 }
 
-/// `port` plus `step`; port 0 (any) stays 0.
-fn port_after(port: u16, step: u16) -> u16 {
-    if port == 0 { 0 } else { port.saturating_add(step) }
+/// Whether as many of the peers that count vote as should.
+fn enough_votes(status: &ClusterStatus, counts: impl Fn(&PeerStatus) -> bool) -> Result<(), String> {
+    let votes = status.peers.iter().filter(|peer| peer.votes && counts(peer)).count();
+    match status.voters_wanted as usize {
+        wanted if wanted > 0 && votes >= wanted => Ok(()),
+        wanted => Err(format!("the metadata is on {votes} of {wanted} peers")),
+    }
 }
 
 /// The address itself; for port 0, one with a port that is free now.
-fn free_address(host: &str, port: u16) -> Outcome<String> {
-    if port != 0 {
-        return Ok(format!("{host}:{port}"));
+fn free_address(address: &str) -> Outcome<String> {
+    if !address.ends_with(":0") {
+        return Ok(address.to_string());
     }
-    let found = std::net::TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-    found.map(|address| address.to_string()).at(format!("--listen {host}:0"))
+    let found = std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    found.map(|address| address.to_string()).at(format!("--listen {address}"))
 }
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_that_do_not_exist_are_refused_before_anything_starts() {
-        assert_eq!(port("127.0.0.1:7700", 8).unwrap(), ("127.0.0.1".into(), 7700));
-        assert_eq!(port("127.0.0.1:0", 150).unwrap().1, 0);
-        assert!(port("127.0.0.1:65500", 8).is_err());
-        assert!(port("127.0.0.1:7700", 120).is_err());
-        assert!(port("unix:/x", 8).is_err());
-        assert!(port("nowhere", 8).unwrap_err().message.contains("HOST:PORT"));
-    }
 }

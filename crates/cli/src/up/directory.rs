@@ -16,6 +16,30 @@ pub const CLUSTER_FILE: &str = "cluster.json";
 /// The file that the running `tessera up` keeps locked.
 const LOCK_FILE: &str = "up.lock";
 
+/// Numbers of daemons and disks in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Managers.
+    pub managers: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Disks of each node.
+    pub disks: u32,
+}
+
+impl Extent {
+    /// The daemons in words.
+    pub fn daemons(&self) -> String {
+        let count = |n: u32, one: &str| if n == 1 { format!("a {one}") } else { format!("{n} {one}s") };
+        format!("{} and {}", count(self.managers, "manager"), count(self.nodes, "node"))
+    }
+}
+
+/// Name of manager `number` (from 1), and of its directory: `manager`, `manager2`, …
+pub fn manager_name(number: u32) -> String {
+    if number == 1 { "manager".into() } else { format!("manager{number}") }
+}
+
 /// The directory. This process holds its lock until the drop.
 #[derive(Debug)]
 pub struct Directory {
@@ -70,9 +94,15 @@ impl Directory {
         &self.root
     }
 
-    /// Directory of the manager's database.
-    pub fn manager(&self) -> PathBuf {
-        self.root.join("manager")
+    /// Directory of the database of manager `number` (from 1).
+    pub fn manager(&self, number: u32) -> PathBuf {
+        self.root.join(manager_name(number))
+    }
+
+    /// Whether manager `number` has a database. One whose restore was interrupted has none.
+    pub fn has_database(&self, number: u32) -> bool {
+        let directory = self.manager(number);
+        tessera_manager::db::Db::is_in(&directory) && !directory.join(RESTORING_FILE).exists()
     }
 
     /// Directory of disk `disk` (from 1) of node `node` (from 1).
@@ -91,25 +121,27 @@ impl Directory {
         (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
-    /// (nodes, disks of each) that exist here already.
-    pub fn found(&self) -> (u32, u32) {
+    /// What exists here already.
+    pub fn found(&self) -> Extent {
         let count = |has: &dyn Fn(u32) -> bool| (1..).take_while(|i| has(*i)).count() as u32;
-        let nodes = count(&|node| self.root.join(format!("n{node}")).is_dir());
-        (nodes, count(&|disk| self.disk(1, disk).is_dir()))
+        Extent {
+            managers: count(&|manager| self.manager(manager).is_dir()),
+            nodes: count(&|node| self.root.join(format!("n{node}")).is_dir()),
+            disks: count(&|disk| self.disk(1, disk).is_dir()),
+        }
     }
 
-    /// Refuses to start disks whose manager's database is gone, unless it is to be restored. Refuses to restore where a
-    /// database exists, or where no disk can provide one. `nodes` and `disks` are those to be started.
+    /// Refuses to start disks of which no manager's database is left, unless it is to be restored. Refuses to restore where
+    /// a database exists, because the other managers join it, or where no disk can provide one. `extent` is to be started.
     ///
     /// # Errors
     /// Names the way out (P14).
-    pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
-        let database = self.manager().join(tessera_manager::db::FILE_NAME);
-        let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
-        let is_unfinished = self.manager().join(RESTORING_FILE).exists();
-        let is_there = tessera_manager::db::Db::is_in(&self.manager()) && !is_unfinished;
-        let (exists, database, root) = (is_there, database.display(), self.root.display());
-        match (exists, restore, of_a_cluster) {
+    pub fn check_managers(&self, extent: &Extent, restore: bool) -> Outcome {
+        let of_a_cluster = self.first_disk_of_a_cluster(extent.nodes, extent.disks);
+        let having = (1..=extent.managers).find(|manager| self.has_database(*manager));
+        let database = self.manager(having.unwrap_or(1)).join(tessera_manager::db::FILE_NAME);
+        let (database, root) = (database.display(), self.root.display());
+        match (having.is_some(), restore, of_a_cluster) {
             (true, true, _) => {
                 bail!(Exit::Conflict, "{database} exists: there is nothing to restore; start without --restore")
             }
@@ -193,33 +225,40 @@ mod tests {
     fn disks_without_their_managers_database_are_told_apart_from_new_ones() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        let refused = |restore| directory.check_manager(2, 1, restore).unwrap_err();
-        assert!(directory.check_manager(2, 1, false).is_ok(), "a first start");
+        let extent = Extent { managers: 2, nodes: 2, disks: 1 };
+        let refused = |restore| directory.check_managers(&extent, restore).unwrap_err();
+        assert!(directory.check_managers(&extent, false).is_ok(), "a first start");
         assert_eq!(refused(true).exit, Exit::NotFound);
         let disk = RealDisk::create(directory.disk(2, 1)).unwrap();
-        assert!(directory.check_manager(2, 1, false).is_ok(), "a first start that got no further");
+        assert!(directory.check_managers(&extent, false).is_ok(), "a first start that got no further");
         Identity { cluster_id: [0xab; 16], disk_uuid: [1; 16], created_ms: 1 }.create(&disk).unwrap();
         let failure = refused(false);
         assert_eq!(failure.exit, Exit::Refused);
         assert!(failure.message.contains("abab") && failure.message.contains("up --restore"), "{failure}");
-        assert!(directory.check_manager(2, 1, true).is_ok());
-        std::fs::write(directory.manager().join("manager.db"), "").unwrap();
-        assert!(directory.check_manager(2, 1, false).is_ok());
+        assert!(directory.check_managers(&extent, true).is_ok());
+        std::fs::write(directory.manager(1).join("manager.db"), "").unwrap();
+        assert!(directory.check_managers(&extent, false).is_ok());
         assert_eq!(refused(true).exit, Exit::Conflict);
         // A restore that was interrupted is to be repeated.
-        std::fs::write(directory.manager().join("restoring"), "").unwrap();
-        assert!(directory.check_manager(2, 1, true).is_ok());
+        std::fs::write(directory.manager(1).join("restoring"), "").unwrap();
+        assert!(directory.check_managers(&extent, true).is_ok());
         assert!(refused(false).message.contains("up --restore"));
+        // Managers without a database join one that has it.
+        std::fs::create_dir(directory.manager(2)).unwrap();
+        std::fs::write(directory.manager(2).join("manager.db"), "").unwrap();
+        assert!(directory.check_managers(&extent, false).is_ok());
+        assert!(refused(true).message.contains("manager2/manager.db"));
     }
 
     #[test]
     fn what_is_there_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        assert_eq!(directory.found(), (0, 0));
+        assert_eq!(directory.found(), Extent { managers: 1, nodes: 0, disks: 0 });
+        std::fs::create_dir(directory.manager(2)).unwrap();
         for (node, disk) in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)] {
             std::fs::create_dir_all(directory.disk(node, disk)).unwrap();
         }
-        assert_eq!(directory.found(), (2, 2));
+        assert_eq!(directory.found(), Extent { managers: 2, nodes: 2, disks: 2 });
     }
 }

@@ -1,20 +1,23 @@
-//! A whole store on one machine: a manager and nodes as child processes of this binary, under one directory.
+//! A whole store on one machine: managers and nodes as child processes of this binary, under one directory.
 //!
-//! [`cluster::Cluster`] starts, watches and stops them (the demo uses it, too); [`run`] is the command. Nothing is
-//! restarted silently: a child that dies is reported, and restarted only with `--restart`.
+//! [`shape`] says how many there are, and where they listen. [`cluster::Cluster`] starts, watches and stops them (the demo
+//! uses it, too); [`run`] is the command. Nothing is restarted silently: a child that dies is reported, and restarted only
+//! with `--restart`.
 
 pub mod child;
 pub mod cluster;
 pub mod directory;
+pub mod shape;
 
 use crate::args::{Common, UpArgs};
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crate::term::Out;
-use cluster::{Cluster, Death, Shape};
+use cluster::{Cluster, Death};
 use crossbeam_channel::RecvTimeoutError;
-use directory::Directory;
+use directory::{Directory, Extent};
 use serde_json::json;
+use shape::Shape;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tessera_fuse::Mount;
@@ -39,11 +42,12 @@ pub fn run(args: UpArgs) -> Outcome {
     crate::daemon::keep_private();
     let directory = Directory::open(&args.dir)?;
     let shape = Shape::of(&args, &directory)?;
+    let Extent { nodes, disks, .. } = shape.extent;
     out.note(format!(
-        "Starting a manager and {} nodes with {} disk{} each under {} ...",
-        shape.nodes,
-        shape.disks,
-        if shape.disks == 1 { "" } else { "s" },
+        "Starting {} with {disks} disk{}{} under {} ...",
+        shape.extent.daemons(),
+        if disks == 1 { "" } else { "s" },
+        if nodes == 1 { "" } else { " each" },
         directory.root().display()
     ));
     let mut cluster = Cluster::new(directory, shape);
@@ -66,7 +70,7 @@ fn serve(cluster: &mut Cluster, events: &Events, out: Out, args: &UpArgs) -> Out
 }
 
 fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
-    let common = Common::new(&cluster.manager_address, MOUNT_WAIT_S, args.output);
+    let common = Common::new(&cluster.manager_list(), MOUNT_WAIT_S, args.output);
     crate::daemon::logging::start_for_command(!args.output.json)?;
     let spool = crate::mount::spool(&args.spool);
     crate::mount::start(&common, dir, tessera_fuse::Options { spool, ..Default::default() })
@@ -81,7 +85,7 @@ fn welcome(cluster: &Cluster, out: Out, mounted: Option<&Mount>) -> Outcome {
     if out.quiet {
         return Ok(());
     }
-    let (program, manager, nodes) = (program(), &cluster.manager_address, cluster.shape.nodes);
+    let (program, manager, nodes) = (program(), cluster.manager_list(), cluster.shape.extent.nodes);
     let is_default = manager == crate::args::DEFAULT_MANAGER;
     let export = if is_default { String::new() } else { format!("  export TESSERA_MANAGER={manager}\n") };
     let ls = mounted.map(|mounted| format!("  ls {}\n", mounted.path().display())).unwrap_or_default();
@@ -117,7 +121,7 @@ fn watch(cluster: &mut Cluster, events: &Events, out: Out, restart: bool) -> Out
         match event {
             Ok(Event::Stop(why)) => {
                 out.note("");
-                out.note(format!("Stopping ({why}): the manager first, then the nodes ..."));
+                out.note(format!("Stopping ({why}): managers first, then nodes ..."));
                 return Ok(());
             }
             Ok(Event::Child) => {
