@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A running `tessera up --json`. Dropping it asks it to stop; its children then follow.
 struct Up {
@@ -160,6 +161,15 @@ fn a_second_manager_takes_over() {
     let leader = up.leader_of_two();
     up.kill_child(&up.said["managers"][leader]);
     assert_eq!(up.tessera(&["put", "--quiet", "-", "tess:/second"], &second).code, 0);
+    let dead = up.managers()[leader];
+    eventually("the dead manager is missed", || {
+        let peers = up.tessera(&["manager", "list", "--json"], b"").json();
+        peers.as_array().unwrap().iter().any(|p| p["address"] == dead && p["up"] == false)
+    });
+    let asked = Instant::now();
+    let transfer = up.tessera(&["manager", "transfer", dead, "--wait", "40"], b"");
+    assert_refused(&transfer, 4, &[dead, "does not answer"]);
+    assert!(asked.elapsed() < Duration::from_secs(20), "--wait was waited for");
     assert_eq!(up.stop(), 0);
     assert_refused(
         &tessera(&["up", "--quiet", "--dir", path, "--managers", "1"]),

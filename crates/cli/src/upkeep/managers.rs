@@ -66,7 +66,16 @@ fn member(peer: &PeerStatus) -> Member {
 
 fn change(common: &Common, word: &str, change: PeerChange) -> Outcome {
     let store = Store::connect(common)?;
-    let id = find(&store.status()?, word)?;
+    let state = store.status()?;
+    let id = find(&state, word)?;
+    // The manager's own refusal would be repeated until --wait is over.
+    let refuse_missing = |state: &ClusterStatus| match change {
+        PeerChange::Transfer if state.peers.iter().any(|peer| member(peer).id == id && !peer.is_up) => {
+            bail!(Exit::Unavailable, "{word} does not answer, so it cannot lead; start it first")
+        }
+        _ => Ok(()),
+    };
+    refuse_missing(&state)?;
     store.change_peer(id, change)?;
     let is_done = |state: &ClusterStatus| match change {
         PeerChange::Remove => state.peers.iter().all(|peer| member(peer).id != id),
@@ -78,6 +87,7 @@ fn change(common: &Common, word: &str, change: PeerChange) -> Outcome {
         if is_done(&state) {
             return show(common, &state);
         }
+        refuse_missing(&state)?;
         if Instant::now() >= give_up {
             bail!(Exit::Unavailable, "{word}: not done after {} s; see tessera manager list", PATIENCE.as_secs());
         }
