@@ -323,6 +323,12 @@ pub fn is_sound(held: &DescribePeerReply) -> bool {
         && has_snapshot
 }
 
+/// Ids of peers as `tessera manager list` shows them.
+pub(crate) fn hex_list(ids: &[u64]) -> String {
+    let ids: Vec<String> = ids.iter().map(|id| format!("{id:016x}")).collect();
+    ids.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

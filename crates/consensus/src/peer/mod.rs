@@ -583,7 +583,7 @@ impl Peer {
                     Err(error) => tracing::warn!(%error, "an answer is ignored"),
                 }
             }
-            Ok(_) => tracing::warn!(peer = to, "another peer answers at its address"),
+            Ok(_) => tracing::warn!(peer = format!("{to:016x}"), "another peer answers at its address"),
             Err(_) => self.node.report_unreachable(to),
         }
         self.process();

@@ -132,7 +132,8 @@ impl Peer {
         match self.node.apply_conf_change(&message::conf_change(&change)) {
             Ok(state) => {
                 let after = message::membership(index, &state, &before, &change);
-                tracing::info!(index, voters = ?after.voters, learners = ?after.learners, "the members changed");
+                let [voters, learners] = [&after.voters, &after.learners].map(|ids| message::hex_list(ids));
+                tracing::info!(index, voters, learners, "the members changed");
                 self.node.mut_store().log.write_membership(after)?;
                 self.lines.retain(|id, _| message::member(self.node.store().log.membership(), *id).is_some());
                 self.outputs.push_back(Output::Members);
