@@ -32,6 +32,8 @@ pub(crate) struct Drive {
     queue: BTreeMap<(i64, u64), Answer>,
     sequence: u64,
     pub seed: u64,
+    /// So many commits are carried out, and their answers lost.
+    pub lost_commits: u32,
 }
 
 impl Drive {
@@ -46,6 +48,7 @@ impl Drive {
             queue: BTreeMap::new(),
             sequence: 0,
             seed: 1,
+            lost_commits: 0,
         }
     }
 
@@ -58,6 +61,10 @@ impl Drive {
     fn carry(&mut self, call: Call) {
         let (peer, delay_ns) = match &call.peer {
             Peer::Node(id) => (format!("n{id}"), self.cluster.node(*id).delay_ns),
+            _ if call.kind == Kind::Commit && self.lost_commits > 0 => {
+                self.lost_commits -= 1;
+                ("manager".into(), i64::MAX)
+            }
             _ => ("manager".into(), 0),
         };
         let answer = self.call(&call);

@@ -177,8 +177,8 @@ impl WriteCore {
         match answer.decode::<RenewSession>() {
             // If space could not be reserved, the write fails later, only if it runs out.
             Ok((reply, _)) => self.session.lease.set_lifetime(reply.session_ms),
-            // The commit has ended the session meanwhile.
-            Err(_) if self.committer.done.is_some() => {}
+            // The commit has ended the session meanwhile, or will say so itself: its answer may have been lost.
+            Err(_) if self.committer.done.is_some() || self.committer.in_flight => {}
             Err(error) => self.refused("RenewSession", error, waited_ms),
         }
     }

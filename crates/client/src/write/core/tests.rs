@@ -367,6 +367,18 @@ fn sessions_are_renewed_and_space_is_reserved_ahead() {
     assert!(drive.cluster.status().reserved_bytes >= 64 << 20);
 }
 
+/// P8: the session has ended with a commit whose answers were lost. A renewal that finds it gone decides nothing: the repeated commit
+/// gets its answer.
+#[test]
+fn p8_a_renewal_after_an_unanswered_commit_does_not_fail_the_write() {
+    let mut drive = cluster("ec:4+2");
+    drive.lost_commits = 2;
+    let mut core = drive.writer("a", CommitMode::Replace, None);
+    drive.write(&mut core, write_all(&data(90_000, 1), 10_000)).0.unwrap();
+    let renewed = |line: &String| line.contains("RenewSession") && line.contains("SessionExpired");
+    assert!(drive.trace.iter().any(renewed), "{:#?}", drive.trace);
+}
+
 #[test]
 fn nodes_that_are_down_are_not_allocated() {
     let mut drive = cluster("ec:4+2");
