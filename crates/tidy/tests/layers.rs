@@ -9,7 +9,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tools of the code itself", &["failpoint", "interleave", "knobs", "tidy"]),
     ("primitives", &["accel", "disk", "pagesum", "policy", "wire"]),
     ("index, sockets", &["cona", "consensus", "hashgpu", "net"]),
-    ("data on disks, coding of chunks", &["segment", "stripe"]),
+    ("data on disks, coding of chunks", &["flash", "segment", "stripe"]),
     ("services", &["manager", "node"]),
     ("a cluster for tests", &["testkit"]),
     ("access", &["client"]),

@@ -1,0 +1,137 @@
+//! How a simulated SSD is set up, and why it cannot be.
+
+use crate::collect::Policy;
+use crate::device::{Shape, Timing};
+use crate::ftl;
+
+/// A simulated SSD.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Bytes that the host can address.
+    pub capacity: u64,
+    /// Name of the translation layer ([`ftl::LAYERS`]).
+    pub ftl: String,
+    /// Bytes of map cache.
+    pub map_cache: u64,
+    /// Channels, chips, dies, planes, pages.
+    pub shape: Shape,
+    /// Times of flash operations.
+    pub timing: Timing,
+    /// Which block is collected.
+    pub policy: Policy,
+    /// Spare blocks, as a share of the capacity.
+    pub over_provisioning: f64,
+    /// Whether blocks are collected ahead while the device is idle.
+    pub background: bool,
+    /// Whether static wear levelling moves data that does not change.
+    pub wear_levelling: bool,
+    /// Whether the device keeps a number for what each page holds.
+    pub contents: bool,
+}
+
+impl Config {
+    /// An SSD with the defaults of the CPFTL paper: 256 KiB of map cache, 15 % spare, the times of table 3.3.
+    pub fn new(capacity: u64, ftl: &str) -> Self {
+        Config {
+            capacity,
+            ftl: ftl.into(),
+            map_cache: 256 << 10,
+            shape: Shape::ONE_DIE,
+            timing: Timing::SIMULATION,
+            policy: Policy::Greedy,
+            over_provisioning: 0.15,
+            background: true,
+            wear_levelling: true,
+            contents: false,
+        }
+    }
+}
+
+/// Why an SSD cannot be simulated. Each message names the way out.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not a whole number of pages.
+    #[error(
+        "a capacity of {capacity} bytes is not a whole number of pages of {page_bytes} bytes; round it, or choose another page size"
+    )]
+    Capacity {
+        /// Bytes asked for.
+        capacity: u64,
+        /// Bytes of a page.
+        page_bytes: u32,
+    },
+    /// More pages than a map entry can number.
+    #[error(
+        "a capacity of {capacity} bytes is too large: at this page size at most {max} bytes can be addressed; choose larger pages"
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        capacity: u64,
+        /// Bytes that can be addressed.
+        max: u64,
+    },
+    /// Too little is spare to collect garbage.
+    #[error(
+        "over-provisioning leaves {have} spare blocks in each plane and {needed} are needed; raise the over-provisioning or the capacity, or use smaller blocks or fewer planes"
+    )]
+    Spare {
+        /// Blocks that are spare in each plane.
+        have: u64,
+        /// Blocks that must be.
+        needed: u64,
+    },
+    /// Over-provisioning outside its range.
+    #[error("over-provisioning of {0} is not between 0 and 10 (1000 %)")]
+    OverProvisioning(f64),
+    /// No layer has that name.
+    #[error("no translation layer is named `{name}`; there are {known}")]
+    Layer {
+        /// The name.
+        name: String,
+        /// Names that are known.
+        known: String,
+    },
+    /// The layer cannot work with so little.
+    #[error("a map cache of {bytes} bytes is too small for {ftl}: at this page size it needs {min} bytes")]
+    MapCache {
+        /// The layer.
+        ftl: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes that the layer needs.
+        min: u64,
+    },
+    /// Not a geometry.
+    #[error(
+        "`{0}` is not a geometry: write one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N"
+    )]
+    Geometry(String),
+    /// Not a timing.
+    #[error("`{0}` is not a timing: write simulation, emulator, or read=25us,program=200us,erase=1.5ms,transfer=10us")]
+    Timing(String),
+    /// A number outside its range.
+    #[error("{key} cannot be `{value}`: it must be {range}")]
+    Key {
+        /// What is set.
+        key: String,
+        /// To what.
+        value: String,
+        /// What it may be.
+        range: &'static str,
+    },
+}
+
+impl Config {
+    /// Checks what the geometry does not check.
+    pub(crate) fn layer(&self) -> Result<&'static ftl::Layer, ConfigError> {
+        if !(0.0..=10.0).contains(&self.over_provisioning) {
+            return Err(ConfigError::OverProvisioning(self.over_provisioning));
+        }
+        let layer = ftl::find(&self.ftl)?;
+        let min = (layer.min_cache)(&self.shape);
+        match self.map_cache < min {
+            true => Err(ConfigError::MapCache { ftl: layer.name, bytes: self.map_cache, min }),
+            false => Ok(layer),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Blocks and their lists: free ones by wear, full ones by how many of their pages are valid.
+
+use super::RESERVE_BLOCKS;
+use std::collections::BTreeSet;
+
+/// No block.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What is known of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    /// Order number of the last program or invalidation in it.
+    pub changed: u64,
+    pub erases: u32,
+    prev: u32,
+    next: u32,
+    /// Pages that hold what a map points to.
+    pub valid: u16,
+    /// Pages written since the last erase; the next one to write.
+    pub written: u16,
+    /// Whether it stands in a list of victims.
+    listed: bool,
+}
+
+/// The lists of a plane.
+#[derive(Debug)]
+struct Plane {
+    /// Erased blocks by erases.
+    free: BTreeSet<(u32, u32)>,
+    /// Full blocks by the number of valid pages: first and last. The first has not changed for longest.
+    victims: Vec<(u32, u32)>,
+    /// No list below it has blocks.
+    fewest: usize,
+    valid: u32,
+}
+
+/// All blocks of a device.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    blocks: Vec<Block>,
+    planes: Vec<Plane>,
+    per_plane: u32,
+    short_planes: u32,
+}
+
+impl Blocks {
+    pub fn new(planes: u32, per_plane: u32, pages: u32) -> Self {
+        let empty = Block { changed: 0, erases: 0, prev: NONE, next: NONE, valid: 0, written: 0, listed: false };
+        let plane = |p: u32| Plane {
+            free: (p * per_plane..(p + 1) * per_plane).map(|b| (0, b)).collect(),
+            victims: vec![(NONE, NONE); pages as usize + 1],
+            fewest: pages as usize + 1,
+            valid: 0,
+        };
+        Blocks {
+            blocks: vec![empty; (planes * per_plane) as usize],
+            planes: (0..planes).map(plane).collect(),
+            per_plane,
+            short_planes: 0,
+        }
+    }
+
+    pub fn get(&self, block: u32) -> &Block {
+        &self.blocks[block as usize]
+    }
+
+    pub fn plane_of(&self, block: u32) -> u32 {
+        block / self.per_plane
+    }
+
+    /// All blocks of a plane.
+    pub fn of_plane(&self, plane: u32) -> std::ops::Range<u32> {
+        plane * self.per_plane..(plane + 1) * self.per_plane
+    }
+
+    pub fn free(&self, plane: u32) -> u32 {
+        self.planes[plane as usize].free.len() as u32
+    }
+
+    pub fn valid(&self, plane: u32) -> u32 {
+        self.planes[plane as usize].valid
+    }
+
+    /// Planes whose free blocks are fewer than the reserve.
+    pub fn short_planes(&self) -> u32 {
+        self.short_planes
+    }
+
+    /// Takes the least worn free block (dynamic wear levelling), or the most worn one for data that does not change.
+    pub fn take(&mut self, plane: u32, most_worn: bool) -> u32 {
+        let free = &mut self.planes[plane as usize].free;
+        let taken = if most_worn { free.pop_last() } else { free.pop_first() };
+        self.short_planes += u32::from(free.len() + 1 == RESERVE_BLOCKS as usize);
+        let (_, block) = taken.expect("the reserve of a plane suffices");
+        assert_eq!(self.blocks[block as usize].written, 0, "block {block} is written without an erase");
+        block
+    }
+
+    /// Counts a program of the next page of a block; returns the page's number in it.
+    pub fn program(&mut self, block: u32, now: u64) -> u16 {
+        let b = &mut self.blocks[block as usize];
+        let page = b.written;
+        b.written += 1;
+        b.valid += 1;
+        b.changed = now;
+        self.planes[(block / self.per_plane) as usize].valid += 1;
+        page
+    }
+
+    /// A page of the block became garbage.
+    pub fn invalidate(&mut self, block: u32, now: u64) {
+        let listed = self.blocks[block as usize].listed;
+        if listed {
+            self.unlist(block);
+        }
+        let b = &mut self.blocks[block as usize];
+        b.valid -= 1;
+        b.changed = now;
+        self.planes[(block / self.per_plane) as usize].valid -= 1;
+        if listed {
+            self.list(block);
+        }
+    }
+
+    /// Makes a full block a candidate for collection.
+    pub fn list(&mut self, block: u32) {
+        let plane = &mut self.planes[(block / self.per_plane) as usize];
+        let count = self.blocks[block as usize].valid as usize;
+        let (first, last) = plane.victims[count];
+        plane.victims[count] = (if first == NONE { block } else { first }, block);
+        plane.fewest = plane.fewest.min(count);
+        if last != NONE {
+            self.blocks[last as usize].next = block;
+        }
+        let b = &mut self.blocks[block as usize];
+        assert!(!b.listed, "block {block} stands in two lists");
+        (b.prev, b.next, b.listed) = (last, NONE, true);
+    }
+
+    /// Takes a block out of its list.
+    pub fn unlist(&mut self, block: u32) {
+        let b = self.blocks[block as usize];
+        assert!(b.listed, "block {block} stands in no list");
+        let ends = &mut self.planes[(block / self.per_plane) as usize].victims[b.valid as usize];
+        match b.prev {
+            NONE => ends.0 = b.next,
+            prev => self.blocks[prev as usize].next = b.next,
+        }
+        match b.next {
+            NONE => ends.1 = b.prev,
+            next => self.blocks[next as usize].prev = b.prev,
+        }
+        self.blocks[block as usize].listed = false;
+    }
+
+    /// The full block with the fewest valid pages.
+    pub fn fewest_valid(&mut self, plane: u32) -> Option<u32> {
+        let plane = &mut self.planes[plane as usize];
+        while plane.fewest < plane.victims.len() && plane.victims[plane.fewest].0 == NONE {
+            plane.fewest += 1;
+        }
+        plane.victims.get(plane.fewest).map(|ends| ends.0)
+    }
+
+    /// The blocks that have not changed for longest, for each number of valid pages.
+    pub fn oldest(&self, plane: u32) -> impl Iterator<Item = u32> + '_ {
+        self.planes[plane as usize].victims.iter().map(|ends| ends.0).filter(|block| *block != NONE)
+    }
+
+    /// Whether a block is full and may be collected.
+    pub fn is_listed(&self, block: u32) -> bool {
+        self.blocks[block as usize].listed
+    }
+
+    /// Counts the erase of a block without valid pages; it is free then.
+    pub fn erase(&mut self, block: u32) {
+        let b = &mut self.blocks[block as usize];
+        assert!(b.valid == 0 && !b.listed, "block {block} is erased with {} valid pages", b.valid);
+        b.written = 0;
+        b.erases += 1;
+        let free = &mut self.planes[(block / self.per_plane) as usize].free;
+        free.insert((b.erases, block));
+        self.short_planes -= u32::from(free.len() == RESERVE_BLOCKS as usize);
+    }
+
+    /// Erases of each block.
+    pub fn erases(&self) -> impl Iterator<Item = u32> + '_ {
+        self.blocks.iter().map(|b| b.erases)
+    }
+}

@@ -1,0 +1,261 @@
+//! A NAND flash device: pages that are programmed once and in order, blocks that are erased whole, dies and channels
+//! with simulated time. It knows nothing of logical addresses beyond the owner in a page's out-of-band area.
+
+mod blocks;
+mod counters;
+mod geometry;
+mod timing;
+
+pub(crate) use blocks::Blocks;
+pub use counters::{Cause, Counters};
+pub use geometry::{Geometry, PAGES_MAX, RESERVE_BLOCKS, STREAMS, Shape};
+pub(crate) use timing::Schedule;
+pub use timing::{Ns, Timing};
+
+use blocks::NONE;
+
+/// Number of a physical page.
+pub type Ppn = u32;
+
+/// What a page belongs to, as its out-of-band area says: a logical page, or a translation page (top bit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u32);
+
+const TRANSLATION: u32 = 1 << 31;
+
+impl Owner {
+    /// A logical page.
+    pub fn data(lpn: u32) -> Owner {
+        assert!(lpn < TRANSLATION, "logical page {lpn} has the mark of translation pages");
+        Owner(lpn)
+    }
+
+    /// A page of the map.
+    pub fn translation(page: u32) -> Owner {
+        Owner(page | TRANSLATION)
+    }
+
+    /// The number of the translation page, if it is one.
+    pub fn as_translation(self) -> Option<u32> {
+        (self.0 & TRANSLATION != 0).then_some(self.0 & !TRANSLATION)
+    }
+
+    /// The logical page, if it is one.
+    pub fn as_data(self) -> Option<u32> {
+        (self.0 & TRANSLATION == 0).then_some(self.0)
+    }
+}
+
+/// Writes that go to blocks of their own, so that pages of like lifetimes lie together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// What the host writes.
+    Host,
+    /// What garbage collection moves.
+    Moved,
+    /// Pages of the map.
+    Translation,
+    /// Data that static wear levelling moves to worn blocks.
+    Cold,
+}
+
+/// A flash device.
+#[derive(Debug)]
+pub struct Device {
+    geometry: Geometry,
+    /// Out-of-band area: what a page belongs to.
+    owners: Vec<Owner>,
+    /// Out-of-band area: order number of the program, low 32 and high 8 bits.
+    order_low: Vec<u32>,
+    order_high: Vec<u8>,
+    /// A bit for each page that a map points to.
+    valid: Vec<u64>,
+    /// What a page holds, as a number that a shell gives each write; empty unless asked for.
+    contents: Vec<u32>,
+    pub(crate) blocks: Blocks,
+    /// The block being written, for each plane and stream.
+    open: Vec<[u32; STREAMS]>,
+    /// The plane of the next write of each stream.
+    turn: [u32; STREAMS],
+    pub(crate) schedule: Schedule,
+    /// Programs so far: the order number of the last one.
+    order: u64,
+    /// When the operation that is under way reached its current step.
+    now: Ns,
+    pub(crate) counters: Counters,
+}
+
+impl Device {
+    /// An erased device. With `contents` it remembers what each page holds.
+    pub fn new(geometry: Geometry, timing: Timing, contents: bool) -> Self {
+        let pages = geometry.pages() as usize;
+        let units = geometry.shape.units();
+        Device {
+            geometry,
+            owners: vec![Owner(0); pages],
+            order_low: vec![0; pages],
+            order_high: vec![0; pages],
+            valid: vec![0; pages.div_ceil(64)],
+            contents: if contents { vec![0; pages] } else { Vec::new() },
+            blocks: Blocks::new(units, geometry.blocks, geometry.shape.pages),
+            open: vec![[NONE; STREAMS]; units as usize],
+            turn: [0; STREAMS],
+            schedule: Schedule::new(&geometry.shape, timing),
+            order: 0,
+            now: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The device's shape.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Operations so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The time that the request under way has reached.
+    pub fn now(&self) -> Ns {
+        self.now
+    }
+
+    /// Sets the time at which the next operation is issued.
+    pub(crate) fn set_now(&mut self, now: Ns) {
+        self.now = now;
+    }
+
+    /// Waits until `end`: what follows is issued then.
+    pub fn wait(&mut self, end: Ns) {
+        self.now = self.now.max(end);
+    }
+
+    fn block_of(&self, ppn: Ppn) -> u32 {
+        ppn / self.geometry.shape.pages
+    }
+
+    fn plane_of(&self, ppn: Ppn) -> u32 {
+        self.blocks.plane_of(self.block_of(ppn))
+    }
+
+    /// Whether a map points to the page.
+    pub fn is_valid(&self, ppn: Ppn) -> bool {
+        self.valid[ppn as usize / 64] >> (ppn % 64) & 1 != 0
+    }
+
+    /// The owner in the page's out-of-band area.
+    pub fn owner(&self, ppn: Ppn) -> Owner {
+        self.owners[ppn as usize]
+    }
+
+    /// The order number in the page's out-of-band area: a later program has a higher one.
+    pub fn order(&self, ppn: Ppn) -> u64 {
+        u64::from(self.order_high[ppn as usize]) << 32 | u64::from(self.order_low[ppn as usize])
+    }
+
+    /// What the page holds; 0 where the device was made without contents.
+    pub fn content(&self, ppn: Ppn) -> u32 {
+        self.contents.get(ppn as usize).copied().unwrap_or(0)
+    }
+
+    /// Valid pages of the device.
+    pub fn valid_pages(&self) -> u64 {
+        (0..self.geometry.shape.units()).map(|plane| u64::from(self.blocks.valid(plane))).sum()
+    }
+
+    /// Reads a page; returns when it has arrived.
+    pub fn read(&mut self, ppn: Ppn, cause: Cause) -> Ns {
+        assert!(self.is_valid(ppn), "page {ppn} is read, but no map should point to it");
+        self.counters.reads[cause as usize] += 1;
+        let plane = self.plane_of(ppn);
+        self.schedule.read(plane, self.now)
+    }
+
+    /// Programs a page on the stream's next plane; returns it, and when it is done.
+    pub fn program(&mut self, stream: Stream, owner: Owner, cause: Cause, content: u32) -> (Ppn, Ns) {
+        let plane = self.next_plane(stream);
+        self.program_in(plane, stream, owner, cause, content)
+    }
+
+    /// Planes take turns; one that is full of valid pages is left out.
+    fn next_plane(&mut self, stream: Stream) -> u32 {
+        let (units, most) = (self.geometry.shape.units(), self.geometry.valid_max());
+        let turn = &mut self.turn[stream as usize];
+        for _ in 0..units {
+            let plane = *turn;
+            *turn = if plane + 1 == units { 0 } else { plane + 1 };
+            if self.blocks.valid(plane) <= most {
+                return plane;
+            }
+        }
+        unreachable!("a geometry has planes with fewer than {most} valid pages")
+    }
+
+    /// Programs a page in a plane.
+    pub(crate) fn program_in(
+        &mut self,
+        plane: u32,
+        stream: Stream,
+        owner: Owner,
+        cause: Cause,
+        content: u32,
+    ) -> (Ppn, Ns) {
+        let open = &mut self.open[plane as usize][stream as usize];
+        if *open == NONE {
+            *open = self.blocks.take(plane, stream == Stream::Cold);
+        }
+        let block = *open;
+        self.order += 1;
+        let pages = self.geometry.shape.pages;
+        let page = u32::from(self.blocks.program(block, self.order));
+        assert!(page < pages, "block {block} has no page {page}");
+        if page + 1 == pages {
+            *open = NONE;
+            self.blocks.list(block);
+        }
+        let ppn = block * pages + page;
+        self.store(ppn, owner, content);
+        self.counters.programs[cause as usize] += 1;
+        (ppn, self.schedule.program(plane, self.now))
+    }
+
+    fn store(&mut self, ppn: Ppn, owner: Owner, content: u32) {
+        let at = ppn as usize;
+        self.owners[at] = owner;
+        self.order_low[at] = self.order as u32;
+        self.order_high[at] = u8::try_from(self.order >> 32).expect("order numbers have 40 bits");
+        self.valid[at / 64] |= 1 << (at % 64);
+        if let Some(slot) = self.contents.get_mut(at) {
+            *slot = content;
+        }
+    }
+
+    /// Notes that no map points to the page any more.
+    pub fn invalidate(&mut self, ppn: Ppn) {
+        assert!(self.is_valid(ppn), "page {ppn} is invalidated twice");
+        self.valid[ppn as usize / 64] &= !(1 << (ppn % 64));
+        let block = self.block_of(ppn);
+        self.blocks.invalidate(block, self.order);
+    }
+
+    /// Erases a block without valid pages; returns when it is done.
+    pub(crate) fn erase(&mut self, block: u32, cause: Cause) -> Ns {
+        self.counters.erases[cause as usize] += 1;
+        self.blocks.erase(block);
+        self.schedule.erase(self.blocks.plane_of(block), self.now)
+    }
+
+    /// The order number of the last program.
+    pub(crate) fn last_order(&self) -> u64 {
+        self.order
+    }
+
+    /// Begins to count and to measure time anew.
+    pub(crate) fn reset(&mut self) {
+        self.counters = Counters::default();
+        self.schedule.reset();
+        self.now = 0;
+    }
+}

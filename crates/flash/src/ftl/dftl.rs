@@ -1,0 +1,196 @@
+//! DFTL (A. Gupta, Y. Kim, B. Urgaonkar: "DFTL: a flash translation layer employing demand-based selective caching of
+//! page-level address mappings", ASPLOS 2009).
+//!
+//! - The *cached mapping table* holds single entries in a segmented LRU: a new entry is on probation, a second use
+//!   protects it, and the least recent entry on probation is replaced.
+//! - The *global translation directory* locates translation pages.
+//! - *Lazy copying*: when garbage collection moves a page whose entry is cached, only the cached entry changes; it
+//!   reaches its translation page when it is replaced.
+//! - *Batch update*: moved pages whose entries are not cached and lie in one translation page share one update of it.
+//!
+//! The replacement of a dirty entry reads and writes its translation page for that entry alone, as the paper's
+//! comparisons with DFTL assume.
+
+use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slots, some};
+use crate::device::{Cause, Device, Ppn, Shape};
+
+/// Bytes of a cached entry: logical and physical page number.
+const CACHED_BYTES: u64 = 8;
+
+/// Entries that the cache must hold at least.
+const ENTRIES_MIN: u64 = 16;
+
+/// The least map cache that works.
+pub fn min_cache(_: &Shape) -> u64 {
+    ENTRIES_MIN * CACHED_BYTES
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    lpn: u32,
+    ppn: u32,
+    dirty: bool,
+    protected: bool,
+}
+
+/// DFTL's state.
+#[derive(Debug)]
+pub struct Dftl {
+    directory: Directory,
+    index: Index,
+    entries: Vec<Entry>,
+    slots: Slots,
+    links: Links,
+    probation: List,
+    protected: List,
+    protected_len: usize,
+    /// Entries that the budget allows.
+    capacity: usize,
+    budget: u64,
+    cache: CacheUse,
+}
+
+impl Dftl {
+    /// The empty map of a device, with so many bytes of cache.
+    pub fn new(device: &Device, budget: u64) -> Self {
+        Dftl {
+            directory: Directory::new(device),
+            index: Index::default(),
+            entries: Vec::new(),
+            slots: Slots::default(),
+            links: Links::default(),
+            probation: List::default(),
+            protected: List::default(),
+            protected_len: 0,
+            capacity: (budget / CACHED_BYTES) as usize,
+            budget,
+            cache: CacheUse::default(),
+        }
+    }
+
+    /// The slot of an entry, which is loaded if it is not cached.
+    fn entry(&mut self, device: &mut Device, lpn: u32) -> usize {
+        let cached = self.index.get(lpn);
+        self.cache.count(cached.is_some());
+        match cached {
+            Some(slot) => {
+                self.used_again(slot);
+                slot as usize
+            }
+            None => self.load(device, lpn) as usize,
+        }
+    }
+
+    /// Protects an entry; the least recent protected one goes back on probation if there are too many.
+    fn used_again(&mut self, slot: u32) {
+        if self.entries[slot as usize].protected {
+            return self.links.touch(&mut self.protected, slot);
+        }
+        self.links.remove(&mut self.probation, slot);
+        self.links.push(&mut self.protected, slot);
+        self.entries[slot as usize].protected = true;
+        self.protected_len += 1;
+        if self.protected_len > self.capacity / 2 {
+            let last = self.protected.last;
+            self.links.remove(&mut self.protected, last);
+            self.links.push(&mut self.probation, last);
+            self.entries[last as usize].protected = false;
+            self.protected_len -= 1;
+        }
+    }
+
+    fn load(&mut self, device: &mut Device, lpn: u32) -> u32 {
+        if self.index.len() == self.capacity {
+            self.replace(device);
+        }
+        self.directory.load(device, self.directory.page_of(lpn), Cause::Map);
+        let entry = Entry { lpn, ppn: self.directory.get(lpn), dirty: false, protected: false };
+        let slot = self.slots.take();
+        match self.entries.get_mut(slot as usize) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        self.index.insert(lpn, slot);
+        self.links.push(&mut self.probation, slot);
+        self.cache.set_bytes(self.index.len() as u64 * CACHED_BYTES, self.budget);
+        slot
+    }
+
+    /// Removes the least recent entry on probation, and writes it if it is dirty.
+    fn replace(&mut self, device: &mut Device) {
+        let slot = self.probation.last;
+        let victim = self.entries[slot as usize];
+        if victim.dirty {
+            let page = self.directory.page_of(victim.lpn);
+            self.directory.load(device, page, Cause::Map);
+            self.directory.set(victim.lpn, victim.ppn);
+            self.directory.store(device, page, Cause::Map);
+        }
+        self.links.remove(&mut self.probation, slot);
+        self.index.remove(victim.lpn);
+        self.slots.release(slot);
+    }
+}
+
+impl Ftl for Dftl {
+    fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn> {
+        let slot = self.entry(device, lpn);
+        some(self.entries[slot].ppn)
+    }
+
+    fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
+        let slot = self.entry(device, lpn);
+        let entry = &mut self.entries[slot];
+        entry.dirty = true;
+        some(std::mem::replace(&mut entry.ppn, to.unwrap_or(NONE)))
+    }
+
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        let per_page = self.directory.per_page();
+        for group in moves.chunk_by(|a, b| a.lpn / per_page == b.lpn / per_page) {
+            let page = self.directory.page_of(group[0].lpn);
+            let mut changed = false;
+            for m in group {
+                let ppn = match self.index.get(m.lpn) {
+                    Some(slot) => {
+                        let entry = &mut self.entries[slot as usize];
+                        entry.dirty = true;
+                        std::mem::replace(&mut entry.ppn, m.to)
+                    }
+                    None => {
+                        if !std::mem::replace(&mut changed, true) {
+                            self.directory.load(device, page, Cause::MapGc);
+                        }
+                        let before = self.directory.get(m.lpn);
+                        self.directory.set(m.lpn, m.to);
+                        before
+                    }
+                };
+                assert_eq!(ppn, m.from, "logical page {} was not there", m.lpn);
+            }
+            if changed {
+                self.directory.store(device, page, Cause::MapGc);
+            }
+        }
+    }
+
+    fn translation_moved(&mut self, page: u32, to: Ppn) {
+        self.directory.moved(page, to);
+    }
+
+    fn peek(&self, lpn: u32) -> Option<Ppn> {
+        some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot as usize].ppn))
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        Some(&self.directory)
+    }
+
+    fn cache(&self) -> CacheUse {
+        self.cache
+    }
+
+    fn reset(&mut self) {
+        (self.cache.lookups, self.cache.hits) = (0, 0);
+    }
+}

@@ -1,0 +1,96 @@
+//! The map as it lies on flash: translation pages with an entry for each logical page, and the global translation
+//! directory in memory that says where each of them is.
+
+use super::index::NONE;
+use crate::device::{Cause, Device, Owner, Ppn, Shape, Stream};
+
+/// Bytes of a physical page number in a translation page.
+pub const ENTRY_BYTES: u32 = 4;
+
+/// Entries of a translation page.
+pub fn entries_per_page(shape: &Shape) -> u32 {
+    shape.page_bytes / ENTRY_BYTES
+}
+
+/// Translation pages for a number of logical pages.
+pub fn translation_pages(shape: &Shape, logical_pages: u64) -> u32 {
+    logical_pages.div_ceil(u64::from(entries_per_page(shape))).min(u64::from(u32::MAX)) as u32
+}
+
+/// Translation pages and where they are.
+#[derive(Debug)]
+pub struct Directory {
+    /// What the translation pages say.
+    entries: Vec<u32>,
+    /// Physical page of each translation page; `NONE`: never written, all entries are unmapped.
+    places: Vec<u32>,
+    per_page: u32,
+}
+
+impl Directory {
+    /// The empty map of a device.
+    pub fn new(device: &Device) -> Self {
+        let geometry = device.geometry();
+        let logical = geometry.logical_pages;
+        let pages = translation_pages(&geometry.shape, u64::from(logical));
+        Directory {
+            entries: vec![NONE; logical as usize],
+            places: vec![NONE; pages as usize],
+            per_page: entries_per_page(&geometry.shape),
+        }
+    }
+
+    /// The translation page with the entry of a logical page.
+    pub fn page_of(&self, lpn: u32) -> u32 {
+        lpn / self.per_page
+    }
+
+    /// Logical pages with entries in a translation page.
+    pub fn range(&self, page: u32) -> std::ops::Range<u32> {
+        let start = page * self.per_page;
+        start..(start + self.per_page).min(self.entries.len() as u32)
+    }
+
+    /// Entries of a translation page.
+    pub fn per_page(&self) -> u32 {
+        self.per_page
+    }
+
+    /// What the translation page says of a logical page; the page must have been read ([`Directory::load`]).
+    pub fn get(&self, lpn: u32) -> u32 {
+        self.entries[lpn as usize]
+    }
+
+    /// Changes an entry; the page must be written then ([`Directory::store`]).
+    pub fn set(&mut self, lpn: u32, ppn: u32) {
+        self.entries[lpn as usize] = ppn;
+    }
+
+    /// Reads a translation page; the request waits for it.
+    pub fn load(&self, device: &mut Device, page: u32, cause: Cause) {
+        if self.places[page as usize] != NONE {
+            let end = device.read(self.places[page as usize], cause);
+            device.wait(end);
+        }
+    }
+
+    /// Writes a translation page; the request waits for it.
+    pub fn store(&mut self, device: &mut Device, page: u32, cause: Cause) {
+        let (ppn, end) = device.program(Stream::Translation, Owner::translation(page), cause, 0);
+        let place = std::mem::replace(&mut self.places[page as usize], ppn);
+        if place != NONE {
+            device.invalidate(place);
+        }
+        device.wait(end);
+    }
+
+    /// Notes that a translation page was moved.
+    pub fn moved(&mut self, page: u32, to: Ppn) {
+        self.places[page as usize] = to;
+    }
+
+    /// Where each written translation page is.
+    pub fn places(&self) -> impl Iterator<Item = (u32, Ppn)> + '_ {
+        (0u32..).zip(&self.places).filter(|(_, ppn)| **ppn != NONE).map(|(page, ppn)| (page, *ppn))
+    }
+}

@@ -1,0 +1,59 @@
+//! The ideal layer: the whole map is in memory, so translation costs no flash operation. It bounds the others.
+
+use super::{CacheUse, Directory, ENTRY_BYTES, Ftl, Move, NONE, some};
+use crate::device::{Device, Ppn};
+
+/// The whole map.
+#[derive(Debug)]
+pub struct Ideal {
+    map: Vec<u32>,
+    cache: CacheUse,
+}
+
+impl Ideal {
+    /// The empty map of a device.
+    pub fn new(device: &Device) -> Self {
+        let map = vec![NONE; device.geometry().logical_pages as usize];
+        let bytes = map.len() as u64 * u64::from(ENTRY_BYTES);
+        Ideal { map, cache: CacheUse { bytes, peak: bytes, ..CacheUse::default() } }
+    }
+}
+
+impl Ftl for Ideal {
+    fn lookup(&mut self, _: &mut Device, lpn: u32) -> Option<Ppn> {
+        self.cache.count(true);
+        self.peek(lpn)
+    }
+
+    fn update(&mut self, _: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
+        self.cache.count(true);
+        some(std::mem::replace(&mut self.map[lpn as usize], to.unwrap_or(NONE)))
+    }
+
+    fn moved(&mut self, _: &mut Device, moves: &[Move]) {
+        for m in moves {
+            assert_eq!(self.map[m.lpn as usize], m.from, "logical page {} was not there", m.lpn);
+            self.map[m.lpn as usize] = m.to;
+        }
+    }
+
+    fn translation_moved(&mut self, page: u32, _: Ppn) {
+        unreachable!("the ideal layer has no translation page {page}");
+    }
+
+    fn peek(&self, lpn: u32) -> Option<Ppn> {
+        some(self.map[lpn as usize])
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        None
+    }
+
+    fn cache(&self) -> CacheUse {
+        self.cache
+    }
+
+    fn reset(&mut self) {
+        (self.cache.lookups, self.cache.hits) = (0, 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! Flash translation layers: where the host's pages are on flash.
+//!
+//! A layer is one file here and one row of [`LAYERS`]. It keeps the map, decides which part of it is in memory, and
+//! reads and writes translation pages through the [`Device`], which accounts for their time. It never moves data and
+//! never collects garbage: `collect.rs` does, and tells it what moved.
+
+mod condensed;
+mod dftl;
+mod directory;
+mod dirty_buffer;
+mod ideal;
+mod index;
+mod sftl;
+mod tpftl;
+
+pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
+pub(crate) use index::{Index, Links, List, NONE, Slots};
+
+use crate::config::ConfigError;
+use crate::device::{Device, Ppn, Shape};
+use std::ops::Range;
+
+/// A data page that garbage collection moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// The logical page.
+    pub lpn: u32,
+    /// Where it was.
+    pub from: Ppn,
+    /// Where it is.
+    pub to: Ppn,
+}
+
+/// Use of the map cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Entries that requests needed.
+    pub lookups: u64,
+    /// Those that were in the cache.
+    pub hits: u64,
+    /// Bytes in use.
+    pub bytes: u64,
+    /// The most bytes that were in use.
+    pub peak: u64,
+}
+
+impl CacheUse {
+    /// Counts a lookup.
+    fn count(&mut self, hit: bool) {
+        self.lookups += 1;
+        self.hits += u64::from(hit);
+    }
+
+    /// Notes the bytes in use, which never exceed the budget.
+    fn set_bytes(&mut self, bytes: u64, budget: u64) {
+        assert!(bytes <= budget, "the map cache has {bytes} bytes of {budget}");
+        self.bytes = bytes;
+        self.peak = self.peak.max(bytes);
+    }
+}
+
+/// A flash translation layer.
+pub trait Ftl: Send {
+    /// A request for these logical pages begins; lookups or updates of each follow in order.
+    fn request(&mut self, _pages: Range<u32>) {}
+
+    /// Where a logical page is, for a read.
+    fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn>;
+
+    /// Maps a logical page to a page that was written, or to none (TRIM). Returns where it was.
+    fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn>;
+
+    /// Garbage collection moved data pages; they are sorted by logical page.
+    fn moved(&mut self, device: &mut Device, moves: &[Move]);
+
+    /// Garbage collection moved a translation page.
+    fn translation_moved(&mut self, page: u32, to: Ppn);
+
+    /// Where a logical page is, without effect on cache, device or figures: for checks.
+    fn peek(&self, lpn: u32) -> Option<Ppn>;
+
+    /// The translation pages on flash.
+    fn directory(&self) -> Option<&Directory>;
+
+    /// Figures of the map cache.
+    fn cache(&self) -> CacheUse;
+
+    /// Counts lookups and hits anew.
+    fn reset(&mut self);
+}
+
+/// A translation layer that can be chosen by name.
+#[derive(Debug)]
+pub struct Layer {
+    /// Name in commands and reports.
+    pub name: &'static str,
+    /// What it is, and its paper.
+    pub about: &'static str,
+    /// Bytes of map cache that it needs.
+    pub min_cache: fn(&Shape) -> u64,
+    /// Makes it for an erased device, with so many bytes of map cache.
+    pub make: fn(&Device, u64) -> Box<dyn Ftl>,
+}
+
+/// Every layer.
+pub const LAYERS: &[Layer] = &[
+    Layer {
+        name: "ideal",
+        about: "the whole map in memory",
+        min_cache: |_| 0,
+        make: |device, _| Box::new(ideal::Ideal::new(device)),
+    },
+    Layer {
+        name: "dftl",
+        about: "cached map entries in a segmented LRU (Gupta et al., ASPLOS 2009)",
+        min_cache: dftl::min_cache,
+        make: |device, budget| Box::new(dftl::Dftl::new(device, budget)),
+    },
+    Layer {
+        name: "sftl",
+        about: "condensed translation pages and a dirty buffer (Jiang et al., MSST 2011)",
+        min_cache: sftl::min_cache,
+        make: |device, budget| Box::new(sftl::Sftl::new(device, budget)),
+    },
+    Layer {
+        name: "tpftl",
+        about: "two-level lists with prefetch and batch update (Zhou et al., EuroSys 2015)",
+        min_cache: tpftl::min_cache,
+        make: |device, budget| Box::new(tpftl::Tpftl::new(device, budget)),
+    },
+];
+
+/// Finds a layer by its name.
+///
+/// # Errors
+/// No layer has that name.
+pub fn find(name: &str) -> Result<&'static Layer, ConfigError> {
+    LAYERS.iter().find(|layer| layer.name == name).ok_or_else(|| ConfigError::Layer {
+        name: name.into(),
+        known: LAYERS.iter().map(|layer| layer.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// A page number, or none.
+fn some(ppn: u32) -> Option<Ppn> {
+    (ppn != NONE).then_some(ppn)
+}

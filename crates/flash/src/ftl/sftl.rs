@@ -1,0 +1,271 @@
+//! S-FTL (S. Jiang, L. Zhang, X. Yuan, H. Hu, Y. Chen: "S-FTL: an efficient address translation for flash memory by
+//! exploiting spatial locality", MSST 2011).
+//!
+//! - The unit of the cache is a whole translation page, *condensed*: a bitmap of where runs of consecutive physical
+//!   pages begin, and the first page of each run. Sequential data makes a page small, so more pages fit.
+//! - Pages are replaced in LRU order. A replaced page with many changed entries is written, without a read, because
+//!   the whole page is cached.
+//! - The changed entries of a page with few of them go to the *dirty buffer*, a tenth of the cache, and the page is not
+//!   written. When the buffer is full, the translation page with the most entries in it is read, changed and written.
+
+use super::condensed::{Condensed, bitmap_bytes};
+use super::dirty_buffer::{DirtyBuffer, ENTRY_BYTES};
+use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slots, entries_per_page, some};
+use crate::device::{Cause, Device, Ppn, Shape};
+
+/// Bytes of a cached page beside its entries: its number and its size.
+const HEADER_BYTES: u64 = 8;
+/// One part in so many of the cache is the dirty buffer.
+const BUFFER_SHARE: u64 = 10;
+/// A page with fewer changed entries than one in so many is not written but buffered.
+const SPARSE: u32 = 32;
+
+/// The least map cache that works: one page whose entries do not condense at all.
+pub fn min_cache(shape: &Shape) -> u64 {
+    let entries = entries_per_page(shape) as usize;
+    let page = HEADER_BYTES + 2 * bitmap_bytes(entries) + 4 * entries as u64;
+    (page * BUFFER_SHARE).div_ceil(BUFFER_SHARE - 1)
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    number: u32,
+    entries: Condensed,
+    /// A bit for each changed entry.
+    dirty: Vec<u64>,
+    dirty_len: u32,
+}
+
+impl Page {
+    fn bytes(&self) -> u64 {
+        let marks = if self.dirty_len > 0 { 8 * self.dirty.len() as u64 } else { 0 };
+        HEADER_BYTES + self.entries.bytes() + marks
+    }
+
+    fn set(&mut self, i: usize, ppn: u32) -> u32 {
+        let before = self.entries.get(i);
+        self.entries.set(i, ppn);
+        let bit = 1 << (i % 64);
+        if self.dirty[i / 64] & bit == 0 {
+            self.dirty[i / 64] |= bit;
+            self.dirty_len += 1;
+        }
+        before
+    }
+}
+
+/// S-FTL's state.
+#[derive(Debug)]
+pub struct Sftl {
+    directory: Directory,
+    index: Index,
+    pages: Vec<Page>,
+    slots: Slots,
+    links: Links,
+    recent: List,
+    page_bytes: u64,
+    page_budget: u64,
+    buffer: DirtyBuffer,
+    buffer_budget: u64,
+    cache: CacheUse,
+}
+
+impl Sftl {
+    /// The empty map of a device, with so many bytes of cache.
+    pub fn new(device: &Device, budget: u64) -> Self {
+        let buffer_budget = budget / BUFFER_SHARE;
+        Sftl {
+            directory: Directory::new(device),
+            index: Index::default(),
+            pages: Vec::new(),
+            slots: Slots::default(),
+            links: Links::default(),
+            recent: List::default(),
+            page_bytes: 0,
+            page_budget: budget - buffer_budget,
+            buffer: DirtyBuffer::default(),
+            buffer_budget,
+            cache: CacheUse::default(),
+        }
+    }
+
+    fn place(&self, lpn: u32) -> (u32, usize) {
+        let page = self.directory.page_of(lpn);
+        (page, (lpn - self.directory.range(page).start) as usize)
+    }
+
+    /// The cached translation page, moved to the front.
+    fn cached(&mut self, page: u32) -> Option<u32> {
+        let slot = self.index.get(page)?;
+        self.links.touch(&mut self.recent, slot);
+        Some(slot)
+    }
+
+    /// Reads a translation page into the cache, with the changes that wait in the buffer.
+    fn load(&mut self, device: &mut Device, page: u32) -> u32 {
+        self.directory.load(device, page, Cause::Map);
+        let slot = self.slots.take();
+        if slot as usize == self.pages.len() {
+            self.pages.push(Page::default());
+        }
+        let (range, directory) = (self.directory.range(page), &self.directory);
+        let p = &mut self.pages[slot as usize];
+        p.number = page;
+        p.entries.fill(range.clone().map(|lpn| directory.get(lpn)));
+        p.dirty.clear();
+        p.dirty.resize(range.len().div_ceil(64), 0);
+        p.dirty_len = 0;
+        self.buffer.drain(page, |lpn, ppn| {
+            p.set((lpn - range.start) as usize, ppn);
+        });
+        self.page_bytes += p.bytes();
+        self.index.insert(page, slot);
+        self.links.push(&mut self.recent, slot);
+        self.shrink(device, Cause::Map);
+        slot
+    }
+
+    /// Changes an entry of a cached page; returns what it was.
+    fn change(&mut self, device: &mut Device, slot: u32, i: usize, ppn: u32, cause: Cause) -> u32 {
+        let page = &mut self.pages[slot as usize];
+        let bytes = page.bytes();
+        let before = page.set(i, ppn);
+        self.page_bytes = self.page_bytes + page.bytes() - bytes;
+        self.shrink(device, cause);
+        before
+    }
+
+    /// Replaces pages until the others fit. The one in use is at the front and fits alone.
+    fn shrink(&mut self, device: &mut Device, cause: Cause) {
+        while self.page_bytes > self.page_budget {
+            self.replace(device, cause);
+        }
+        self.cache.set_bytes(self.page_bytes + self.buffer.bytes(), self.page_budget + self.buffer_budget);
+    }
+
+    fn replace(&mut self, device: &mut Device, cause: Cause) {
+        let slot = self.recent.last;
+        self.links.remove(&mut self.recent, slot);
+        let page = std::mem::take(&mut self.pages[slot as usize]);
+        self.index.remove(page.number);
+        self.slots.release(slot);
+        self.page_bytes -= page.bytes();
+        let range = self.directory.range(page.number);
+        let fits = u64::from(page.dirty_len) * ENTRY_BYTES <= self.buffer_budget;
+        if page.dirty_len > 0 && fits && page.dirty_len * SPARSE < self.directory.per_page() {
+            self.buffer_changes(device, &page, cause);
+        } else if page.dirty_len > 0 {
+            for (lpn, ppn) in range.zip(page.entries.iter()) {
+                self.directory.set(lpn, ppn);
+            }
+            self.directory.store(device, page.number, cause);
+        }
+        self.pages[slot as usize] = page; // Its vectors are used again.
+    }
+
+    fn buffer_changes(&mut self, device: &mut Device, page: &Page, cause: Cause) {
+        while self.buffer.bytes() + u64::from(page.dirty_len) * ENTRY_BYTES > self.buffer_budget {
+            let fullest = self.buffer.fullest().expect("a buffer that is full has entries");
+            self.directory.load(device, fullest, cause);
+            let directory = &mut self.directory;
+            self.buffer.drain(fullest, |lpn, ppn| directory.set(lpn, ppn));
+            self.directory.store(device, fullest, cause);
+        }
+        let start = self.directory.range(page.number).start;
+        for (word, bits) in page.dirty.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                let i = word * 64 + bits.trailing_zeros() as usize;
+                self.buffer.insert(page.number, start + i as u32, page.entries.get(i));
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Moved pages of a translation page that is not cached: those in the buffer change there; for others the page is
+    /// changed once, and the buffered entries go with it.
+    fn moved_uncached(&mut self, device: &mut Device, page: u32, group: &[Move]) {
+        let mut is_changed = false;
+        for m in group {
+            let before = self.buffer.replace(m.lpn, m.to).unwrap_or_else(|| {
+                if !std::mem::replace(&mut is_changed, true) {
+                    self.directory.load(device, page, Cause::MapGc);
+                }
+                let before = self.directory.get(m.lpn);
+                self.directory.set(m.lpn, m.to);
+                before
+            });
+            assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
+        }
+        if is_changed {
+            let directory = &mut self.directory;
+            self.buffer.drain(page, |lpn, ppn| directory.set(lpn, ppn));
+            self.directory.store(device, page, Cause::MapGc);
+        }
+    }
+}
+
+impl Ftl for Sftl {
+    fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn> {
+        let (page, i) = self.place(lpn);
+        let cached = self.cached(page);
+        let buffered = if cached.is_none() { self.buffer.get(lpn) } else { None };
+        self.cache.count(cached.is_some() || buffered.is_some());
+        some(buffered.unwrap_or_else(|| {
+            let slot = cached.unwrap_or_else(|| self.load(device, page));
+            self.pages[slot as usize].entries.get(i)
+        }))
+    }
+
+    fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
+        let ppn = to.unwrap_or(NONE);
+        let (page, i) = self.place(lpn);
+        let cached = self.cached(page);
+        let buffered = if cached.is_none() { self.buffer.replace(lpn, ppn) } else { None };
+        self.cache.count(cached.is_some() || buffered.is_some());
+        some(buffered.unwrap_or_else(|| {
+            let slot = cached.unwrap_or_else(|| self.load(device, page));
+            self.change(device, slot, i, ppn, Cause::Map)
+        }))
+    }
+
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        let per_page = self.directory.per_page();
+        for group in moves.chunk_by(|a, b| a.lpn / per_page == b.lpn / per_page) {
+            let page = self.directory.page_of(group[0].lpn);
+            let Some(slot) = self.cached(page) else {
+                self.moved_uncached(device, page, group);
+                continue;
+            };
+            for m in group {
+                let (_, i) = self.place(m.lpn);
+                let before = self.change(device, slot, i, m.to, Cause::MapGc);
+                assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
+            }
+        }
+    }
+
+    fn translation_moved(&mut self, page: u32, to: Ppn) {
+        self.directory.moved(page, to);
+    }
+
+    fn peek(&self, lpn: u32) -> Option<Ppn> {
+        let (page, i) = self.place(lpn);
+        some(match self.index.get(page) {
+            Some(slot) => self.pages[slot as usize].entries.get(i),
+            None => self.buffer.get(lpn).unwrap_or_else(|| self.directory.get(lpn)),
+        })
+    }
+
+    fn directory(&self) -> Option<&Directory> {
+        Some(&self.directory)
+    }
+
+    fn cache(&self) -> CacheUse {
+        self.cache
+    }
+
+    fn reset(&mut self) {
+        (self.cache.lookups, self.cache.hits) = (0, 0);
+    }
+}

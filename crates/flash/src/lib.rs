@@ -1,0 +1,40 @@
+//! The flash laboratory: a NAND flash device, flash translation layers, garbage collection, and readers of block traces.
+//!
+//! [`Ssd`] is a state machine: it takes requests with the time of their arrival and returns the time of their
+//! completion. Time is simulated; the crate has no clock, thread, file or socket. A shell replays traces
+//! on it. Each translation layer is one file under `ftl/` and one row of [`ftl::LAYERS`].
+//!
+//! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
+//! each page holds, but no data. Memory is at most 16 bytes for each page, beside the layer's map cache.
+//!
+//! ```
+//! use tessera_flash::{Config, Op, Ssd};
+//! let mut ssd = Ssd::new(&Config::new(256 << 20, "dftl")).unwrap();
+//! let written = ssd.submit(0, Op::Write, 0, 8192);
+//! assert_eq!(written, 400_000, "two pages, one after the other on the only die");
+//! assert!(ssd.check().is_ok());
+//! ```
+//!
+//! Start reading at `ssd.rs` (what a request does), then `device/mod.rs` (the rules of flash), `collect.rs` (garbage
+//! collection and wear levelling), `ftl/mod.rs` (what a layer implements), `trace/mod.rs` (formats), `replay.rs`.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod collect;
+mod config;
+mod device;
+pub mod ftl;
+mod histogram;
+mod host_cache;
+mod replay;
+mod ssd;
+pub mod theory;
+pub mod trace;
+
+pub use collect::Policy;
+pub use config::{Config, ConfigError};
+pub use device::{Cause, Counters, Device, Geometry, Ns, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing};
+pub use histogram::Histogram;
+pub use replay::{Figures, Replay, ReplayOptions, Wear};
+pub use ssd::{Op, Ssd};

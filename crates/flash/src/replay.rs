@@ -1,0 +1,204 @@
+//! Replays a trace on an SSD, request by request, and reports figures.
+
+use crate::config::{Config, ConfigError};
+use crate::device::{Counters, Ns};
+use crate::ftl::CacheUse;
+use crate::histogram::Histogram;
+use crate::host_cache::HostCache;
+use crate::ssd::{Op, Ssd};
+use std::ops::Range;
+
+/// How a trace is replayed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReplayOptions {
+    /// Bytes of a write-back cache of the host in front of the device; 0: none.
+    pub host_cache: u64,
+    /// Whether the device is full before the trace begins.
+    pub preload: bool,
+    /// Whether requests beyond the end of the device begin again at its start.
+    pub wrap: bool,
+}
+
+/// A request that ends beyond the device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a request ends at byte {end} and the device at {capacity}; use a larger --capacity, --wrap or --compact")]
+pub struct BeyondEnd {
+    end: u64,
+    capacity: u64,
+}
+
+/// Erases of the blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Wear {
+    /// Erases of the least worn block.
+    pub min: u32,
+    /// Erases of a block on average.
+    pub mean: f64,
+    /// Erases of the most worn block.
+    pub max: u32,
+}
+
+/// What a replay showed.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    /// Requests of the trace.
+    pub requests: u64,
+    /// Requests that reached the device.
+    pub device_requests: u64,
+    /// Response times of the requests that reached the device.
+    pub response: Histogram,
+    /// Flash operations by cause.
+    pub counters: Counters,
+    /// Use of the map cache.
+    pub cache: CacheUse,
+    /// Erases of blocks since the device was new.
+    pub wear: Wear,
+    /// When the last request was complete.
+    pub end: Ns,
+}
+
+/// A replay under way.
+pub struct Replay {
+    ssd: Ssd,
+    cache: Option<HostCache>,
+    wrap: bool,
+    page_bytes: u64,
+    requests: u64,
+    response: Histogram,
+    end: Ns,
+}
+
+impl Replay {
+    /// Prepares an SSD.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn new(config: &Config, options: ReplayOptions) -> Result<Replay, ConfigError> {
+        let mut ssd = Ssd::new(config)?;
+        if options.preload {
+            ssd.preload();
+        }
+        let page_bytes = u64::from(config.shape.page_bytes);
+        let cache = (options.host_cache > 0).then(|| HostCache::new((options.host_cache / page_bytes) as usize));
+        let response = Histogram::default();
+        Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, requests: 0, response, end: 0 })
+    }
+
+    /// Serves a request for `bytes` at `offset` that arrives at `at`.
+    ///
+    /// # Errors
+    /// It ends beyond the device, and the replay does not wrap.
+    pub fn request(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) -> Result<(), BeyondEnd> {
+        self.requests += 1;
+        let capacity = self.ssd.capacity();
+        let end = offset.saturating_add(bytes);
+        if end <= capacity {
+            self.serve(at, op, offset, bytes);
+            return Ok(());
+        }
+        if !self.wrap {
+            return Err(BeyondEnd { end, capacity });
+        }
+        let (mut from, mut left) = (offset % capacity, bytes);
+        while left > 0 {
+            let part = left.min(capacity - from);
+            self.serve(at, op, from, part);
+            (from, left) = (0, left - part);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) {
+        let Replay { ssd, cache, response, end, .. } = self;
+        let mut submit = |op, offset, bytes| {
+            let done = ssd.submit(at, op, offset, bytes);
+            response.add(done - at);
+            *end = (*end).max(done);
+        };
+        match cache {
+            None => submit(op, offset, bytes),
+            Some(cache) => {
+                let page = self.page_bytes;
+                let pages = pages(op, offset, bytes, page);
+                cache.request(op, pages, |op, pages| {
+                    submit(op, u64::from(pages.start) * page, u64::from(pages.end - pages.start) * page);
+                });
+            }
+        }
+    }
+
+    /// The SSD.
+    pub fn ssd(&self) -> &Ssd {
+        &self.ssd
+    }
+
+    /// Figures so far.
+    pub fn figures(&self) -> Figures {
+        let (mut wear, mut sum, mut blocks) = (Wear { min: u32::MAX, ..Wear::default() }, 0, 0);
+        for erases in self.ssd.erases() {
+            (wear.min, wear.max) = (wear.min.min(erases), wear.max.max(erases));
+            sum += u64::from(erases);
+            blocks += 1;
+        }
+        wear.mean = sum as f64 / f64::from(blocks);
+        Figures {
+            requests: self.requests,
+            device_requests: self.response.len(),
+            response: self.response.clone(),
+            counters: *self.ssd.counters(),
+            cache: self.ssd.cache(),
+            wear,
+            end: self.end,
+        }
+    }
+}
+
+/// The pages that a request touches; of a TRIM, those that it covers.
+fn pages(op: Op, offset: u64, bytes: u64, page: u64) -> Range<u32> {
+    let end = offset + bytes;
+    match op {
+        Op::Trim => {
+            let start = offset.div_ceil(page) as u32;
+            start..((end / page) as u32).max(start)
+        }
+        _ => (offset / page) as u32..end.div_ceil(page) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(options: ReplayOptions) -> Replay {
+        Replay::new(&Config::new(64 << 20, "ideal"), options).unwrap()
+    }
+
+    #[test]
+    fn a_request_beyond_the_end_fails_or_wraps() {
+        let end = 64 << 20;
+        let error = replay(ReplayOptions::default()).request(0, Op::Write, end - 4096, 8192).unwrap_err();
+        assert_eq!(error, BeyondEnd { end: end + 4096, capacity: end });
+        let mut wrapping = replay(ReplayOptions { wrap: true, ..ReplayOptions::default() });
+        wrapping.request(0, Op::Write, end - 4096, 8192).unwrap();
+        wrapping.request(0, Op::Write, 3 * end + 4096, 4096).unwrap();
+        assert_eq!([0, 1, 16_383].map(|lpn| wrapping.ssd().content(lpn).is_some()), [true; 3]);
+    }
+
+    #[test]
+    fn a_host_cache_absorbs_what_is_used_again() {
+        let mut cached = replay(ReplayOptions { host_cache: 1 << 20, ..ReplayOptions::default() });
+        for at in 0..10 {
+            cached.request(at * 1_000_000, Op::Write, 0, 512).unwrap();
+            cached.request(at * 1_000_000, Op::Read, 8192, 8192).unwrap();
+        }
+        let figures = cached.figures();
+        assert_eq!((figures.requests, figures.device_requests), (20, 1), "one read of pages that nobody wrote");
+    }
+
+    #[test]
+    fn a_preloaded_device_is_full_and_its_figures_begin_at_zero() {
+        let full = replay(ReplayOptions { preload: true, ..ReplayOptions::default() });
+        assert_eq!((full.figures().counters.all_programs(), full.ssd().content(16_383).is_some()), (0, true));
+        full.ssd().check().unwrap();
+    }
+}

@@ -1,0 +1,191 @@
+//! A simulated SSD: what a host's request does to the translation layer and the device.
+
+use crate::collect::Collector;
+use crate::config::{Config, ConfigError};
+use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
+use crate::ftl::{CacheUse, Ftl, translation_pages};
+use std::ops::Range;
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Says that the contents are not needed any more.
+    Trim,
+}
+
+/// An SSD.
+pub struct Ssd {
+    device: Device,
+    ftl: Box<dyn Ftl>,
+    collector: Collector,
+    capacity: u64,
+    /// Logical pages with contents.
+    mapped: u64,
+    /// The number that the last write stored as its contents.
+    content: u32,
+    /// Lookups of pages that are written in part: the update that follows finds the entry again, which is no hit.
+    second_lookups: u64,
+}
+
+impl Ssd {
+    /// An erased SSD.
+    ///
+    /// # Errors
+    /// What is asked for cannot be made.
+    pub fn new(config: &Config) -> Result<Ssd, ConfigError> {
+        let layer = config.layer()?;
+        let shape = &config.shape;
+        let translation = translation_pages(shape, config.capacity / u64::from(shape.page_bytes));
+        let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;
+        let device = Device::new(geometry, config.timing, config.contents);
+        let ftl = (layer.make)(&device, config.map_cache);
+        let collector = Collector::new(&device, config.policy, config.background, config.wear_levelling);
+        Ok(Ssd { device, ftl, collector, capacity: config.capacity, mapped: 0, content: 0, second_lookups: 0 })
+    }
+
+    /// Bytes that can be addressed.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The device, for its figures.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Flash operations so far.
+    pub fn counters(&self) -> &Counters {
+        self.device.counters()
+    }
+
+    /// Figures of the map cache.
+    pub fn cache(&self) -> CacheUse {
+        let cache = self.ftl.cache();
+        let again = self.second_lookups;
+        CacheUse { lookups: cache.lookups - again, hits: cache.hits - again, ..cache }
+    }
+
+    /// Erases of each block.
+    pub fn erases(&self) -> impl Iterator<Item = u32> + '_ {
+        self.device.blocks.erases()
+    }
+
+    /// Serves a request for `bytes` at `offset` that arrives at `now`; returns when it is complete. Arrivals never go
+    /// back in time. A page that is written in part is read first; one that is trimmed in part is left as it is.
+    ///
+    /// # Panics
+    /// The request ends beyond the capacity.
+    pub fn submit(&mut self, now: Ns, op: Op, offset: u64, bytes: u64) -> Ns {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.capacity).expect("a request within the capacity");
+        self.collector.use_idle_time(&mut self.device, &mut *self.ftl, now);
+        self.device.set_now(now);
+        if bytes == 0 {
+            return now;
+        }
+        let page = u64::from(self.device.geometry().shape.page_bytes);
+        let touched = (offset / page) as u32..end.div_ceil(page) as u32;
+        let whole = offset.div_ceil(page) as u32..(end / page) as u32;
+        let pages = if op == Op::Trim { whole.clone() } else { touched };
+        self.ftl.request(pages.clone());
+        let mut done = now;
+        for lpn in pages {
+            // A read may replace a changed map entry, and so write a translation page.
+            self.collector.make_room(&mut self.device, &mut *self.ftl);
+            let end = match op {
+                Op::Read => self.read(lpn),
+                Op::Write => self.write(lpn, &whole),
+                Op::Trim => self.trim(lpn),
+            };
+            done = done.max(end);
+        }
+        done
+    }
+
+    fn read(&mut self, lpn: u32) -> Ns {
+        let ppn = self.ftl.lookup(&mut self.device, lpn);
+        let translated = self.device.now();
+        ppn.map_or(translated, |ppn| self.device.read(ppn, Cause::Host))
+    }
+
+    fn write(&mut self, lpn: u32, whole: &Range<u32>) -> Ns {
+        if !whole.contains(&lpn) && self.ftl.peek(lpn).is_some() {
+            let arrived = self.read(lpn);
+            self.device.wait(arrived);
+            self.second_lookups += 1;
+        }
+        self.content = self.content.wrapping_add(1);
+        let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, self.content);
+        let before = self.ftl.update(&mut self.device, lpn, Some(ppn));
+        self.forget(before);
+        self.mapped += 1;
+        end.max(self.device.now())
+    }
+
+    fn trim(&mut self, lpn: u32) -> Ns {
+        let before = self.ftl.update(&mut self.device, lpn, None);
+        self.forget(before);
+        self.device.now()
+    }
+
+    fn forget(&mut self, before: Option<Ppn>) {
+        if let Some(ppn) = before {
+            self.device.invalidate(ppn);
+            self.mapped -= 1;
+        }
+    }
+
+    /// What a logical page holds: the number of the write, counted in pages from 1; for devices with contents.
+    pub fn content(&self, lpn: u32) -> Option<u32> {
+        self.ftl.peek(lpn).map(|ppn| self.device.content(ppn))
+    }
+
+    /// Writes every page once, in order, and then begins to count and to measure time anew.
+    pub fn preload(&mut self) {
+        let page = u64::from(self.device.geometry().shape.page_bytes);
+        for lpn in 0..u64::from(self.device.geometry().logical_pages) {
+            self.submit(0, Op::Write, lpn * page, page);
+        }
+        self.reset();
+    }
+
+    /// Begins to count and to measure time anew; contents and wear stay.
+    pub fn reset(&mut self) {
+        self.device.reset();
+        self.ftl.reset();
+        self.second_lookups = 0;
+    }
+
+    /// Checks that the parts agree: each mapped page is valid and belongs to its logical page, each translation page
+    /// to its place, and nothing else is valid.
+    ///
+    /// # Errors
+    /// The first disagreement.
+    pub fn check(&self) -> Result<(), String> {
+        let holds = |ppn, owner| self.device.is_valid(ppn) && self.device.owner(ppn) == owner;
+        let mut mapped = 0;
+        for lpn in 0..self.device.geometry().logical_pages {
+            let Some(ppn) = self.ftl.peek(lpn) else { continue };
+            mapped += 1;
+            if !holds(ppn, Owner::data(lpn)) {
+                return Err(format!("logical page {lpn} is mapped to page {ppn}, which does not hold it"));
+            }
+        }
+        let mut translation = 0;
+        for (page, ppn) in self.ftl.directory().into_iter().flat_map(|d| d.places()) {
+            translation += 1;
+            if !holds(ppn, Owner::translation(page)) {
+                return Err(format!("translation page {page} is not in page {ppn}"));
+            }
+        }
+        let valid = self.device.valid_pages();
+        match (mapped == self.mapped, valid == mapped + translation) {
+            (false, _) => Err(format!("{mapped} logical pages are mapped, {} were written", self.mapped)),
+            (_, false) => Err(format!("{valid} pages are valid, {mapped} are mapped and {translation} are the map's")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The formats: how each is recognized and read.
+
+use super::blkparse::Blkparse;
+use super::columns::{self, Msr, Plain};
+use super::fields::SECTOR;
+use super::fio::{self, Iolog};
+use super::{LineParser, Request};
+use crate::ssd::Op;
+
+/// A format of traces.
+#[derive(Debug)]
+pub struct Format {
+    /// Name in commands.
+    pub name: &'static str,
+    /// Fields of a line.
+    pub about: &'static str,
+    /// Whether a line that is no heading has this form, as far as the form tells formats apart.
+    fits: fn(&str) -> bool,
+    /// Makes a reader for a trace with these first lines.
+    make: fn(&[&str]) -> Box<dyn LineParser>,
+}
+
+/// Every format. Where lines fit several, the first is taken.
+pub const FORMATS: &[Format] = &[
+    Format {
+        name: "fio",
+        about: "iolog of fio, versions 2 and 3",
+        fits: |line| fio::version(line).is_some(),
+        make: |_| Box::new(Iolog::default()),
+    },
+    Format {
+        name: "vscsi",
+        about: "CloudPhysics: version,time_s,opcode,bytes,block",
+        fits: |line| {
+            line.starts_with("version,") || is_fields(line, ',', &[is_version, is_time, is_hex2, is_number, is_number])
+        },
+        make: |_| Box::new(Plain(columns::vscsi)),
+    },
+    Format {
+        name: "msr",
+        about: "MSR Cambridge: time_100ns,host,disk,Read|Write,offset,bytes,response",
+        fits: |line| {
+            is_fields(
+                line,
+                ',',
+                &[is_number, |_| true, is_number, |t| t.len() > 1 && is_letters(t), is_number, is_number],
+            )
+        },
+        make: |_| Box::<Msr>::default(),
+    },
+    Format {
+        name: "spc",
+        about: "SPC (UMass): ASU,LBA,bytes,R|W,time_s",
+        fits: |line| is_fields(line, ',', &[is_number, is_number, is_number, is_letters, is_time]),
+        make: |_| Box::new(Plain(columns::spc)),
+    },
+    Format {
+        name: "tencent",
+        about: "Tencent CBS: time_s,sector,sectors,0 read|1 write,volume",
+        fits: |line| is_fields(line, ',', &[is_number as Test; 5]),
+        make: |_| Box::new(Plain(columns::tencent)),
+    },
+    Format {
+        name: "blkparse",
+        about: "text of blkparse: major,minor cpu seq seconds pid action rwbs sector + sectors",
+        fits: |line| {
+            let is_device = |t: &str| t.split_once(',').is_some_and(|(a, b)| is_number(a) && is_number(b));
+            is_fields(line, ' ', &[is_device, is_number, is_number, is_time, is_number, is_letters])
+        },
+        make: |head| Box::new(Blkparse::new(head)),
+    },
+    Format {
+        name: "disksim",
+        about: "DiskSim ASCII: time_ms device block blocks flags (1 read)",
+        fits: |line| {
+            is_fields(line, ' ', &[|t| t.contains('.') && is_time(t), is_number, is_number, is_number, is_hex])
+        },
+        make: |_| Box::new(Plain(columns::disksim)),
+    },
+    Format {
+        name: "ssdsim",
+        about: "SSDSim: time_ns device sector sectors 0 write|1 read",
+        fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
+        make: |_| Box::new(Plain(columns::ssdsim)),
+    },
+    Format {
+        name: "mqsim",
+        about: "MQSim: the same fields as SSDSim",
+        fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
+        make: |_| Box::new(Plain(columns::ssdsim)),
+    },
+];
+
+type Test = fn(&str) -> bool;
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_time(text: &str) -> bool {
+    text.split_once('.').map_or_else(|| is_number(text), |(a, b)| is_number(a) && is_number(b))
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// A SCSI opcode.
+fn is_hex2(text: &str) -> bool {
+    text.len() == 2 && is_hex(text)
+}
+
+/// A version of CloudPhysics' lines. Without it, lines of Tencent's with sizes of two digits would fit.
+fn is_version(text: &str) -> bool {
+    matches!(text, "1" | "2")
+}
+
+fn is_letters(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic())
+}
+
+/// Whether a line begins with fields of these kinds.
+fn is_fields(line: &str, separator: char, kinds: &[Test]) -> bool {
+    let mut fields = line.split(|c: char| c == separator || (separator == ' ' && c == '\t')).filter(|f| !f.is_empty());
+    kinds.iter().all(|is| fields.next().is_some_and(|field| is(field.trim())))
+}
+
+impl Format {
+    /// A reader for a trace with these first lines.
+    pub fn parser(&self, head: &[&str]) -> Box<dyn LineParser> {
+        (self.make)(head)
+    }
+
+    /// The format that at least half of these first lines have.
+    pub fn detect(head: &[&str]) -> Option<&'static Format> {
+        let first = head.first()?;
+        let by_heading =
+            FORMATS.iter().take(2).find(|f| !first.starts_with(|c: char| c.is_ascii_digit()) && (f.fits)(first));
+        let fitting = |f: &&Format| head.iter().filter(|line| (f.fits)(line)).count() * 2 >= head.len();
+        by_heading.or_else(|| FORMATS.iter().find(fitting))
+    }
+}
+
+/// Finds a format by its name.
+pub fn find(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.name == name)
+}
+
+/// Writes a request as a line of `format`; `None` where the format cannot say it (TRIM, or a size that is no whole
+/// number of sectors).
+pub fn write_line(format: &str, request: &Request) -> Option<String> {
+    let Request { at, op, device, offset, bytes } = *request;
+    let sectors = || (offset % SECTOR == 0 && bytes % SECTOR == 0).then_some((offset / SECTOR, bytes / SECTOR));
+    let is_read = op == Op::Read;
+    if op == Op::Trim && format != "fio" {
+        return None;
+    }
+    let (s, ns) = (at / 1_000_000_000, at % 1_000_000_000);
+    Some(match format {
+        "spc" if offset % SECTOR == 0 => {
+            format!("{device},{},{bytes},{},{s}.{ns:09}", offset / SECTOR, if is_read { 'R' } else { 'W' })
+        }
+        "msr" => {
+            let kind = if is_read { "Read" } else { "Write" };
+            format!("{},trace,{device},{kind},{offset},{bytes},0", at / 100)
+        }
+        "ssdsim" | "mqsim" => {
+            let (sector, count) = sectors()?;
+            format!("{at} {device} {sector} {count} {}", u8::from(is_read))
+        }
+        "disksim" => {
+            let (sector, count) = sectors()?;
+            format!("{}.{:06} {device} {sector} {count} {}", at / 1_000_000, at % 1_000_000, u8::from(is_read))
+        }
+        "fio" => {
+            let action = ["read", "write", "trim"][op as usize];
+            format!("{} device{device} {action} {offset} {bytes}", at / 1_000)
+        }
+        _ => return None,
+    })
+}

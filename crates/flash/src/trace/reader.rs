@@ -1,0 +1,179 @@
+//! Reads a trace line by line.
+
+use super::{FieldError, Format, LineParser, Request};
+use crate::device::Ns;
+use std::io::{BufRead, BufReader, Read};
+
+/// The longest line, in bytes.
+pub const LINE_MAX: usize = 64 << 10;
+
+/// Lines by which a format is recognized.
+const HEAD_LINES: usize = 64;
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read or decompressed.
+    #[error("line {line}: {error}")]
+    Io {
+        /// The line that was being read, from 1.
+        line: u64,
+        /// What the system or the decompressor says.
+        error: std::io::Error,
+    },
+    /// A line is wrong.
+    #[error("line {line}: {error}; `--skip-bad` leaves such lines out and counts them")]
+    Field {
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong.
+        error: FieldError,
+    },
+    /// No format fits.
+    #[error("the format of the trace is not recognized; name it with --format ({known})")]
+    Unknown {
+        /// Names of the formats.
+        known: String,
+    },
+}
+
+/// Reads the requests of a trace.
+pub struct Reader<R> {
+    input: BufReader<R>,
+    /// What was read to recognize the format, and how much of it was used.
+    head: Vec<u8>,
+    head_used: usize,
+    parser: Box<dyn LineParser>,
+    format: &'static Format,
+    line: Vec<u8>,
+    line_number: u64,
+    skip_bad: bool,
+    skipped: u64,
+    reordered: u64,
+    first: Option<Ns>,
+    last: Ns,
+}
+
+impl<R: Read> Reader<R> {
+    /// A reader of a text that is not compressed (any more). Without `format` it is recognized by the first lines.
+    ///
+    /// # Errors
+    /// The input cannot be read, or no format fits.
+    pub fn new(input: R, format: Option<&'static Format>, skip_bad: bool) -> Result<Self, TraceError> {
+        let mut input = BufReader::with_capacity(LINE_MAX, input);
+        let mut head = Vec::new();
+        for line in 1..=HEAD_LINES as u64 {
+            let before = head.len();
+            let mut limited = input.by_ref().take(LINE_MAX as u64);
+            limited.read_until(b'\n', &mut head).map_err(|error| TraceError::Io { line, error })?;
+            if head.len() == before || head.len() > LINE_MAX {
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&head);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| is_content(l)).collect();
+        let unknown =
+            || TraceError::Unknown { known: super::FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", ") };
+        let format = format.or_else(|| Format::detect(&lines)).ok_or_else(unknown)?;
+        let parser = format.parser(&lines);
+        let (head, head_used) = (head, 0);
+        Ok(Reader {
+            input,
+            head,
+            head_used,
+            parser,
+            format,
+            line: Vec::new(),
+            line_number: 0,
+            skip_bad,
+            skipped: 0,
+            reordered: 0,
+            first: None,
+            last: 0,
+        })
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    /// Lines that were left out.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Requests whose time was before that of one that precedes them; they count as arriving with it.
+    pub fn reordered(&self) -> u64 {
+        self.reordered
+    }
+
+    /// Reads the next line into `self.line`, without its end; false at the end of the trace.
+    fn read_line(&mut self) -> Result<bool, TraceError> {
+        self.line.clear();
+        self.line_number += 1;
+        let rest = &self.head[self.head_used..];
+        let from_head = rest.iter().position(|b| *b == b'\n').map_or(rest.len(), |end| end + 1);
+        self.line.extend_from_slice(&rest[..from_head]);
+        self.head_used += from_head;
+        if self.line.last() != Some(&b'\n') {
+            let room = (LINE_MAX + 1).saturating_sub(self.line.len()) as u64;
+            let read = self.input.by_ref().take(room).read_until(b'\n', &mut self.line);
+            read.map_err(|error| TraceError::Io { line: self.line_number, error })?;
+        }
+        Ok(!self.line.is_empty())
+    }
+
+    /// The rest of a line that is too long.
+    fn skip_line(&mut self) -> Result<(), TraceError> {
+        while !self.line.is_empty() && self.line.last() != Some(&b'\n') {
+            self.line.clear();
+            let read = self.input.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut self.line);
+            read.map_err(|error| TraceError::Io { line: self.line_number, error })?;
+        }
+        Ok(())
+    }
+
+    fn parse_line(&mut self) -> Result<Option<Request>, FieldError> {
+        if self.line.len() > LINE_MAX {
+            return Err(FieldError::new("line", Some("too long"), "at most 64 KiB"));
+        }
+        let line = std::str::from_utf8(&self.line).map_err(|_| FieldError::new("line", Some("not UTF-8"), "text"))?;
+        let line = line.trim();
+        if is_content(line) { self.parser.parse(line) } else { Ok(None) }
+    }
+
+    /// Counts time from the first request, and never lets it go back.
+    fn in_order(&mut self, request: Request) -> Request {
+        let first = *self.first.get_or_insert(request.at);
+        let at = request.at.saturating_sub(first);
+        self.reordered += u64::from(at < self.last || request.at < first);
+        self.last = self.last.max(at);
+        Request { at: self.last, ..request }
+    }
+
+    fn advance(&mut self) -> Result<Option<Request>, TraceError> {
+        while self.read_line()? {
+            match self.parse_line() {
+                Ok(Some(request)) => return Ok(Some(self.in_order(request))),
+                Ok(None) => {}
+                Err(_) if self.skip_bad => self.skipped += 1,
+                Err(error) => return Err(TraceError::Field { line: self.line_number, error }),
+            }
+            self.skip_line()?;
+        }
+        Ok(None)
+    }
+}
+
+fn is_content(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with('#')
+}
+
+impl<R: Read> Iterator for Reader<R> {
+    type Item = Result<Request, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().transpose()
+    }
+}

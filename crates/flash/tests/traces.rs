@@ -1,0 +1,148 @@
+//! Every trace format: recognized, read exactly, wrong lines named, no input panics.
+
+use proptest::prelude::*;
+use tessera_flash::Op;
+use tessera_flash::trace::{FORMATS, LINE_MAX, Reader, Request, TraceError, find, write_line};
+
+fn read(text: &str) -> (&'static str, Vec<Request>) {
+    let reader = Reader::new(text.as_bytes(), None, false).unwrap();
+    (reader.format().name, reader.map(|r| r.unwrap_or_else(|e| panic!("{e}"))).collect())
+}
+
+fn request(at: u64, op: Op, device: u64, offset: u64, bytes: u64) -> Request {
+    Request { at, op, device, offset, bytes }
+}
+
+#[test]
+fn each_format_is_recognized_and_read() {
+    let cases = [
+        (
+            "spc",
+            "0,303567,3584,w,0.000000\n1,55590,3072,R,0.026214\n",
+            [request(0, Op::Write, 0, 303_567 * 512, 3584), request(26_214_000, Op::Read, 1, 55_590 * 512, 3072)],
+        ),
+        (
+            "msr",
+            "128166372003061629,usr,0,Read,7014609920,24576,41286\n128166372016382155,usr,1,Write,2657792,512,1963\n",
+            [request(0, Op::Read, 0, 7_014_609_920, 24_576), request(1_332_052_600, Op::Write, 1, 2_657_792, 512)],
+        ),
+        (
+            "disksim",
+            "15849.28847 0 6198696 8 0\n15850.59734 2 6198704 2048 1\n",
+            [
+                request(0, Op::Write, 0, 6_198_696 * 512, 4096),
+                request(1_308_870, Op::Read, 2, 6_198_704 * 512, 1 << 20),
+            ],
+        ),
+        (
+            "ssdsim",
+            "938513000 4 264719034 16 0\n938828000 3 197570570 8 1\n",
+            [request(0, Op::Write, 4, 264_719_034 * 512, 8192), request(315_000, Op::Read, 3, 197_570_570 * 512, 4096)],
+        ),
+        (
+            "vscsi",
+            "version,time,op,size,lbn\n1,5633898,2a,512,42932745\n1,5633898,12,0,0\n1,5633899,28,6656,40409911\n",
+            [
+                request(0, Op::Write, 0, 42_932_745 * 512, 512),
+                request(1_000_000_000, Op::Read, 0, 40_409_911 * 512, 6656),
+            ],
+        ),
+        (
+            "tencent",
+            "1538323200,4247200,64,1,1058\n1538323199,13896880,16,0,1063\n",
+            [request(0, Op::Write, 1058, 4_247_200 * 512, 32_768), request(0, Op::Read, 1063, 13_896_880 * 512, 8192)],
+        ),
+        (
+            "blkparse",
+            "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]\n\
+             \x20 8,0    3        2     0.000001829   697  D  WS 223490 + 8 [kjournald]\n\
+             \x20 8,0    3        3     0.000002829   697  D   F [kjournald]\n\
+             \x20 8,0    1        4     0.000011829   697  D   D 8 + 16 [fstrim]\nCPU0 (8,0):\n Reads Queued: 0\n",
+            [request(0, Op::Write, 8 << 32, 223_490 * 512, 4096), request(10_000, Op::Trim, 8 << 32, 4096, 8192)],
+        ),
+        (
+            "fio",
+            "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x read 0 4096\n/dev/x wait 150 0\n/dev/x trim 8192 4096\n",
+            [request(0, Op::Read, 0, 0, 4096), request(150_000, Op::Trim, 0, 8192, 4096)],
+        ),
+        (
+            "fio",
+            "fio version 3 iolog\n10 /dev/x open\n20 /dev/x write 512 1024\n35 /dev/y read 8192 4096\n",
+            [request(0, Op::Write, 0, 512, 1024), request(15_000, Op::Read, 1, 8192, 4096)],
+        ),
+    ];
+    for (format, text, expected) in cases {
+        assert_eq!(read(text), (format, expected.to_vec()));
+    }
+}
+
+#[test]
+fn a_wrong_line_is_named_or_counted() {
+    let text = "0,1,512,w,0.0\n0,1,x12,w,0.0\n0,1\n0,2,512,R,1.0\n";
+    let mut strict = Reader::new(text.as_bytes(), None, false).unwrap();
+    assert!(strict.next().unwrap().is_ok());
+    let error = strict.next().unwrap().unwrap_err().to_string();
+    assert!(error.starts_with("line 2: field `size` is `x12`; it must be a whole number"), "{error}");
+    let mut lenient = Reader::new(text.as_bytes(), find("spc"), true).unwrap();
+    assert_eq!((lenient.by_ref().map(Result::unwrap).count(), lenient.skipped()), (2, 2));
+}
+
+#[test]
+fn a_line_without_end_takes_no_memory() {
+    let long = format!("0,1,512,w,0.0\n{}\n0,2,512,R,1.0\n", "9".repeat(5 * LINE_MAX));
+    let mut reader = Reader::new(long.as_bytes(), find("spc"), true).unwrap();
+    assert_eq!((reader.by_ref().map(Result::unwrap).count(), reader.skipped()), (2, 1));
+    assert!(matches!(Reader::new(&b"what is this\n"[..], None, false), Err(TraceError::Unknown { .. })));
+}
+
+#[test]
+fn time_never_goes_back() {
+    let mut reader = Reader::new(&b"5 0 0 8 1\n9 0 0 8 1\n7 0 0 8 1\n1 0 0 8 1\n"[..], None, false).unwrap();
+    let times: Vec<u64> = reader.by_ref().map(|r| r.unwrap().at).collect();
+    assert_eq!((times, reader.reordered()), (vec![0, 4, 4, 4], 2));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_again(
+        requests in prop::collection::vec((0u64..1 << 40, any::<bool>(), 0u64..4, 0u64..1 << 30, 1u64..100), 1..40),
+    ) {
+        let mut requests: Vec<Request> = requests.into_iter()
+            .map(|(us, read, device, sector, sectors)| {
+                request(us * 1000, if read { Op::Read } else { Op::Write }, device, sector * 512, sectors * 512)
+            }).collect();
+        requests.sort_by_key(|r| r.at);
+        for format in ["spc", "disksim", "ssdsim", "mqsim"] {
+            let lines: Vec<String> = requests.iter().filter_map(|r| write_line(format, r)).collect();
+            let found: Vec<Request> =
+                Reader::new(lines.join("\n").as_bytes(), find(format), false).unwrap().map(Result::unwrap).collect();
+            let first = requests[0].at;
+            let expected: Vec<Request> = requests.iter().map(|r| Request { at: r.at - first, ..*r }).collect();
+            prop_assert_eq!(found, expected, "{}", format);
+        }
+    }
+
+    #[test]
+    fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        for format in FORMATS {
+            for skip in [false, true] {
+                let read = Reader::new(&bytes[..], Some(format), skip).unwrap();
+                read.take(1000).for_each(drop);
+            }
+        }
+        let _ = Reader::new(&bytes[..], None, false).map(Iterator::count);
+    }
+
+    #[test]
+    fn no_line_of_fields_panics(
+        fields in prop::collection::vec("[0-9]{0,21}|-?[0-9]{1,3}\\.[0-9]{0,12}|[RWrwDF+]|read|write|wait|8,0|1e300", 0..12),
+        comma in any::<bool>(),
+    ) {
+        let line = fields.join(if comma { "," } else { " " });
+        for format in FORMATS {
+            let text = format!("fio version 2 iolog\n{line}\n{line}\n");
+            let read = Reader::new(text.as_bytes(), Some(format), true).unwrap();
+            read.for_each(|r| drop(r.map(|r| assert!(r.end() <= 1 << 60))));
+        }
+    }
+}
