@@ -2,7 +2,7 @@
 
 use crate::args::*;
 use crate::exit::Outcome;
-use crate::{accel, daemon, demo, files, mount, up, upkeep};
+use crate::{accel, daemon, demo, files, flash, mount, up, upkeep};
 use clap::Subcommand;
 use tessera_wire::meta::MaintenanceJob;
 
@@ -84,6 +84,9 @@ commands! {
     /// Hash, cut and code files on the CPU or a GPU, without a store; list the devices.
     #[command(subcommand)]
     own Accel(AccelCommand) => accel::run;
+    /// Replay block traces on simulated SSDs with several flash translation layers; look at traces.
+    #[command(subcommand)]
+    own Flash(FlashCommand) => flash::run;
 }
 
 /// Runs a node, or a subcommand about nodes.

@@ -2,9 +2,9 @@
 //!
 //! This crate has what a user types and reads: arguments ([`args`]), the daemons' configuration, logs and metrics
 //! ([`daemon`]), the local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), computation on local
-//! files ([`accel`]), the [`demo`], and exit codes ([`exit`]). The store itself is in the crates below; nothing here knows how
-//! a chunk is cut or a placement group laid out. Start at [`commands`], the table of commands: a new command is a row there, a
-//! struct in [`args`] and its function.
+//! files ([`accel`]), the flash laboratory ([`flash`]), the [`demo`], and exit codes ([`exit`]). The store itself is in the
+//! crates below; nothing here knows how a chunk is cut or a placement group laid out. Start at [`commands`], the table of
+//! commands: a new command is a row there, a struct in [`args`] and its function.
 
 mod accel;
 mod args;
@@ -14,6 +14,7 @@ mod daemon;
 mod demo;
 mod exit;
 mod files;
+mod flash;
 mod mount;
 mod remote;
 mod term;

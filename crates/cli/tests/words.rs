@@ -11,7 +11,7 @@ fn help_lists_every_command_and_every_exit_code() {
     let text = help.text();
     for word in [
         "up", "demo", "put", "get", "cat", "ls", "stat", "rm", "mv", "mkdir", "versions", "policy", "status", "node",
-        "repair", "scrub", "gc", "manager", "accel",
+        "repair", "scrub", "gc", "manager", "accel", "flash",
     ] {
         assert!(text.contains(&format!("\n  {word} ")), "{word} is not in:\n{text}");
         let own = tessera(&[word, "--help"]);

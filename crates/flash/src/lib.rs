@@ -1,8 +1,8 @@
 //! The flash laboratory: a NAND flash device, flash translation layers, garbage collection, and readers of block traces.
 //!
 //! [`Ssd`] is a state machine: it takes requests with the time of their arrival and returns the time of their
-//! completion. Time is simulated; the crate has no clock, thread, file or socket. A shell replays traces
-//! on it. Each translation layer is one file under `ftl/` and one row of [`ftl::LAYERS`].
+//! completion. Time is simulated; the crate has no clock, thread, file or socket. The `tessera` binary replays traces
+//! on it (docs/flash.md). Each translation layer is one file under `ftl/` and one row of [`ftl::LAYERS`].
 //!
 //! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
 //! each page holds, but no data. Memory is at most 16 bytes for each page, beside the layer's map cache.

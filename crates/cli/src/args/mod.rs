@@ -4,12 +4,14 @@
 
 mod accel;
 mod daemons;
+mod flash;
 mod mount;
 mod store;
 mod upkeep;
 
 pub use accel::*;
 pub use daemons::*;
+pub use flash::*;
 pub use mount::*;
 pub use store::*;
 pub use upkeep::*;

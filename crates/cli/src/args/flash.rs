@@ -1,0 +1,131 @@
+//! Arguments of `tessera flash`, the flash laboratory.
+
+use crate::term::Out;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use tessera_flash::trace::{FORMATS, Format};
+use tessera_flash::{Policy, Shape, Timing, ftl};
+
+/// `tessera flash …`.
+#[derive(Debug, Subcommand)]
+pub enum FlashCommand {
+    /// Replay block traces on simulated SSDs, one for each trace, translation layer and map cache.
+    #[command(after_help = "\
+Layers: ideal (the whole map in memory), dftl, sftl, tpftl. docs/flash.md explains layers, formats and figures.
+
+Examples:
+  tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
+  tessera flash replay web.trace.gz --capacity 16G --preload --host-cache 800M --json
+  tessera flash replay msr.csv --geometry channels=8,dies=2 --timing read=50us,transfer=10us --compact")]
+    Replay(ReplayArgs),
+    /// Look at block traces.
+    #[command(subcommand)]
+    Trace(TraceCommand),
+}
+
+/// `tessera flash trace …`.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Show format, devices, span, sizes and times of traces.
+    Info {
+        /// How traces are read.
+        #[command(flatten)]
+        reading: ReadingArgs,
+        /// Output.
+        #[command(flatten)]
+        output: Out,
+    },
+    /// Write a trace to stdout in another format; time begins at 0.
+    Convert {
+        /// How the trace is read.
+        #[command(flatten)]
+        reading: ReadingArgs,
+        /// Format to write: spc, msr, disksim, ssdsim, mqsim or fio.
+        #[arg(long, value_name = "FORMAT", value_parser = ["spc", "msr", "disksim", "ssdsim", "mqsim", "fio"])]
+        to: String,
+        /// Output.
+        #[command(flatten)]
+        output: Out,
+    },
+}
+
+/// How traces are read.
+#[derive(Debug, Clone, Args)]
+pub struct ReadingArgs {
+    /// Traces: text, or compressed with gzip or zstd.
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Format; without it, it is recognized: fio, vscsi, msr, spc, tencent, blkparse, disksim, ssdsim, mqsim.
+    #[arg(long, value_parser = format)]
+    pub format: Option<&'static Format>,
+    /// Leave out lines that are wrong, and count them.
+    #[arg(long)]
+    pub skip_bad: bool,
+}
+
+/// Arguments of `tessera flash replay`.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    /// How traces are read.
+    #[command(flatten)]
+    pub reading: ReadingArgs,
+    /// Translation layers.
+    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl", value_parser = layer)]
+    pub ftl: Vec<&'static str>,
+    /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
+    #[arg(long, value_name = "SIZE", value_parser = tessera_policy::parse_size)]
+    pub capacity: Option<u64>,
+    /// Bytes of memory for the map.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256K", value_parser = tessera_policy::parse_size)]
+    pub map_cache: Vec<u64>,
+    /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
+    #[arg(long, default_value = "one-die", value_parser = Shape::parse)]
+    pub geometry: Shape,
+    /// simulation (25 us, 200 us, 1.5 ms), emulator (25 us, 300 us, 3 ms), or read=TIME,program=TIME,erase=TIME,transfer=TIME.
+    #[arg(long, default_value = "simulation", value_parser = Timing::parse)]
+    pub timing: Timing,
+    /// Which block is collected: greedy or cost-benefit.
+    #[arg(long, default_value = "greedy", value_parser = policy)]
+    pub gc: Policy,
+    /// Spare blocks in percent of the capacity.
+    #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
+    pub over_provisioning: f64,
+    /// Bytes of a write-back cache of the host in front of the device.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
+    pub host_cache: u64,
+    /// Write every page once before the trace begins.
+    #[arg(long)]
+    pub preload: bool,
+    /// Let requests beyond the end of the device begin again at its start.
+    #[arg(long)]
+    pub wrap: bool,
+    /// Leave out regions of 1 MiB that no request touches.
+    #[arg(long)]
+    pub compact: bool,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+}
+
+fn format(text: &str) -> Result<&'static Format, String> {
+    let known = || FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", ");
+    tessera_flash::trace::find(text).ok_or_else(|| format!("no format is named `{text}`; there are {}", known()))
+}
+
+fn layer(text: &str) -> Result<&'static str, String> {
+    ftl::find(text).map(|layer| layer.name).map_err(|e| e.to_string())
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    match text {
+        "greedy" => Ok(Policy::Greedy),
+        "cost-benefit" => Ok(Policy::CostBenefit),
+        _ => Err("write greedy or cost-benefit".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let share = number.filter(|n| (0.0..=1000.0).contains(n)).map(|n| n / 100.0);
+    share.ok_or_else(|| format!("`{text}` is not a share from 0% to 1000%"))
+}

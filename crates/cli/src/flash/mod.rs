@@ -1,0 +1,21 @@
+//! `tessera flash`: the shell of the flash laboratory. It opens traces and runs simulations in threads; everything that
+//! is simulated is in `tessera_flash` (docs/flash.md).
+
+mod input;
+mod replay;
+mod trace;
+
+use crate::args::{FlashCommand, TraceCommand};
+use crate::exit::Outcome;
+
+/// Runs a command.
+///
+/// # Errors
+/// The failure of the command.
+pub fn run(command: FlashCommand) -> Outcome {
+    match command {
+        FlashCommand::Replay(args) => replay::replay(&args),
+        FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
+        FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, &to, output),
+    }
+}

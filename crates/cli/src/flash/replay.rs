@@ -1,0 +1,259 @@
+//! `tessera flash replay`: every combination of trace, layer and map cache, as many at a time as there are cores.
+
+use super::input::{open, wrong};
+use crate::args::ReplayArgs;
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
+use crate::term::{Progress, Table, units};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tessera_flash::trace::{Compact, Request, Span};
+use tessera_flash::{Cause, Config, Figures, Replay, ReplayOptions};
+
+/// How often progress is shown.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Where the requests of a trace lie on the device.
+enum Layout {
+    Whole(Span),
+    Dense(Compact),
+}
+
+impl Layout {
+    fn bytes(&self) -> u64 {
+        match self {
+            Layout::Whole(span) => span.bytes(),
+            Layout::Dense(compact) => compact.bytes(),
+        }
+    }
+
+    fn place(&self, request: &Request) -> Option<u64> {
+        match self {
+            Layout::Whole(span) => span.place(request),
+            Layout::Dense(compact) => compact.place(request),
+        }
+    }
+}
+
+/// A trace and what the replays of it share.
+struct Input {
+    path: PathBuf,
+    layout: Layout,
+    file_bytes: u64,
+    capacity: u64,
+}
+
+/// One replay.
+struct Run<'a> {
+    input: &'a Input,
+    config: Config,
+}
+
+/// What a replay showed, with what it took to simulate.
+struct Done {
+    figures: Figures,
+    cpu: Duration,
+    skipped: u64,
+}
+
+/// Replays every combination.
+pub fn replay(args: &ReplayArgs) -> Outcome {
+    let inputs = args.reading.traces.iter().map(|path| read_layout(path, args)).collect::<Outcome<Vec<_>>>()?;
+    let mut runs = Vec::new();
+    for input in &inputs {
+        for ftl in &args.ftl {
+            // The ideal layer's memory is the whole map, whatever the cache.
+            let caches = if *ftl == "ideal" { &args.map_cache[..1] } else { &args.map_cache[..] };
+            runs.extend(
+                caches.iter().map(|map_cache| Run { input, config: config(args, input.capacity, ftl, *map_cache) }),
+            );
+        }
+    }
+    let results = run_all(args, &runs)?;
+    show(args, &runs, &results)
+}
+
+fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config {
+    Config {
+        map_cache,
+        shape: args.geometry,
+        timing: args.timing,
+        policy: args.gc,
+        over_provisioning: args.over_provisioning,
+        ..Config::new(capacity, ftl)
+    }
+}
+
+/// Reads a trace once, to see what it touches.
+fn read_layout(path: &std::path::Path, args: &ReplayArgs) -> Outcome<Input> {
+    let file_bytes = std::fs::metadata(path).at(path)?.len();
+    let (mut span, mut compact) = (Span::default(), Compact::default());
+    for request in open(path, &args.reading, <_>::default())? {
+        let request = request.map_err(|e| wrong(path, &e))?;
+        if args.compact { compact.add(&request) } else { span.add(&request) }
+    }
+    let layout = match args.compact {
+        true => Layout::Dense(compact.lay()),
+        false => Layout::Whole(
+            span.lay(u64::from(args.geometry.page_bytes)).map_err(|e| Failure::usage(e).of(path.display()))?,
+        ),
+    };
+    let capacity = args.capacity.unwrap_or(layout.bytes());
+    if capacity == 0 {
+        bail!(
+            Exit::Usage,
+            "{}: the trace has no requests; see `tessera flash trace info`, or name a --format",
+            path.display()
+        );
+    }
+    Ok(Input { path: path.into(), layout, file_bytes, capacity })
+}
+
+/// Runs all replays on threads; the first failure ends them.
+fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
+    let results: Vec<Mutex<Option<Outcome<Done>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
+    let (next, read, stop) = (AtomicUsize::new(0), Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+    let total = runs.iter().map(|run| run.input.file_bytes).sum();
+    let progress = Progress::bytes(args.output, "replay", Some(total));
+    let work = || {
+        while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !stop.load(Ordering::Relaxed)) {
+            let at = runs.iter().position(|r| std::ptr::eq(r, run)).expect("it is one of them");
+            let done = run_one(args, run, &read, &stop);
+            stop.fetch_or(done.is_err(), Ordering::Relaxed);
+            *results[at].lock() = Some(done);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(runs.len());
+    std::thread::scope(|scope| -> Outcome {
+        let named = |i| std::thread::Builder::new().name(format!("replay-{i}")).spawn_scoped(scope, work);
+        let workers = (0..threads).map(named).collect::<std::io::Result<Vec<_>>>().at("a thread")?;
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            progress.set(read.load(Ordering::Relaxed), total);
+            std::thread::sleep(
+                PROGRESS_EVERY.min(Duration::from_millis(5 + progress.elapsed().as_millis() as u64 / 10)),
+            );
+        }
+        Ok(())
+    })?;
+    progress.finish();
+    let results: Vec<_> = results.into_iter().filter_map(Mutex::into_inner).collect();
+    results.into_iter().collect()
+}
+
+fn run_one(args: &ReplayArgs, run: &Run<'_>, read: &Arc<AtomicU64>, stop: &AtomicBool) -> Outcome<Done> {
+    let path = &run.input.path;
+    let options = ReplayOptions { host_cache: args.host_cache, preload: args.preload, wrap: args.wrap };
+    let mut replay = Replay::new(&run.config, options).map_err(Failure::usage)?;
+    let start = cpu_time();
+    let mut trace = open(path, &args.reading, read.clone())?;
+    for (i, request) in trace.by_ref().enumerate() {
+        let request = request.map_err(|e| wrong(path, &e))?;
+        let changed =
+            || failure!(Exit::Failed, "{}: the trace changed while it was replayed; run again", path.display());
+        let offset = run.input.layout.place(&request).ok_or_else(changed)?;
+        let served = replay.request(request.at, request.op, offset, request.bytes);
+        served.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
+        if i % 4096 == 0 && stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    let cpu = cpu_time() - start;
+    let agree = replay.ssd().check();
+    agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.config.ftl, path.display()))?;
+    Ok(Done { figures: replay.figures(), cpu, skipped: trace.skipped() })
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn show(args: &ReplayArgs, runs: &[Run<'_>], results: &[Done]) -> Outcome {
+    let headings = [
+        "trace",
+        "ftl",
+        "cache",
+        "hits",
+        "mean",
+        "p50",
+        "p99",
+        "p99.9",
+        "map reads",
+        "map writes",
+        "moved",
+        "WA",
+        "erases",
+        "CPU/req",
+    ];
+    let mut table = Table::new("llrrrrrrrrrrrr", &headings);
+    for (run, done) in runs.iter().zip(results) {
+        if args.output.json {
+            args.output.document(&document(run, done))?;
+        }
+        table.row(row(run, done));
+        if done.skipped > 0 {
+            let lines = units::plural(done.skipped, "wrong line");
+            args.output.note(format!("{}: {lines} left out", run.input.path.display()));
+        }
+    }
+    if args.output.json { Ok(()) } else { args.output.table(&table) }
+}
+
+fn micros(ns: f64) -> String {
+    format!("{:.0} us", ns / 1e3)
+}
+
+/// CPU time for each request, in ns.
+fn cpu_per_request(done: &Done) -> u64 {
+    done.cpu.as_nanos() as u64 / done.figures.requests.max(1)
+}
+
+fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
+    let Figures { response, counters: c, cache, wear, .. } = &done.figures;
+    let quantile = |p| micros(response.quantile(p) as f64);
+    vec![
+        run.input.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        run.config.ftl.clone(),
+        units::bytes(cache.peak),
+        units::percent(cache.hits, cache.lookups),
+        micros(response.mean()),
+        quantile(0.5),
+        quantile(0.99),
+        quantile(0.999),
+        units::count(c.reads(Cause::Map) + c.reads(Cause::MapGc)),
+        units::count(c.programs(Cause::Map) + c.programs(Cause::MapGc)),
+        units::count(c.programs(Cause::Gc) + c.programs(Cause::GcTranslation) + c.programs(Cause::Wear)),
+        format!("{:.3}", c.write_amplification()),
+        format!("{} {:.1} {}", wear.min, wear.mean, wear.max),
+        format!("{} ns", cpu_per_request(done)),
+    ]
+}
+
+fn document(run: &Run<'_>, done: &Done) -> Value {
+    let Figures { response, counters: c, cache, wear, .. } = &done.figures;
+    let budget = if run.config.ftl == "ideal" { cache.peak } else { run.config.map_cache };
+    json!({
+        "trace": run.input.path, "ftl": run.config.ftl, "capacity_bytes": run.config.capacity,
+        "map_cache_bytes": budget, "map_cache_peak_bytes": cache.peak,
+        "map_lookups": cache.lookups, "map_hits": cache.hits,
+        "requests": done.figures.requests, "device_requests": done.figures.device_requests,
+        "skipped_lines": done.skipped, "end_ns": done.figures.end,
+        "response_ns": {
+            "mean": response.mean(), "p50": response.quantile(0.5), "p99": response.quantile(0.99),
+            "p99.9": response.quantile(0.999), "max": response.max(),
+        },
+        "host_reads": c.reads(Cause::Host), "host_programs": c.programs(Cause::Host),
+        "map_reads": c.reads(Cause::Map), "map_reads_by_gc": c.reads(Cause::MapGc),
+        "map_programs": c.programs(Cause::Map), "map_programs_by_gc": c.programs(Cause::MapGc),
+        "moved_data_pages": c.programs(Cause::Gc), "moved_map_pages": c.programs(Cause::GcTranslation),
+        "moved_by_wear_levelling": c.programs(Cause::Wear), "programs": c.all_programs(),
+        "erases": c.all_erases(), "write_amplification": c.write_amplification(),
+        "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
+        "cpu_ns_per_request": cpu_per_request(done),
+    })
+}

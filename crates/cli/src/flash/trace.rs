@@ -1,0 +1,77 @@
+//! `tessera flash trace`.
+
+use super::input::{open, wrong};
+use crate::args::ReadingArgs;
+use crate::exit::{Exit, Outcome, bail};
+use crate::term::{Out, Table, units};
+use serde_json::json;
+use std::time::Duration;
+use tessera_flash::Op;
+use tessera_flash::trace::{Span, write_line};
+
+/// Shows what is in traces.
+pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
+    let mut table = Table::new(
+        "llrrrrrrr",
+        &["trace", "format", "requests", "reads", "mean size", "devices", "span", "time", "left out"],
+    );
+    for path in &args.traces {
+        let mut trace = open(path, args, <_>::default())?;
+        let (mut span, mut counts, mut bytes, mut end) = (Span::default(), [0u64; 3], 0, 0);
+        for request in trace.by_ref() {
+            let request = request.map_err(|e| wrong(path, &e))?;
+            span.add(&request);
+            counts[request.op as usize] += 1;
+            bytes += request.bytes;
+            end = request.at;
+        }
+        let span = span.lay(4096).map_err(crate::exit::Failure::usage)?;
+        let requests: u64 = counts.iter().sum();
+        let (reads, format) = (counts[Op::Read as usize], trace.format().name);
+        if out.json {
+            out.document(&json!({
+                "trace": path, "format": format, "requests": requests, "reads": reads,
+                "writes": counts[Op::Write as usize], "trims": counts[Op::Trim as usize], "bytes": bytes,
+                "devices": span.devices(), "span_bytes": span.bytes(), "time_ns": end,
+                "skipped_lines": trace.skipped(), "reordered": trace.reordered(),
+            }))?;
+        }
+        table.row([
+            path.display().to_string(),
+            format.into(),
+            units::count(requests),
+            units::percent(reads, requests),
+            units::bytes(bytes / requests.max(1)),
+            units::count(span.devices() as u64),
+            units::bytes(span.bytes()),
+            units::duration(Duration::from_nanos(end)),
+            units::count(trace.skipped()),
+        ]);
+    }
+    if out.json { Ok(()) } else { out.table(&table) }
+}
+
+/// Writes a trace in another format.
+pub fn convert(args: &ReadingArgs, to: &str, out: Out) -> Outcome {
+    let [path] = &args.traces[..] else {
+        bail!(Exit::Usage, "convert takes one trace; {} are named", args.traces.len())
+    };
+    if to == "fio" {
+        out.line("fio version 3 iolog")?;
+    }
+    let mut left_out = 0;
+    let mut trace = open(path, args, <_>::default())?;
+    for request in trace.by_ref() {
+        match write_line(to, &request.map_err(|e| wrong(path, &e))?) {
+            Some(line) => out.line(line)?,
+            None => left_out += 1,
+        }
+    }
+    if left_out + trace.skipped() > 0 {
+        out.caution(format!(
+            "{left_out} requests that {to} cannot say and {} wrong lines are left out",
+            trace.skipped()
+        ));
+    }
+    out.flush()
+}

@@ -1,0 +1,106 @@
+//! `tessera flash`: traces are read whatever their compression, every combination is replayed, and bad input gets one
+//! line that names the thing and the way out (P14).
+
+mod common;
+
+use common::{assert_refused, tessera};
+use flate2::{Compression, write::GzEncoder};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// An SPC trace of two devices, one of 2,047 and one of 2,048 pages: writes and reads of 4 KiB.
+fn spc(requests: u64) -> String {
+    let line = |i: u64| {
+        let (page, op) = (i * 7919 % 2048, if i.is_multiple_of(3) { 'R' } else { 'W' });
+        format!("{},{},4096,{op},{}.{:06}\n", i % 2, page * 8, i / 1000, i % 1000 * 1000)
+    };
+    (0..requests).map(line).collect()
+}
+
+fn file(dir: &Path, name: &str, bytes: &[u8]) -> String {
+    let path = dir.join(name);
+    fs::write(&path, bytes).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn every_combination_is_replayed_and_compressed_traces_give_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = spc(20_000);
+    let plain = file(dir.path(), "t.spc", text.as_bytes());
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let packed = file(dir.path(), "t.gz", &gzip.finish().unwrap());
+    let (first, rest) = text.as_bytes().split_at(100_000);
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let frames = [first, rest].map(|part| ruzstd::encoding::compress_to_vec(part, level)).concat();
+    let zstd = file(dir.path(), "t.zst", &frames);
+
+    let traces = [&plain[..], &packed, &zstd];
+    let options = ["--over-provisioning", "60%", "--geometry", "pages=16", "--map-cache", "8K,16K", "--json"];
+    let run = tessera(&[&["flash", "replay"], &traces[..], &options].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    let text = run.text();
+    let documents: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(documents.len(), 3 * (1 + 3 * 2), "{text}");
+    for document in &documents {
+        assert_eq!((&document["requests"], &document["capacity_bytes"]), (&20_000.into(), &(4095u64 * 4096).into()));
+        assert!(document["map_cache_peak_bytes"].as_u64() <= document["map_cache_bytes"].as_u64(), "{document}");
+        assert!(document["write_amplification"].as_f64() >= Some(1.0), "{document}");
+    }
+    let figures = |i: usize| {
+        let mut document = documents[i].clone();
+        let object = document.as_object_mut().unwrap();
+        object.remove("trace");
+        object.remove("cpu_ns_per_request");
+        document
+    };
+    for i in 0..7 {
+        assert_eq!(figures(i), figures(i + 7), "gzip");
+        assert_eq!(figures(i), figures(i + 14), "zstd");
+    }
+    let table = tessera(&[&["flash", "replay", &plain, "--ftl", "dftl", "-q"], &options[..4]].concat());
+    assert!(table.text().contains("dftl"), "{table:?}");
+}
+
+#[test]
+fn traces_are_shown_and_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = file(dir.path(), "t.spc", spc(1_000).as_bytes());
+    let info = tessera(&["flash", "trace", "info", &plain, "--json"]).json();
+    assert_eq!((&info["format"], &info["requests"], &info["devices"]), (&"spc".into(), &1_000.into(), &2.into()));
+    let converted = tessera(&["flash", "trace", "convert", &plain, "--to", "fio"]);
+    let again = file(dir.path(), "t.fio", converted.text().as_bytes());
+    let same = tessera(&["flash", "trace", "info", &again, "--json"]).json();
+    assert_eq!(
+        (&same["format"], &same["reads"], &same["span_bytes"]),
+        (&"fio".into(), &info["reads"], &info["span_bytes"])
+    );
+}
+
+#[test]
+fn bad_input_is_named_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = file(dir.path(), "t.spc", spc(100).as_bytes());
+    let bad = file(dir.path(), "bad.spc", b"0,0,4096,R,0.0\n0,0,4096,X,0.1\n0,0,4096,W,0.2\n");
+    let replay = |options: &[&str]| tessera(&[&["flash", "replay"], options].concat());
+    for (options, words) in [
+        (&[&plain[..], "--capacity", "5000"][..], &["5000", "whole number of pages"][..]),
+        (&[&plain, "--capacity", "1M"], &["spare blocks", "raise"]),
+        (&[&plain, "--capacity", "64M", "--map-cache", "64", "--ftl", "dftl"], &["64 bytes", "dftl", "128"]),
+        (&[&plain, "--capacity", "8M", "--over-provisioning", "90%"], &["ends at byte", "--wrap"]),
+        (&[&plain, "--ftl", "nftl", "--json"], &["nftl", "tpftl"]),
+        (&[&plain, "--geometry", "lanes=3", "--json"], &["lanes=3", "one-die"]),
+        (&[&bad], &["line 2", "opcode", "`X`", "--skip-bad"]),
+    ] {
+        assert_refused(&replay(options), 2, words);
+    }
+    let bzip2 = file(dir.path(), "t.bz2", b"BZh91AY");
+    assert_refused(&replay(&[&bzip2]), 2, &["bzip2", "decompress"]);
+    let skipping = ["--capacity", "64M", "--skip-bad", "--ftl", "ideal", "--json"];
+    let skipped = replay(&[&[&bad[..]], &skipping[..]].concat()).json();
+    assert_eq!((&skipped["requests"], &skipped["skipped_lines"]), (&2.into(), &1.into()));
+    let wrapped = replay(&[&plain, "--capacity", "8M", "--over-provisioning", "90%", "--wrap", "--ftl", "ideal", "-q"]);
+    assert_eq!(wrapped.code, 0, "{wrapped:?}");
+}
