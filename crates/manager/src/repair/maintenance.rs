@@ -37,7 +37,7 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
         MaintenanceJob::Scrub if !cluster.jobs.scrub.running => {
             cluster.jobs.scrub = fresh;
             cluster.tasks.scrub_wanted.extend(disks);
-            cluster.tasks.proofs.start_pass();
+            cluster.tasks.proofs.start_pass(view.meta.next_chunk);
             let is_manager = |peer: &&PeerStatus| peer.member.as_ref().is_some_and(|m| m.kind() == PeerKind::Manager);
             view.soft.comparison.wanted = view.soft.peers.iter().filter(is_manager).count() > 1;
         }

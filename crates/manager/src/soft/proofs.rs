@@ -41,6 +41,8 @@ pub struct Proofs {
     below: u64,
     /// An operator asked for a pass: it includes the newest chunks, and nodes do not spare their disks.
     pub hurry: bool,
+    /// That pass ends before this chunk, the next one when it began: under steady writes it would never end otherwise.
+    until: u64,
     /// Chunks that were older than the configured age at the last look, and the next such look.
     old: (i64, u64, u64),
     /// Wrong fragments that were found and replaced.
@@ -48,9 +50,9 @@ pub struct Proofs {
 }
 
 impl Proofs {
-    /// Starts a pass on behalf of an operator.
-    pub fn start_pass(&mut self) {
-        (self.hurry, self.below) = (true, 0);
+    /// Starts a pass on behalf of an operator, over the chunks before `next_chunk`.
+    pub fn start_pass(&mut self, next_chunk: u64) {
+        (self.hurry, self.below, self.until) = (true, 0, next_chunk);
         self.backoff.clear();
     }
 
@@ -65,7 +67,7 @@ impl Proofs {
         if now_ns.saturating_sub(seen_ns) >= age_ns {
             self.old = (now_ns, next_chunk, seen);
         }
-        let newest = if self.hurry { next_chunk } else { self.old.2 };
+        let newest = if self.hurry { self.until } else { self.old.2 };
         if self.below == 0 { newest } else { newest.min(self.below) }
     }
 
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn a_pass_tries_again_what_failed_and_ends() {
         let mut proofs = Proofs::default();
-        proofs.start_pass();
+        proofs.start_pass(8);
         for tries in 1..=TRIES_OF_PASS {
             assert!(proofs.hurry, "after {tries} tries");
             proofs.add((7, 0), 1, &[(3, 2)]);
@@ -156,7 +158,7 @@ mod tests {
             proofs.looked_at(0, 0);
         }
         assert!(!proofs.hurry);
-        proofs.start_pass();
+        proofs.start_pass(8);
         proofs.add((7, 0), 1, &[(3, 2)]);
         proofs.failed(7, 0);
         proofs.looked_at(0, 0);
@@ -164,5 +166,14 @@ mod tests {
         assert_eq!(proofs.done(7, 2), Some(0));
         proofs.looked_at(0, 0);
         assert!(!proofs.hurry, "all is proven");
+    }
+
+    /// P12: chunks that are written while an operator's pass runs wait for the next one.
+    #[test]
+    fn a_pass_ends_while_chunks_are_written() {
+        let mut proofs = Proofs::default();
+        proofs.start_pass(8);
+        let bounds: Vec<u64> = (8..20).map(|next_chunk| proofs.bound(0, next_chunk, 1_000)).collect();
+        assert_eq!(bounds, [8; 12]);
     }
 }
