@@ -115,7 +115,7 @@ impl Collector {
         device.invalidate(from);
         device.wait(end);
         match owner.as_translation() {
-            Some(page) => ftl.translation_moved(page, to),
+            Some(page) => ftl.directory_mut().expect("it has translation pages").moved(page, to),
             None => self.moves.push(Move { lpn: data(owner), from, to }),
         }
     }

@@ -128,7 +128,7 @@ impl Config {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }
         let layer = ftl::find(&self.ftl)?;
-        let min = (layer.min_cache)(&self.shape);
+        let min = layer.min_cache.map_or(0, |min| min(&self.shape));
         match self.map_cache < min {
             true => Err(ConfigError::MapCache { ftl: layer.name, bytes: self.map_cache, min }),
             false => Ok(layer),

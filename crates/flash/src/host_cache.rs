@@ -1,7 +1,7 @@
 //! A cache of the host in front of the device: LRU, write-back. The CPFTL paper replays what such a cache lets through,
 //! because that is what a drive sees.
 
-use crate::ftl::{Index, Links, List, NONE, Slots};
+use crate::ftl::{Index, Links, List, NONE, Slab};
 use crate::ssd::Op;
 use std::ops::Range;
 
@@ -10,8 +10,7 @@ use std::ops::Range;
 pub(crate) struct HostCache {
     index: Index,
     /// Page and whether it is dirty, by slot.
-    pages: Vec<(u32, bool)>,
-    slots: Slots,
+    pages: Slab<(u32, bool)>,
     links: Links,
     recent: List,
     capacity: usize,
@@ -22,8 +21,7 @@ impl HostCache {
     pub fn new(capacity: usize) -> Self {
         HostCache {
             index: Index::default(),
-            pages: Vec::new(),
-            slots: Slots::default(),
+            pages: Slab::default(),
             links: Links::default(),
             recent: List::default(),
             capacity: capacity.max(1),
@@ -58,21 +56,17 @@ impl HostCache {
     fn use_page(&mut self, page: u32, dirty: bool, device: &mut impl FnMut(Op, Range<u32>)) {
         if let Some(slot) = self.index.get(page) {
             self.links.touch(&mut self.recent, slot);
-            self.pages[slot as usize].1 |= dirty;
+            self.pages[slot].1 |= dirty;
             return;
         }
         if self.index.len() == self.capacity {
-            let (old, dirty) = self.pages[self.recent.last as usize];
+            let (old, dirty) = self.pages[self.recent.last];
             if dirty {
                 device(Op::Write, old..old + 1);
             }
             self.forget(old);
         }
-        let slot = self.slots.take();
-        match self.pages.get_mut(slot as usize) {
-            Some(place) => *place = (page, dirty),
-            None => self.pages.push((page, dirty)),
-        }
+        let slot = self.pages.put((page, dirty));
         self.index.insert(page, slot);
         self.links.push(&mut self.recent, slot);
     }
@@ -80,7 +74,7 @@ impl HostCache {
     fn forget(&mut self, page: u32) {
         if let Some(slot) = self.index.remove(page) {
             self.links.remove(&mut self.recent, slot);
-            self.slots.release(slot);
+            self.pages.release(slot);
         }
         debug_assert!(self.index.len() > 0 || self.recent.first == NONE);
     }

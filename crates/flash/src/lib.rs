@@ -5,7 +5,7 @@
 //! on it (docs/flash.md). Each translation layer is one file under `ftl/` and one row of [`ftl::LAYERS`].
 //!
 //! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
-//! each page holds, but no data. Memory is at most 16 bytes for each page, beside the layer's map cache.
+//! each page holds, but no data. Memory is 13.5 bytes for each physical page, beside the layer's map cache.
 //!
 //! ```
 //! use tessera_flash::{Config, Op, Ssd};

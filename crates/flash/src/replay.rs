@@ -13,8 +13,6 @@ use std::ops::Range;
 pub struct ReplayOptions {
     /// Bytes of a write-back cache of the host in front of the device; 0: none.
     pub host_cache: u64,
-    /// Whether the device is full before the trace begins.
-    pub preload: bool,
     /// Whether requests beyond the end of the device begin again at its start.
     pub wrap: bool,
 }
@@ -74,14 +72,16 @@ impl Replay {
     /// # Errors
     /// It cannot be made.
     pub fn new(config: &Config, options: ReplayOptions) -> Result<Replay, ConfigError> {
-        let mut ssd = Ssd::new(config)?;
-        if options.preload {
-            ssd.preload();
-        }
+        let ssd = Ssd::new(config)?;
         let page_bytes = u64::from(config.shape.page_bytes);
         let cache = (options.host_cache > 0).then(|| HostCache::new((options.host_cache / page_bytes) as usize));
         let response = Histogram::default();
         Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, requests: 0, response, end: 0 })
+    }
+
+    /// Fills the device before the trace begins; see [`Ssd::preload`].
+    pub fn preload(&mut self, goes_on: impl FnMut(u64) -> bool) {
+        self.ssd.preload(goes_on);
     }
 
     /// Serves a request for `bytes` at `offset` that arrives at `at`.
@@ -197,7 +197,12 @@ mod tests {
 
     #[test]
     fn a_preloaded_device_is_full_and_its_figures_begin_at_zero() {
-        let full = replay(ReplayOptions { preload: true, ..ReplayOptions::default() });
+        let (mut full, mut pages) = (replay(ReplayOptions::default()), 0);
+        full.preload(|count| {
+            pages += count;
+            true
+        });
+        assert_eq!(pages, 16_384);
         assert_eq!((full.figures().counters.all_programs(), full.ssd().content(16_383).is_some()), (0, true));
         full.ssd().check().unwrap();
     }

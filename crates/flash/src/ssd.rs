@@ -6,6 +6,9 @@ use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
 use crate::ftl::{CacheUse, Ftl, translation_pages};
 use std::ops::Range;
 
+/// Pages between two reports of [`Ssd::preload`].
+const PRELOAD_STEP: usize = 4096;
+
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -66,7 +69,7 @@ impl Ssd {
     pub fn cache(&self) -> CacheUse {
         let cache = self.ftl.cache();
         let again = self.second_lookups;
-        CacheUse { lookups: cache.lookups - again, hits: cache.hits - again, ..cache }
+        CacheUse { lookups: cache.lookups - again, hits: cache.hits - again, ..*cache }
     }
 
     /// Erases of each block.
@@ -143,11 +146,20 @@ impl Ssd {
         self.ftl.peek(lpn).map(|ppn| self.device.content(ppn))
     }
 
-    /// Writes every page once, in order, and then begins to count and to measure time anew.
-    pub fn preload(&mut self) {
+    /// Writes every page once, in order, and then begins to count and to measure time anew. After every few
+    /// thousand pages `goes_on` gets their number; `false` ends it early.
+    pub fn preload(&mut self, mut goes_on: impl FnMut(u64) -> bool) {
         let page = u64::from(self.device.geometry().shape.page_bytes);
-        for lpn in 0..u64::from(self.device.geometry().logical_pages) {
-            self.submit(0, Op::Write, lpn * page, page);
+        let pages = u64::from(self.device.geometry().logical_pages);
+        for first in (0..pages).step_by(PRELOAD_STEP) {
+            let step = first..pages.min(first + PRELOAD_STEP as u64);
+            let count = step.end - step.start;
+            for lpn in step {
+                self.submit(0, Op::Write, lpn * page, page);
+            }
+            if !goes_on(count) {
+                break;
+            }
         }
         self.reset();
     }
@@ -155,7 +167,7 @@ impl Ssd {
     /// Begins to count and to measure time anew; contents and wear stay.
     pub fn reset(&mut self) {
         self.device.reset();
-        self.ftl.reset();
+        self.ftl.cache_mut().reset();
         self.second_lookups = 0;
     }
 

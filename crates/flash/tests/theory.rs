@@ -33,7 +33,7 @@ fn simulate(pages: u32, spare: f64) -> (f64, f64) {
     let logical = u64::from(ssd.device().geometry().logical_pages);
     let used = logical as f64 / ssd.device().geometry().pages() as f64;
     let mut rng = SplitMix64::new(1);
-    ssd.preload();
+    ssd.preload(|_| true);
     for round in 0..12 {
         if round == 8 {
             ssd.reset();

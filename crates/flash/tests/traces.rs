@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tessera_flash::Op;
-use tessera_flash::trace::{FORMATS, LINE_MAX, Reader, Request, TraceError, find, write_line};
+use tessera_flash::trace::{FORMATS, LINE_MAX, Reader, Request, TraceError, find};
 
 fn read(text: &str) -> (&'static str, Vec<Request>) {
     let reader = Reader::new(text.as_bytes(), None, false).unwrap();
@@ -102,6 +102,19 @@ fn time_never_goes_back() {
     assert_eq!((times, reader.reordered()), (vec![0, 4, 4, 4], 2));
 }
 
+/// Numbers devices in the order of their appearance, as formats that name them do.
+fn by_appearance(requests: impl Iterator<Item = Request>) -> Vec<Request> {
+    let mut known = Vec::new();
+    let number = |r: Request| {
+        let at = known.iter().position(|device| *device == r.device).unwrap_or_else(|| {
+            known.push(r.device);
+            known.len() - 1
+        });
+        Request { device: at as u64, ..r }
+    };
+    requests.map(number).collect()
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read_again(
@@ -112,13 +125,14 @@ proptest! {
                 request(us * 1000, if read { Op::Read } else { Op::Write }, device, sector * 512, sectors * 512)
             }).collect();
         requests.sort_by_key(|r| r.at);
-        for format in ["spc", "disksim", "ssdsim", "mqsim"] {
-            let lines: Vec<String> = requests.iter().filter_map(|r| write_line(format, r)).collect();
-            let found: Vec<Request> =
-                Reader::new(lines.join("\n").as_bytes(), find(format), false).unwrap().map(Result::unwrap).collect();
-            let first = requests[0].at;
-            let expected: Vec<Request> = requests.iter().map(|r| Request { at: r.at - first, ..*r }).collect();
-            prop_assert_eq!(found, expected, "{}", format);
+        let first = requests[0].at;
+        let expected: Vec<Request> = by_appearance(requests.iter().map(|r| Request { at: r.at - first, ..*r }));
+        for (format, writer) in FORMATS.iter().filter_map(|format| Some((format, format.writer?))) {
+            let heading = writer.heading.map(String::from);
+            let lines: Vec<String> = heading.into_iter().chain(requests.iter().filter_map(writer.line)).collect();
+            let text = lines.join("\n");
+            let found = Reader::new(text.as_bytes(), Some(format), false).unwrap().map(Result::unwrap);
+            prop_assert_eq!(by_appearance(found), expected.clone(), "{}", format.name);
         }
     }
 

@@ -3,8 +3,9 @@
 use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use tessera_flash::trace::{FORMATS, Format};
-use tessera_flash::{Policy, Shape, Timing, ftl};
+use tessera_flash::ftl::{self, Layer};
+use tessera_flash::trace::{FORMATS, Format, Writer};
+use tessera_flash::{Policy, Shape, Timing};
 
 /// `tessera flash …`.
 #[derive(Debug, Subcommand)]
@@ -41,8 +42,8 @@ pub enum TraceCommand {
         #[command(flatten)]
         reading: ReadingArgs,
         /// Format to write: spc, msr, disksim, ssdsim, mqsim or fio.
-        #[arg(long, value_name = "FORMAT", value_parser = ["spc", "msr", "disksim", "ssdsim", "mqsim", "fio"])]
-        to: String,
+        #[arg(long, value_name = "FORMAT", value_parser = written)]
+        to: (&'static str, Writer),
         /// Output.
         #[command(flatten)]
         output: Out,
@@ -71,7 +72,7 @@ pub struct ReplayArgs {
     pub reading: ReadingArgs,
     /// Translation layers.
     #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl", value_parser = layer)]
-    pub ftl: Vec<&'static str>,
+    pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
     #[arg(long, value_name = "SIZE", value_parser = tessera_policy::parse_size)]
     pub capacity: Option<u64>,
@@ -112,8 +113,14 @@ fn format(text: &str) -> Result<&'static Format, String> {
     tessera_flash::trace::find(text).ok_or_else(|| format!("no format is named `{text}`; there are {}", known()))
 }
 
-fn layer(text: &str) -> Result<&'static str, String> {
-    ftl::find(text).map(|layer| layer.name).map_err(|e| e.to_string())
+fn written(text: &str) -> Result<(&'static str, Writer), String> {
+    let written = || FORMATS.iter().filter(|f| f.writer.is_some()).map(|f| f.name).collect::<Vec<_>>().join(", ");
+    let found = tessera_flash::trace::find(text).and_then(|format| Some((format.name, format.writer?)));
+    found.ok_or_else(|| format!("`{text}` cannot be written; there are {}", written()))
+}
+
+fn layer(text: &str) -> Result<&'static Layer, String> {
+    ftl::find(text).map_err(|e| e.to_string())
 }
 
 fn policy(text: &str) -> Result<Policy, String> {

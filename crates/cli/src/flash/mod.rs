@@ -16,6 +16,6 @@ pub fn run(command: FlashCommand) -> Outcome {
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
-        FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, &to, output),
+        FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
     }
 }

@@ -7,15 +7,19 @@ use crate::term::{Progress, Table, units};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use tessera_flash::ftl::Layer;
 use tessera_flash::trace::{Compact, Request, Span};
 use tessera_flash::{Cause, Config, Figures, Replay, ReplayOptions};
 
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Requests between two reports of progress.
+const STEP: u64 = 4096;
 
 /// Where the requests of a trace lie on the device.
 enum Layout {
@@ -43,13 +47,14 @@ impl Layout {
 struct Input {
     path: PathBuf,
     layout: Layout,
-    file_bytes: u64,
+    requests: u64,
     capacity: u64,
 }
 
 /// One replay.
 struct Run<'a> {
     input: &'a Input,
+    layer: &'static Layer,
     config: Config,
 }
 
@@ -62,15 +67,16 @@ struct Done {
 
 /// Replays every combination.
 pub fn replay(args: &ReplayArgs) -> Outcome {
-    let inputs = args.reading.traces.iter().map(|path| read_layout(path, args)).collect::<Outcome<Vec<_>>>()?;
+    let inputs = read_layouts(args)?;
     let mut runs = Vec::new();
     for input in &inputs {
-        for ftl in &args.ftl {
-            // The ideal layer's memory is the whole map, whatever the cache.
-            let caches = if *ftl == "ideal" { &args.map_cache[..1] } else { &args.map_cache[..] };
-            runs.extend(
-                caches.iter().map(|map_cache| Run { input, config: config(args, input.capacity, ftl, *map_cache) }),
-            );
+        for &layer in &args.ftl {
+            let caches = if layer.min_cache.is_none() { &args.map_cache[..1] } else { &args.map_cache[..] };
+            runs.extend(caches.iter().map(|map_cache| Run {
+                input,
+                layer,
+                config: config(args, input.capacity, layer.name, *map_cache),
+            }));
         }
     }
     let results = run_all(args, &runs)?;
@@ -88,13 +94,30 @@ fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config
     }
 }
 
-/// Reads a trace once, to see what it touches.
-fn read_layout(path: &std::path::Path, args: &ReplayArgs) -> Outcome<Input> {
-    let file_bytes = std::fs::metadata(path).at(path)?.len();
-    let (mut span, mut compact) = (Span::default(), Compact::default());
-    for request in open(path, &args.reading, <_>::default())? {
+/// Reads each trace once, to see what it touches.
+fn read_layouts(args: &ReplayArgs) -> Outcome<Vec<Input>> {
+    let bytes = |path: &PathBuf| Ok(std::fs::metadata(path).at(path)?.len());
+    let total = args.reading.traces.iter().map(bytes).sum::<Outcome<u64>>()?;
+    let (progress, read) = (Progress::bytes(args.output, "read", Some(total)), Arc::default());
+    let layout = |path: &PathBuf| read_layout(path, args, &read, || progress.set(read.load(Ordering::Relaxed), total));
+    let inputs = args.reading.traces.iter().map(layout).collect();
+    progress.finish();
+    inputs
+}
+
+fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl Fn()) -> Outcome<Input> {
+    let (mut span, mut compact, mut requests) = (Span::default(), Compact::default(), 0);
+    for request in open(path, &args.reading, read.clone())? {
         let request = request.map_err(|e| wrong(path, &e))?;
-        if args.compact { compact.add(&request) } else { span.add(&request) }
+        if args.compact {
+            compact.add(&request)
+        } else {
+            span.add(&request)
+        }
+        requests += 1;
+        if requests % STEP == 0 {
+            show();
+        }
     }
     let layout = match args.compact {
         true => Layout::Dense(compact.lay()),
@@ -110,19 +133,22 @@ fn read_layout(path: &std::path::Path, args: &ReplayArgs) -> Outcome<Input> {
             path.display()
         );
     }
-    Ok(Input { path: path.into(), layout, file_bytes, capacity })
+    Ok(Input { path: path.into(), layout, requests, capacity })
 }
 
 /// Runs all replays on threads; the first failure ends them.
 fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
     let results: Vec<Mutex<Option<Outcome<Done>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
-    let (next, read, stop) = (AtomicUsize::new(0), Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
-    let total = runs.iter().map(|run| run.input.file_bytes).sum();
-    let progress = Progress::bytes(args.output, "replay", Some(total));
+    let (next, served, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let page_bytes = u64::from(args.geometry.page_bytes);
+    let preloaded = |run: &Run<'_>| if args.preload { run.input.capacity / page_bytes } else { 0 };
+    let total = runs.iter().map(|run| run.input.requests + preloaded(run)).sum();
+    let progress = Progress::items(args.output, "replay");
     let work = || {
-        while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !stop.load(Ordering::Relaxed)) {
-            let at = runs.iter().position(|r| std::ptr::eq(r, run)).expect("it is one of them");
-            let done = run_one(args, run, &read, &stop);
+        while !stop.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(run) = runs.get(at) else { return };
+            let done = run_one(args, run, &served, &stop);
             stop.fetch_or(done.is_err(), Ordering::Relaxed);
             *results[at].lock() = Some(done);
         }
@@ -132,7 +158,7 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
         let named = |i| std::thread::Builder::new().name(format!("replay-{i}")).spawn_scoped(scope, work);
         let workers = (0..threads).map(named).collect::<std::io::Result<Vec<_>>>().at("a thread")?;
         while workers.iter().any(|worker| !worker.is_finished()) {
-            progress.set(read.load(Ordering::Relaxed), total);
+            progress.set(served.load(Ordering::Relaxed), total);
             std::thread::sleep(
                 PROGRESS_EVERY.min(Duration::from_millis(5 + progress.elapsed().as_millis() as u64 / 10)),
             );
@@ -144,26 +170,34 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
     results.into_iter().collect()
 }
 
-fn run_one(args: &ReplayArgs, run: &Run<'_>, read: &Arc<AtomicU64>, stop: &AtomicBool) -> Outcome<Done> {
+/// Runs a replay; counts the requests and the preloaded pages in `served`.
+fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBool) -> Outcome<Done> {
     let path = &run.input.path;
-    let options = ReplayOptions { host_cache: args.host_cache, preload: args.preload, wrap: args.wrap };
+    let options = ReplayOptions { host_cache: args.host_cache, wrap: args.wrap };
     let mut replay = Replay::new(&run.config, options).map_err(Failure::usage)?;
+    let goes_on = |count| {
+        served.fetch_add(count, Ordering::Relaxed);
+        !stop.load(Ordering::Relaxed)
+    };
+    if args.preload {
+        replay.preload(goes_on);
+    }
     let start = cpu_time();
-    let mut trace = open(path, &args.reading, read.clone())?;
-    for (i, request) in trace.by_ref().enumerate() {
+    let mut trace = open(path, &args.reading, Arc::default())?;
+    for (number, request) in (1..).zip(trace.by_ref()) {
         let request = request.map_err(|e| wrong(path, &e))?;
         let changed =
             || failure!(Exit::Failed, "{}: the trace changed while it was replayed; run again", path.display());
         let offset = run.input.layout.place(&request).ok_or_else(changed)?;
-        let served = replay.request(request.at, request.op, offset, request.bytes);
-        served.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
-        if i % 4096 == 0 && stop.load(Ordering::Relaxed) {
+        let done = replay.request(request.at, request.op, offset, request.bytes);
+        done.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
+        if number % STEP == 0 && !goes_on(STEP) {
             break;
         }
     }
     let cpu = cpu_time() - start;
     let agree = replay.ssd().check();
-    agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.config.ftl, path.display()))?;
+    agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
     Ok(Done { figures: replay.figures(), cpu, skipped: trace.skipped() })
 }
 
@@ -204,8 +238,13 @@ fn show(args: &ReplayArgs, runs: &[Run<'_>], results: &[Done]) -> Outcome {
     if args.output.json { Ok(()) } else { args.output.table(&table) }
 }
 
-fn micros(ns: f64) -> String {
-    format!("{:.0} us", ns / 1e3)
+/// A time in us, ms or s.
+fn short(ns: f64) -> String {
+    match ns {
+        ..1e7 => format!("{:.0} us", ns / 1e3),
+        ..1e10 => format!("{:.0} ms", ns / 1e6),
+        _ => format!("{:.1} s", ns / 1e9),
+    }
 }
 
 /// CPU time for each request, in ns.
@@ -215,13 +254,13 @@ fn cpu_per_request(done: &Done) -> u64 {
 
 fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
     let Figures { response, counters: c, cache, wear, .. } = &done.figures;
-    let quantile = |p| micros(response.quantile(p) as f64);
+    let quantile = |p| short(response.quantile(p) as f64);
     vec![
         run.input.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        run.config.ftl.clone(),
+        run.layer.name.into(),
         units::bytes(cache.peak),
         units::percent(cache.hits, cache.lookups),
-        micros(response.mean()),
+        short(response.mean()),
         quantile(0.5),
         quantile(0.99),
         quantile(0.999),
@@ -236,10 +275,10 @@ fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
 
 fn document(run: &Run<'_>, done: &Done) -> Value {
     let Figures { response, counters: c, cache, wear, .. } = &done.figures;
-    let budget = if run.config.ftl == "ideal" { cache.peak } else { run.config.map_cache };
+    let map_cache = run.layer.min_cache.map(|_| run.config.map_cache);
     json!({
-        "trace": run.input.path, "ftl": run.config.ftl, "capacity_bytes": run.config.capacity,
-        "map_cache_bytes": budget, "map_cache_peak_bytes": cache.peak,
+        "trace": run.input.path, "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
+        "map_cache_bytes": map_cache, "map_cache_peak_bytes": cache.peak,
         "map_lookups": cache.lookups, "map_hits": cache.hits,
         "requests": done.figures.requests, "device_requests": done.figures.device_requests,
         "skipped_lines": done.skipped, "end_ns": done.figures.end,

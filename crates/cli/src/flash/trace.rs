@@ -7,7 +7,7 @@ use crate::term::{Out, Table, units};
 use serde_json::json;
 use std::time::Duration;
 use tessera_flash::Op;
-use tessera_flash::trace::{Span, write_line};
+use tessera_flash::trace::{Span, Writer};
 
 /// Shows what is in traces.
 pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
@@ -52,17 +52,17 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
 }
 
 /// Writes a trace in another format.
-pub fn convert(args: &ReadingArgs, to: &str, out: Out) -> Outcome {
+pub fn convert(args: &ReadingArgs, (to, writer): (&str, Writer), out: Out) -> Outcome {
     let [path] = &args.traces[..] else {
         bail!(Exit::Usage, "convert takes one trace; {} are named", args.traces.len())
     };
-    if to == "fio" {
-        out.line("fio version 3 iolog")?;
+    if let Some(heading) = writer.heading {
+        out.line(heading)?;
     }
     let mut left_out = 0;
     let mut trace = open(path, args, <_>::default())?;
     for request in trace.by_ref() {
-        match write_line(to, &request.map_err(|e| wrong(path, &e))?) {
+        match (writer.line)(&request.map_err(|e| wrong(path, &e))?) {
             Some(line) => out.line(line)?,
             None => left_out += 1,
         }

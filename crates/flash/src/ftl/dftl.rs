@@ -11,7 +11,7 @@
 //! The replacement of a dirty entry reads and writes its translation page for that entry alone, as the paper's
 //! comparisons with DFTL assume.
 
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slots, some};
+use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
 use crate::device::{Cause, Device, Ppn, Shape};
 
 /// Bytes of a cached entry: logical and physical page number.
@@ -38,8 +38,7 @@ struct Entry {
 pub struct Dftl {
     directory: Directory,
     index: Index,
-    entries: Vec<Entry>,
-    slots: Slots,
+    entries: Slab<Entry>,
     links: Links,
     probation: List,
     protected: List,
@@ -56,8 +55,7 @@ impl Dftl {
         Dftl {
             directory: Directory::new(device),
             index: Index::default(),
-            entries: Vec::new(),
-            slots: Slots::default(),
+            entries: Slab::default(),
             links: Links::default(),
             probation: List::default(),
             protected: List::default(),
@@ -69,32 +67,32 @@ impl Dftl {
     }
 
     /// The slot of an entry, which is loaded if it is not cached.
-    fn entry(&mut self, device: &mut Device, lpn: u32) -> usize {
+    fn entry(&mut self, device: &mut Device, lpn: u32) -> u32 {
         let cached = self.index.get(lpn);
         self.cache.count(cached.is_some());
         match cached {
             Some(slot) => {
                 self.used_again(slot);
-                slot as usize
+                slot
             }
-            None => self.load(device, lpn) as usize,
+            None => self.load(device, lpn),
         }
     }
 
     /// Protects an entry; the least recent protected one goes back on probation if there are too many.
     fn used_again(&mut self, slot: u32) {
-        if self.entries[slot as usize].protected {
+        if self.entries[slot].protected {
             return self.links.touch(&mut self.protected, slot);
         }
         self.links.remove(&mut self.probation, slot);
         self.links.push(&mut self.protected, slot);
-        self.entries[slot as usize].protected = true;
+        self.entries[slot].protected = true;
         self.protected_len += 1;
         if self.protected_len > self.capacity / 2 {
             let last = self.protected.last;
             self.links.remove(&mut self.protected, last);
             self.links.push(&mut self.probation, last);
-            self.entries[last as usize].protected = false;
+            self.entries[last].protected = false;
             self.protected_len -= 1;
         }
     }
@@ -105,11 +103,7 @@ impl Dftl {
         }
         self.directory.load(device, self.directory.page_of(lpn), Cause::Map);
         let entry = Entry { lpn, ppn: self.directory.get(lpn), dirty: false, protected: false };
-        let slot = self.slots.take();
-        match self.entries.get_mut(slot as usize) {
-            Some(place) => *place = entry,
-            None => self.entries.push(entry),
-        }
+        let slot = self.entries.put(entry);
         self.index.insert(lpn, slot);
         self.links.push(&mut self.probation, slot);
         self.cache.set_bytes(self.index.len() as u64 * CACHED_BYTES, self.budget);
@@ -119,7 +113,7 @@ impl Dftl {
     /// Removes the least recent entry on probation, and writes it if it is dirty.
     fn replace(&mut self, device: &mut Device) {
         let slot = self.probation.last;
-        let victim = self.entries[slot as usize];
+        let victim = self.entries[slot];
         if victim.dirty {
             let page = self.directory.page_of(victim.lpn);
             self.directory.load(device, page, Cause::Map);
@@ -128,7 +122,7 @@ impl Dftl {
         }
         self.links.remove(&mut self.probation, slot);
         self.index.remove(victim.lpn);
-        self.slots.release(slot);
+        self.entries.release(slot);
     }
 }
 
@@ -145,52 +139,29 @@ impl Ftl for Dftl {
         some(std::mem::replace(&mut entry.ppn, to.unwrap_or(NONE)))
     }
 
-    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
-        let per_page = self.directory.per_page();
-        for group in moves.chunk_by(|a, b| a.lpn / per_page == b.lpn / per_page) {
-            let page = self.directory.page_of(group[0].lpn);
-            let mut changed = false;
-            for m in group {
-                let ppn = match self.index.get(m.lpn) {
-                    Some(slot) => {
-                        let entry = &mut self.entries[slot as usize];
-                        entry.dirty = true;
-                        std::mem::replace(&mut entry.ppn, m.to)
-                    }
-                    None => {
-                        if !std::mem::replace(&mut changed, true) {
-                            self.directory.load(device, page, Cause::MapGc);
-                        }
-                        let before = self.directory.get(m.lpn);
-                        self.directory.set(m.lpn, m.to);
-                        before
-                    }
-                };
-                assert_eq!(ppn, m.from, "logical page {} was not there", m.lpn);
-            }
-            if changed {
-                self.directory.store(device, page, Cause::MapGc);
-            }
-        }
-    }
-
-    fn translation_moved(&mut self, page: u32, to: Ppn) {
-        self.directory.moved(page, to);
+    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
+        let entry = &mut self.entries[self.index.get(m.lpn)?];
+        entry.dirty = true;
+        Some(std::mem::replace(&mut entry.ppn, m.to))
     }
 
     fn peek(&self, lpn: u32) -> Option<Ppn> {
-        some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot as usize].ppn))
+        some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot].ppn))
     }
 
     fn directory(&self) -> Option<&Directory> {
         Some(&self.directory)
     }
 
-    fn cache(&self) -> CacheUse {
-        self.cache
+    fn directory_mut(&mut self) -> Option<&mut Directory> {
+        Some(&mut self.directory)
     }
 
-    fn reset(&mut self) {
-        (self.cache.lookups, self.cache.hits) = (0, 0);
+    fn cache(&self) -> &CacheUse {
+        &self.cache
+    }
+
+    fn cache_mut(&mut self) -> &mut CacheUse {
+        &mut self.cache
     }
 }

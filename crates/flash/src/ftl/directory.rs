@@ -66,6 +66,11 @@ impl Directory {
         self.entries[lpn as usize] = ppn;
     }
 
+    /// Changes an entry as [`Directory::set`]; returns what it was.
+    pub fn replace(&mut self, lpn: u32, ppn: u32) -> u32 {
+        std::mem::replace(&mut self.entries[lpn as usize], ppn)
+    }
+
     /// Reads a translation page; the request waits for it.
     pub fn load(&self, device: &mut Device, page: u32, cause: Cause) {
         if self.places[page as usize] != NONE {

@@ -1,6 +1,6 @@
 //! Changed map entries without the translation page that they belong to, grouped by that page.
 
-use super::{Index, Links, List, NONE, Slots};
+use super::{Index, Links, List, NONE, Slab};
 use std::collections::BinaryHeap;
 
 /// Bytes of an entry: logical and physical page number.
@@ -16,13 +16,11 @@ struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyBuffer {
     index: Index,
-    entries: Vec<(u32, u32)>,
-    slots: Slots,
+    entries: Slab<(u32, u32)>,
     links: Links,
     /// Group number of a translation page.
     pages: Index,
-    groups: Vec<Group>,
-    group_slots: Slots,
+    groups: Slab<Group>,
     /// Groups by size when they grew last; sizes that do not hold any more are skipped.
     largest: BinaryHeap<(u32, u32)>,
 }
@@ -35,41 +33,32 @@ impl DirtyBuffer {
 
     /// An entry, if it is here.
     pub fn get(&self, lpn: u32) -> Option<u32> {
-        self.index.get(lpn).map(|slot| self.entries[slot as usize].1)
+        self.index.get(lpn).map(|slot| self.entries[slot].1)
     }
 
     /// Changes an entry that is here; returns what it was.
     pub fn replace(&mut self, lpn: u32, ppn: u32) -> Option<u32> {
         let slot = self.index.get(lpn)?;
-        Some(std::mem::replace(&mut self.entries[slot as usize].1, ppn))
+        Some(std::mem::replace(&mut self.entries[slot].1, ppn))
     }
 
     /// Adds an entry of a translation page.
     pub fn insert(&mut self, page: u32, lpn: u32, ppn: u32) {
-        let slot = self.slots.take();
-        match self.entries.get_mut(slot as usize) {
-            Some(entry) => *entry = (lpn, ppn),
-            None => self.entries.push((lpn, ppn)),
-        }
+        let slot = self.entries.put((lpn, ppn));
         self.index.insert(lpn, slot);
         let group = self.pages.get(page).unwrap_or_else(|| self.add_group(page));
-        let g = &mut self.groups[group as usize];
+        let g = &mut self.groups[group];
         self.links.push(&mut g.list, slot);
         g.len += 1;
         if self.largest.len() > 4 * self.index.len() + 64 {
-            self.largest.retain(|(len, page)| {
-                self.pages.get(*page).is_some_and(|group| self.groups[group as usize].len == *len)
-            });
+            self.largest
+                .retain(|(len, page)| self.pages.get(*page).is_some_and(|group| self.groups[group].len == *len));
         }
-        self.largest.push((self.groups[group as usize].len, page));
+        self.largest.push((self.groups[group].len, page));
     }
 
     fn add_group(&mut self, page: u32) -> u32 {
-        let group = self.group_slots.take();
-        match self.groups.get_mut(group as usize) {
-            Some(place) => *place = Group::default(),
-            None => self.groups.push(Group::default()),
-        }
+        let group = self.groups.put(Group::default());
         self.pages.insert(page, group);
         group
     }
@@ -77,7 +66,7 @@ impl DirtyBuffer {
     /// The translation page with the most entries here.
     pub fn fullest(&mut self) -> Option<u32> {
         while let Some((len, page)) = self.largest.peek().copied() {
-            if self.pages.get(page).is_some_and(|group| self.groups[group as usize].len == len) {
+            if self.pages.get(page).is_some_and(|group| self.groups[group].len == len) {
                 return Some(page);
             }
             self.largest.pop();
@@ -88,15 +77,15 @@ impl DirtyBuffer {
     /// Removes the entries of a translation page and passes each (logical page, physical page) to `take`.
     pub fn drain(&mut self, page: u32, mut take: impl FnMut(u32, u32)) {
         let Some(group) = self.pages.remove(page) else { return };
-        let mut slot = self.groups[group as usize].list.last;
+        let mut slot = self.groups[group].list.last;
         while slot != NONE {
-            let (lpn, ppn) = self.entries[slot as usize];
+            let (lpn, ppn) = self.entries[slot];
             take(lpn, ppn);
             self.index.remove(lpn);
-            self.slots.release(slot);
+            self.entries.release(slot);
             slot = self.links.newer(slot);
         }
-        self.group_slots.release(group);
+        self.groups.release(group);
     }
 }
 

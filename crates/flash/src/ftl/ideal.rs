@@ -30,15 +30,8 @@ impl Ftl for Ideal {
         some(std::mem::replace(&mut self.map[lpn as usize], to.unwrap_or(NONE)))
     }
 
-    fn moved(&mut self, _: &mut Device, moves: &[Move]) {
-        for m in moves {
-            assert_eq!(self.map[m.lpn as usize], m.from, "logical page {} was not there", m.lpn);
-            self.map[m.lpn as usize] = m.to;
-        }
-    }
-
-    fn translation_moved(&mut self, page: u32, _: Ppn) {
-        unreachable!("the ideal layer has no translation page {page}");
+    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
+        Some(std::mem::replace(&mut self.map[m.lpn as usize], m.to))
     }
 
     fn peek(&self, lpn: u32) -> Option<Ppn> {
@@ -49,11 +42,15 @@ impl Ftl for Ideal {
         None
     }
 
-    fn cache(&self) -> CacheUse {
-        self.cache
+    fn directory_mut(&mut self) -> Option<&mut Directory> {
+        None
     }
 
-    fn reset(&mut self) {
-        (self.cache.lookups, self.cache.hits) = (0, 0);
+    fn cache(&self) -> &CacheUse {
+        &self.cache
+    }
+
+    fn cache_mut(&mut self) -> &mut CacheUse {
+        &mut self.cache
     }
 }

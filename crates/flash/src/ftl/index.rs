@@ -1,5 +1,5 @@
-//! A hash table from `u32` to `u32`, and intrusive lists over slots: what caches of map entries are made of. Neither
-//! allocates once it has grown to the size of the cache.
+//! A hash table from `u32` to `u32`, slots with values, and intrusive lists over slots: what caches of map
+//! entries are made of. None allocates once it has grown to the size of the cache.
 
 /// No slot.
 pub const NONE: u32 = u32::MAX;
@@ -151,25 +151,64 @@ impl Links {
     }
 }
 
-/// Numbers of slots: released ones are given out again.
-#[derive(Debug, Default)]
-pub struct Slots {
+/// Values in numbered slots. A released slot keeps its value until it is given out again.
+#[derive(Debug)]
+pub struct Slab<T> {
+    items: Vec<T>,
     released: Vec<u32>,
-    next: u32,
 }
 
-impl Slots {
-    /// A slot that is not in use.
-    pub fn take(&mut self) -> u32 {
-        self.released.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        })
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { items: Vec::new(), released: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Puts a value into a slot that is not in use.
+    pub fn put(&mut self, value: T) -> u32 {
+        match self.released.pop() {
+            Some(slot) => {
+                self[slot] = value;
+                slot
+            }
+            None => {
+                self.items.push(value);
+                (self.items.len() - 1) as u32
+            }
+        }
+    }
+
+    /// A slot that is not in use, with the value that it had last.
+    pub fn take(&mut self) -> u32
+    where
+        T: Default,
+    {
+        self.released.pop().unwrap_or_else(|| self.put(T::default()))
     }
 
     /// Gives a slot back.
     pub fn release(&mut self, slot: u32) {
         self.released.push(slot);
+    }
+
+    /// All slots and their values, released ones included.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.items)
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, slot: u32) -> &T {
+        &self.items[slot as usize]
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        &mut self.items[slot as usize]
     }
 }
 

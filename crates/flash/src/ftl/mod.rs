@@ -14,10 +14,10 @@ mod sftl;
 mod tpftl;
 
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
-pub(crate) use index::{Index, Links, List, NONE, Slots};
+pub(crate) use index::{Index, Links, List, NONE, Slab};
 
 use crate::config::ConfigError;
-use crate::device::{Device, Ppn, Shape};
+use crate::device::{Cause, Device, Ppn, Shape};
 use std::ops::Range;
 
 /// A data page that garbage collection moved.
@@ -45,6 +45,11 @@ pub struct CacheUse {
 }
 
 impl CacheUse {
+    /// Begins to count anew.
+    pub(crate) fn reset(&mut self) {
+        (self.lookups, self.hits) = (0, 0);
+    }
+
     /// Counts a lookup.
     fn count(&mut self, hit: bool) {
         self.lookups += 1;
@@ -70,23 +75,54 @@ pub trait Ftl: Send {
     /// Maps a logical page to a page that was written, or to none (TRIM). Returns where it was.
     fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn>;
 
-    /// Garbage collection moved data pages; they are sorted by logical page.
-    fn moved(&mut self, device: &mut Device, moves: &[Move]);
+    /// Garbage collection moved a data page. Changes its entry in memory, and returns what it was; `None` if it is not there.
+    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32>;
 
-    /// Garbage collection moved a translation page.
-    fn translation_moved(&mut self, page: u32, to: Ppn);
+    /// A translation page is about to be written because of moved data pages: what else has changed of it in memory may go with it.
+    fn write_along(&mut self, _page: u32) {}
 
     /// Where a logical page is, without effect on cache, device or figures: for checks.
     fn peek(&self, lpn: u32) -> Option<Ppn>;
 
-    /// The translation pages on flash.
+    /// The translation pages on flash; `None`: the whole map is in memory.
     fn directory(&self) -> Option<&Directory>;
 
-    /// Figures of the map cache.
-    fn cache(&self) -> CacheUse;
+    /// As [`Ftl::directory`].
+    fn directory_mut(&mut self) -> Option<&mut Directory>;
 
-    /// Counts lookups and hits anew.
-    fn reset(&mut self);
+    /// Figures of the map cache.
+    fn cache(&self) -> &CacheUse;
+
+    /// As [`Ftl::cache`].
+    fn cache_mut(&mut self) -> &mut CacheUse;
+
+    /// Garbage collection moved data pages; they are sorted by logical page. Those whose entries are not in memory and lie in one
+    /// translation page share one update of it.
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        let page_of = |ftl: &Self, m: &Move| ftl.directory().map_or(0, |directory| directory.page_of(m.lpn));
+        let mut at = 0;
+        while at < moves.len() {
+            let page = page_of(self, &moves[at]);
+            let mut is_changed = false;
+            while at < moves.len() && page_of(self, &moves[at]) == page {
+                let m = &moves[at];
+                let before = self.move_cached(device, m).unwrap_or_else(|| {
+                    let directory = self.directory_mut().expect("an entry that is not in memory is on flash");
+                    if !std::mem::replace(&mut is_changed, true) {
+                        directory.load(device, page, Cause::MapGc);
+                    }
+                    directory.replace(m.lpn, m.to)
+                });
+                assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
+                at += 1;
+            }
+            if is_changed {
+                self.write_along(page);
+                let directory = self.directory_mut().expect("it has changed");
+                directory.store(device, page, Cause::MapGc);
+            }
+        }
+    }
 }
 
 /// A translation layer that can be chosen by name.
@@ -96,8 +132,8 @@ pub struct Layer {
     pub name: &'static str,
     /// What it is, and its paper.
     pub about: &'static str,
-    /// Bytes of map cache that it needs.
-    pub min_cache: fn(&Shape) -> u64,
+    /// Bytes of map cache that it needs; `None`: the whole map is in memory, whatever the cache.
+    pub min_cache: Option<fn(&Shape) -> u64>,
     /// Makes it for an erased device, with so many bytes of map cache.
     pub make: fn(&Device, u64) -> Box<dyn Ftl>,
 }
@@ -107,25 +143,25 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         name: "ideal",
         about: "the whole map in memory",
-        min_cache: |_| 0,
+        min_cache: None,
         make: |device, _| Box::new(ideal::Ideal::new(device)),
     },
     Layer {
         name: "dftl",
         about: "cached map entries in a segmented LRU (Gupta et al., ASPLOS 2009)",
-        min_cache: dftl::min_cache,
+        min_cache: Some(dftl::min_cache),
         make: |device, budget| Box::new(dftl::Dftl::new(device, budget)),
     },
     Layer {
         name: "sftl",
         about: "condensed translation pages and a dirty buffer (Jiang et al., MSST 2011)",
-        min_cache: sftl::min_cache,
+        min_cache: Some(sftl::min_cache),
         make: |device, budget| Box::new(sftl::Sftl::new(device, budget)),
     },
     Layer {
         name: "tpftl",
         about: "two-level lists with prefetch and batch update (Zhou et al., EuroSys 2015)",
-        min_cache: tpftl::min_cache,
+        min_cache: Some(tpftl::min_cache),
         make: |device, budget| Box::new(tpftl::Tpftl::new(device, budget)),
     },
 ];

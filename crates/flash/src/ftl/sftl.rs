@@ -10,7 +10,7 @@
 
 use super::condensed::{Condensed, bitmap_bytes};
 use super::dirty_buffer::{DirtyBuffer, ENTRY_BYTES};
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slots, entries_per_page, some};
+use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, entries_per_page, some};
 use crate::device::{Cause, Device, Ppn, Shape};
 
 /// Bytes of a cached page beside its entries: its number and its size.
@@ -59,8 +59,7 @@ impl Page {
 pub struct Sftl {
     directory: Directory,
     index: Index,
-    pages: Vec<Page>,
-    slots: Slots,
+    pages: Slab<Page>,
     links: Links,
     recent: List,
     page_bytes: u64,
@@ -77,8 +76,7 @@ impl Sftl {
         Sftl {
             directory: Directory::new(device),
             index: Index::default(),
-            pages: Vec::new(),
-            slots: Slots::default(),
+            pages: Slab::default(),
             links: Links::default(),
             recent: List::default(),
             page_bytes: 0,
@@ -104,12 +102,9 @@ impl Sftl {
     /// Reads a translation page into the cache, with the changes that wait in the buffer.
     fn load(&mut self, device: &mut Device, page: u32) -> u32 {
         self.directory.load(device, page, Cause::Map);
-        let slot = self.slots.take();
-        if slot as usize == self.pages.len() {
-            self.pages.push(Page::default());
-        }
+        let slot = self.pages.take();
         let (range, directory) = (self.directory.range(page), &self.directory);
-        let p = &mut self.pages[slot as usize];
+        let p = &mut self.pages[slot];
         p.number = page;
         p.entries.fill(range.clone().map(|lpn| directory.get(lpn)));
         p.dirty.clear();
@@ -127,7 +122,7 @@ impl Sftl {
 
     /// Changes an entry of a cached page; returns what it was.
     fn change(&mut self, device: &mut Device, slot: u32, i: usize, ppn: u32, cause: Cause) -> u32 {
-        let page = &mut self.pages[slot as usize];
+        let page = &mut self.pages[slot];
         let bytes = page.bytes();
         let before = page.set(i, ppn);
         self.page_bytes = self.page_bytes + page.bytes() - bytes;
@@ -146,9 +141,9 @@ impl Sftl {
     fn replace(&mut self, device: &mut Device, cause: Cause) {
         let slot = self.recent.last;
         self.links.remove(&mut self.recent, slot);
-        let page = std::mem::take(&mut self.pages[slot as usize]);
+        let page = std::mem::take(&mut self.pages[slot]);
         self.index.remove(page.number);
-        self.slots.release(slot);
+        self.pages.release(slot);
         self.page_bytes -= page.bytes();
         let range = self.directory.range(page.number);
         let fits = u64::from(page.dirty_len) * ENTRY_BYTES <= self.buffer_budget;
@@ -160,7 +155,7 @@ impl Sftl {
             }
             self.directory.store(device, page.number, cause);
         }
-        self.pages[slot as usize] = page; // Its vectors are used again.
+        self.pages[slot] = page; // Its vectors are used again.
     }
 
     fn buffer_changes(&mut self, device: &mut Device, page: &Page, cause: Cause) {
@@ -181,28 +176,6 @@ impl Sftl {
             }
         }
     }
-
-    /// Moved pages of a translation page that is not cached: those in the buffer change there; for others the page is
-    /// changed once, and the buffered entries go with it.
-    fn moved_uncached(&mut self, device: &mut Device, page: u32, group: &[Move]) {
-        let mut is_changed = false;
-        for m in group {
-            let before = self.buffer.replace(m.lpn, m.to).unwrap_or_else(|| {
-                if !std::mem::replace(&mut is_changed, true) {
-                    self.directory.load(device, page, Cause::MapGc);
-                }
-                let before = self.directory.get(m.lpn);
-                self.directory.set(m.lpn, m.to);
-                before
-            });
-            assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
-        }
-        if is_changed {
-            let directory = &mut self.directory;
-            self.buffer.drain(page, |lpn, ppn| directory.set(lpn, ppn));
-            self.directory.store(device, page, Cause::MapGc);
-        }
-    }
 }
 
 impl Ftl for Sftl {
@@ -213,7 +186,7 @@ impl Ftl for Sftl {
         self.cache.count(cached.is_some() || buffered.is_some());
         some(buffered.unwrap_or_else(|| {
             let slot = cached.unwrap_or_else(|| self.load(device, page));
-            self.pages[slot as usize].entries.get(i)
+            self.pages[slot].entries.get(i)
         }))
     }
 
@@ -229,30 +202,23 @@ impl Ftl for Sftl {
         }))
     }
 
-    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
-        let per_page = self.directory.per_page();
-        for group in moves.chunk_by(|a, b| a.lpn / per_page == b.lpn / per_page) {
-            let page = self.directory.page_of(group[0].lpn);
-            let Some(slot) = self.cached(page) else {
-                self.moved_uncached(device, page, group);
-                continue;
-            };
-            for m in group {
-                let (_, i) = self.place(m.lpn);
-                let before = self.change(device, slot, i, m.to, Cause::MapGc);
-                assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
-            }
+    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32> {
+        let (page, i) = self.place(m.lpn);
+        match self.cached(page) {
+            Some(slot) => Some(self.change(device, slot, i, m.to, Cause::MapGc)),
+            None => self.buffer.replace(m.lpn, m.to),
         }
     }
 
-    fn translation_moved(&mut self, page: u32, to: Ppn) {
-        self.directory.moved(page, to);
+    fn write_along(&mut self, page: u32) {
+        let directory = &mut self.directory;
+        self.buffer.drain(page, |lpn, ppn| directory.set(lpn, ppn));
     }
 
     fn peek(&self, lpn: u32) -> Option<Ppn> {
         let (page, i) = self.place(lpn);
         some(match self.index.get(page) {
-            Some(slot) => self.pages[slot as usize].entries.get(i),
+            Some(slot) => self.pages[slot].entries.get(i),
             None => self.buffer.get(lpn).unwrap_or_else(|| self.directory.get(lpn)),
         })
     }
@@ -261,11 +227,15 @@ impl Ftl for Sftl {
         Some(&self.directory)
     }
 
-    fn cache(&self) -> CacheUse {
-        self.cache
+    fn directory_mut(&mut self) -> Option<&mut Directory> {
+        Some(&mut self.directory)
     }
 
-    fn reset(&mut self) {
-        (self.cache.lookups, self.cache.hits) = (0, 0);
+    fn cache(&self) -> &CacheUse {
+        &self.cache
+    }
+
+    fn cache_mut(&mut self) -> &mut CacheUse {
+        &mut self.cache
     }
 }

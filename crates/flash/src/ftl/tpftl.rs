@@ -11,7 +11,7 @@
 //! - *Clean-first replacement*: of the coldest node the least recent clean entry is replaced; a dirty one only if it
 //!   has none. A prefetch replaces entries of one node at most.
 
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slots, some};
+use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
 use crate::device::{Cause, Device, Ppn, Shape};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -66,12 +66,10 @@ impl Node {
 pub struct Tpftl {
     directory: Directory,
     index: Index,
-    entries: Vec<Entry>,
-    slots: Slots,
+    entries: Slab<Entry>,
     links: Links,
     node_of: Index,
-    nodes: Vec<Node>,
-    node_slots: Slots,
+    nodes: Slab<Node>,
     /// Nodes by their heat when they were last looked at. A node that was used since is put back when its turn comes.
     coldest: BinaryHeap<Reverse<(u64, u32)>>,
     /// Uses so far: the time of the last one.
@@ -92,12 +90,10 @@ impl Tpftl {
         Tpftl {
             directory: Directory::new(device),
             index: Index::default(),
-            entries: Vec::new(),
-            slots: Slots::default(),
+            entries: Slab::default(),
             links: Links::default(),
             node_of: Index::default(),
-            nodes: Vec::new(),
-            node_slots: Slots::default(),
+            nodes: Slab::default(),
             coldest: BinaryHeap::new(),
             time: 0,
             bytes: 0,
@@ -124,8 +120,8 @@ impl Tpftl {
 
     fn touch(&mut self, slot: u32) {
         self.time += 1;
-        let entry = &mut self.entries[slot as usize];
-        let node = &mut self.nodes[entry.node as usize];
+        let entry = &mut self.entries[slot];
+        let node = &mut self.nodes[entry.node];
         node.used += self.time - entry.used;
         entry.used = self.time;
         self.links.touch(node.list(entry.dirty), slot);
@@ -188,20 +184,21 @@ impl Tpftl {
         if only != NONE && number != only {
             return NONE;
         }
-        if self.nodes[number as usize].clean.last == NONE {
-            let page = self.nodes[number as usize].page;
+        if self.nodes[number].clean.last == NONE {
+            let page = self.nodes[number].page;
             self.directory.load(device, page, Cause::Map);
-            self.write_back(device, number, Cause::Map);
+            self.clean_all(number);
+            self.directory.store(device, page, Cause::Map);
         }
         self.remove(number);
-        if self.nodes[number as usize].len > 0 { number } else { NONE }
+        if self.nodes[number].len > 0 { number } else { NONE }
     }
 
     /// The node with the least heat. Heats are brought up to date when a node comes to the top.
     fn coldest_node(&mut self) -> u32 {
         loop {
             let Reverse((heat, number)) = self.coldest.peek().copied().expect("a cache that is full has nodes");
-            let node = &self.nodes[number as usize];
+            let node = &self.nodes[number];
             if node.len > 0 && node.heat() == heat {
                 return number;
             }
@@ -214,19 +211,19 @@ impl Tpftl {
 
     /// Removes the least recent clean entry of a node.
     fn remove(&mut self, number: u32) {
-        let node = &mut self.nodes[number as usize];
+        let node = &mut self.nodes[number];
         let heat = node.heat();
         let slot = node.clean.last;
         self.links.remove(&mut node.clean, slot);
-        let entry = self.entries[slot as usize];
+        let entry = self.entries[slot];
         node.len -= 1;
         node.used -= entry.used;
         self.index.remove(entry.lpn);
-        self.slots.release(slot);
+        self.entries.release(slot);
         self.bytes -= CACHED_BYTES;
         if node.len == 0 {
             self.node_of.remove(node.page);
-            self.node_slots.release(number);
+            self.nodes.release(number);
             self.bytes -= NODE_BYTES;
             self.consider_prefetch(-1);
         } else if node.heat() < heat {
@@ -237,26 +234,18 @@ impl Tpftl {
 
     fn push_node(&mut self, entry: Reverse<(u64, u32)>) {
         if self.coldest.len() > 4 * self.node_of.len() + 64 {
-            let nodes = &self.nodes;
-            let live = (0u32..).zip(nodes).filter(|(_, node)| node.len > 0);
+            let live = self.nodes.iter().filter(|(_, node)| node.len > 0);
             self.coldest = live.map(|(number, node)| Reverse((node.heat(), number))).collect();
         }
         self.coldest.push(entry);
     }
 
-    /// Writes all dirty entries of a node; they are clean then. The page must have been read.
-    fn write_back(&mut self, device: &mut Device, number: u32, cause: Cause) {
-        let page = self.nodes[number as usize].page;
-        self.clean_all(number);
-        self.directory.store(device, page, cause);
-    }
-
     /// Puts the dirty entries of a node into their translation page, which is to be written.
     fn clean_all(&mut self, number: u32) {
-        let node = &mut self.nodes[number as usize];
+        let node = &mut self.nodes[number];
         while node.dirty.last != NONE {
             let slot = node.dirty.last;
-            let entry = &mut self.entries[slot as usize];
+            let entry = &mut self.entries[slot];
             self.directory.set(entry.lpn, entry.ppn);
             entry.dirty = false;
             self.links.remove(&mut node.dirty, slot);
@@ -268,13 +257,9 @@ impl Tpftl {
         let number = self.node_of.get(page).unwrap_or_else(|| self.add_node(page));
         self.time += 1;
         let entry = Entry { lpn, ppn: self.directory.get(lpn), node: number, used: self.time, dirty: false };
-        let slot = self.slots.take();
-        match self.entries.get_mut(slot as usize) {
-            Some(place) => *place = entry,
-            None => self.entries.push(entry),
-        }
+        let slot = self.entries.put(entry);
         self.index.insert(lpn, slot);
-        let node = &mut self.nodes[number as usize];
+        let node = &mut self.nodes[number];
         self.links.push(&mut node.clean, slot);
         node.len += 1;
         node.used += self.time;
@@ -286,12 +271,7 @@ impl Tpftl {
     }
 
     fn add_node(&mut self, page: u32) -> u32 {
-        let number = self.node_slots.take();
-        let node = Node { page, clean: List::default(), dirty: List::default(), len: 0, used: 0 };
-        match self.nodes.get_mut(number as usize) {
-            Some(place) => *place = node,
-            None => self.nodes.push(node),
-        }
+        let number = self.nodes.put(Node { page, clean: List::default(), dirty: List::default(), len: 0, used: 0 });
         self.node_of.insert(page, number);
         self.bytes += NODE_BYTES;
         self.consider_prefetch(1);
@@ -307,8 +287,8 @@ impl Tpftl {
     }
 
     fn change(&mut self, slot: u32, ppn: u32) -> u32 {
-        let entry = &mut self.entries[slot as usize];
-        let node = &mut self.nodes[entry.node as usize];
+        let entry = &mut self.entries[slot];
+        let node = &mut self.nodes[entry.node];
         if !entry.dirty {
             entry.dirty = true;
             self.links.remove(&mut node.clean, slot);
@@ -325,7 +305,7 @@ impl Ftl for Tpftl {
 
     fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn> {
         let slot = self.entry(device, lpn);
-        some(self.entries[slot as usize].ppn)
+        some(self.entries[slot].ppn)
     }
 
     fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
@@ -333,50 +313,34 @@ impl Ftl for Tpftl {
         some(self.change(slot, to.unwrap_or(NONE)))
     }
 
-    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
-        let per_page = self.directory.per_page();
-        for group in moves.chunk_by(|a, b| a.lpn / per_page == b.lpn / per_page) {
-            let page = self.directory.page_of(group[0].lpn);
-            let mut is_changed = false;
-            for m in group {
-                let before = match self.index.get(m.lpn) {
-                    Some(slot) => self.change(slot, m.to),
-                    None => {
-                        if !std::mem::replace(&mut is_changed, true) {
-                            self.directory.load(device, page, Cause::MapGc);
-                        }
-                        let before = self.directory.get(m.lpn);
-                        self.directory.set(m.lpn, m.to);
-                        before
-                    }
-                };
-                assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
-            }
-            match (is_changed, self.node_of.get(page)) {
-                (true, Some(number)) => self.write_back(device, number, Cause::MapGc),
-                (true, None) => self.directory.store(device, page, Cause::MapGc),
-                _ => {}
-            }
+    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
+        let slot = self.index.get(m.lpn)?;
+        Some(self.change(slot, m.to))
+    }
+
+    fn write_along(&mut self, page: u32) {
+        if let Some(number) = self.node_of.get(page) {
+            self.clean_all(number);
         }
     }
 
-    fn translation_moved(&mut self, page: u32, to: Ppn) {
-        self.directory.moved(page, to);
-    }
-
     fn peek(&self, lpn: u32) -> Option<Ppn> {
-        some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot as usize].ppn))
+        some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot].ppn))
     }
 
     fn directory(&self) -> Option<&Directory> {
         Some(&self.directory)
     }
 
-    fn cache(&self) -> CacheUse {
-        self.cache
+    fn directory_mut(&mut self) -> Option<&mut Directory> {
+        Some(&mut self.directory)
     }
 
-    fn reset(&mut self) {
-        (self.cache.lookups, self.cache.hits) = (0, 0);
+    fn cache(&self) -> &CacheUse {
+        &self.cache
+    }
+
+    fn cache_mut(&mut self) -> &mut CacheUse {
+        &mut self.cache
     }
 }

@@ -4,6 +4,7 @@ use super::fields::{FieldError, Fields, SECTOR, by_commas, request};
 use super::{LineParser, Request};
 use crate::ssd::Op;
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 const S: u64 = 1_000_000_000;
@@ -125,8 +126,7 @@ impl LineParser for Msr {
         let offset = fields.number("Offset")?;
         let bytes = fields.number("Size")?;
         self.name.clear();
-        self.name.push_str(host);
-        self.name.push_str(&format!(".{disk}"));
+        let _ = write!(self.name, "{host}.{disk}");
         request(at, op, self.names.number(&self.name)?, offset, bytes)
     }
 }

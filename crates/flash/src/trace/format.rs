@@ -2,10 +2,9 @@
 
 use super::blkparse::Blkparse;
 use super::columns::{self, Msr, Plain};
-use super::fields::SECTOR;
 use super::fio::{self, Iolog};
+use super::writing::{self, Writer};
 use super::{LineParser, Request};
-use crate::ssd::Op;
 
 /// A format of traces.
 #[derive(Debug)]
@@ -18,6 +17,8 @@ pub struct Format {
     fits: fn(&str) -> bool,
     /// Makes a reader for a trace with these first lines.
     make: fn(&[&str]) -> Box<dyn LineParser>,
+    /// How it is written, if it can be.
+    pub writer: Option<Writer>,
 }
 
 /// Every format. Where lines fit several, the first is taken.
@@ -27,6 +28,7 @@ pub const FORMATS: &[Format] = &[
         about: "iolog of fio, versions 2 and 3",
         fits: |line| fio::version(line).is_some(),
         make: |_| Box::new(Iolog::default()),
+        writer: Some(Writer { heading: Some("fio version 3 iolog"), line: writing::fio }),
     },
     Format {
         name: "vscsi",
@@ -35,6 +37,7 @@ pub const FORMATS: &[Format] = &[
             line.starts_with("version,") || is_fields(line, ',', &[is_version, is_time, is_hex2, is_number, is_number])
         },
         make: |_| Box::new(Plain(columns::vscsi)),
+        writer: None,
     },
     Format {
         name: "msr",
@@ -47,18 +50,21 @@ pub const FORMATS: &[Format] = &[
             )
         },
         make: |_| Box::<Msr>::default(),
+        writer: writer(writing::msr),
     },
     Format {
         name: "spc",
         about: "SPC (UMass): ASU,LBA,bytes,R|W,time_s",
         fits: |line| is_fields(line, ',', &[is_number, is_number, is_number, is_letters, is_time]),
         make: |_| Box::new(Plain(columns::spc)),
+        writer: writer(writing::spc),
     },
     Format {
         name: "tencent",
         about: "Tencent CBS: time_s,sector,sectors,0 read|1 write,volume",
         fits: |line| is_fields(line, ',', &[is_number as Test; 5]),
         make: |_| Box::new(Plain(columns::tencent)),
+        writer: None,
     },
     Format {
         name: "blkparse",
@@ -68,6 +74,7 @@ pub const FORMATS: &[Format] = &[
             is_fields(line, ' ', &[is_device, is_number, is_number, is_time, is_number, is_letters])
         },
         make: |head| Box::new(Blkparse::new(head)),
+        writer: None,
     },
     Format {
         name: "disksim",
@@ -76,20 +83,27 @@ pub const FORMATS: &[Format] = &[
             is_fields(line, ' ', &[|t| t.contains('.') && is_time(t), is_number, is_number, is_number, is_hex])
         },
         make: |_| Box::new(Plain(columns::disksim)),
+        writer: writer(writing::disksim),
     },
     Format {
         name: "ssdsim",
         about: "SSDSim: time_ns device sector sectors 0 write|1 read",
         fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
         make: |_| Box::new(Plain(columns::ssdsim)),
+        writer: writer(writing::ssdsim),
     },
     Format {
         name: "mqsim",
         about: "MQSim: the same fields as SSDSim",
         fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
         make: |_| Box::new(Plain(columns::ssdsim)),
+        writer: writer(writing::ssdsim),
     },
 ];
+
+const fn writer(line: fn(&Request) -> Option<String>) -> Option<Writer> {
+    Some(Writer { heading: None, line })
+}
 
 type Test = fn(&str) -> bool;
 
@@ -144,38 +158,4 @@ impl Format {
 /// Finds a format by its name.
 pub fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
-}
-
-/// Writes a request as a line of `format`; `None` where the format cannot say it (TRIM, or a size that is no whole
-/// number of sectors).
-pub fn write_line(format: &str, request: &Request) -> Option<String> {
-    let Request { at, op, device, offset, bytes } = *request;
-    let sectors = || (offset % SECTOR == 0 && bytes % SECTOR == 0).then_some((offset / SECTOR, bytes / SECTOR));
-    let is_read = op == Op::Read;
-    if op == Op::Trim && format != "fio" {
-        return None;
-    }
-    let (s, ns) = (at / 1_000_000_000, at % 1_000_000_000);
-    Some(match format {
-        "spc" if offset % SECTOR == 0 => {
-            format!("{device},{},{bytes},{},{s}.{ns:09}", offset / SECTOR, if is_read { 'R' } else { 'W' })
-        }
-        "msr" => {
-            let kind = if is_read { "Read" } else { "Write" };
-            format!("{},trace,{device},{kind},{offset},{bytes},0", at / 100)
-        }
-        "ssdsim" | "mqsim" => {
-            let (sector, count) = sectors()?;
-            format!("{at} {device} {sector} {count} {}", u8::from(is_read))
-        }
-        "disksim" => {
-            let (sector, count) = sectors()?;
-            format!("{}.{:06} {device} {sector} {count} {}", at / 1_000_000, at % 1_000_000, u8::from(is_read))
-        }
-        "fio" => {
-            let action = ["read", "write", "trim"][op as usize];
-            format!("{} device{device} {action} {offset} {bytes}", at / 1_000)
-        }
-        _ => return None,
-    })
 }

@@ -11,11 +11,13 @@ mod fio;
 mod format;
 mod reader;
 mod span;
+mod writing;
 
 pub use fields::FieldError;
-pub use format::{FORMATS, Format, find, write_line};
+pub use format::{FORMATS, Format, find};
 pub use reader::{LINE_MAX, Reader, TraceError};
 pub use span::{Compact, REGION_BYTES, Span};
+pub use writing::Writer;
 
 use crate::device::Ns;
 use crate::ssd::Op;
