@@ -30,8 +30,11 @@ pub struct Rig {
     next: u64,
 }
 
+/// How long leases last in these tests, in ms.
+pub const LEASE_MS: u64 = 2_000;
+
 pub fn config() -> Config {
-    Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() }
+    Config { down_after_ms: 1 << 40, out_after_ms: 1 << 41, lease_entry_ms: LEASE_MS, ..Default::default() }
 }
 
 /// A core in the term after the last one of the database, and the entry that begins the term.

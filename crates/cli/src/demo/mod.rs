@@ -12,12 +12,12 @@ use crate::args::DemoArgs;
 use crate::daemon::signals::Events;
 use crate::exit::{At, Exit, Outcome, bail};
 use crate::up::cluster::Cluster;
-use crate::up::directory::{Directory, Extent};
+use crate::up::directory::{Counts, Directory};
 use crate::up::shape::Shape;
 use std::path::{Path, PathBuf};
 
 /// The scratch store: a manager may fail while another one stands by; `ec:4+2` can lose two of eight nodes and rebuild on the rest.
-const EXTENT: Extent = Extent { managers: 2, nodes: 8, disks: 1 };
+const EXTENT: Counts = Counts { managers: 2, nodes: 8, disks: 1 };
 /// Knobs that make the scratch store notice losses in seconds instead of minutes.
 const FAST_FAILURE_DETECTION: &[&str] =
     &["heartbeat_ms=200", "node_lease_ms=1500", "down_after_ms=2000", "out_after_ms=4000", "lease_entry_ms=500"];
@@ -42,7 +42,7 @@ pub fn run(args: DemoArgs) -> Outcome {
     let directory = Directory::open(&scratch.path.join("store"))?;
     let set = |knobs: &[&str]| knobs.iter().flat_map(|k| ["--set".to_string(), k.to_string()]).collect();
     let shape = Shape {
-        extent: EXTENT,
+        counts: EXTENT,
         listen: "127.0.0.1:0".into(),
         manager_args: set(FAST_FAILURE_DETECTION),
         node_args: set(&["reserve_bytes=0"]),

@@ -113,7 +113,7 @@ impl Run<'_> {
     fn run_steps(&mut self) -> Outcome {
         self.out.note(format!(
             "Starting {}; storing {} files, {} ...",
-            self.cluster.shape.extent.daemons(),
+            self.cluster.shape.counts.daemons(),
             units::count(self.files.len() as u64),
             units::bytes(self.bytes)
         ));
@@ -216,7 +216,7 @@ impl Run<'_> {
     fn kill_nodes(&mut self) -> Outcome<Step> {
         let names = ["n2", "n5"];
         names.iter().try_for_each(|name| self.cluster.kill(name))?;
-        let (left, nodes) = (self.cluster.running_nodes(), self.cluster.shape.extent.nodes);
+        let (left, nodes) = (self.cluster.running_nodes(), self.cluster.shape.counts.nodes);
         let result = format!("{left} of {nodes} nodes are left");
         Ok(Step { result, facts: json!({"killed": names}), ..Step::default() })
     }
@@ -300,7 +300,7 @@ impl Run<'_> {
     fn lose_managers(&mut self) -> Outcome<Step> {
         self.cluster.wait_voters(self.events, READY_WITHIN)?;
         let before = self.connect()?.status()?;
-        let managers = 1..=self.cluster.shape.extent.managers;
+        let managers = 1..=self.cluster.shape.counts.managers;
         managers.clone().try_for_each(|number| self.cluster.kill(&manager_name(number)))?;
         for number in managers {
             let directory = self.cluster.directory.manager(number);

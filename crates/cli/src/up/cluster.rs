@@ -16,6 +16,7 @@ use tessera_wire::meta::{ClusterStatus, PeerStatus};
 
 /// A daemon gets this long to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A child that died by itself.
 #[derive(Debug, Clone)]
 pub struct Death {
@@ -75,11 +76,11 @@ impl Cluster {
     /// A daemon cannot be started, or a stop was requested.
     pub fn start(&mut self, events: &Events, out: Out) -> Outcome {
         let ports = self.shape.ports()?;
-        (1..=self.shape.extent.managers).try_for_each(|number| self.add_manager(number, &ports))?;
+        (1..=self.shape.counts.managers).try_for_each(|number| self.add_manager(number, &ports))?;
         if self.shape.restore {
             // Nodes that know their cluster serve their voters before a manager runs.
-            let managers = self.managers.iter_mut().filter_map(|manager| manager.listen.as_mut());
-            managers.into_iter().try_for_each(|listen| free_address(listen).map(|free| *listen = free))?;
+            let mut managers = self.managers.iter_mut().filter_map(|manager| manager.listen.as_mut());
+            managers.try_for_each(|listen| free_address(listen).map(|free| *listen = free))?;
             self.start_nodes(&ports, events)?;
             self.restore_managers(events, out)
         } else {
@@ -121,7 +122,7 @@ impl Cluster {
     }
 
     fn start_nodes(&mut self, ports: &Ports, events: &Events) -> Outcome {
-        for node in 1..=self.shape.extent.nodes {
+        for node in 1..=self.shape.counts.nodes {
             let name = format!("n{node}");
             let [listen, metrics] = ports.node(node);
             let mut args = words(&["node", "--name", &name, "--host", &name, "--manager", &self.manager_list()]);
@@ -129,7 +130,7 @@ impl Cluster {
             if let Some(socket) = self.directory.socket(&name) {
                 args.extend(words(&["--unix-socket", &socket.display().to_string()]));
             }
-            for disk in 1..=self.shape.extent.disks {
+            for disk in 1..=self.shape.counts.disks {
                 let disk = self.directory.disk(node, disk);
                 tessera_disk::create_dir_durably(&disk).at(&disk)?;
                 args.extend(words(&["--disk", &disk.display().to_string()]));
@@ -350,7 +351,7 @@ impl Cluster {
             "directory": self.directory.root(),
             "managers": self.managers.iter().map(one).collect::<Vec<_>>(),
             "nodes": self.nodes.iter().map(one).collect::<Vec<_>>(),
-            "disks_per_node": self.shape.extent.disks,
+            "disks_per_node": self.shape.counts.disks,
         })
     }
 

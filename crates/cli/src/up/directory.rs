@@ -18,7 +18,7 @@ const LOCK_FILE: &str = "up.lock";
 
 /// Numbers of daemons and disks in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct Counts {
     /// Managers.
     pub managers: u32,
     /// Nodes.
@@ -27,7 +27,7 @@ pub struct Extent {
     pub disks: u32,
 }
 
-impl Extent {
+impl Counts {
     /// The daemons in words.
     pub fn daemons(&self) -> String {
         let count = |n: u32, one: &str| if n == 1 { format!("a {one}") } else { format!("{n} {one}s") };
@@ -122,9 +122,9 @@ impl Directory {
     }
 
     /// What exists here already.
-    pub fn found(&self) -> Extent {
+    pub fn found(&self) -> Counts {
         let count = |has: &dyn Fn(u32) -> bool| (1..).take_while(|i| has(*i)).count() as u32;
-        Extent {
+        Counts {
             managers: count(&|manager| self.manager(manager).is_dir()),
             nodes: count(&|node| self.root.join(format!("n{node}")).is_dir()),
             disks: count(&|disk| self.disk(1, disk).is_dir()),
@@ -132,13 +132,13 @@ impl Directory {
     }
 
     /// Refuses to start disks of which no manager's database is left, unless it is to be restored. Refuses to restore where
-    /// a database exists, because the other managers join it, or where no disk can provide one. `extent` is to be started.
+    /// a database exists, because the other managers join it, or where no disk can provide one. `counts` is to be started.
     ///
     /// # Errors
     /// Names the way out (P14).
-    pub fn check_managers(&self, extent: &Extent, restore: bool) -> Outcome {
-        let of_a_cluster = self.first_disk_of_a_cluster(extent.nodes, extent.disks);
-        let having = (1..=extent.managers).find(|manager| self.has_database(*manager));
+    pub fn check_managers(&self, counts: &Counts, restore: bool) -> Outcome {
+        let of_a_cluster = self.first_disk_of_a_cluster(counts.nodes, counts.disks);
+        let having = (1..=counts.managers).find(|manager| self.has_database(*manager));
         let database = self.manager(having.unwrap_or(1)).join(tessera_manager::db::FILE_NAME);
         let (database, root) = (database.display(), self.root.display());
         match (having.is_some(), restore, of_a_cluster) {
@@ -225,28 +225,28 @@ mod tests {
     fn disks_without_their_managers_database_are_told_apart_from_new_ones() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        let extent = Extent { managers: 2, nodes: 2, disks: 1 };
-        let refused = |restore| directory.check_managers(&extent, restore).unwrap_err();
-        assert!(directory.check_managers(&extent, false).is_ok(), "a first start");
+        let counts = Counts { managers: 2, nodes: 2, disks: 1 };
+        let refused = |restore| directory.check_managers(&counts, restore).unwrap_err();
+        assert!(directory.check_managers(&counts, false).is_ok(), "a first start");
         assert_eq!(refused(true).exit, Exit::NotFound);
         let disk = RealDisk::create(directory.disk(2, 1)).unwrap();
-        assert!(directory.check_managers(&extent, false).is_ok(), "a first start that got no further");
+        assert!(directory.check_managers(&counts, false).is_ok(), "a first start that got no further");
         Identity { cluster_id: [0xab; 16], disk_uuid: [1; 16], created_ms: 1 }.create(&disk).unwrap();
         let failure = refused(false);
         assert_eq!(failure.exit, Exit::Refused);
         assert!(failure.message.contains("abab") && failure.message.contains("up --restore"), "{failure}");
-        assert!(directory.check_managers(&extent, true).is_ok());
+        assert!(directory.check_managers(&counts, true).is_ok());
         std::fs::write(directory.manager(1).join("manager.db"), "").unwrap();
-        assert!(directory.check_managers(&extent, false).is_ok());
+        assert!(directory.check_managers(&counts, false).is_ok());
         assert_eq!(refused(true).exit, Exit::Conflict);
         // A restore that was interrupted is to be repeated.
         std::fs::write(directory.manager(1).join("restoring"), "").unwrap();
-        assert!(directory.check_managers(&extent, true).is_ok());
+        assert!(directory.check_managers(&counts, true).is_ok());
         assert!(refused(false).message.contains("up --restore"));
         // Managers without a database join one that has it.
         std::fs::create_dir(directory.manager(2)).unwrap();
         std::fs::write(directory.manager(2).join("manager.db"), "").unwrap();
-        assert!(directory.check_managers(&extent, false).is_ok());
+        assert!(directory.check_managers(&counts, false).is_ok());
         assert!(refused(true).message.contains("manager2/manager.db"));
     }
 
@@ -254,11 +254,11 @@ mod tests {
     fn what_is_there_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        assert_eq!(directory.found(), Extent { managers: 1, nodes: 0, disks: 0 });
+        assert_eq!(directory.found(), Counts { managers: 1, nodes: 0, disks: 0 });
         std::fs::create_dir(directory.manager(2)).unwrap();
         for (node, disk) in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)] {
             std::fs::create_dir_all(directory.disk(node, disk)).unwrap();
         }
-        assert_eq!(directory.found(), Extent { managers: 2, nodes: 2, disks: 2 });
+        assert_eq!(directory.found(), Counts { managers: 2, nodes: 2, disks: 2 });
     }
 }

@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crate::term::Out;
 use cluster::{Cluster, Death};
 use crossbeam_channel::RecvTimeoutError;
-use directory::{Directory, Extent};
+use directory::{Counts, Directory};
 use serde_json::json;
 use shape::Shape;
 use std::path::Path;
@@ -42,10 +42,10 @@ pub fn run(args: UpArgs) -> Outcome {
     crate::daemon::keep_private();
     let directory = Directory::open(&args.dir)?;
     let shape = Shape::of(&args, &directory)?;
-    let Extent { nodes, disks, .. } = shape.extent;
+    let Counts { nodes, disks, .. } = shape.counts;
     out.note(format!(
         "Starting {} with {disks} disk{}{} under {} ...",
-        shape.extent.daemons(),
+        shape.counts.daemons(),
         if disks == 1 { "" } else { "s" },
         if nodes == 1 { "" } else { " each" },
         directory.root().display()
@@ -85,7 +85,7 @@ fn welcome(cluster: &Cluster, out: Out, mounted: Option<&Mount>) -> Outcome {
     if out.quiet {
         return Ok(());
     }
-    let (program, manager, nodes) = (program(), cluster.manager_list(), cluster.shape.extent.nodes);
+    let (program, manager, nodes) = (program(), cluster.manager_list(), cluster.shape.counts.nodes);
     let is_default = manager == crate::args::DEFAULT_MANAGER;
     let export = if is_default { String::new() } else { format!("  export TESSERA_MANAGER={manager}\n") };
     let ls = mounted.map(|mounted| format!("  ls {}\n", mounted.path().display())).unwrap_or_default();

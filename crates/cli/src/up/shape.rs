@@ -1,6 +1,6 @@
 //! Composition of a local store: how many daemons, with which arguments, and at which ports.
 
-use super::directory::{Directory, Extent};
+use super::directory::{Counts, Directory};
 use crate::args::UpArgs;
 use crate::exit::{Exit, Outcome, bail};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ const METRICS_OFFSET: u16 = 100;
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Numbers of daemons and disks.
-    pub extent: Extent,
+    pub counts: Counts,
     /// Address of the first manager.
     pub listen: String,
     /// More arguments for every manager.
@@ -44,20 +44,20 @@ impl Shape {
             file.iter().flat_map(|file| ["--config".into(), file.display().to_string()]).collect()
         };
         let take_out = "take the others out (tessera manager remove) and delete their directories";
-        let extent = Extent {
+        let counts = Counts {
             managers: pick(args.managers, found.managers, 1, "managers", take_out)?,
             nodes: pick(args.nodes, found.nodes, 8, "nodes", "drain the others")?,
             disks: pick(args.disks, found.disks, 1, "disks", "drain the others")?,
         };
         let shape = Shape {
             restore: args.restore,
-            extent,
+            counts,
             listen: args.listen.clone(),
             manager_args: config(&args.manager_config),
             node_args: config(&args.node_config),
         };
         shape.ports()?;
-        directory.check_managers(&extent, args.restore)?;
+        directory.check_managers(&counts, args.restore)?;
         Ok(shape)
     }
 
@@ -66,7 +66,7 @@ impl Shape {
     /// # Errors
     /// `listen` is no `HOST:PORT`, or the ports after it do not suffice.
     pub fn ports(&self) -> Outcome<Ports> {
-        let Extent { managers, nodes, .. } = self.extent;
+        let Counts { managers, nodes, .. } = self.counts;
         let listen = &self.listen;
         let Endpoint::Tcp(address) = crate::daemon::config::endpoint(listen)? else {
             bail!(Exit::Usage, "--listen {listen}: write HOST:PORT; nodes take the ports after it");
@@ -80,7 +80,7 @@ impl Shape {
             bail!(
                 Exit::Usage,
                 "--listen {listen}: {} and their metrics do not fit in the ports after it; choose a lower port, or 0 for any",
-                self.extent.daemons()
+                self.counts.daemons()
             );
         }
         Ok(Ports { host: host.to_string(), first })
@@ -119,9 +119,9 @@ mod tests {
     use super::*;
 
     fn ports(listen: &str, managers: u32, nodes: u32) -> Outcome<Ports> {
-        let extent = Extent { managers, nodes, disks: 1 };
+        let counts = Counts { managers, nodes, disks: 1 };
         let listen = listen.into();
-        Shape { extent, listen, manager_args: Vec::new(), node_args: Vec::new(), restore: false }.ports()
+        Shape { counts, listen, manager_args: Vec::new(), node_args: Vec::new(), restore: false }.ports()
     }
 
     #[test]

@@ -18,9 +18,9 @@ const JOIN_TICKS: u64 = 50;
 /// A peer that could not be reached where it said is let in again after this many ticks.
 const UNREACHABLE_TICKS: u64 = 600;
 
-/// A learner keeps its place for this long after it was last heard, in ns …
+/// A learner keeps its place for this long after it was last heard, in ns.
 const LINGERS_NS: i64 = 60_000_000_000;
-/// … or after this peer became the leader, if it has not heard of the learner since.
+/// All learners keep their places for this long after a peer has begun to lead, in ns: it may not have heard them yet.
 const UNHEARD_NS: i64 = 10_000_000_000;
 
 /// Peers that could be members.
@@ -32,8 +32,6 @@ pub(super) struct Candidates {
     removed: BTreeSet<u64>,
     /// Learners that never answered, and until when they are not let in again, in ticks.
     unreachable: BTreeMap<u64, u64>,
-    /// Since when this peer leads, if it does.
-    pub(super) leads_since_ns: Option<i64>,
     /// Why this peer was not let in, as last logged.
     refusal: String,
     /// Addresses where this peer introduces itself.
@@ -232,10 +230,9 @@ impl Peer {
 
     /// Learners that keep their place although they may be silent.
     fn lingering(&self) -> BTreeSet<u64> {
-        let since = |at: Option<i64>, ns: i64| at.is_some_and(|at| self.now_ns.saturating_sub(at) < ns);
-        let lingers = |id: &u64| {
-            since(self.heard_ns.get(id).copied(), LINGERS_NS) || since(self.candidates.leads_since_ns, UNHEARD_NS)
-        };
+        let is_recent = |at: Option<i64>, ns: i64| at.is_some_and(|at| self.now_ns.saturating_sub(at) < ns);
+        let is_new_leader = is_recent(self.leads_since_ns, UNHEARD_NS);
+        let lingers = |id: &u64| is_new_leader || is_recent(self.heard_ns.get(id).copied(), LINGERS_NS);
         self.membership().learners.iter().copied().filter(lingers).collect()
     }
 

@@ -227,6 +227,8 @@ pub struct Peer {
     heard: BTreeMap<u64, Member>,
     /// When they were heard from last, ns.
     heard_ns: BTreeMap<u64, i64>,
+    /// Since when it leads, if it does.
+    leads_since_ns: Option<i64>,
     sent: HashMap<u64, Sent>,
     next_token: u64,
     memory: Memory,
@@ -300,6 +302,7 @@ impl Peer {
             unsent: Vec::new(),
             heard: BTreeMap::new(),
             heard_ns: BTreeMap::new(),
+            leads_since_ns: None,
             sent: HashMap::new(),
             // Answers to calls of an earlier peer in this process must not match.
             next_token: rng.next_u64() >> 16,
@@ -661,7 +664,7 @@ impl Peer {
         let standing = Standing { term: raft.term, leader, leads: raft.state == StateRole::Leader };
         if standing != self.standing {
             self.standing = standing;
-            self.candidates.leads_since_ns = standing.leads.then_some(self.now_ns);
+            self.leads_since_ns = standing.leads.then_some(self.now_ns);
             self.outputs.push_back(Output::Standing(standing));
         }
     }

@@ -21,7 +21,7 @@ fn rig() -> Rig {
     let mut rig = Rig::new(4);
     rig.put(1, "f", b"a").unwrap();
     assert_eq!(lookup(&mut rig, ALICE).lease_ms, 0, "that leases exist is noted first");
-    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 2_000);
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
     rig
 }
 
@@ -45,7 +45,7 @@ pub(super) fn a_change_waits_for_the_holders_answer() {
     rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
     rig.settle();
     assert!(rig.replies[&id].is_ok());
-    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 2_000);
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
 }
 
 /// While a rename waits for a lease on the inode it moves, its target becomes the name of a new file that CAROL caches.
@@ -69,7 +69,7 @@ pub(super) fn a_command_that_waited_recalls_what_its_names_stand_for_by_then() {
         ..Default::default()
     };
     let made = rig.ask_as(Role::Client, CAROL, &node).unwrap();
-    assert_eq!(made.lease_ms, 2_000);
+    assert_eq!(made.lease_ms, LEASE_MS);
     rig.answer(first.token, Ok(Bytes::new()));
     rig.settle();
     assert!(!rig.replies.contains_key(&id), "CAROL's cache would be wrong");
@@ -90,7 +90,7 @@ fn a_holder_that_is_silent_is_waited_out() {
     rig.answer(token, Err(Error::new(Code::Unavailable, "gone")));
     rig.settle();
     assert!(!rig.replies.contains_key(&id), "a client that cannot be reached may still use its cache");
-    rig.tick(1_900);
+    rig.tick(LEASE_MS as i64 - 100);
     assert!(!rig.replies.contains_key(&id));
     rig.tick(200);
     assert!(rig.replies[&id].is_ok());
@@ -148,7 +148,7 @@ fn commits_unlinks_and_renames_recall_too() {
     let op_id = rig.op();
     let unlink = Unlink { op_id, parent: 1, name: b"f".to_vec(), directory: false };
     let mut recalls = |kind: Kind, body: Vec<u8>| {
-        assert_eq!(lookup(&mut rig, ALICE).lease_ms, 2_000);
+        assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
         let id = rig.send_raw(Role::Client, BOB, kind, body.into());
         rig.settle();
         assert!(!rig.replies.contains_key(&id), "{}", kind.name());
@@ -161,7 +161,7 @@ fn commits_unlinks_and_renames_recall_too() {
     recalls(Kind::Rename, rename.encode_to_vec());
     rig.put(1, "f", b"c").unwrap();
     let mut recalls = |kind: Kind, body: Vec<u8>| {
-        assert_eq!(lookup(&mut rig, ALICE).lease_ms, 2_000);
+        assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
         let id = rig.send_raw(Role::Client, BOB, kind, body.into());
         rig.settle();
         assert!(!rig.replies.contains_key(&id));
@@ -182,7 +182,7 @@ fn answers_to_changes_carry_leases() {
     rig.answer(token, Ok(Bytes::from(Ack {}.encode_to_vec())));
     rig.settle();
     let answer = Entry::decode(rig.replies[&id].clone().unwrap()).unwrap();
-    assert_eq!((answer.lease_ms, answer.attr.unwrap().mode), (2_000, 0o640));
+    assert_eq!((answer.lease_ms, answer.attr.unwrap().mode), (LEASE_MS, 0o640));
     assert_eq!(rig.ask(&set).unwrap().lease_ms, 0, "the same again");
     let change = |rig: &mut Rig| {
         let id = chmod(rig, BOB, ino);
@@ -198,12 +198,12 @@ fn answers_to_changes_carry_leases() {
     let reply = rig.ask(&commit).unwrap();
     let entry = reply.entry.unwrap();
     let attr = entry.attr.unwrap();
-    assert_eq!((entry.lease_ms, attr.size_bytes, attr.version), (2_000, 200, reply.version));
+    assert_eq!((entry.lease_ms, attr.size_bytes, attr.version), (LEASE_MS, 200, reply.version));
     assert_eq!(rig.ask(&commit).unwrap().entry.unwrap().lease_ms, 0, "the same again");
     change(&mut rig);
     let node =
         MakeNode { op_id: rig.op(), parent: 1, name: b"n".to_vec(), kind: 1, want_lease: true, ..Default::default() };
-    assert_eq!(rig.ask(&node).unwrap().lease_ms, 2_000);
+    assert_eq!(rig.ask(&node).unwrap().lease_ms, LEASE_MS);
     let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
     let unasked = rig.replacing(session_id, b"d").unwrap();
     assert_eq!(rig.ask(&unasked).unwrap().entry, None);

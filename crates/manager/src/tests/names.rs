@@ -21,7 +21,7 @@ fn rig() -> (Rig, u64, InoRange) {
     let mut rig = Rig::new(4);
     assert_eq!(make_dir(&mut rig, "first").delegation_ms, 0, "that leases exist is noted first");
     let made = make_dir(&mut rig, "d");
-    assert_eq!((made.delegation_ms, made.inos.unwrap().count), (2_000, INOS));
+    assert_eq!((made.delegation_ms, made.inos.unwrap().count), (LEASE_MS, INOS));
     (rig, made.attr.unwrap().ino, made.inos.unwrap())
 }
 
@@ -62,7 +62,7 @@ fn a_file_comes_to_be_with_its_first_commit() {
     let (mut rig, d, inos) = rig();
     let commit = new_file(&mut rig, d, "f", inos.first + 1);
     let reply = rig.ask(&commit).unwrap();
-    assert_eq!((reply.ino, reply.number, reply.delegation_ms), (inos.first + 1, 1, 2_000));
+    assert_eq!((reply.ino, reply.number, reply.delegation_ms), (inos.first + 1, 1, LEASE_MS));
     let more = reply.inos.unwrap();
     assert!(more.count == INOS && more.first >= inos.first + u64::from(INOS), "others than before");
     let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
@@ -212,17 +212,17 @@ fn a_holder_that_is_silent_is_waited_out() {
     let (mut rig, d, inos) = rig();
     rig.tick(1_000);
     let file = new_file(&mut rig, d, "f", inos.first);
-    assert_eq!(rig.ask(&file).unwrap().delegation_ms, 2_000, "from now on");
+    assert_eq!(rig.ask(&file).unwrap().delegation_ms, LEASE_MS, "from now on");
     rig.tick(1_000);
     let session_id = rig.open_write(d, "g", &[]).unwrap().session_id;
     let commit = rig.replacing(session_id, b"g").unwrap();
-    assert_eq!(rig.ask(&commit).unwrap().delegation_ms, 2_000, "in two steps, too");
+    assert_eq!(rig.ask(&commit).unwrap().delegation_ms, LEASE_MS, "in two steps, too");
     let waiting = make_node(&mut rig, d, "bobs", 0);
     let id = rig.send(Role::Client, BOB, &waiting);
     rig.settle();
     let call = rig.calls.pop_front().expect("a recall");
     rig.answer(call.token, Err(Error::new(Code::Unavailable, "gone")));
-    rig.tick(1_900);
+    rig.tick(LEASE_MS as i64 - 100);
     assert!(!rig.replies.contains_key(&id));
     rig.tick(200);
     assert!(rig.replies[&id].is_ok());
@@ -258,7 +258,7 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
     };
     assert_eq!(
         (entry.delegation_ms, entry.inos.unwrap().count, sorted(&entry)),
-        (2_000, INOS, vec!["bob".into(), "there".into()])
+        (LEASE_MS, INOS, vec!["bob".into(), "there".into()])
     );
     // The same once more: nothing of what may be different by now.
     let id = rig.send(Role::Client, BOB, &asks);
@@ -277,7 +277,7 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
     for parent in [0, 1] {
         let asks = MakeNode { want_delegation: true, ..make_node(&mut rig, parent, &format!("in {parent}"), 0) };
         let entry = rig.ask(&asks).unwrap();
-        assert!(entry.delegation_ms == 2_000 && entry.names.len() == 3 + parent as usize, "{entry:?}");
+        assert!(entry.delegation_ms == LEASE_MS && entry.names.len() == 3 + parent as usize, "{entry:?}");
         assert_eq!(entry.inos, None, "none were wanted");
     }
     rig.audit();
@@ -294,7 +294,9 @@ fn names_are_not_had_where_more_are_on_their_way_or_there_are_too_many() {
     rig.settle();
     let [one, two] = sent.map(|id| Entry::decode(rig.replies.remove(&id).unwrap().unwrap()).unwrap());
     assert_eq!((one.delegation_ms, one.names.len()), (0, 0));
-    assert!(two.delegation_ms == 2_000 && two.names.contains(&b"one".to_vec()) && two.names.contains(&b"two".to_vec()));
+    assert!(
+        two.delegation_ms == LEASE_MS && two.names.contains(&b"one".to_vec()) && two.names.contains(&b"two".to_vec())
+    );
     let mut rig = rig.restart_with(Config { max_list_entries: 5, ..config() });
     rig.tick(3_100);
     let third = asks(&mut rig, "three");

@@ -177,7 +177,7 @@ impl WriteCore {
         match answer.decode::<RenewSession>() {
             // If space could not be reserved, the write fails later, only if it runs out.
             Ok((reply, _)) => self.session.lease.set_lifetime(reply.session_ms),
-            // The commit has ended the session meanwhile, or will say so itself: its answer may have been lost.
+            // A commit has ended the session. If its answer was lost, it is repeated, and its answer decides.
             Err(_) if self.committer.done.is_some() || self.committer.in_flight => {}
             Err(error) => self.refused("RenewSession", error, waited_ms),
         }
