@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Cluster, Daemon, Run, eventually, run, tree};
+use common::{Cluster, Daemon, Run, assert_refused, eventually, run, tree};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::Write;
@@ -203,4 +203,33 @@ fn p7_a_stopped_leader_is_left_and_comes_back_without_harm() {
         kill_process(pid, Signal::CONT).unwrap();
         group.wait_whole();
     });
+}
+
+/// P14: a manager that lost its directory and is started as the first one of all was founds an empty cluster at its address.
+#[test]
+fn p14_a_manager_that_founds_another_cluster_at_an_old_address_gets_no_request() {
+    let mut group = Group::start();
+    group.c.ok(&["mkdir", "tess:/kept"]);
+    let dir = group.c.path().join("m1");
+    group.kill(0);
+    std::fs::remove_dir_all(&dir).unwrap();
+    group.restart(0);
+    let others = &group.addresses[1..];
+    for command in [&["ls", "tess:/"][..], &["mkdir", "tess:/lost"]] {
+        let refused = group.c.run(command);
+        assert_refused(&refused, 8, &["two clusters answer", &group.addresses[0], "--join"]);
+    }
+    let only = |managers: &str, command: &[&str]| {
+        let named = [command, &["--manager", managers]].concat();
+        group.c.ok(&named).text()
+    };
+    assert_eq!(only(&group.addresses[0], &["ls", "tess:/"]), "");
+    assert!(only(&others.join(","), &["ls", "tess:/"]).contains("kept"));
+    let join = others.join(",");
+    group.kill(0);
+    std::fs::remove_dir_all(&dir).unwrap();
+    group.managers[0] = Some(start_manager(&group.c, 1, &group.addresses[0], &["--join", &join]));
+    group.wait_whole();
+    let listed = group.c.ok(&["ls", "tess:/"]).text();
+    assert!(listed.contains("kept") && !listed.contains("lost"), "{listed}");
 }

@@ -32,6 +32,14 @@ pub struct Failure {
 
 /// Receives the result of an attempt, as [`Callback`] that of a call.
 pub type AttemptCallback = Box<dyn FnOnce(Result<(Bytes, Bytes), Failure>) + Send>;
+/// Receives how a greeting ended.
+pub type GreetingCallback = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// What waits for a connection.
+enum Waiter {
+    Call(QueuedCall),
+    Greeting(GreetingCallback),
+}
 
 struct QueuedCall {
     kind: Kind,
@@ -47,7 +55,7 @@ enum OnResult {
 }
 
 enum Line {
-    Connecting(Vec<QueuedCall>),
+    Connecting(Vec<Waiter>),
     Open(Arc<Connection>),
     Failed(Instant, Error),
 }
@@ -86,7 +94,8 @@ impl Dialer {
         timeout: Duration,
         callback: Callback,
     ) {
-        self.start(endpoint, QueuedCall { kind, body, payload, timeout, callback: OnResult::Call(callback) });
+        let call = QueuedCall { kind, body, payload, timeout, callback: OnResult::Call(callback) };
+        self.start(endpoint, Waiter::Call(call));
     }
 
     /// As [`Dialer::call`]; the error says whether the request was sent.
@@ -99,25 +108,38 @@ impl Dialer {
         timeout: Duration,
         callback: AttemptCallback,
     ) {
-        self.start(endpoint, QueuedCall { kind, body, payload, timeout, callback: OnResult::Attempt(callback) });
+        let call = QueuedCall { kind, body, payload, timeout, callback: OnResult::Attempt(callback) };
+        self.start(endpoint, Waiter::Call(call));
     }
 
-    fn start(&self, endpoint: &Endpoint, call: QueuedCall) {
+    /// Opens a connection to `endpoint` unless one is open; `callback` runs exactly once, on a thread of the dialer or on this
+    /// one. The error is that of a call.
+    pub fn greet(&self, endpoint: &Endpoint, callback: GreetingCallback) {
+        self.start(endpoint, Waiter::Greeting(callback));
+    }
+
+    /// Whether a greeting or the maker of this dialer has said which cluster all peers are of.
+    #[must_use]
+    pub fn knows_cluster(&self) -> bool {
+        self.0.cluster_id.get().is_some()
+    }
+
+    fn start(&self, endpoint: &Endpoint, waiter: Waiter) {
         let mut lines = self.0.lines.lock();
         match lines.get_mut(endpoint) {
             Some(Line::Open(connection)) if !connection.is_closed() => {
                 let connection = connection.clone();
                 drop(lines);
-                call.send(&connection);
+                waiter.go(&connection);
             }
-            Some(Line::Connecting(queue)) => queue.push(call),
+            Some(Line::Connecting(queue)) => queue.push(waiter),
             Some(Line::Failed(when, error)) if when.elapsed() < RETRY_AFTER => {
                 let error = error.clone();
                 drop(lines);
-                call.refuse(error);
+                waiter.refuse(error);
             }
             _ => {
-                lines.insert(endpoint.clone(), Line::Connecting(vec![call]));
+                lines.insert(endpoint.clone(), Line::Connecting(vec![waiter]));
                 drop(lines);
                 self.connect_in_background(endpoint);
             }
@@ -161,7 +183,7 @@ impl Dialer {
                 Line::Open(connection) => connection.close(),
                 Line::Connecting(queue) => {
                     let closed = Error::new(Code::Unavailable, "the connections of this process were closed");
-                    queue.into_iter().for_each(|call| call.refuse(closed.clone()));
+                    queue.into_iter().for_each(|waiter| waiter.refuse(closed.clone()));
                 }
                 Line::Failed(..) => {}
             }
@@ -220,11 +242,29 @@ impl Dialer {
         let before = lines.insert(endpoint, line);
         drop(lines);
         let Some(Line::Connecting(queue)) = before else { return };
-        for call in queue {
+        for waiter in queue {
             match &opened {
-                Ok(connection) => call.send(connection),
-                Err(error) => call.refuse(error.clone()),
+                Ok(connection) => waiter.go(connection),
+                Err(error) => waiter.refuse(error.clone()),
             }
+        }
+    }
+}
+
+impl Waiter {
+    /// The connection is open and greeted.
+    fn go(self, connection: &Connection) {
+        match self {
+            Waiter::Call(call) => call.send(connection),
+            Waiter::Greeting(callback) => callback(Ok(())),
+        }
+    }
+
+    /// There is no connection.
+    fn refuse(self, error: Error) {
+        match self {
+            Waiter::Call(call) => call.refuse(error),
+            Waiter::Greeting(callback) => callback(Err(error)),
         }
     }
 }
@@ -240,7 +280,6 @@ impl QueuedCall {
         connection.call(self.kind, &self.body, self.payload, self.timeout, callback);
     }
 
-    /// There is no connection.
     fn refuse(self, error: Error) {
         match self.callback {
             OnResult::Call(callback) => callback(Err(error)),

@@ -5,9 +5,12 @@
 //! After a round without a leader it pauses. A request that may have been carried out is not repeated here: its caller
 //! gets the error and repeats it under the same op id (P8), which then goes to another manager.
 //!
+//! A process that does not know its cluster greets all managers of its list before its first call ([`greeting`]).
+//!
 //! [`route`] decides; this module carries out. Calls have no thread: a connection's thread brings them forward, and one
 //! thread ends the pauses while there are any.
 
+mod greeting;
 mod list;
 pub mod route;
 #[cfg(test)]
@@ -21,6 +24,7 @@ use crate::connection::{Callback, wait_for};
 use crate::dialer::{Dialer, Failure};
 use crate::endpoint::Endpoint;
 use bytes::Bytes;
+use greeting::Gate;
 use parking_lot::Mutex;
 use route::{Outcome, PAUSE, Route, Search, Step};
 use std::collections::VecDeque;
@@ -36,6 +40,7 @@ struct Inner {
     dialer: Dialer,
     list: ManagerList,
     route: Mutex<Route>,
+    gate: Mutex<Gate>,
     pauses: Mutex<Pauses>,
 }
 
@@ -68,7 +73,11 @@ impl Managers {
     #[must_use]
     pub fn new(dialer: Dialer, list: ManagerList) -> Managers {
         let route = Mutex::new(Route::new(&list));
-        Managers(Arc::new(Inner { dialer, list, route, pauses: Mutex::default() }))
+        let gate = match dialer.knows_cluster() || list.endpoints().len() == 1 {
+            true => Gate::Open,
+            false => Gate::Closed,
+        };
+        Managers(Arc::new(Inner { dialer, list, route, gate: Mutex::new(gate), pauses: Mutex::default() }))
     }
 
     /// The list that it was made with.
@@ -110,6 +119,7 @@ impl Managers {
 
     /// Ends the calls that pause, and lets none pause any more. Those on a connection end with the dialer.
     pub fn close(&self) {
+        self.close_gate();
         let paused = {
             let mut pauses = self.0.pauses.lock();
             pauses.is_closed = true;
@@ -119,6 +129,12 @@ impl Managers {
     }
 
     fn ask(&self, manager: Endpoint, call: ManagerCall) {
+        if let Some(call) = self.pass(&manager, call) {
+            self.attempt(manager, call);
+        }
+    }
+
+    fn attempt(&self, manager: Endpoint, call: ManagerCall) {
         let began = Instant::now();
         let left = call.deadline.saturating_duration_since(began);
         let (kind, body, payload) = (call.kind, call.body.clone(), call.payload.clone());

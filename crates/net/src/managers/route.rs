@@ -118,6 +118,14 @@ impl Route {
         &self.leader
     }
 
+    /// Of all managers, only those of `answered` have answered a greeting: one of them is asked first.
+    pub fn prefer(&mut self, answered: &[Endpoint]) {
+        if !answered.contains(&self.leader) {
+            let first = self.list.iter().find(|it| answered.contains(it));
+            self.leader = first.unwrap_or(&self.leader).clone();
+        }
+    }
+
     /// Begins a round; returns the manager to ask first.
     pub fn begin(&self, search: &mut Search) -> Endpoint {
         *search = Search { asked: vec![self.leader.clone()], all_refused: true, ..Search::default() };

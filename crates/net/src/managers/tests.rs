@@ -14,6 +14,9 @@ const WAIT: Duration = Duration::from_secs(20);
 /// Longer than a manager must be silent to count as such.
 const SILENCE: Duration = Duration::from_millis(1200);
 
+const OURS: [u8; 16] = [1; 16];
+const THEIRS: [u8; 16] = [2; 16];
+
 /// What a manager does with requests.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
@@ -26,8 +29,8 @@ enum Manner {
     Silent,
     /// Ends the connection.
     Breaks,
-    /// Refuses greetings.
-    WrongCluster,
+    /// Is of another cluster than all the others, as which it leads.
+    OtherCluster,
 }
 
 /// What the managers of a test share: how each behaves, and how many requests each has had.
@@ -48,13 +51,11 @@ impl Service for Fake {
         let (kind, id) = (frame.header.kind, frame.header.request_id);
         let manner = self.group.lock().manners[self.number];
         if kind == Kind::Hello as u16 {
-            let answer = match manner {
-                Manner::WrongCluster => Err(Error::new(Code::WrongCluster, "another cluster")),
-                _ => {
-                    connection.admit(Role::Client).map(|()| (HelloReply::default().encode_to_vec().into(), Vec::new()))
-                }
-            };
-            return connection.reply(kind, id, answer);
+            let cluster_id = if manner == Manner::OtherCluster { THEIRS } else { OURS }.to_vec();
+            let hello = Hello::decode(frame.body).unwrap();
+            let reply = HelloReply { cluster_id: cluster_id.clone(), ..HelloReply::default() }.encode_to_vec();
+            let admitted = hello.check(&cluster_id).and_then(|()| connection.admit(Role::Client));
+            return connection.reply(kind, id, admitted.map(|()| (reply.into(), Vec::new())));
         }
         let (leader, me) = {
             let mut group = self.group.lock();
@@ -63,7 +64,7 @@ impl Service for Fake {
             (leads.map(|leads| group.addresses[leads].clone()), self.number as u64)
         };
         let answer = match manner {
-            Manner::Leads => {
+            Manner::Leads | Manner::OtherCluster => {
                 Ok((ClusterStatus { files: me, ..ClusterStatus::default() }.encode_to_vec().into(), Vec::new()))
             }
             Manner::StandsBy { names_leader } => {
@@ -71,7 +72,7 @@ impl Service for Fake {
                 Err(Error { leader, ..Error::new(Code::NotLeader, "stands by") })
             }
             Manner::Breaks => return connection.close(),
-            Manner::Silent | Manner::WrongCluster => return,
+            Manner::Silent => return,
         };
         connection.reply(kind, id, answer);
     }
@@ -87,6 +88,11 @@ const NAMES: Manner = Manner::StandsBy { names_leader: true };
 const KNOWS_NOTHING: Manner = Manner::StandsBy { names_leader: false };
 
 fn cluster(manners: &[Manner]) -> Cluster {
+    cluster_as(Hello { protocol_version: PROTOCOL_VERSION, ..Hello::default() }, manners)
+}
+
+/// A cluster that is greeted with `hello`.
+fn cluster_as(hello: Hello, manners: &[Manner]) -> Cluster {
     let group = Arc::new(Mutex::new(Group { manners: manners.to_vec(), ..Group::default() }));
     let start = |number| {
         let fake = Arc::new(Fake { number, group: group.clone() });
@@ -94,7 +100,7 @@ fn cluster(manners: &[Manner]) -> Cluster {
     };
     let servers: Vec<Server> = (0..manners.len()).map(start).collect();
     let addresses: Vec<String> = servers.iter().map(|server| server.endpoints()[0].to_string()).collect();
-    let dialer = Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(0));
+    let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(0));
     let managers = Managers::new(dialer, addresses.join(",").parse().unwrap());
     group.lock().addresses = addresses;
     Cluster { group, servers, managers }
@@ -199,14 +205,55 @@ fn a_silent_leader_holds_one_time_out_and_then_nobody() {
     assert_eq!(held.recv_timeout(WAIT).unwrap().unwrap_err().code(), Code::Unavailable);
 }
 
+fn of_our_cluster() -> Hello {
+    Hello { protocol_version: PROTOCOL_VERSION, cluster_id: OURS.to_vec(), ..Hello::default() }
+}
+
+/// P14.
 #[test]
-fn a_manager_of_another_cluster_in_the_list_is_passed_over() {
-    let cluster = cluster(&[Manner::WrongCluster, Manner::Leads, NAMES]);
+fn a_manager_of_another_cluster_is_passed_over_by_who_knows_the_cluster() {
+    let cluster = cluster_as(of_our_cluster(), &[Manner::OtherCluster, Manner::Leads, NAMES]);
     assert_eq!(cluster.ask().unwrap(), 1);
-    let all = super::tests::cluster(&[Manner::WrongCluster; 3]);
+    let all = cluster_as(of_our_cluster(), &[Manner::OtherCluster; 3]);
     let error = all.ask().unwrap_err();
     assert_eq!(error.code(), Code::WrongCluster);
-    assert!(error.message.contains("another cluster (managers 127."), "{error:?}");
+    assert!(error.message.contains("(managers 127."), "{error:?}");
+}
+
+/// P14: a manager that lost its directory has founded another cluster, and is the first of the list.
+#[test]
+fn no_call_passes_if_two_clusters_answer() {
+    for at in 0..3 {
+        let mut manners = [Manner::Leads, NAMES, NAMES];
+        manners.rotate_right(1);
+        manners[at] = Manner::OtherCluster;
+        let cluster = cluster(&manners);
+        for _ in 0..2 {
+            let error = cluster.ask().unwrap_err();
+            assert_eq!(error.code(), Code::WrongCluster);
+            assert!(error.message.contains("two clusters answer"), "{error:?}");
+        }
+        assert_eq!(cluster.requests(), [0; 3]);
+    }
+}
+
+/// The first of the list can be reached by nobody, and the next is of the cluster that the process takes for its own.
+#[test]
+fn one_cluster_is_enough_if_the_other_managers_are_gone() {
+    let mut cluster = cluster(&[NAMES, Manner::Leads, NAMES]);
+    drop(cluster.servers.remove(0));
+    assert_eq!(cluster.ask().unwrap(), 1);
+    assert_eq!(cluster.managers.leader().to_string(), cluster.group.lock().addresses[1]);
+}
+
+#[test]
+fn calls_begun_together_wait_for_one_greeting() {
+    let cluster = cluster(&[Manner::Leads, NAMES, NAMES]);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| cluster.ask())).collect();
+        asking.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap().unwrap(), 0));
+    });
+    assert_eq!(cluster.requests()[0], 8);
 }
 
 #[test]
