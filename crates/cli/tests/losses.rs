@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Cluster, Daemon, Special, eventually, tree};
+use common::{Cluster, Daemon, Special, assert_refused, eventually, tree};
 
 fn stored(c: &Cluster) -> std::path::PathBuf {
     let src = c.path().join("src");
@@ -249,6 +249,9 @@ fn a_manager_with_an_empty_disk_joins_again() {
     let args = c.manager_args(&["--join", "127.0.0.1:1", "--set", "join_timeout_ms=1500"]);
     let nobody = common::Daemon::try_start(&args, &c.log("manager")).err().expect("refused");
     assert_eq!(nobody.code, 4, "{nobody:?}");
+    let itself =
+        common::Daemon::try_start(&c.manager_args(&["--join", c.address()]), &c.log("manager")).err().expect("refused");
+    assert_refused(&itself, 2, &["--join", c.address(), "this manager itself"]);
 
     c.start_manager(&["--join", &addresses.join(",")]);
     c.wait_up(6);
@@ -316,4 +319,27 @@ fn a_replaced_disk_is_rebuilt_on() {
     assert_all_there(&c, &src, "repaired");
     let log = std::fs::read_to_string(c.log("manager")).unwrap();
     assert!(log.contains("its node runs without this disk"), "{log}");
+}
+
+/// The database and the snapshot that it would be rebuilt from are both damaged: the message says how to go on.
+#[test]
+fn a_manager_that_nothing_is_left_of_says_how_to_join() {
+    let mut c = Cluster::start(1);
+    c.ok(&["mkdir", "tess:/d"]);
+    c.kill_manager();
+    let log = c.manager_dir().join("log");
+    let snapshots = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let snapshots: Vec<_> = snapshots.filter(|path| path.extension().is_some_and(|end| end == "snap")).collect();
+    assert!(!snapshots.is_empty());
+    for path in snapshots {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    std::fs::remove_file(c.manager_dir().join("manager.db")).unwrap();
+    std::fs::remove_file(c.manager_dir().join("manager.db-wal")).unwrap();
+    let ended = common::Daemon::try_start(&c.manager_args(&[]), &c.log("manager")).err().expect("refused");
+    assert_eq!(ended.code, 8, "{ended:?}");
+    assert!(ended.stderr.contains("cannot be used either") && ended.stderr.contains("--join ADDR"), "{ended:?}");
 }

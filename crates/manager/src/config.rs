@@ -62,7 +62,7 @@ tessera_knobs::knobs! {
         /// A snapshot is taken when the log since the last one has grown past this many bytes …
         snapshot_log_bytes: u64 = 64 << 20;
         /// … and past this share of the last snapshot's size; 0: whatever its size.
-        snapshot_log_percent: u64 = 50, in 0..=u64::MAX;
+        snapshot_log_percent: u64 = 20, in 0..=u64::MAX;
 
         /// A manager does not lead if its wall clock is further than this from the time of the last change: it is set wrong, or the
         /// store was off for that long.

@@ -93,13 +93,15 @@ fn start(settings: &ManagerSettings, events: &Events) -> Outcome<Option<ManagerS
 fn refused(error: ServeError) -> Failure {
     let exit = match &error {
         ServeError::Start(StartError::Group(GroupError::Db(error))) => of_database(error),
-        ServeError::Start(StartError::Group(GroupError::Peer(_) | GroupError::Open(_))) => Exit::Refused,
+        ServeError::Start(StartError::Group(GroupError::Peer(_) | GroupError::Open(_) | GroupError::Rebuild(_))) => {
+            Exit::Refused
+        }
         ServeError::Start(
             StartError::LogMissing { .. } | StartError::NothingLeft { .. } | StartError::Restoring { .. },
         ) => Exit::Refused,
         ServeError::Config(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
         ServeError::NoPeer { error, .. } => Exit::of_code(error.code()),
-        ServeError::Address { .. } => Exit::Usage,
+        ServeError::Address { .. } | ServeError::JoinsItself { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error.to_string())

@@ -77,6 +77,12 @@ pub enum GroupError {
         /// Cause.
         source: std::io::Error,
     },
+    /// The database was to be rebuilt from the snapshot beside it, which is no better.
+    #[error(
+        "the database has to be rebuilt from the snapshot in {LOG_DIR}/, which cannot be used either ({0}); move the directory away and \
+         start this manager with --join ADDR, where ADDR is a manager or node that runs"
+    )]
+    Rebuild(Box<GroupError>),
 }
 
 /// What a manager wants done.

@@ -84,6 +84,14 @@ pub enum ServeError {
         /// Where it listens.
         listen: String,
     },
+    /// An empty directory, and nobody else is named.
+    #[error(
+        "--join {address} is this manager itself, and its directory is empty; name other managers or nodes of the group"
+    )]
+    JoinsItself {
+        /// Its address.
+        address: String,
+    },
     /// None of the peers named by `--join` answers.
     #[error("none of {addresses} answers ({error}); check --join, and that one of them runs")]
     NoPeer {
@@ -177,7 +185,12 @@ fn open(options: &ServeOptions, lock: &DirLock, address: String) -> Result<Manag
         Found::Nothing(Some(_)) => Err(StartError::LogMissing { dir: dir.display().to_string() }.into()),
         Found::Nothing(None) => {
             Db::check_empty(dir)?;
-            let cluster_id = ask_cluster(options)?;
+            let others: Vec<&Endpoint> =
+                options.join.iter().filter(|peer| peer.to_string() != member.address).collect();
+            if others.is_empty() {
+                return Err(ServeError::JoinsItself { address: member.address });
+            }
+            let cluster_id = ask_cluster(&others, Duration::from_millis(options.config.join_timeout_ms))?;
             tracing::info!(cluster = hex(&cluster_id), "{} is empty: this manager joins a group", dir.display());
             Ok(Manager::join_in(dir, lock.clone(), cluster_id, setup()?)?)
         }
@@ -209,12 +222,12 @@ pub(super) fn draw_id() -> u64 {
 }
 
 /// Asks the peers to join which cluster they belong to.
-fn ask_cluster(options: &ServeOptions) -> Result<[u8; 16], ServeError> {
+fn ask_cluster(peers: &[&Endpoint], timeout: Duration) -> Result<[u8; 16], ServeError> {
     let dialer = dialer(&[]);
-    let give_up = Instant::now() + Duration::from_millis(options.config.join_timeout_ms);
+    let give_up = Instant::now() + timeout;
     loop {
         let mut last = Error::new(Code::Unavailable, "no address was given");
-        for endpoint in &options.join {
+        for endpoint in peers {
             match dialer.call_wait(endpoint, &JoinGroup::default(), Vec::new(), ASK_TIMEOUT) {
                 Ok((reply, _)) => match <[u8; 16]>::try_from(&reply.cluster_id[..]) {
                     Ok(cluster_id) => {
@@ -227,7 +240,7 @@ fn ask_cluster(options: &ServeOptions) -> Result<[u8; 16], ServeError> {
             }
         }
         if Instant::now() >= give_up || !last.is_retryable() {
-            let addresses: Vec<String> = options.join.iter().map(Endpoint::to_string).collect();
+            let addresses: Vec<String> = peers.iter().map(|endpoint| endpoint.to_string()).collect();
             return Err(ServeError::NoPeer { addresses: addresses.join(", "), error: last });
         }
         tracing::warn!(error = %last, "no peer of the group to join answers; asking again");
