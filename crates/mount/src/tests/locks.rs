@@ -84,3 +84,26 @@ fn waits_through_a_loss(rounds: usize) {
     tasks.run(mount.locks.release(INO, OWNER));
     assert!(!mount.locks.holds(INO, OWNER));
 }
+
+/// An unlock whose write-back fails releases the lock, so that others go on; the owner learns of it from `fsync` and `close`.
+#[test]
+fn an_unlock_that_cannot_write_back_fails_the_file_for_its_owner() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    let of_file = |mode| FileLock { ino, ..lock(mode, 0, 9) };
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        mount.set_lock(&of_file(LockMode::Write), false, &mut || false).await.unwrap();
+        mount.write(handle, 0, b"under the lock").await.unwrap();
+        store.is_full.set(true);
+        mount.set_lock(&of_file(LockMode::Unlock), false, &mut || false).await.unwrap();
+        assert!(!store.locks.borrow().held.contains_key(&ino), "others wait for it");
+        store.is_full.set(false);
+        assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
+        assert_eq!(mount.flush(ino, handle, OWNER).await, Err(Errno::ENOSPC));
+        mount.release(ino, handle, None).await;
+    });
+    assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"before"[..], 1));
+}
