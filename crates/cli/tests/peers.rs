@@ -26,10 +26,14 @@ fn encode<R: Request>(id: u64, message: &R) -> Vec<u8> {
     frame::encode_message(R::KIND as u16, 0, id, message, 0)
 }
 
+/// The next frame that is no keepalive frame.
 fn frame_of(stream: &mut TcpStream) -> (FrameHeader, Vec<u8>) {
     let mut raw = [0; HEADER_BYTES];
     stream.read_exact(&mut raw).unwrap();
     let header = FrameHeader::decode(&raw).unwrap();
+    if (header.request_id, header.flags) == (0, FLAG_REPLY) {
+        return frame_of(stream);
+    }
     let mut body = vec![0; header.body_len as usize];
     stream.read_exact(&mut body).unwrap();
     (header, body)

@@ -3,6 +3,7 @@
 
 use crate::buffer::BufferPool;
 use crate::endpoint::Stream;
+use crate::keepalive;
 use crate::limits::Admissions;
 use crate::outbox::Outbox;
 use crate::reading::{ReadError, Reader};
@@ -68,11 +69,12 @@ pub(crate) fn wait_for<R: Request>(call: impl FnOnce(Callback)) -> Result<(R::Re
 
 /// What a request takes besides its body, roughly.
 const REQUEST_BYTES: usize = 256;
-/// Request id of the error frame that refuses a connection as a whole (docs/wire.md, section 2).
-pub(crate) const REFUSAL_ID: u64 = 0;
+/// Request id of frames that answer no request: the refusal of a connection, and keepalive frames (docs/wire.md, section 2).
+pub(crate) const NO_REQUEST_ID: u64 = 0;
 
 struct Pending {
     callback: Callback,
+    began: Instant,
     deadline: Instant,
 }
 
@@ -97,6 +99,10 @@ pub struct Connection {
     /// Weak, because a service may own its connections; the reading thread keeps it alive.
     service: Weak<dyn Service>,
     ended_by_peer: AtomicBool,
+    /// Its thread waits for the next frame of the peer.
+    pub(crate) idle: AtomicBool,
+    /// The peer waited at the last [`Connection::keep_alive`].
+    was_awaited: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -137,7 +143,10 @@ impl Connection {
             closing: Once::new(),
             service: Arc::downgrade(&service),
             ended_by_peer: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
+            was_awaited: AtomicBool::new(false),
         });
+        keepalive::watch(&connection)?;
         let reading = connection.clone();
         std::thread::Builder::new().name("connection".into()).spawn(move || {
             match reading.read_loop(&*service, &pool) {
@@ -204,10 +213,28 @@ impl Connection {
         self.outbox.unsent_since()
     }
 
+    /// When the oldest call without an answer began.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.pending.lock().values().map(|call| call.began).min()
+    }
+
+    /// Called every [`keepalive::EVERY`]: tells a peer that has waited for at least that long that this side lives, unless
+    /// something is on its way to it. Never waits.
+    pub(crate) fn keep_alive(&self) {
+        // A request that is not read yet may wait for the connection's thread, too.
+        let is_busy = !self.idle.load(Ordering::Relaxed);
+        let is_awaited = self.is_admitted() && (is_busy || self.outbox.owes_answer());
+        let was_awaited = self.was_awaited.swap(is_awaited, Ordering::Relaxed);
+        if is_awaited && was_awaited && !self.outbox.is_sending() {
+            // If it fails, the connection's thread sees that the stream ended.
+            let _ = self.send(Kind::Hello as u16, FLAG_REPLY, NO_REQUEST_ID, &[], Vec::new());
+        }
+    }
+
     /// Tells the peer why the connection ends.
     pub(crate) fn refuse(&self, error: &Error) {
         let body = prost::Message::encode_to_vec(error);
-        let _ = self.send(Kind::Hello as u16, FLAG_REPLY | FLAG_ERROR, REFUSAL_ID, &body, Vec::new());
+        let _ = self.send(Kind::Hello as u16, FLAG_REPLY | FLAG_ERROR, NO_REQUEST_ID, &body, Vec::new());
     }
 
     /// As [`Connection::refuse`], and ends the connection.
@@ -269,7 +296,8 @@ impl Connection {
     /// Sends a request; `callback` is called exactly once.
     pub fn call(&self, kind: Kind, body: &[u8], payload: Vec<Bytes>, timeout: Duration, callback: Callback) {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let before = self.pending.lock().insert(request_id, Pending { callback, deadline: Instant::now() + timeout });
+        let began = Instant::now();
+        let before = self.pending.lock().insert(request_id, Pending { callback, began, deadline: began + timeout });
         assert!(before.is_none(), "request id {request_id} was used twice on one connection");
         let parts = payload.into_iter().map(Part::Bytes).collect();
         // A `close` before the insert has missed this call; a later one fails it.
@@ -344,7 +372,7 @@ impl Connection {
             Err(decoded
                 .unwrap_or_else(|e| Error::new(Code::Internal, format!("{} sent an unreadable error: {e}", self.peer))))
         };
-        if frame.header.request_id == REFUSAL_ID {
+        if frame.header.request_id == NO_REQUEST_ID {
             return result.map_or_else(|error| Err(ReadError::Refused(error)), |_| Ok(()));
         }
         // The callback may call again, so nothing is locked then.

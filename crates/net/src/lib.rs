@@ -8,7 +8,7 @@
 //!
 //! This crate knows frames, the greeting and errors, no other message. It uses plain threads: one
 //! serves each connection and runs its [`Service`]; a thread that sends writes what the socket takes at once and leaves
-//! the rest to that one. No call of this crate waits for a peer that does not read. [`Limits`] bounds what the peers of a
+//! the rest to that one. Another sends keepalive frames for all of them. No call of this crate waits for a peer that does not read. [`Limits`] bounds what the peers of a
 //! server take. Start at [`connection`].
 
 pub mod buffer;
@@ -16,6 +16,7 @@ mod clock;
 pub mod connection;
 pub mod dialer;
 pub mod endpoint;
+mod keepalive;
 mod limits;
 pub mod managers;
 mod outbox;
@@ -34,6 +35,8 @@ pub use managers::{ManagerList, Managers};
 pub use sending::{FileRange, Part};
 pub use server::{Server, ServerError, probe};
 
+#[cfg(test)]
+mod keepalive_tests;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Peers that do not read, do not greet, send too much or speak another version (P14): they harm themselves alone.
 
+use crate::connection::NO_REQUEST_ID;
 use crate::dialer::NoService;
 use crate::*;
 use bytes::Bytes;
@@ -83,11 +84,14 @@ fn request(id: u64) -> Vec<u8> {
     encode_message(Kind::GetStatus as u16, 0, id, &GetStatus {}, 0)
 }
 
-/// The next frame without its payload.
+/// The next frame that is no keepalive frame, without its payload.
 fn frame_of(stream: &mut TcpStream) -> (FrameHeader, Vec<u8>) {
     let mut raw = [0; HEADER_BYTES];
     stream.read_exact(&mut raw).unwrap();
     let header = FrameHeader::decode(&raw).unwrap();
+    if (header.request_id, header.flags) == (NO_REQUEST_ID, FLAG_REPLY) {
+        return frame_of(stream);
+    }
     let mut body = vec![0; header.body_len as usize];
     stream.read_exact(&mut body).unwrap();
     (header, body)

@@ -2,7 +2,7 @@
 //!
 //! Nodes, managers and clients have a share each, so that none of them can keep the others out. Connections that have not
 //! greeted have a share, too; one too many ends the oldest of them. A greeted connection is never ended for being idle:
-//! the kernel's keepalive finds peers that are gone.
+//! TCP's keepalive finds peers that are gone.
 
 use crate::connection::Connection;
 use parking_lot::Mutex;

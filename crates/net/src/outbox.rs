@@ -68,9 +68,6 @@ impl Outbox {
 
     /// Counts a request that needs an answer. Returns false if one with this id has none yet.
     pub fn begin(&self, request_id: u64, cost_bytes: usize) -> bool {
-        if self.admissions.is_none() {
-            return true;
-        }
         let mut queue = self.queue.lock();
         if queue.failed {
             return true;
@@ -206,6 +203,17 @@ impl Outbox {
     pub fn unsent_since(&self) -> Option<Instant> {
         let queue = self.queue.lock();
         (queue.left && !queue.failed).then_some(queue.moved)
+    }
+
+    /// Whether a request of the peer has no answer.
+    pub fn owes_answer(&self) -> bool {
+        !self.queue.lock().unanswered.is_empty()
+    }
+
+    /// Whether a frame is on its way to the socket.
+    pub fn is_sending(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.writing || !queue.parts.is_empty()
     }
 
     /// The connection's thread is about to wait: from now on others wake it. Returns whether it has something to write.

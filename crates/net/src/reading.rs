@@ -3,10 +3,12 @@
 
 use crate::buffer::BufferPool;
 use crate::connection::{Connection, Service};
+use crate::keepalive::SILENCE;
 use crate::limits::{GREETING_BYTES, Limits, STALL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read};
 use std::net::Shutdown;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tessera_wire::frame::{FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES, START_BYTES};
 use tessera_wire::{Code, Error};
@@ -49,6 +51,8 @@ pub(crate) struct Reader<'a> {
     opened: Instant,
     /// When the peer last sent something.
     heard: Instant,
+    /// When it was last looked whether the peer sent something.
+    looked: Instant,
     swept: Instant,
 }
 
@@ -56,7 +60,7 @@ impl<'a> Reader<'a> {
     pub fn new(connection: &'a Connection) -> Self {
         let now = Instant::now();
         let buffer = vec![0; READ_BUFFER_BYTES];
-        Reader { connection, buffer, start: 0, end: 0, drained: true, opened: now, heard: now, swept: now }
+        Reader { connection, buffer, start: 0, end: 0, drained: true, opened: now, heard: now, looked: now, swept: now }
     }
 
     /// The next frame; `None` when the peer has closed between frames.
@@ -148,9 +152,10 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let between_frames = filled == 0 && may_end;
-            if self.drained && !self.wait(true)? {
-                if !between_frames {
-                    self.check_sending()?;
+            if self.drained && !self.wait_for_peer(between_frames)? {
+                match between_frames {
+                    true => self.check_alive()?,
+                    false => self.check_sending()?,
                 }
                 continue;
             }
@@ -178,6 +183,14 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
+    /// As [`Reader::wait`], for bytes of the peer. The connection is idle meanwhile if no frame has begun.
+    fn wait_for_peer(&mut self, between_frames: bool) -> Result<bool, ReadError> {
+        self.connection.idle.store(between_frames, Ordering::Relaxed);
+        let readable = self.wait(true);
+        self.connection.idle.store(false, Ordering::Relaxed);
+        readable
+    }
+
     /// Waits a tick at most: for bytes of the peer if `reading`, for room in the socket if something is to be written,
     /// for other threads. Then writes, and checks the deadlines. Returns whether the socket has something to read.
     fn wait(&mut self, reading: bool) -> Result<bool, ReadError> {
@@ -189,6 +202,7 @@ impl<'a> Reader<'a> {
         let wake = outbox.wake().fd();
         let mut fds = [PollFd::new(&stream.0, flags), PollFd::new(&wake, PollFlags::IN)];
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        self.looked = Instant::now();
         let polled = poll(&mut fds, Some(&timeout));
         let (socket, woken) = (fds[0].revents(), !fds[1].revents().is_empty());
         outbox.end_wait(woken);
@@ -223,6 +237,21 @@ impl<'a> Reader<'a> {
             true => Err(stalled(format!("the peer sent nothing of a frame that it began for {idle:?}"))),
             false => Ok(()),
         }
+    }
+
+    /// Ends the connection if the peer owes an answer and sends nothing, no keepalive frame either. The time until this side
+    /// last looked counts: it may have been stopped itself since.
+    fn check_alive(&self) -> Result<(), ReadError> {
+        let Some(asked) = self.connection.waits_since() else { return Ok(()) };
+        let idle = self.looked.saturating_duration_since(self.heard.max(asked));
+        if idle < SILENCE {
+            return Ok(());
+        }
+        let peer = self.connection.peer();
+        let text = format!(
+            "{peer} owes an answer and sent nothing for {idle:?}: its host is gone, or its process has stopped"
+        );
+        Err(ReadError::Dropped(Error::new(Code::Unavailable, text)))
     }
 
     fn check_greeting(&mut self, now: Instant) -> Result<(), ReadError> {

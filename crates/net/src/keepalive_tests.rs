@@ -1,0 +1,223 @@
+//! Peers that are silent, and peers that are slow: calls to the first end soon, those to the others wait.
+
+use crate::dialer::NoService;
+use crate::keepalive::{EVERY, SILENCE};
+use crate::*;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use tessera_wire::frame::{FLAG_REPLY, FrameHeader, HEADER_BYTES, encode_message};
+use tessera_wire::meta::{GetStatus, RecallLease};
+use tessera_wire::*;
+
+/// Ends a call long after a silent peer must have been noticed.
+const CALL: Duration = Duration::from_secs(60);
+/// A silent peer is noticed within this time even if the machine is busy.
+const SOON: Duration = Duration::from_secs(30);
+/// Longer than a peer may be silent.
+const LONG: Duration = Duration::from_secs(4);
+const _: () = assert!(LONG.as_millis() > SILENCE.as_millis());
+
+type Asked = (Arc<Connection>, Frame);
+
+/// Answers greetings, and leaves other requests to the test. Its connection's thread is busy for a while with each of them.
+struct Desk {
+    busy: Duration,
+    asked: Mutex<Sender<Asked>>,
+}
+
+impl Desk {
+    fn with_thread_busy_for(busy: Duration) -> (Arc<Desk>, Receiver<Asked>) {
+        let (sender, asked) = channel();
+        (Arc::new(Desk { busy, asked: Mutex::new(sender) }), asked)
+    }
+}
+
+impl Service for Desk {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        if frame.header.kind != Kind::Hello as u16 {
+            std::thread::sleep(self.busy);
+            return self.asked.lock().send((connection.clone(), frame)).unwrap();
+        }
+        connection.admit(Role::Client).unwrap();
+        connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), Vec::new())));
+    }
+}
+
+fn server(desk: Arc<Desk>, limits: Limits) -> Server {
+    Server::start(&["127.0.0.1:0".parse().unwrap()], desk, BufferPool::new(0), limits).unwrap()
+}
+
+fn answer((connection, frame): Asked) {
+    connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), Vec::new())));
+}
+
+fn dialer() -> Dialer {
+    Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(0))
+}
+
+fn ask(dialer: &Dialer, server: &Server, result: &Sender<Result<(), Error>>) {
+    let result = result.clone();
+    let callback: Callback = Box::new(move |answer| result.send(answer.map(drop)).unwrap());
+    dialer.call(&server.endpoints()[0], Kind::GetStatus, Bytes::new(), Vec::new(), CALL, callback);
+}
+
+fn header_of(stream: &mut TcpStream) -> FrameHeader {
+    let mut raw = [0; HEADER_BYTES];
+    stream.read_exact(&mut raw).unwrap();
+    FrameHeader::decode(&raw).unwrap()
+}
+
+fn greeted(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.endpoints()[0].to_string()).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.write_all(&encode_message(Kind::Hello as u16, 0, 1, &Hello::default(), 0)).unwrap();
+    assert_eq!(header_of(&mut stream).request_id, 1);
+    stream
+}
+
+/// A server that greets one peer and reads its first request; then `act` has the stream.
+fn answering(act: impl FnOnce(TcpStream, FrameHeader) + Send + 'static) -> Endpoint {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let hello = header_of(&mut stream);
+        stream.read_exact(&mut vec![0; hello.body_len as usize]).unwrap();
+        let reply = encode_message(hello.kind, FLAG_REPLY, hello.request_id, &HelloReply::default(), 0);
+        stream.write_all(&reply).unwrap();
+        let request = header_of(&mut stream);
+        act(stream, request);
+    });
+    Endpoint::Tcp(address)
+}
+
+fn ended_as_dead(result: Result<(), Error>, began: Instant) {
+    let error = result.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    assert!(error.message.contains("owes an answer"), "{error:?}");
+    let took = began.elapsed();
+    assert!(took >= SILENCE && took < SOON, "it took {took:?}");
+}
+
+#[test]
+fn a_call_to_a_peer_that_falls_silent_ends_soon() {
+    let endpoint = answering(|stream, _| {
+        std::thread::sleep(CALL);
+        drop(stream);
+    });
+    let (dialer, began) = (dialer(), Instant::now());
+    ended_as_dead(dialer.call_wait(&endpoint, &GetStatus {}, vec![], CALL).map(drop), began);
+}
+
+/// The side that accepted a connection may ask, too.
+#[test]
+fn a_call_to_a_silent_peer_that_opened_the_connection_ends_soon() {
+    let (desk, asked) = Desk::with_thread_busy_for(Duration::ZERO);
+    let server = server(desk, Limits::default());
+    let mut silent = greeted(&server);
+    silent.write_all(&encode_message(Kind::GetStatus as u16, 0, 2, &GetStatus {}, 0)).unwrap();
+    let (connection, _) = asked.recv_timeout(SOON).unwrap();
+    let began = Instant::now();
+    ended_as_dead(connection.call_wait(&RecallLease::default(), vec![], CALL).map(drop), began);
+}
+
+#[test]
+fn a_peer_that_answers_late_is_waited_for() {
+    let (desk, asked) = Desk::with_thread_busy_for(Duration::ZERO);
+    let server = server(desk, Limits::default());
+    let (dialer, (sender, result)) = (dialer(), channel());
+    ask(&dialer, &server, &sender);
+    let late = asked.recv_timeout(SOON).unwrap();
+    std::thread::sleep(LONG);
+    answer(late);
+    assert_eq!(result.recv_timeout(SOON).unwrap(), Ok(()));
+}
+
+#[test]
+fn a_peer_that_opened_the_connection_and_answers_late_is_waited_for() {
+    let ((desk, asked), (peers_desk, asked_of_peer)) =
+        (Desk::with_thread_busy_for(Duration::ZERO), Desk::with_thread_busy_for(Duration::ZERO));
+    let server = server(desk, Limits::default());
+    let dialer = Dialer::new(Hello::default(), peers_desk, BufferPool::new(0));
+    ask(&dialer, &server, &channel().0);
+    let (connection, _) = asked.recv_timeout(SOON).unwrap();
+    let late = std::thread::spawn(move || {
+        let late = asked_of_peer.recv_timeout(SOON).unwrap();
+        std::thread::sleep(LONG);
+        answer(late);
+    });
+    connection.call_wait(&RecallLease::default(), vec![], CALL).unwrap();
+    late.join().unwrap();
+}
+
+/// A node's thread reads from disks, which may take seconds. The second request is not read before the first one is done.
+#[test]
+fn a_peer_whose_thread_waits_for_a_disk_is_waited_for() {
+    let (desk, asked) = Desk::with_thread_busy_for(LONG);
+    let server = server(desk, Limits::default());
+    let (dialer, (sender, result)) = (dialer(), channel());
+    (0..2).for_each(|_| ask(&dialer, &server, &sender));
+    for _ in 0..2 {
+        answer(asked.recv_timeout(SOON).unwrap());
+        assert_eq!(result.recv_timeout(SOON).unwrap(), Ok(()));
+    }
+}
+
+#[test]
+fn a_peer_that_holds_requests_back_is_waited_for() {
+    let (desk, asked) = Desk::with_thread_busy_for(Duration::ZERO);
+    let server = server(desk, Limits { outstanding_bytes: 1, ..Limits::default() });
+    let (dialer, (sender, result)) = (dialer(), channel());
+    (0..2).for_each(|_| ask(&dialer, &server, &sender));
+    let first = asked.recv_timeout(SOON).unwrap();
+    assert!(asked.recv_timeout(LONG).is_err(), "the second request was not held back");
+    answer(first);
+    answer(asked.recv_timeout(SOON).unwrap());
+    (0..2).for_each(|_| assert_eq!(result.recv_timeout(SOON).unwrap(), Ok(())));
+}
+
+/// A node sends payloads straight from its disks, and sends nothing else while one takes long.
+#[test]
+fn an_answer_that_pauses_in_its_middle_is_waited_for() {
+    let endpoint = answering(|mut stream, request| {
+        let reply = encode_message(request.kind, FLAG_REPLY, request.request_id, &Ack {}, 8);
+        stream.write_all(&reply).unwrap();
+        std::thread::sleep(LONG);
+        stream.write_all(&[7; 8]).unwrap();
+        let _ = stream.read(&mut [0]);
+    });
+    let (_, payload) = dialer().call_wait(&endpoint, &GetStatus {}, vec![], CALL).unwrap();
+    assert_eq!(payload, [7; 8][..]);
+}
+
+/// Waits for a while in which nothing arrives. On a busy machine the connection's thread idles late.
+fn falls_silent(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(4 * EVERY)).unwrap();
+    let until = Instant::now() + SOON;
+    while stream.read(&mut [0; HEADER_BYTES]).map_err(|error| error.kind()) != Err(ErrorKind::WouldBlock) {
+        assert!(Instant::now() < until, "keepalive frames are sent to an idle peer");
+    }
+    stream.set_read_timeout(Some(SOON)).unwrap();
+}
+
+/// A request takes long on its way, so its receiver says that it lives before it has all of it. Idle peers send nothing.
+#[test]
+fn keepalive_frames_are_sent_while_a_request_arrives_and_not_to_idle_peers() {
+    let (desk, asked) = Desk::with_thread_busy_for(Duration::ZERO);
+    let server = server(desk, Limits::default());
+    let mut stream = greeted(&server);
+    falls_silent(&mut stream);
+    let request = encode_message(Kind::GetStatus as u16, 0, 2, &GetStatus {}, 0);
+    let (first, rest) = request.split_at(HEADER_BYTES / 2);
+    stream.write_all(first).unwrap();
+    let keepalive = header_of(&mut stream);
+    assert_eq!((keepalive.request_id, keepalive.flags, keepalive.body_len), (0, FLAG_REPLY, 0));
+    stream.write_all(rest).unwrap();
+    answer(asked.recv_timeout(SOON).unwrap());
+    while header_of(&mut stream).request_id != 2 {}
+}
