@@ -108,7 +108,7 @@ pub(super) fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
 
 /// Removes a database and the files that SQLite keeps next to it, the write-ahead log first: what a crash leaves is a whole database.
 pub(super) fn remove_database(path: &Path) -> Result<(), DbError> {
-    for suffix in ["-wal", "-shm", "-journal", "", "-damaged", "-differs"] {
+    for suffix in ["-wal", "-shm", "-journal", "", "-damaged"] {
         let file = PathBuf::from(format!("{}{suffix}", path.display()));
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(&file)(e)),

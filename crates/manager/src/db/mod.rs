@@ -173,11 +173,12 @@ impl Db {
     /// # Errors
     /// The file system's.
     pub(crate) fn remove(dir: &Path) -> Result<(), DbError> {
-        [FILE_NAME, BUILDING_NAME].iter().try_for_each(|name| files::remove_database(&dir.join(name)))
+        [FILE_NAME, BUILDING_NAME].iter().try_for_each(|name| files::remove_database(&dir.join(name)))?;
+        Db::forget_difference(dir)
     }
 
     /// Replaces the database in a locked directory, if there is one, by what `content` gives. After a crash on the way there is either
-    /// the old one, none, or the new one.
+    /// the old one, none, or the new one. The note of [`Db::mark_differing`] stays: the new one may be wrong, too.
     ///
     /// # Errors
     /// As [`Db::open`], or those of `content`.
@@ -235,6 +236,18 @@ impl Db {
             Ok(text) => Ok(text.parse().ok()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(io(&mark)(error)),
+        }
+    }
+
+    /// Removes the note of [`Db::mark_differing`], if there is one: the database in `dir` is right.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn forget_difference(dir: &Path) -> Result<(), DbError> {
+        let mark = dir.join(DIFFERS_NAME);
+        match std::fs::remove_file(&mark) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&mark)(error)),
+            _ => Ok(()),
         }
     }
 

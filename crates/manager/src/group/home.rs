@@ -116,6 +116,14 @@ impl DbHome {
         }
     }
 
+    /// The database is right, whatever was found before.
+    pub(super) fn forget_difference(&self) -> Result<(), GroupError> {
+        match self {
+            DbHome::Memory => Ok(()),
+            DbHome::Dir { dir, .. } => Ok(Db::forget_difference(dir)?),
+        }
+    }
+
     /// Replaces the database by the content of a snapshot.
     pub(super) fn restore(
         &self,

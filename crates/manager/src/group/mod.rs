@@ -536,7 +536,7 @@ impl Manager {
         match restored {
             Ok((meta, db)) => {
                 assert_eq!(meta.log_seq, info.index, "a snapshot holds what it says");
-                self.forget_difference();
+                self.forget_difference(info.index);
                 self.state = State::Standby { db, meta, caches: Caches::default() };
             }
             Err(error) => self.fail(Error::new(Code::Unavailable, format!("a snapshot cannot be used: {error}"))),

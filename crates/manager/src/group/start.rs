@@ -162,6 +162,9 @@ impl Manager {
             (None, Some(db)) if !lags => db,
             (None, _) => return Ok(None),
         };
+        if is_replaced {
+            setup.home.forget_difference()?;
+        }
         let mut manager = Manager::assemble(db, log, files, setup)?;
         if let Some(since) = differs_since.filter(|_| !is_replaced) {
             manager.differs_since(since);

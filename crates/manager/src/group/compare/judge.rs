@@ -15,16 +15,23 @@ pub(super) enum Verdict {
 }
 
 /// Compares what the managers reported, by peer id. A majority is one of all `managers` of the group, reported or not: so no two majorities
-/// contradict each other. Of two managers none is right by being more.
-pub(super) fn judge(reports: &BTreeMap<u64, PartDigest>, managers: usize) -> Verdict {
+/// contradict each other. Of two managers none is right by being more. Without a majority, those in `known_wrong` are wrong, which an earlier
+/// one found, if all others agree.
+pub(super) fn judge(reports: &BTreeMap<u64, PartDigest>, known_wrong: &BTreeSet<u64>, managers: usize) -> Verdict {
     let have = |digest: &PartDigest| reports.values().filter(|other| *other == digest).count();
+    let others_than = |digest: &PartDigest| -> BTreeSet<u64> {
+        reports.iter().filter(|(_, other)| *other != digest).map(|(&id, _)| id).collect()
+    };
     let Some(most) = reports.values().max_by_key(|digest| have(digest)) else { return Verdict::Equal };
-    let others: BTreeSet<u64> = reports.iter().filter(|(_, digest)| *digest != most).map(|(&id, _)| id).collect();
-    match (others.is_empty(), managers >= 3 && 2 * have(most) > managers) {
-        (true, _) => Verdict::Equal,
-        (false, true) => Verdict::Minority(others),
-        (false, false) => Verdict::Undecided,
+    let others = others_than(most);
+    if others.is_empty() {
+        return Verdict::Equal;
     }
+    if managers >= 3 && 2 * have(most) > managers {
+        return Verdict::Minority(others);
+    }
+    let trusted = reports.iter().find(|(id, _)| !known_wrong.contains(id)).map(|(_, digest)| others_than(digest));
+    trusted.filter(|others| others.is_subset(known_wrong)).map_or(Verdict::Undecided, Verdict::Minority)
 }
 
 /// The first table in which two of them differ; empty: none.
@@ -64,7 +71,25 @@ mod tests {
             (&[1, 1, 2], 5, Verdict::Undecided),
             (&[1, 1, 2, 3, 1], 5, minority(&[3, 4])),
         ] {
-            assert_eq!(judge(&reports(hashes), managers), expected, "{hashes:?} of {managers}");
+            assert_eq!(judge(&reports(hashes), &[].into(), managers), expected, "{hashes:?} of {managers}");
+        }
+    }
+
+    #[test]
+    fn without_a_majority_what_an_earlier_one_found_counts() {
+        let minority = |ids: &[u64]| Verdict::Minority(ids.iter().copied().collect());
+        for (hashes, known_wrong, expected) in [
+            (&[1, 2][..], &[2][..], minority(&[2])),
+            (&[1, 2], &[1], minority(&[1])),
+            (&[1, 1], &[2], Verdict::Equal),
+            // Managers that nobody found wrong differ.
+            (&[1, 2, 3], &[3], Verdict::Undecided),
+            (&[1, 2], &[1, 2], Verdict::Undecided),
+            // The majority of now counts more than an earlier one.
+            (&[1, 2, 2], &[2, 3], minority(&[1])),
+        ] {
+            let known_wrong = known_wrong.iter().copied().collect();
+            assert_eq!(judge(&reports(hashes), &known_wrong, 3), expected, "{hashes:?}");
         }
     }
 

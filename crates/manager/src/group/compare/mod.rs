@@ -6,7 +6,8 @@
 //! fraction of a second, so no read transaction keeps the write-ahead log from being checkpointed for long; the pauses are between the
 //! parts. What differs in a row stays different, so parts of different moments find it as well as one snapshot of everything would.
 //!
-//! What follows from a difference is soft state of the leader and of the manager that differs: another leader begins anew.
+//! What follows from a difference is soft state of the leader: another one begins anew. The manager that differs leaves a note, and says so
+//! in its reports, so that a later leader does not need a majority again.
 
 mod job;
 mod judge;
@@ -37,6 +38,8 @@ const FIRST_MS: u64 = 60_000;
 const AGAIN_MS: u64 = 600_000;
 /// Limit of the wait for a manager that answers otherwise.
 const WAIT_NS: i64 = 30_000_000_000;
+/// The same for one that is known to differ: it ends when it has a snapshot, and its next start knows nothing of the part.
+const WAIT_KNOWN_NS: i64 = 3_000_000_000;
 
 /// The comparisons of a leader.
 #[derive(Default)]
@@ -46,6 +49,9 @@ pub(super) struct Comparisons {
     pass: Option<Pass>,
     /// The entry after which managers were found to differ, and which.
     wrong: Option<(u64, BTreeSet<u64>)>,
+    /// Managers that were found to differ, by this leader or by an earlier one, and have not reported since with a database that replaces
+    /// that one.
+    known_wrong: BTreeSet<u64>,
 }
 
 /// One comparison.
@@ -137,19 +143,24 @@ impl Manager {
         if self.core().is_none() {
             return Err(super::members::not_leading(&self.peer));
         }
-        self.add_report(report.peer_id, report.log_seq, report.digest.unwrap_or_default());
+        let (peer_id, log_seq) = (report.peer_id, report.log_seq);
+        self.add_report(report);
         let part = self.comparisons.pass.as_ref().and_then(|pass| pass.part.as_ref());
-        let waits = part.is_some_and(|part| part.seq == Some(report.log_seq));
+        let waits = part.is_some_and(|part| part.seq == Some(log_seq));
         let wrong = self.comparisons.wrong.as_ref();
-        let differs = wrong.is_some_and(|(seq, ids)| *seq == report.log_seq && ids.contains(&report.peer_id));
-        Ok(ReportDigestReply { waits, differs, log_seq: report.log_seq }.encode_to_vec().into())
+        let differs = wrong.is_some_and(|(seq, ids)| *seq == log_seq && ids.contains(&peer_id));
+        Ok(ReportDigestReply { waits, differs, log_seq }.encode_to_vec().into())
     }
 
-    pub(super) fn add_report(&mut self, peer_id: u64, seq: u64, digest: PartDigest) {
-        let is_manager = self.voting_managers().iter().any(|member| member.id == peer_id);
+    pub(super) fn add_report(&mut self, report: ReportDigest) {
+        let is_manager = self.voting_managers().iter().any(|member| member.id == report.peer_id);
         let Some(part) = self.comparisons.pass.as_mut().and_then(|pass| pass.part.as_mut()) else { return };
-        if part.seq == Some(seq) && is_manager {
-            part.reports.insert(peer_id, digest);
+        if part.seq == Some(report.log_seq) && is_manager {
+            part.reports.insert(report.peer_id, report.digest.unwrap_or_default());
+            match report.differs {
+                true => self.comparisons.known_wrong.insert(report.peer_id),
+                false => self.comparisons.known_wrong.remove(&report.peer_id),
+            };
             self.judge_part(self.peer.now_ns());
         }
     }
@@ -167,18 +178,19 @@ impl Manager {
 
     /// Judges the part under way, if nobody else is going to report.
     fn judge_part(&mut self, now_ns: i64) {
-        let part = self.comparisons.pass.as_mut().and_then(|pass| pass.part.as_mut());
+        let part = self.comparisons.pass.as_ref().and_then(|pass| pass.part.as_ref());
         let Some(part) = part else { return };
-        let is_late = now_ns >= part.asked_ns.saturating_add(WAIT_NS);
+        let is_late = |limit_ns| now_ns >= part.asked_ns.saturating_add(limit_ns);
         if part.seq.is_none() {
             // Its entry was not written, because the disk was full.
-            if is_late {
+            if is_late(WAIT_NS) {
                 self.give_up_pass(now_ns);
             }
             return;
         }
-        let reported: BTreeSet<u64> = part.reports.keys().copied().collect();
-        if !is_late && self.active_managers().iter().any(|id| !reported.contains(id)) {
+        let limit_ns = |id: &u64| if self.comparisons.known_wrong.contains(id) { WAIT_KNOWN_NS } else { WAIT_NS };
+        let is_awaited = |id: &u64| !part.reports.contains_key(id) && !is_late(limit_ns(id));
+        if self.active_managers().iter().any(is_awaited) {
             return;
         }
         let Some((mut pass, part)) =
@@ -190,7 +202,7 @@ impl Manager {
         let Some(own) = reports.get(&self.peer.id()).filter(|_| reports.len() > 1) else {
             return self.give_up_pass(now_ns);
         };
-        let verdict = judge(&reports, self.voting_managers().len());
+        let verdict = judge(&reports, &self.comparisons.known_wrong, self.voting_managers().len());
         if verdict != Verdict::Equal && !failpoint::is_active("manager.differences_ignored") {
             return self.found_difference(now_ns, seq, verdict, &reports);
         }
@@ -205,6 +217,10 @@ impl Manager {
             None => {
                 tracing::info!(seq, managers = compared.len(), "the managers' databases are equal");
                 self.comparisons.due_ns = now_ns.saturating_add(ns(self.config.metadata_compare_every_ms));
+                if !compared.is_disjoint(&self.comparisons.known_wrong) {
+                    // What differed is gone, and the manager still waits for a snapshot.
+                    self.comparisons.wrong = Some((seq, BTreeSet::new()));
+                }
                 let (result, managers) = (ComparisonResult::Equal as i32, compared.len() as u32);
                 self.end_comparison(
                     now_ns,
@@ -266,7 +282,10 @@ impl Manager {
                 tracing::error!("this manager's database is one of them: it hands leadership over");
                 self.peer.set_may_lead(false);
             }
-            (ComparisonResult::Rebuilds, false) => self.comparisons.wrong = Some((seq, ids)),
+            (ComparisonResult::Rebuilds, false) => {
+                self.comparisons.known_wrong.extend(&ids);
+                self.comparisons.wrong = Some((seq, ids));
+            }
             // A manager that joins gets a snapshot of this one, whoever made the one before.
             _ => self.comparisons.wrong = Some((seq, BTreeSet::new())),
         }

@@ -44,7 +44,7 @@ impl Manager {
     /// The entry that was just applied asks for a digest of the state after it.
     pub(in crate::group) fn begin_digest(&mut self, seq: u64, part: CompareMetadata) {
         // A snapshot that a deposed leader still makes could otherwise pass for one of a manager that is right (`tend_own`).
-        if self.own.reads() || self.own.differs_since.is_some() || self.copies && self.core().is_none() {
+        if self.own.reads() || self.copies && self.core().is_none() {
             return;
         }
         let Some(db) = self.db() else { return };
@@ -83,14 +83,19 @@ impl Manager {
             Err(error) => return tracing::warn!(error = %Failure::from(error), seq, "the database cannot be compared"),
         };
         match self.core() {
-            Some(_) => self.add_report(self.peer.id(), seq, digest),
+            Some(_) => self.add_report(self.own_report(seq, digest)),
             None => self.report(seq, digest),
         }
     }
 
-    fn report(&mut self, log_seq: u64, digest: PartDigest) {
+    fn own_report(&self, log_seq: u64, digest: PartDigest) -> ReportDigest {
         let (cluster_id, peer_id) = (self.peer.log().identity().cluster_id.to_vec(), self.peer.id());
-        self.own.report = Some(ReportDigest { cluster_id, peer_id, log_seq, digest: Some(digest) });
+        let differs = self.own.differs_since.is_some();
+        ReportDigest { cluster_id, peer_id, log_seq, digest: Some(digest), differs }
+    }
+
+    fn report(&mut self, log_seq: u64, digest: PartDigest) {
+        self.own.report = Some(self.own_report(log_seq, digest));
         self.send_report();
     }
 
@@ -112,7 +117,8 @@ impl Manager {
             return;
         }
         self.own.report = None;
-        if reply.differs && self.core().is_none() {
+        // Found again, it waits for the same snapshot as before: one for each new finding would always come too late.
+        if reply.differs && self.core().is_none() && self.own.differs_since.is_none() {
             self.note_difference(reply.log_seq);
         }
     }
@@ -162,10 +168,13 @@ impl Manager {
         self.own.reader.iter().for_each(Reader::end);
     }
 
-    /// A snapshot has replaced the database.
-    pub(in crate::group) fn forget_difference(&mut self) {
-        if self.own.differs_since.take().is_some() {
+    /// The snapshot of entry `index` has replaced the database. An earlier one than the manager waits for may be wrong, too.
+    pub(in crate::group) fn forget_difference(&mut self, index: u64) {
+        if self.own.differs_since.take_if(|since| *since <= index).is_some() {
             self.peer.set_may_lead(true);
+            if let Err(error) = self.home.forget_difference() {
+                tracing::error!(%error, "the note that the database differs stays: the next start replaces the database again");
+            }
         }
     }
 

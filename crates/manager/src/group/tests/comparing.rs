@@ -1,6 +1,8 @@
 //! The managers compare their databases: one that differs is found, and replaced where a majority knows what is right (P7).
 
 use super::*;
+use crate::db::DirLock;
+use std::path::Path;
 use tessera_wire::meta::{
     ComparisonResult, GetStatus, Maintain, MaintenanceJob, MetadataComparison, PartDigest, ReportDigest,
 };
@@ -27,13 +29,25 @@ impl Group {
 
     /// A row of a manager's database changes without an entry.
     fn harm(&self, at: usize) {
-        let conn = self.manager(at).db().unwrap().conn();
-        assert_eq!(conn.execute("UPDATE inodes SET mode = ?1 WHERE ino = 1", [WRONG_MODE]).unwrap(), 1);
+        self.set_mode(at, WRONG_MODE);
     }
 
     fn is_harmed(&self, at: usize) -> bool {
+        self.mode(at) == WRONG_MODE
+    }
+
+    fn set_mode(&self, at: usize, mode: i64) {
         let conn = self.manager(at).db().unwrap().conn();
-        conn.query_row("SELECT mode FROM inodes WHERE ino = 1", [], |row| row.get::<_, i64>(0)).unwrap() == WRONG_MODE
+        assert_eq!(conn.execute("UPDATE inodes SET mode = ?1 WHERE ino = 1", [mode]).unwrap(), 1);
+    }
+
+    fn mode(&self, at: usize) -> i64 {
+        let conn = self.manager(at).db().unwrap().conn();
+        conn.query_row("SELECT mode FROM inodes WHERE ino = 1", [], |row| row.get(0)).unwrap()
+    }
+
+    fn differs(&self, at: usize) -> bool {
+        self.manager(at).own.differs_since.is_some()
     }
 
     fn comparison(&mut self) -> MetadataComparison {
@@ -115,6 +129,55 @@ fn p7_a_manager_that_differs_does_not_take_over() {
     assert_ne!(group.settle_leader(), wrong);
     group.restart(leader);
     group.until_equal();
+}
+
+/// Whoever leads next compares anew. It does not wait for the manager that is known to differ, nor for the judge to come back.
+#[test]
+fn p7_a_manager_that_differs_is_rebuilt_without_its_judge() {
+    for is_harm_undone in [false, true] {
+        let mut group = Group::comparing(&THREE, often());
+        let judge = group.settle_leader();
+        let (wrong, next) = ((judge + 1) % 3, (judge + 2) % 3);
+        let mode = group.mode(wrong);
+        group.manager_mut(judge).no_snapshot_before = u64::MAX;
+        group.harm(wrong);
+        while !group.differs(wrong) {
+            group.tick();
+        }
+        let began_ns = group.now_ns;
+        group.kill(judge);
+        if is_harm_undone {
+            group.set_mode(wrong, mode);
+        }
+        assert_eq!(group.supervise(|group| !group.differs(wrong) && !group.is_harmed(wrong)), 1);
+        assert!(group.now_ns - began_ns < 20_000 * MS, "the leader waits for no report");
+        assert_eq!(group.settle_leader(), next);
+        if !is_harm_undone {
+            let found = group.comparison();
+            assert_eq!((found.result(), found.differing), (ComparisonResult::Rebuilds, vec![format!("h{wrong}")]));
+        }
+        group.restart(judge);
+        group.until_equal();
+    }
+}
+
+/// A snapshot that is made for each new finding would always come too late.
+#[test]
+fn p7_a_manager_that_is_found_to_differ_again_waits_for_the_same_snapshot() {
+    let mut group = Group::comparing(&THREE, often());
+    let leader = group.settle_leader();
+    let wrong = (leader + 1) % 3;
+    group.manager_mut(leader).no_snapshot_before = u64::MAX;
+    group.harm(wrong);
+    while !group.differs(wrong) {
+        group.tick();
+    }
+    let since = group.manager(wrong).own.differs_since;
+    group.ticks(60);
+    let found = group.comparison();
+    assert_eq!(found.result(), ComparisonResult::Rebuilds);
+    assert!(Some(found.log_seq) > since, "it was found again");
+    assert_eq!(group.manager(wrong).own.differs_since, since);
 }
 
 /// A part whose entry a full disk kept from being written is not waited for.
@@ -271,38 +334,74 @@ fn p7_a_leader_that_ignores_differences_leaves_them() {
     assert!(group.is_harmed(wrong) && group.manager(wrong).failed().is_none());
 }
 
+/// The directory of the only manager of a group, which is stopped.
+struct Stopped {
+    dir: tempfile::TempDir,
+    lock: DirLock,
+    /// The entry that its snapshot holds.
+    held: u64,
+}
+
+impl Stopped {
+    fn new() -> Stopped {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Db::lock(dir.path()).unwrap();
+        let mut stopped = Stopped { dir, lock, held: 0 };
+        let db = Db::create_with(stopped.path(), stopped.lock.clone(), [7; 16]).unwrap();
+        let manager = Manager::found(db, stopped.setup()).unwrap();
+        stopped.held = manager.peer().files().held().unwrap().index;
+        stopped
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn setup(&self) -> Setup {
+        let home = DbHome::in_dir(self.path(), self.lock.clone());
+        let peer = PeerConfig::new(member(0, MANAGER), 1);
+        Setup { home, disk: disk_of(self.path()).unwrap(), config: config(), peer }
+    }
+
+    /// The manager after ten seconds.
+    fn resumed(&self) -> Manager {
+        let Found::Manager(mut manager) = resume(self.path(), self.setup()).unwrap() else { panic!("it is gone") };
+        (1..100).for_each(|tick| manager.handle(tick * 100 * MS, Event::Tick));
+        *manager
+    }
+}
+
 /// The note in the directory says which snapshot is right: until that is there, the manager goes on with its database and does not lead.
 #[test]
 fn p7_a_database_that_differs_is_replaced_once_a_right_snapshot_is_held() {
-    let dir = tempfile::tempdir().unwrap();
-    let lock = Db::lock(dir.path()).unwrap();
-    let setup = || {
-        let home = DbHome::in_dir(dir.path(), lock.clone());
-        let peer = PeerConfig::new(member(0, MANAGER), 1);
-        Setup { home, disk: disk_of(dir.path()).unwrap(), config: config(), peer }
-    };
-    drop(Manager::found(Db::create_with(dir.path(), lock.clone(), [7; 16]).unwrap(), setup()).unwrap());
+    let stopped = Stopped::new();
     let change = "UPDATE inodes SET mode = 448 WHERE ino = 1";
-    assert_eq!(Db::open_with(dir.path(), lock.clone()).unwrap().run(change, []).unwrap(), 1);
-    let resumed = || match resume(dir.path(), setup()).unwrap() {
-        Found::Manager(manager) => *manager,
-        Found::Nothing(_) => panic!("the manager is gone"),
-    };
+    assert_eq!(Db::open_with(stopped.path(), stopped.lock.clone()).unwrap().run(change, []).unwrap(), 1);
     let is_changed =
         |manager: &Manager| manager.db().unwrap().any("SELECT 1 FROM inodes WHERE mode = 448", []).unwrap();
-    let held = resumed().peer().files().held().unwrap().index;
-    Db::mark_differing(dir.path(), held + 1).unwrap();
-    let mut manager = resumed();
-    (1..100).for_each(|tick| manager.handle(tick * 100 * MS, Event::Tick));
+    Db::mark_differing(stopped.path(), stopped.held + 1).unwrap();
+    let manager = stopped.resumed();
     assert!(is_changed(&manager) && manager.core().is_none() && manager.failed().is_none(), "it waits");
     assert!(manager.metrics().gauges.contains(&("metadata_differs", 1)));
     drop(manager);
-    Db::mark_differing(dir.path(), held).unwrap();
-    let mut manager = resumed();
+    Db::mark_differing(stopped.path(), stopped.held).unwrap();
+    let manager = stopped.resumed();
     assert!(!is_changed(&manager));
-    (1..100).for_each(|tick| manager.handle(tick * 100 * MS, Event::Tick));
     assert!(manager.core().is_some(), "it leads again");
-    assert_eq!(Db::differs_since(dir.path()).unwrap(), None);
+    assert_eq!(Db::differs_since(stopped.path()).unwrap(), None);
+}
+
+/// The snapshot beside a database that is damaged, too, may be one of its own: the rebuilt database is not right by that.
+#[test]
+fn p7_a_database_that_is_rebuilt_from_an_earlier_snapshot_keeps_the_note() {
+    let stopped = Stopped::new();
+    Db::mark_differing(stopped.path(), stopped.held + 1).unwrap();
+    Db::mark_damaged(stopped.path()).unwrap();
+    for start in 0..2 {
+        assert!(stopped.resumed().core().is_none(), "it does not lead after start {start}");
+        assert_eq!(Db::differs_since(stopped.path()).unwrap(), Some(stopped.held + 1));
+    }
+    assert!(!Db::is_marked_damaged(stopped.path()), "it was rebuilt");
 }
 
 fn scrub(start: bool) -> Maintain {
@@ -343,6 +442,7 @@ fn p14_reports_of_others_are_refused() {
         peer_id,
         log_seq: u64::MAX,
         digest: Some(PartDigest::default()),
+        differs: false,
     };
     let mut ask = |at, report: &ReportDigest| {
         let call = Call::new(Address::Address(String::new()), 0, report, Vec::new(), 1_000);
