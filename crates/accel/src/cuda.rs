@@ -7,12 +7,12 @@
 #![allow(unsafe_code)]
 
 use crate::kernels::{Kernel, Launch, PTX};
+use crate::panics::contain;
 use crate::runtime::{Backend, Fault, HostMemory, Stream};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::panic::catch_unwind;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn devices() -> Result<Vec<Cuda>, Unavailable> {
         return Err(Unavailable::NoDriver);
     }
     // cudarc panics if the driver lacks a function.
-    let found = catch_unwind(|| -> Result<Vec<Cuda>, String> {
+    let found = contain(|| -> Result<Vec<Cuda>, String> {
         result::init().map_err(say)?;
         let count = result::device::get_count().map_err(say)?;
         (0..count).map(|ordinal| Cuda::open(ordinal).map_err(say)).collect()

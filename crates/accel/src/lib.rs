@@ -28,6 +28,7 @@ pub mod hash;
 pub mod isa;
 pub mod kernels;
 mod named_enum;
+pub mod panics;
 pub mod runtime;
 pub mod simd;
 pub mod spec;

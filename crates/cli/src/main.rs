@@ -26,6 +26,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    tessera_accel::panics::end_on_panic();
     let json = has_flag("--json");
     let outcome = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),

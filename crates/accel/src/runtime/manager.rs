@@ -5,7 +5,7 @@ use super::central::{Central, Next};
 use super::flight::{Flight, Input, Refusal};
 use super::job::{JobError, JobOutput, Ticket};
 use super::{Backend, Fault, Options, Pool, Stream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::panics::contain;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ impl Manager {
             Ok(slots) => slots,
             Err(fault) => return self.central.retire(self.index, fault),
         };
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(&mut slots)));
+        let served = contain(|| self.serve(&mut slots));
         if let Err(fault) = served.unwrap_or_else(|_| Err(self.fault("manage its jobs", "panicked; this is a bug"))) {
             self.retire(slots, fault);
         }
@@ -86,7 +86,7 @@ impl Manager {
         let others = slots.iter().any(|s| s.running.is_some());
         let stream = slots[free].stream.as_mut();
         let operation = ticket.operation.as_ref();
-        let started = catch_unwind(AssertUnwindSafe(|| Flight::start(stream, &self.pool, operation, input)));
+        let started = contain(|| Flight::start(stream, &self.pool, operation, input));
         let Ok(started) = started else {
             let primitive = operation.primitive();
             self.end(ticket, Err(JobError::Panicked { primitive }));
@@ -150,7 +150,7 @@ impl Manager {
             slot.stream.release();
         }
         let finish = || ticket.operation.finish(&mut flight.output);
-        if !catch_unwind(AssertUnwindSafe(finish)).unwrap_or(false) {
+        if !contain(finish).unwrap_or(false) {
             if matches!(flight.input, Input::Device { .. }) {
                 let (primitive, device) = (ticket.operation.primitive(), self.backend.name().into());
                 self.end(ticket, Err(JobError::Cramped { primitive, device }));

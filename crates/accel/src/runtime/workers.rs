@@ -5,8 +5,8 @@ use super::flight::Input;
 use super::job::{JobError, JobOutput, Ticket};
 use super::{Buffer, NoMemory, NoThread, Pool};
 use crate::isa::Isa;
+use crate::panics::contain;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -51,8 +51,8 @@ fn carry_out(
         assert!(output.len() >= ticket.operation.output_bytes(), "the CPU may only enlarge its output");
         Ok::<Buffer, NoMemory>(output)
     };
-    let output = catch_unwind(AssertUnwindSafe(|| compute(output)))
-        .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
+    let output =
+        contain(|| compute(output)).map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
     Ok(JobOutput { input: Some(input), output, device: name.clone() })
 }
 
