@@ -27,6 +27,7 @@ mod device;
 pub mod ftl;
 mod histogram;
 mod host_cache;
+pub mod mining;
 mod replay;
 mod ssd;
 pub mod theory;
