@@ -43,7 +43,7 @@ fn every_combination_is_replayed_and_compressed_traces_give_the_same() {
     assert_eq!(run.code, 0, "{run:?}");
     let text = run.text();
     let documents: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!(documents.len(), 3 * (1 + 3 * 2), "{text}");
+    assert_eq!(documents.len(), 3 * (1 + 4 * 2), "{text}");
     for document in &documents {
         assert_eq!((&document["requests"], &document["capacity_bytes"]), (&20_000.into(), &(4095u64 * 4096).into()));
         let (budget, is_ideal) = (document["map_cache_bytes"].as_u64(), document["ftl"] == "ideal");
@@ -58,12 +58,37 @@ fn every_combination_is_replayed_and_compressed_traces_give_the_same() {
         object.remove("cpu_ns_per_request");
         document
     };
-    for i in 0..7 {
-        assert_eq!(figures(i), figures(i + 7), "gzip");
-        assert_eq!(figures(i), figures(i + 14), "zstd");
+    for i in 0..9 {
+        assert_eq!(figures(i), figures(i + 9), "gzip");
+        assert_eq!(figures(i), figures(i + 18), "zstd");
     }
     let table = tessera(&[&["flash", "replay", &plain, "--ftl", "dftl", "-q"], &options[..4]].concat());
     assert!(table.text().contains("dftl"), "{table:?}");
+}
+
+#[test]
+fn layers_learn_from_a_first_share_and_figures_are_of_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    // Groups of eight pages far apart, each read again and again.
+    let page = |i: u64| (i / 8 * 31 % 250 + i % 8 * 2_000) * 8;
+    let text: String = (0..16_000u64).map(|i| format!("0,{},4096,R,{}.0\n", page(i), i)).collect();
+    let trace = file(dir.path(), "t.spc", text.as_bytes());
+    let replay = |options: &[&str]| {
+        let common = ["flash", "replay", &trace, "--capacity", "64M", "--preload", "--map-cache", "8K", "--json"];
+        let run = tessera(&[&common[..], options].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        run.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    for document in replay(&["--train", "75%"]) {
+        assert_eq!((&document["requests"], &document["host_reads"]), (&4_000.into(), &4_000.into()), "{document}");
+        assert_eq!(document.get("cpftl").is_some(), document["ftl"] == "cpftl");
+    }
+    let reads = |options: &str| {
+        let options = format!("window=8,predictor=50,{options}");
+        replay(&["--train", "75%", "--ftl", "cpftl", "--cpftl", &options])[0]["map_reads"].as_u64().unwrap()
+    };
+    let (with, without) = (reads("full-search"), reads("no-correlation"));
+    assert!(with * 4 < without, "{with} of {without}");
 }
 
 #[test]
@@ -94,6 +119,9 @@ fn bad_input_is_named_with_the_way_out() {
         (&[&plain, "--capacity", "8M", "--over-provisioning", "90%"], &["ends at byte", "--wrap"]),
         (&[&plain, "--ftl", "nftl", "--json"], &["nftl", "tpftl"]),
         (&[&plain, "--geometry", "lanes=3", "--json"], &["lanes=3", "one-die"]),
+        (&[&plain, "--cpftl", "no-filter", "--json"], &["no-filter", "full-search", "support=N"]),
+        (&[&plain, "--cpftl", "support=0", "--json"], &["support", "`0`", "1 to 1000 per mille"]),
+        (&[&plain, "--train", "100%", "--json"], &["100%", "below 100%", "the rest"]),
         (&[&bad], &["line 2", "opcode", "`X`", "--skip-bad"]),
     ] {
         assert_refused(&replay(options), 2, words);

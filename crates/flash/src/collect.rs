@@ -105,7 +105,10 @@ impl Collector {
         let (owner, content) = (device.owner(from), device.content(from));
         let plane = device.blocks.plane_of(from / device.geometry().shape.pages);
         let (stream, cause) = match (owner.as_translation(), cause) {
-            (Some(_), Cause::Gc) => (Stream::Translation, Cause::GcTranslation),
+            (Some(page), Cause::Gc) => {
+                let directory = ftl.directory().expect("it has translation pages");
+                (directory.stream(page), Cause::GcTranslation)
+            }
             (_, Cause::Wear) => (Stream::Cold, Cause::Wear),
             (_, cause) => (Stream::Moved, cause),
         };

@@ -13,6 +13,8 @@ pub struct Config {
     pub ftl: String,
     /// Bytes of map cache.
     pub map_cache: u64,
+    /// What the layer `cpftl` does.
+    pub cpftl: ftl::CpftlOptions,
     /// Channels, chips, dies, planes, pages.
     pub shape: Shape,
     /// Times of flash operations.
@@ -36,6 +38,7 @@ impl Config {
             capacity,
             ftl: ftl.into(),
             map_cache: 256 << 10,
+            cpftl: ftl::CpftlOptions::default(),
             shape: Shape::ONE_DIE,
             timing: Timing::SIMULATION,
             policy: Policy::Greedy,
@@ -109,6 +112,11 @@ pub enum ConfigError {
     /// Not a timing.
     #[error("`{0}` is not a timing: write simulation, emulator, or read=25us,program=200us,erase=1.5ms,transfer=10us")]
     Timing(String),
+    /// Not an option of `cpftl`.
+    #[error(
+        "`{0}` is no option of cpftl: write no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or support=N,window=N,region=N,predictor=N,dirty=N,hot=N,keep=N"
+    )]
+    Cpftl(String),
     /// A number outside its range.
     #[error("{key} cannot be `{value}`: it must be {range}")]
     Key {
@@ -128,7 +136,7 @@ impl Config {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }
         let layer = ftl::find(&self.ftl)?;
-        let min = layer.min_cache.map_or(0, |min| min(&self.shape));
+        let min = layer.min_cache.map_or(0, |min| min(self));
         match self.map_cache < min {
             true => Err(ConfigError::MapCache { ftl: layer.name, bytes: self.map_cache, min }),
             false => Ok(layer),

@@ -2,7 +2,7 @@
 //!
 //! [`Ssd`] is a state machine: it takes requests with the time of their arrival and returns the time of their
 //! completion. Time is simulated; the crate has no clock, thread, file or socket. The `tessera` binary replays traces
-//! on it (docs/flash.md). Each translation layer is one file under `ftl/` and one row of [`ftl::LAYERS`].
+//! on it (docs/flash.md). Each translation layer is a file or folder under `ftl/` and one row of [`ftl::LAYERS`].
 //!
 //! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
 //! each page holds, but no data. Memory is 13.5 bytes for each physical page, beside the layer's map cache.
@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Start reading at `ssd.rs` (what a request does), then `device/mod.rs` (the rules of flash), `collect.rs` (garbage
-//! collection and wear levelling), `ftl/mod.rs` (what a layer implements), `trace/mod.rs` (formats), `replay.rs`.
+//! collection and wear levelling), `ftl/mod.rs` (what a layer implements), `mining/mod.rs` (what layers learn from),
+//! `trace/mod.rs` (formats), `replay.rs`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -84,6 +84,19 @@ impl Replay {
         self.ssd.preload(goes_on);
     }
 
+    /// What is served from here on is to be learned from, until [`Replay::learn`].
+    pub fn observe(&mut self) {
+        self.ssd.observe();
+    }
+
+    /// Lets the layer learn from what was served, and begins to count and to measure time anew; contents, wear and the
+    /// host's cache stay.
+    pub fn learn(&mut self) {
+        self.ssd.learn();
+        self.ssd.reset();
+        (self.requests, self.response, self.end) = (0, Histogram::default(), 0);
+    }
+
     /// Serves a request for `bytes` at `offset` that arrives at `at`.
     ///
     /// # Errors

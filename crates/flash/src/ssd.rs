@@ -3,7 +3,8 @@
 use crate::collect::Collector;
 use crate::config::{Config, ConfigError};
 use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
-use crate::ftl::{CacheUse, Ftl, translation_pages};
+use crate::ftl::{CacheUse, Ftl, entries_per_page, translation_pages};
+use crate::mining::History;
 use std::ops::Range;
 
 /// Pages between two reports of [`Ssd::preload`].
@@ -32,6 +33,8 @@ pub struct Ssd {
     content: u32,
     /// Lookups of pages that are written in part: the update that follows finds the entry again, which is no hit.
     second_lookups: u64,
+    /// Requests to learn from, while the layer still has to.
+    history: Option<History>,
 }
 
 impl Ssd {
@@ -45,9 +48,33 @@ impl Ssd {
         let translation = translation_pages(shape, config.capacity / u64::from(shape.page_bytes));
         let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;
         let device = Device::new(geometry, config.timing, config.contents);
-        let ftl = (layer.make)(&device, config.map_cache);
+        let ftl = (layer.make)(&device, config);
         let collector = Collector::new(&device, config.policy, config.background, config.wear_levelling);
-        Ok(Ssd { device, ftl, collector, capacity: config.capacity, mapped: 0, content: 0, second_lookups: 0 })
+        let (capacity, history) = (config.capacity, None);
+        Ok(Ssd { device, ftl, collector, capacity, mapped: 0, content: 0, second_lookups: 0, history })
+    }
+
+    /// Begins to note requests, if the layer has a use for it, until [`Ssd::learn`].
+    pub fn observe(&mut self) {
+        let geometry = self.device.geometry();
+        let pages = translation_pages(&geometry.shape, u64::from(geometry.logical_pages));
+        let history = History::new(pages, entries_per_page(&geometry.shape));
+        self.history = self.ftl.learns().then_some(history);
+    }
+
+    /// Lets the layer learn from the requests since [`Ssd::observe`] and write what it learned.
+    pub fn learn(&mut self) {
+        let Some(history) = self.history.take() else { return };
+        self.collector.make_room(&mut self.device, &mut *self.ftl);
+        self.ftl.learn(&mut self.device, history);
+        while self.ftl.build(&mut self.device) {
+            self.collector.make_room(&mut self.device, &mut *self.ftl);
+        }
+    }
+
+    /// Further figures of the layer, by name.
+    pub fn layer_figures(&self) -> Vec<(&'static str, u64)> {
+        self.ftl.figures()
     }
 
     /// Bytes that can be addressed.
@@ -109,7 +136,11 @@ impl Ssd {
     }
 
     fn read(&mut self, lpn: u32) -> Ns {
+        if let Some(history) = &mut self.history {
+            history.read(lpn);
+        }
         let ppn = self.ftl.lookup(&mut self.device, lpn);
+        self.assert_owner(ppn, lpn);
         let translated = self.device.now();
         ppn.map_or(translated, |ppn| self.device.read(ppn, Cause::Host))
     }
@@ -122,23 +153,33 @@ impl Ssd {
         }
         self.content = self.content.wrapping_add(1);
         let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, self.content);
-        let before = self.ftl.update(&mut self.device, lpn, Some(ppn));
-        self.forget(before);
+        self.update(lpn, Some(ppn));
         self.mapped += 1;
         end.max(self.device.now())
     }
 
     fn trim(&mut self, lpn: u32) -> Ns {
-        let before = self.ftl.update(&mut self.device, lpn, None);
-        self.forget(before);
+        self.update(lpn, None);
         self.device.now()
     }
 
-    fn forget(&mut self, before: Option<Ppn>) {
+    /// Maps a logical page anew; the page that held it is garbage.
+    fn update(&mut self, lpn: u32, to: Option<Ppn>) {
+        if let Some(history) = &mut self.history {
+            history.update(lpn);
+        }
+        let before = self.ftl.update(&mut self.device, lpn, to);
+        self.assert_owner(before, lpn);
         if let Some(ppn) = before {
             self.device.invalidate(ppn);
             self.mapped -= 1;
         }
+    }
+
+    /// A map entry names the page that says itself whose it is.
+    fn assert_owner(&self, ppn: Option<Ppn>, lpn: u32) {
+        let is_its_own = ppn.is_none_or(|ppn| self.device.owner(ppn) == Owner::data(lpn));
+        assert!(is_its_own, "the map says that page {ppn:?} holds logical page {lpn}, which it does not");
     }
 
     /// What a logical page holds: the number of the write, counted in pages from 1; for devices with contents.
@@ -197,7 +238,7 @@ impl Ssd {
         match (mapped == self.mapped, valid == mapped + translation) {
             (false, _) => Err(format!("{mapped} logical pages are mapped, {} were written", self.mapped)),
             (_, false) => Err(format!("{valid} pages are valid, {mapped} are mapped and {translation} are the map's")),
-            _ => Ok(()),
+            _ => self.ftl.check(),
         }
     }
 }

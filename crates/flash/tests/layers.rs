@@ -2,10 +2,13 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
-use tessera_flash::ftl::LAYERS;
+use tessera_flash::ftl::{CpftlOptions, LAYERS};
 use tessera_flash::{Cause, Config, Op, Policy, Shape, Ssd};
 
 const PAGE: u64 = 512;
+
+/// Much of the small map cache is for the prediction directory, so that there are correlated pages.
+const CPFTL: &str = "predictor=40,region=256,window=8";
 
 /// A small device with small blocks and pages, so that a few thousand requests collect every block several times and
 /// the map has many more translation pages than the cache holds.
@@ -17,6 +20,7 @@ fn config(ftl: &str, policy: Policy, shape: Shape) -> Config {
         map_cache: 1024,
         over_provisioning: 0.3,
         contents: true,
+        cpftl: CpftlOptions::parse(CPFTL).unwrap(),
         ..Config::new(1 << 20, ftl)
     }
 }
@@ -46,7 +50,12 @@ fn step() -> impl Strategy<Value = Step> {
 fn run(config: &Config, steps: &[Step], rounds: usize) -> Ssd {
     let mut ssd = Ssd::new(config).unwrap();
     let (mut model, mut writes, mut now) = (HashMap::new(), 0u32, 0);
-    for step in steps.iter().cycle().take(steps.len() * rounds) {
+    ssd.observe();
+    for (number, step) in steps.iter().cycle().take(steps.len() * rounds).enumerate() {
+        if number == 2 * steps.len() {
+            ssd.learn();
+            ssd.check().unwrap();
+        }
         now += if matches!(step, Step::Idle) { 1_000_000_000 } else { 1_000 };
         let clipped = |page: u64, count: u64| (page * PAGE, count.min(2048 - page) * PAGE);
         match *step {
@@ -124,6 +133,14 @@ proptest! {
         let shape = if parallel { Shape { channels: 2, planes: 2, ..Shape::ONE_DIE } } else { Shape::ONE_DIE };
         for layer in LAYERS {
             run(&config(layer.name, policy, shape), &steps, 8);
+        }
+    }
+
+    #[test]
+    fn cpftl_equals_a_plain_map_with_any_mechanism_off(steps in prop::collection::vec(step(), 1..300)) {
+        for off in ["no-correlation", "full-mining,no-sequential", "full-search", "no-dirty-index", "no-skew", "keep=0,hot=1,dirty=80"] {
+            let options = CpftlOptions::parse(&format!("{CPFTL},{off}")).unwrap();
+            run(&Config { cpftl: options, ..config("cpftl", Policy::Greedy, Shape::ONE_DIE) }, &steps, 8);
         }
     }
 }

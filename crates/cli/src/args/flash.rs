@@ -3,7 +3,7 @@
 use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use tessera_flash::ftl::{self, Layer};
+use tessera_flash::ftl::{self, CpftlOptions, Layer};
 use tessera_flash::trace::{FORMATS, Format, Writer};
 use tessera_flash::{Policy, Shape, Timing};
 
@@ -12,11 +12,12 @@ use tessera_flash::{Policy, Shape, Timing};
 pub enum FlashCommand {
     /// Replay block traces on simulated SSDs, one for each trace, translation layer and map cache.
     #[command(after_help = "\
-Layers: ideal (the whole map in memory), dftl, sftl, tpftl. docs/flash.md explains layers, formats and figures.
+Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl. docs/flash.md explains layers, formats and figures.
 
 Examples:
   tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
   tessera flash replay web.trace.gz --capacity 16G --preload --host-cache 800M --json
+  tessera flash replay web.trace --ftl tpftl,cpftl --train 50% --cpftl support=2,no-skew
   tessera flash replay msr.csv --geometry channels=8,dies=2 --timing read=50us,transfer=10us --compact")]
     Replay(ReplayArgs),
     /// Look at block traces.
@@ -71,7 +72,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub reading: ReadingArgs,
     /// Translation layers.
-    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl", value_parser = layer)]
+    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl", value_parser = layer)]
     pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
     #[arg(long, value_name = "SIZE", value_parser = tessera_policy::parse_size)]
@@ -79,6 +80,13 @@ pub struct ReplayArgs {
     /// Bytes of memory for the map.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256K", value_parser = tessera_policy::parse_size)]
     pub map_cache: Vec<u64>,
+    /// Share of the requests, from the first on, that layers learn from; figures are of the rest, for every layer.
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = train)]
+    pub train: f64,
+    /// What cpftl does: no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or numbers such as
+    /// support=2 (docs/flash.md).
+    #[arg(long, value_name = "OPTIONS", default_value = "support=1", value_parser = CpftlOptions::parse)]
+    pub cpftl: CpftlOptions,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
     #[arg(long, default_value = "one-die", value_parser = Shape::parse)]
     pub geometry: Shape,
@@ -129,6 +137,11 @@ fn policy(text: &str) -> Result<Policy, String> {
         "cost-benefit" => Ok(Policy::CostBenefit),
         _ => Err("write greedy or cost-benefit".into()),
     }
+}
+
+fn train(text: &str) -> Result<f64, String> {
+    let share = percent(text).ok().filter(|share| *share < 1.0);
+    share.ok_or_else(|| format!("`{text}` is not a share from 0% to below 100%; figures are of the rest"))
 }
 
 fn percent(text: &str) -> Result<f64, String> {

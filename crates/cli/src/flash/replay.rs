@@ -61,6 +61,7 @@ struct Run<'a> {
 /// What a replay showed, with what it took to simulate.
 struct Done {
     figures: Figures,
+    layer: Vec<(&'static str, u64)>,
     cpu: Duration,
     skipped: u64,
 }
@@ -86,6 +87,7 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
 fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config {
     Config {
         map_cache,
+        cpftl: args.cpftl,
         shape: args.geometry,
         timing: args.timing,
         policy: args.gc,
@@ -182,7 +184,11 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     if args.preload {
         replay.preload(goes_on);
     }
-    let start = cpu_time();
+    let lesson = (run.input.requests as f64 * args.train) as u64;
+    if lesson > 0 {
+        replay.observe();
+    }
+    let mut start = cpu_time();
     let mut trace = open(path, &args.reading, Arc::default())?;
     for (number, request) in (1..).zip(trace.by_ref()) {
         let request = request.map_err(|e| wrong(path, &e))?;
@@ -191,6 +197,10 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
         let offset = run.input.layout.place(&request).ok_or_else(changed)?;
         let done = replay.request(request.at, request.op, offset, request.bytes);
         done.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
+        if number == lesson {
+            replay.learn();
+            start = cpu_time();
+        }
         if number % STEP == 0 && !goes_on(STEP) {
             break;
         }
@@ -198,7 +208,8 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     let cpu = cpu_time() - start;
     let agree = replay.ssd().check();
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
-    Ok(Done { figures: replay.figures(), cpu, skipped: trace.skipped() })
+    let layer = replay.ssd().layer_figures();
+    Ok(Done { figures: replay.figures(), layer, cpu, skipped: trace.skipped() })
 }
 
 /// CPU time of this thread.
@@ -276,7 +287,7 @@ fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
 fn document(run: &Run<'_>, done: &Done) -> Value {
     let Figures { response, counters: c, cache, wear, .. } = &done.figures;
     let map_cache = run.layer.min_cache.map(|_| run.config.map_cache);
-    json!({
+    let mut document = json!({
         "trace": run.input.path, "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
         "map_cache_bytes": map_cache, "map_cache_peak_bytes": cache.peak,
         "map_lookups": cache.lookups, "map_hits": cache.hits,
@@ -294,5 +305,9 @@ fn document(run: &Run<'_>, done: &Done) -> Value {
         "erases": c.all_erases(), "write_amplification": c.write_amplification(),
         "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
         "cpu_ns_per_request": cpu_per_request(done),
-    })
+    });
+    if !done.layer.is_empty() {
+        document[run.layer.name] = done.layer.iter().map(|(name, value)| (*name, *value)).collect();
+    }
+    document
 }

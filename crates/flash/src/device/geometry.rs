@@ -6,12 +6,12 @@ use crate::ConfigError;
 pub const PAGES_MAX: u64 = (1 << 31) - 2;
 
 /// Free blocks of each plane below which garbage is collected before a write goes on. A write and the collection of one
-/// victim need at most one block for data, one for moved pages and two for translation pages; a new request must find
-/// as many again.
+/// victim need at most one block for data, one for moved pages and three for translation pages, often changed ones apart;
+/// correlated pages are not written when blocks are that few.
 pub const RESERVE_BLOCKS: u32 = 5;
 
 /// Blocks of a plane that may be partly written: one for each stream of writes.
-pub const STREAMS: usize = 4;
+pub const STREAMS: usize = 6;
 
 /// What does not depend on the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

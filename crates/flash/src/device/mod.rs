@@ -23,6 +23,9 @@ pub struct Owner(u32);
 
 const TRANSLATION: u32 = 1 << 31;
 
+/// Free blocks of a plane below which it is short.
+const SHORT_BLOCKS: u32 = 3;
+
 impl Owner {
     /// A logical page.
     pub fn data(lpn: u32) -> Owner {
@@ -55,6 +58,10 @@ pub enum Stream {
     Moved,
     /// Pages of the map.
     Translation,
+    /// Pages of the map that change often, where a layer tells them apart.
+    HotTranslation,
+    /// Pages of the map with entries that are read together, where a layer has them.
+    Correlated,
     /// Data that static wear levelling moves to worn blocks.
     Cold,
 }
@@ -238,6 +245,11 @@ impl Device {
         self.valid[ppn as usize / 64] &= !(1 << (ppn % 64));
         let block = self.block_of(ppn);
         self.blocks.invalidate(block, self.order);
+    }
+
+    /// Whether a plane has so few free blocks that nothing should be written that can be done without.
+    pub(crate) fn is_short(&self) -> bool {
+        self.blocks.short_planes() > 0 && (0..self.geometry.shape.units()).any(|p| self.blocks.free(p) < SHORT_BLOCKS)
     }
 
     /// Erases a block without valid pages; returns when it is done.

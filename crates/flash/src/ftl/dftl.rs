@@ -12,7 +12,7 @@
 //! comparisons with DFTL assume.
 
 use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
-use crate::device::{Cause, Device, Ppn, Shape};
+use crate::device::{Cause, Device, Ppn};
 
 /// Bytes of a cached entry: logical and physical page number.
 const CACHED_BYTES: u64 = 8;
@@ -21,9 +21,7 @@ const CACHED_BYTES: u64 = 8;
 const ENTRIES_MIN: u64 = 16;
 
 /// The least map cache that works.
-pub fn min_cache(_: &Shape) -> u64 {
-    ENTRIES_MIN * CACHED_BYTES
-}
+pub const MIN_CACHE: u64 = ENTRIES_MIN * CACHED_BYTES;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {

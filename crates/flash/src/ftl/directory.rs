@@ -25,6 +25,10 @@ pub struct Directory {
     /// Physical page of each translation page; `NONE`: never written, all entries are unmapped.
     places: Vec<u32>,
     per_page: u32,
+    /// Translation pages; further places are those of a layer's own pages.
+    pages: u32,
+    /// Translation pages that change often.
+    hot: Vec<bool>,
 }
 
 impl Directory {
@@ -37,6 +41,8 @@ impl Directory {
             entries: vec![NONE; logical as usize],
             places: vec![NONE; pages as usize],
             per_page: entries_per_page(&geometry.shape),
+            pages,
+            hot: vec![false; pages as usize],
         }
     }
 
@@ -81,12 +87,50 @@ impl Directory {
 
     /// Writes a translation page; the request waits for it.
     pub fn store(&mut self, device: &mut Device, page: u32, cause: Cause) {
-        let (ppn, end) = device.program(Stream::Translation, Owner::translation(page), cause, 0);
+        let (ppn, end) = device.program(self.stream(page), Owner::translation(page), cause, 0);
         let place = std::mem::replace(&mut self.places[page as usize], ppn);
         if place != NONE {
             device.invalidate(place);
         }
         device.wait(end);
+    }
+
+    /// The number of translation pages; numbers from here on are those of [`Directory::set_own_pages`].
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// Gives a layer places for so many pages of its own, numbered from [`Directory::pages`] on; they have no entries here.
+    pub fn set_own_pages(&mut self, count: u32) {
+        debug_assert!(self.places[self.pages as usize..].iter().all(|place| *place == NONE), "own pages are in use");
+        self.places.resize((self.pages + count) as usize, NONE);
+    }
+
+    /// Forgets a page of the layer's own: it is garbage.
+    pub fn discard(&mut self, device: &mut Device, page: u32) {
+        let place = std::mem::replace(&mut self.places[page as usize], NONE);
+        if place != NONE {
+            device.invalidate(place);
+        }
+    }
+
+    /// Says which translation pages change often; they get blocks of their own.
+    pub fn set_hot(&mut self, is_hot: impl Fn(u32) -> bool) {
+        (0u32..).zip(&mut self.hot).for_each(|(page, hot)| *hot = is_hot(page));
+    }
+
+    /// Whether a translation page changes often.
+    pub fn is_hot(&self, page: u32) -> bool {
+        self.hot[page as usize]
+    }
+
+    /// Where a page is written.
+    pub fn stream(&self, page: u32) -> Stream {
+        match self.hot.get(page as usize) {
+            None => Stream::Correlated,
+            Some(true) => Stream::HotTranslation,
+            Some(false) => Stream::Translation,
+        }
     }
 
     /// Notes that a translation page was moved.

@@ -1,10 +1,11 @@
 //! Flash translation layers: where the host's pages are on flash.
 //!
-//! A layer is one file here and one row of [`LAYERS`]. It keeps the map, decides which part of it is in memory, and
+//! A layer is one file or folder here and one row of [`LAYERS`]. It keeps the map, decides which part of it is in memory, and
 //! reads and writes translation pages through the [`Device`], which accounts for their time. It never moves data and
 //! never collects garbage: `collect.rs` does, and tells it what moved.
 
 mod condensed;
+mod cpftl;
 mod dftl;
 mod directory;
 mod dirty_buffer;
@@ -13,11 +14,13 @@ mod index;
 mod sftl;
 mod tpftl;
 
+pub use cpftl::Options as CpftlOptions;
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
 pub(crate) use index::{Index, Links, List, NONE, Slab};
 
-use crate::config::ConfigError;
-use crate::device::{Cause, Device, Ppn, Shape};
+use crate::config::{Config, ConfigError};
+use crate::device::{Cause, Device, Ppn};
+use crate::mining::History;
 use std::ops::Range;
 
 /// A data page that garbage collection moved.
@@ -96,9 +99,13 @@ pub trait Ftl: Send {
     /// As [`Ftl::cache`].
     fn cache_mut(&mut self) -> &mut CacheUse;
 
-    /// Garbage collection moved data pages; they are sorted by logical page. Those whose entries are not in memory and lie in one
-    /// translation page share one update of it.
+    /// Garbage collection moved data pages; they are sorted by logical page.
     fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        self.move_entries(device, moves);
+    }
+
+    /// Changes the map entries of moved data pages. Those that are not in memory and lie in one translation page share one update of it.
+    fn move_entries(&mut self, device: &mut Device, moves: &[Move]) {
         let page_of = |ftl: &Self, m: &Move| ftl.directory().map_or(0, |directory| directory.page_of(m.lpn));
         let mut at = 0;
         while at < moves.len() {
@@ -123,6 +130,32 @@ pub trait Ftl: Send {
             }
         }
     }
+
+    /// Whether a history of requests is of use to it.
+    fn learns(&self) -> bool {
+        false
+    }
+
+    /// Learns from a history of requests; [`Ftl::build`] then writes what it made of it.
+    fn learn(&mut self, _device: &mut Device, _history: History) {}
+
+    /// Writes one more page of what was learned; `false`: there is none left.
+    fn build(&mut self, _device: &mut Device) -> bool {
+        false
+    }
+
+    /// Further figures, by name.
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Checks that what it holds twice agrees.
+    ///
+    /// # Errors
+    /// The first disagreement.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A translation layer that can be chosen by name.
@@ -133,9 +166,9 @@ pub struct Layer {
     /// What it is, and its paper.
     pub about: &'static str,
     /// Bytes of map cache that it needs; `None`: the whole map is in memory, whatever the cache.
-    pub min_cache: Option<fn(&Shape) -> u64>,
-    /// Makes it for an erased device, with so many bytes of map cache.
-    pub make: fn(&Device, u64) -> Box<dyn Ftl>,
+    pub min_cache: Option<fn(&Config) -> u64>,
+    /// Makes it for an erased device.
+    pub make: fn(&Device, &Config) -> Box<dyn Ftl>,
 }
 
 /// Every layer.
@@ -149,20 +182,26 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         name: "dftl",
         about: "cached map entries in a segmented LRU (Gupta et al., ASPLOS 2009)",
-        min_cache: Some(dftl::min_cache),
-        make: |device, budget| Box::new(dftl::Dftl::new(device, budget)),
+        min_cache: Some(|_| dftl::MIN_CACHE),
+        make: |device, config| Box::new(dftl::Dftl::new(device, config.map_cache)),
     },
     Layer {
         name: "sftl",
         about: "condensed translation pages and a dirty buffer (Jiang et al., MSST 2011)",
-        min_cache: Some(sftl::min_cache),
-        make: |device, budget| Box::new(sftl::Sftl::new(device, budget)),
+        min_cache: Some(|config| sftl::min_cache(&config.shape)),
+        make: |device, config| Box::new(sftl::Sftl::new(device, config.map_cache)),
     },
     Layer {
         name: "tpftl",
         about: "two-level lists with prefetch and batch update (Zhou et al., EuroSys 2015)",
-        min_cache: Some(tpftl::min_cache),
-        make: |device, budget| Box::new(tpftl::Tpftl::new(device, budget)),
+        min_cache: Some(|_| tpftl::MIN_CACHE),
+        make: |device, config| Box::new(tpftl::Tpftl::new(device, config.map_cache)),
+    },
+    Layer {
+        name: "cpftl",
+        about: "pages of correlated entries found by prediction, and an index of dirty entries (Zhou, UCF 2018)",
+        min_cache: Some(cpftl::min_cache),
+        make: |device, config| Box::new(cpftl::Cpftl::new(device, config)),
     },
 ];
 

@@ -12,7 +12,7 @@
 //!   has none. A prefetch replaces entries of one node at most.
 
 use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
-use crate::device::{Cause, Device, Ppn, Shape};
+use crate::device::{Cause, Device, Ppn};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -27,9 +27,7 @@ const ENTRIES_MIN: u64 = 16;
 const SWITCH_AFTER: i32 = 3;
 
 /// The least map cache that works.
-pub fn min_cache(_: &Shape) -> u64 {
-    ENTRIES_MIN * (CACHED_BYTES + NODE_BYTES)
-}
+pub const MIN_CACHE: u64 = ENTRIES_MIN * (CACHED_BYTES + NODE_BYTES);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {

@@ -1,0 +1,193 @@
+//! Each mechanism of CPFTL has its effect, shown on requests that are made for it.
+
+use tessera_disk::SplitMix64;
+use tessera_flash::ftl::CpftlOptions;
+use tessera_flash::{Cause, Config, Op, Shape, Ssd};
+
+const PAGE: u64 = 512;
+/// Translation pages have 128 entries, so pages in steps of this lie in different ones.
+const STEP: u32 = 131;
+/// Groups of pages that are read together.
+const GROUPS: u32 = 56;
+/// Pages of a group, and reads of a mining window.
+const GROUP: u32 = 8;
+
+/// A full device of 2,048 pages, which learns from what follows. A correlated page has 64 entries.
+fn ssd(map_cache: u64, options: &str) -> Ssd {
+    let config = Config {
+        shape: Shape { pages: 8, page_bytes: PAGE as u32, ..Shape::ONE_DIE },
+        map_cache,
+        over_provisioning: 0.3,
+        contents: true,
+        cpftl: CpftlOptions::parse(&format!("window={GROUP},predictor=40,{options}")).unwrap(),
+        ..Config::new(1 << 20, "cpftl")
+    };
+    let mut ssd = Ssd::new(&config).unwrap();
+    ssd.preload(|_| true);
+    ssd.observe();
+    ssd
+}
+
+fn learn(ssd: &mut Ssd) {
+    ssd.learn();
+    ssd.reset();
+    ssd.check().unwrap();
+}
+
+fn random(seed: u64) -> impl FnMut(u32) -> u32 {
+    let mut rng = SplitMix64::new(seed);
+    move |below| (rng.next_u64() % u64::from(below)) as u32
+}
+
+fn request(ssd: &mut Ssd, op: Op, lpn: u32, pages: u64) {
+    ssd.submit(0, op, u64::from(lpn) * PAGE, pages * PAGE);
+}
+
+/// A page of a group; no two pages of a group are in one translation page.
+fn planted(group: u32, i: u32) -> u32 {
+    (group + i * STEP * 2) % 2048
+}
+
+fn read_groups(ssd: &mut Ssd, count: u32, next: &mut impl FnMut(u32) -> u32) {
+    for _ in 0..count {
+        let group = next(GROUPS);
+        (0..GROUP).for_each(|i| request(ssd, Op::Read, planted(group, i), 1));
+    }
+}
+
+/// An SSD that has learned the groups.
+fn trained(options: &str) -> Ssd {
+    let mut ssd = ssd(2048, options);
+    read_groups(&mut ssd, 1_000, &mut random(1));
+    learn(&mut ssd);
+    ssd
+}
+
+fn figure(ssd: &Ssd, name: &str) -> u64 {
+    ssd.layer_figures().iter().find(|(found, _)| *found == name).map(|(_, value)| *value).unwrap()
+}
+
+#[test]
+fn correlated_pages_that_were_mined_save_translation_reads() {
+    let reads = |options: &str| {
+        let mut ssd = trained(options);
+        read_groups(&mut ssd, 1_000, &mut random(2));
+        ssd.check().unwrap();
+        (ssd.counters().reads(Cause::Map), ssd)
+    };
+    let ((without, _), (predicted, ssd)) = (reads("no-correlation"), reads("support=1"));
+    let ((searched, exact), (full, _)) = (reads("full-search"), reads("full-mining"));
+    assert!(predicted * 3 < without, "{predicted} of {without}");
+    assert!(searched <= predicted, "a search without mistakes is the bound: {searched}, {predicted}");
+    assert_eq!(full, predicted, "regions lose no pair here");
+    let (found, loads) = ("correlated_page_reads_with_the_entry", "correlated_page_reads");
+    assert_eq!(figure(&exact, found), figure(&exact, loads));
+    assert_eq!(figure(&ssd, "correlated_pages_dropped_by_ratio"), 0);
+    assert_eq!(figure(&ssd, "correlated_pages_live"), u64::from(GROUPS * GROUP).div_ceil(64));
+}
+
+#[test]
+fn a_threshold_above_the_support_leaves_nothing() {
+    let ssd = trained("support=100");
+    assert_eq!((figure(&ssd, "mined_pairs"), figure(&ssd, "correlated_pages_built")), (0, 0));
+    assert_eq!(figure(&trained("support=1"), "mined_pairs"), u64::from(GROUPS * GROUP * (GROUP - 1) / 2));
+}
+
+#[test]
+fn a_write_drops_the_correlated_page_and_only_that() {
+    let mut ssd = trained("support=1");
+    let live = figure(&ssd, "correlated_pages_live");
+    request(&mut ssd, Op::Write, planted(3, 5), 1);
+    assert_eq!(figure(&ssd, "correlated_pages_live"), live - 1);
+    assert_eq!(figure(&ssd, "correlated_pages_dropped_by_writes"), 1);
+    // The first group's page is not planted.
+    request(&mut ssd, Op::Write, GROUPS + 1, 1);
+    assert_eq!(figure(&ssd, "correlated_pages_dropped_by_writes"), 1);
+    ssd.check().unwrap();
+}
+
+#[test]
+fn correlated_pages_that_bring_fewer_hits_than_others_are_dropped() {
+    let mut ssd = trained("support=1");
+    let mut next = random(3);
+    for _ in 0..4_000 {
+        // One page of a group alone, and other pages that are read again at once.
+        request(&mut ssd, Op::Read, planted(next(GROUPS), 0), 1);
+        let other = 900 + next(100);
+        (0..4).for_each(|_| request(&mut ssd, Op::Read, other, 1));
+    }
+    assert!(figure(&ssd, "correlated_pages_dropped_by_ratio") > 0, "{:?}", ssd.layer_figures());
+    ssd.check().unwrap();
+}
+
+#[test]
+fn correlated_pages_follow_what_garbage_collection_moves() {
+    let mut ssd = trained("support=1");
+    let mut next = random(4);
+    let is_planted = |lpn| (0..GROUPS).any(|group| (0..GROUP).any(|i| planted(group, i) == lpn));
+    for i in 0..8_000 {
+        let lpn = next(2048);
+        if !is_planted(lpn) {
+            request(&mut ssd, Op::Write, lpn, 1);
+        }
+        if i % 4 == 0 {
+            read_groups(&mut ssd, 1, &mut next);
+        }
+    }
+    assert!(figure(&ssd, "correlated_pages_rewritten_by_gc") > 10, "{:?}", ssd.layer_figures());
+    assert!(figure(&ssd, "correlated_pages_live") > 0);
+    ssd.check().unwrap();
+}
+
+#[test]
+fn sequential_prefetch_saves_translation_reads() {
+    let reads = |options: &str| {
+        let (mut ssd, mut next) = (ssd(2048, options), random(5));
+        (0..2_000).for_each(|_| request(&mut ssd, Op::Read, next(2040), 8));
+        ssd.counters().reads(Cause::Map)
+    };
+    let (with, without) = (reads("no-correlation"), reads("no-correlation,no-sequential"));
+    assert!(with * 3 < without, "{with} of {without}");
+}
+
+/// Translation pages that are written for requests which repeat, of which the first half is learned from.
+fn translation_writes(options: &str, mut round: impl FnMut(&mut Ssd)) -> u64 {
+    let mut ssd = ssd(768, options);
+    for i in 0..2_000 {
+        if i == 1_000 {
+            learn(&mut ssd);
+        }
+        round(&mut ssd);
+    }
+    ssd.check().unwrap();
+    ssd.counters().programs(Cause::Map)
+}
+
+#[test]
+fn the_dirty_index_keeps_reads_from_replacing_dirty_entries() {
+    let writes = |options: &str| {
+        let mut next = random(6);
+        translation_writes(options, |ssd| {
+            request(ssd, Op::Write, next(256), 1);
+            (0..8).for_each(|_| request(ssd, Op::Read, next(2048), 1));
+        })
+    };
+    let (mixed, indexed) = (writes("no-correlation,no-dirty-index"), writes("no-correlation,no-skew"));
+    assert!(indexed * 4 < mixed * 3, "{indexed} of {mixed}");
+}
+
+#[test]
+fn translation_pages_that_change_often_are_written_less_often() {
+    let writes = |options: &str| {
+        let mut next = random(7);
+        translation_writes(options, |ssd| {
+            // Two translation pages change twice in a round. Fourteen more change once, and would replace them. TRIMs change
+            // entries and write no data, whose collection would write translation pages too.
+            (0..2).for_each(|page| (0..2).for_each(|_| request(ssd, Op::Trim, page * 128 + next(4), 1)));
+            (2..16).for_each(|page| request(ssd, Op::Trim, page * 128 + next(128), 1));
+            request(ssd, Op::Read, next(2048), 1);
+        })
+    };
+    let (plain, aware) = (writes("no-correlation,no-skew"), writes("no-correlation,hot=1"));
+    assert!(aware * 20 < plain * 19, "{aware} of {plain}");
+}
