@@ -84,7 +84,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = train)]
     pub train: f64,
     /// What cpftl does: no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or numbers such as
-    /// support=2 (docs/flash.md).
+    /// support=2 (docs/flash.md lists them).
     #[arg(long, value_name = "OPTIONS", default_value = "support=1", value_parser = CpftlOptions::parse)]
     pub cpftl: CpftlOptions,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.

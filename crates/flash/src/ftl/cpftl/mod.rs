@@ -139,7 +139,7 @@ impl Cpftl {
     /// Reads an entry from a correlated page, with the entries after it in that page.
     fn load_correlated(&mut self, device: &mut Device, lpn: u32) -> Option<u32> {
         let place = self.correlated.find(device, &mut self.directory, lpn, &self.regular)?;
-        let most = self.prefetch_max().max(1).min(self.correlated.per_page());
+        let most = self.prefetch_max().clamp(1, self.options.bring as usize);
         let brought: Vec<(u32, u32)> = self.correlated.entries_from(place).take(most).collect();
         for (other, ppn) in brought.iter().rev() {
             if !self.map.contains(*other) {

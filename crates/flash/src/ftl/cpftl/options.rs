@@ -25,6 +25,8 @@ pub struct Options {
     pub window: u32,
     /// Pages of a region.
     pub region: u32,
+    /// Entries that a read of a correlated page brings in.
+    pub bring: u32,
     /// Percent of the map cache for the prediction directory.
     pub predictor: u32,
     /// Percent of the map cache above which dirty entries leave before clean ones.
@@ -47,6 +49,7 @@ impl Default for Options {
             support: 1,
             window: 32,
             region: 4096,
+            bring: 32,
             predictor: 6,
             dirty: 25,
             hot: 2,
@@ -89,6 +92,7 @@ impl Options {
             "support" => (&mut self.support, 1..=1000, "1 to 1000 per mille"),
             "window" => (&mut self.window, 2..=1024, "2 to 1024 reads"),
             "region" => (&mut self.region, 1..=1 << 24, "1 to 16777216 pages"),
+            "bring" => (&mut self.bring, 1..=65_536, "1 to 65536 entries"),
             "predictor" => (&mut self.predictor, 0..=50, "0 to 50 percent"),
             "dirty" => (&mut self.dirty, 1..=90, "1 to 90 percent"),
             "hot" => (&mut self.hot, 1..=1000, "1 to 1000"),
