@@ -44,14 +44,14 @@ fn request(ssd: &mut Ssd, op: Op, lpn: u32, pages: u64) {
 }
 
 /// A page of a group; no two pages of a group are in one translation page.
-fn planted(group: u32, i: u32) -> u32 {
+fn page_of(group: u32, i: u32) -> u32 {
     (group + i * STEP * 2) % 2048
 }
 
 fn read_groups(ssd: &mut Ssd, count: u32, next: &mut impl FnMut(u32) -> u32) {
     for _ in 0..count {
         let group = next(GROUPS);
-        (0..GROUP).for_each(|i| request(ssd, Op::Read, planted(group, i), 1));
+        (0..GROUP).for_each(|i| request(ssd, Op::Read, page_of(group, i), 1));
     }
 }
 
@@ -97,10 +97,10 @@ fn a_threshold_above_the_support_leaves_nothing() {
 fn a_write_drops_the_correlated_page_and_only_that() {
     let mut ssd = trained("support=1");
     let live = figure(&ssd, "correlated_pages_live");
-    request(&mut ssd, Op::Write, planted(3, 5), 1);
+    request(&mut ssd, Op::Write, page_of(3, 5), 1);
     assert_eq!(figure(&ssd, "correlated_pages_live"), live - 1);
     assert_eq!(figure(&ssd, "correlated_pages_dropped_by_writes"), 1);
-    // The first group's page is not planted.
+    // No group has this page.
     request(&mut ssd, Op::Write, GROUPS + 1, 1);
     assert_eq!(figure(&ssd, "correlated_pages_dropped_by_writes"), 1);
     ssd.check().unwrap();
@@ -112,7 +112,7 @@ fn correlated_pages_that_bring_fewer_hits_than_others_are_dropped() {
     let mut next = random(3);
     for _ in 0..4_000 {
         // One page of a group alone, and other pages that are read again at once.
-        request(&mut ssd, Op::Read, planted(next(GROUPS), 0), 1);
+        request(&mut ssd, Op::Read, page_of(next(GROUPS), 0), 1);
         let other = 900 + next(100);
         (0..4).for_each(|_| request(&mut ssd, Op::Read, other, 1));
     }
@@ -124,10 +124,10 @@ fn correlated_pages_that_bring_fewer_hits_than_others_are_dropped() {
 fn correlated_pages_follow_what_garbage_collection_moves() {
     let mut ssd = trained("support=1");
     let mut next = random(4);
-    let is_planted = |lpn| (0..GROUPS).any(|group| (0..GROUP).any(|i| planted(group, i) == lpn));
+    let is_grouped = |lpn| (0..GROUPS).any(|group| (0..GROUP).any(|i| page_of(group, i) == lpn));
     for i in 0..8_000 {
         let lpn = next(2048);
-        if !is_planted(lpn) {
+        if !is_grouped(lpn) {
             request(&mut ssd, Op::Write, lpn, 1);
         }
         if i % 4 == 0 {

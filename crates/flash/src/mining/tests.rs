@@ -47,8 +47,8 @@ fn clustered_mining_finds_the_pairs_of_hot_regions_in_less_memory() {
         reads.extend([100 + at, noise(), noise(), 300 + at, noise(), noise(), noise(), noise()]);
     }
     let (full, clustered) = (mining(8, Method::Full).mine(&reads), mining(8, Method::Clustered(1_000)).mine(&reads));
-    let planted: Vec<Pair> = (0..40).map(|at| pair(100 + at, 300 + at, 100)).collect();
-    assert!(planted.iter().all(|pair| clustered.pairs.contains(pair)), "{:?}", clustered.pairs);
+    let expected: Vec<Pair> = (0..40).map(|at| pair(100 + at, 300 + at, 100)).collect();
+    assert!(expected.iter().all(|pair| clustered.pairs.contains(pair)), "{:?}", clustered.pairs);
     assert_eq!(clustered.pairs, full.pairs);
     assert!(clustered.peak_bytes * 4 < full.peak_bytes, "{} of {}", clustered.peak_bytes, full.peak_bytes);
 }
