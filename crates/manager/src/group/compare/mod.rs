@@ -47,8 +47,8 @@ pub(super) struct Comparisons {
     /// When the next one begins.
     due_ns: i64,
     pass: Option<Pass>,
-    /// The entry after which managers were found to differ, and which.
-    wrong: Option<(u64, BTreeSet<u64>)>,
+    /// The entry after which managers were found to differ, and what those reported.
+    wrong: Option<(u64, BTreeMap<u64, PartDigest>)>,
     /// Managers that were found to differ, by this leader or by an earlier one, and have not reported since with a database that replaces
     /// that one.
     known_wrong: BTreeSet<u64>,
@@ -143,12 +143,13 @@ impl Manager {
         if self.core().is_none() {
             return Err(super::members::not_leading(&self.peer));
         }
-        let (peer_id, log_seq) = (report.peer_id, report.log_seq);
+        let (peer_id, log_seq, digest) = (report.peer_id, report.log_seq, report.digest.clone().unwrap_or_default());
         self.add_report(report);
         let part = self.comparisons.pass.as_ref().and_then(|pass| pass.part.as_ref());
         let waits = part.is_some_and(|part| part.seq == Some(log_seq));
         let wrong = self.comparisons.wrong.as_ref();
-        let differs = wrong.is_some_and(|(seq, ids)| *seq == log_seq && ids.contains(&peer_id));
+        // A manager that was rebuilt meanwhile may apply the entry again, and reports what is right.
+        let differs = wrong.is_some_and(|(seq, found)| *seq == log_seq && found.get(&peer_id) == Some(&digest));
         Ok(ReportDigestReply { waits, differs, log_seq }.encode_to_vec().into())
     }
 
@@ -219,7 +220,7 @@ impl Manager {
                 self.comparisons.due_ns = now_ns.saturating_add(ns(self.config.metadata_compare_every_ms));
                 if !compared.is_disjoint(&self.comparisons.known_wrong) {
                     // What differed is gone, and the manager still waits for a snapshot.
-                    self.comparisons.wrong = Some((seq, BTreeSet::new()));
+                    self.comparisons.wrong = Some((seq, BTreeMap::new()));
                 }
                 let (result, managers) = (ComparisonResult::Equal as i32, compared.len() as u32);
                 self.end_comparison(
@@ -284,10 +285,11 @@ impl Manager {
             }
             (ComparisonResult::Rebuilds, false) => {
                 self.comparisons.known_wrong.extend(&ids);
-                self.comparisons.wrong = Some((seq, ids));
+                let found = reports.iter().filter(|(id, _)| ids.contains(id));
+                self.comparisons.wrong = Some((seq, found.map(|(&id, digest)| (id, digest.clone())).collect()));
             }
             // A manager that joins gets a snapshot of this one, whoever made the one before.
-            _ => self.comparisons.wrong = Some((seq, BTreeSet::new())),
+            _ => self.comparisons.wrong = Some((seq, BTreeMap::new())),
         }
     }
 

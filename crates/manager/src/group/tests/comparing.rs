@@ -16,6 +16,12 @@ fn often() -> Config {
     Config { metadata_compare_every_ms: 2_000, metadata_scrub_bytes_per_s: 2_000, ..config() }
 }
 
+/// A report of an empty digest.
+fn report_of(cluster: u8, peer_id: u64, log_seq: u64) -> ReportDigest {
+    let (cluster_id, digest) = (vec![cluster; 16], Some(PartDigest::default()));
+    ReportDigest { cluster_id, peer_id, log_seq, digest, differs: false }
+}
+
 impl Group {
     /// A group of managers that all vote, with some names.
     fn comparing(kinds: &[PeerKind], config: Config) -> Group {
@@ -48,6 +54,13 @@ impl Group {
 
     fn differs(&self, at: usize) -> bool {
         self.manager(at).own.differs_since.is_some()
+    }
+
+    /// Whether the leader's answer to a report says that others have yet to report, and that the manager differs.
+    fn report(&mut self, at: usize, report: &ReportDigest) -> Result<(bool, bool), Code> {
+        let call = Call::new(Address::Address(String::new()), 0, report, Vec::new(), 1_000);
+        let answer = Answer { token: 0, result: self.deliver(at, &call) };
+        answer.decode::<ReportDigest>().map(|(reply, _)| (reply.waits, reply.differs)).map_err(|error| error.code())
     }
 
     fn comparison(&mut self) -> MetadataComparison {
@@ -110,6 +123,8 @@ fn p7_a_standby_that_differs_is_rebuilt() {
     group.supervise(|group| group.comparison().result() == ComparisonResult::Rebuilds);
     let found = group.comparison();
     assert_eq!((found.differing, &found.table[..], found.managers), (vec![name], "inodes", 3));
+    let rebuilt = report_of(7, wrong as u64 + 1, found.log_seq);
+    assert_eq!(group.report(leader, &rebuilt), Ok((false, false)), "another digest is that of another database");
     assert_eq!(group.until_equal(), 1, "it ended once");
     assert!(!group.is_harmed(wrong));
     assert_eq!(group.settle_leader(), leader, "the leader serves throughout");
@@ -437,18 +452,8 @@ fn p7_a_manager_alone_compares_nothing() {
 fn p14_reports_of_others_are_refused() {
     let mut group = Group::comparing(&THREE, often());
     let leader = group.settle_leader();
-    let report = |cluster: u8, peer_id| ReportDigest {
-        cluster_id: vec![cluster; 16],
-        peer_id,
-        log_seq: u64::MAX,
-        digest: Some(PartDigest::default()),
-        differs: false,
-    };
-    let mut ask = |at, report: &ReportDigest| {
-        let call = Call::new(Address::Address(String::new()), 0, report, Vec::new(), 1_000);
-        let answer = Answer { token: 0, result: group.deliver(at, &call) };
-        answer.decode::<ReportDigest>().map(|(reply, _)| (reply.waits, reply.differs)).map_err(|error| error.code())
-    };
+    let report = |cluster, peer_id| report_of(cluster, peer_id, u64::MAX);
+    let mut ask = |at, report: &ReportDigest| group.report(at, report);
     assert_eq!(ask(leader, &report(8, 1)), Err(Code::WrongCluster));
     assert_eq!(ask((leader + 1) % 3, &report(7, 1)), Err(Code::NotLeader));
     assert_eq!(ask(leader, &report(7, 1)), Ok((false, false)), "of an entry that asked for nothing");
