@@ -25,6 +25,12 @@ fn in_a_process() {
             let _ = contain(|| panic!("of a device"));
             panic!("of a thread");
         }
+        "stream" => {
+            let options = tessera_accel::runtime::Options { cpu_threads: 1, ..Default::default() };
+            let runtime = tessera_accel::runtime::Runtime::new(vec![std::sync::Arc::new(Broken)], options);
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            drop(runtime);
+        }
         _ => panic!("of a thread"),
     });
     // Where nothing ends the process, a test that joins the thread goes on.
@@ -50,4 +56,31 @@ fn any_other_panic_of_a_side_thread_ends_the_process_and_says_why() {
         );
         assert!(!String::from_utf8_lossy(&output.stdout).contains("joined"), "{output:?}");
     }
+}
+
+#[derive(Debug)]
+struct Broken;
+
+impl tessera_accel::runtime::Backend for Broken {
+    fn name(&self) -> &str {
+        "broken:0"
+    }
+    fn description(&self) -> String {
+        "its driver lacks a function".into()
+    }
+    fn memory_bytes(&self) -> u64 {
+        1 << 20
+    }
+    fn calibration_bytes(&self) -> usize {
+        1 << 10
+    }
+    fn stream(&self) -> Result<Box<dyn tessera_accel::runtime::Stream>, tessera_accel::runtime::Fault> {
+        panic!("Expected symbol in library: cuStreamCreate")
+    }
+}
+
+#[test]
+fn a_driver_that_panics_when_a_stream_is_opened_retires_its_device() {
+    let output = process("stream");
+    assert!(output.status.success(), "{output:?}");
 }

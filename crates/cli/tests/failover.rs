@@ -233,3 +233,23 @@ fn p14_a_manager_that_founds_another_cluster_at_an_old_address_gets_no_request()
     let listed = group.c.ok(&["ls", "tess:/"]).text();
     assert!(listed.contains("kept") && !listed.contains("lost"), "{listed}");
 }
+
+/// A scrub whose leader is killed begins again at the next one; it does not say that it is done.
+#[test]
+fn a_scrub_outlives_its_leader() {
+    let mut group = Group::start();
+    let content = tree::bytes(3, 64 << 20);
+    assert_eq!(group.c.with_stdin(&["put", "--quiet", "-p", "redundancy=replica:3", "-", "tess:/f"], &content).code, 0);
+    let leader = group.leader();
+    let mut scrub = group.c.command(&["scrub"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the scrub runs", || {
+        let runs = group.c.ok(&["scrub", "--look", "--json"]).json()["running"] == true;
+        // It is over already on a machine that is fast enough.
+        runs || scrub.try_wait().unwrap().is_some()
+    });
+    group.kill(leader);
+    let ended = scrub.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert!(said.contains("3 disks done, 3 disks"), "{said}");
+}

@@ -160,6 +160,11 @@ impl Connection {
         Ok(connection)
     }
 
+    #[cfg(test)]
+    pub(crate) fn skip_ids(&self, next: u64) {
+        self.next_request.store(next, Ordering::Relaxed);
+    }
+
     /// Number of this connection, unique in the process.
     pub fn id(&self) -> u64 {
         self.id
@@ -219,14 +224,14 @@ impl Connection {
     }
 
     /// Called every [`keepalive::EVERY`]: tells a peer that has waited for at least that long that this side lives, unless
-    /// something is on its way to it. Never waits.
+    /// something is on its way to it that fills the socket. Never waits.
     pub(crate) fn keep_alive(&self) {
         // A request that is not read yet may wait for the connection's thread, too.
         let is_busy = !self.idle.load(Ordering::Relaxed);
         let is_awaited = self.is_admitted() && (is_busy || self.outbox.owes_answer());
         let was_awaited = self.was_awaited.swap(is_awaited, Ordering::Relaxed);
-        if is_awaited && was_awaited && !self.outbox.is_sending() {
-            // If it fails, the connection's thread sees that the stream ended.
+        // What waits to be sent is no sign of life before it is sent. If the stream fails, the connection's thread sees that it ended.
+        if is_awaited && was_awaited && self.outbox.push(&self.stream).unwrap_or(false) {
             let _ = self.send(Kind::Hello as u16, FLAG_REPLY, NO_REQUEST_ID, &[], Vec::new());
         }
     }

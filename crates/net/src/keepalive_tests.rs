@@ -221,3 +221,99 @@ fn keepalive_frames_are_sent_while_a_request_arrives_and_not_to_idle_peers() {
     answer(asked.recv_timeout(SOON).unwrap());
     while header_of(&mut stream).request_id != 2 {}
 }
+
+/// Sends 1 MiB of a file, and then an answer to an earlier request; the next request keeps its thread busy.
+struct Reads {
+    file: Arc<std::fs::File>,
+}
+
+impl Service for Reads {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let (kind, id) = (frame.header.kind, frame.header.request_id);
+        let file = |len| FileRange { file: self.file.clone(), offset: 0, len };
+        let nothing = || Ok((Bytes::new(), Vec::new()));
+        match id {
+            1 => {
+                connection.admit(Role::Client).unwrap();
+                connection.reply(kind, id, nothing());
+            }
+            2..=9 => connection.reply(kind, id, Ok((Bytes::new(), vec![Part::File(file(16 << 20))]))),
+            99 => {
+                // A moment at the disk, in which the next requests arrive.
+                std::thread::sleep(Duration::from_millis(300));
+                connection.reply(kind, id, nothing());
+            }
+            100 => {}
+            101 => {
+                connection.reply(kind, id, Ok((Bytes::new(), vec![Part::File(file(1 << 20))])));
+                connection.reply(kind, 100, nothing());
+            }
+            _ => {
+                std::thread::sleep(LONG + LONG);
+                connection.reply(kind, id, nothing());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_whose_thread_waits_for_a_disk_between_two_answers_is_waited_for() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(16 << 20).unwrap();
+    let limits = Limits { outstanding_bytes: 1 << 30, ..Limits::default() };
+    let server = Server::start(
+        &["127.0.0.1:0".parse().unwrap()],
+        Arc::new(Reads { file: Arc::new(file) }),
+        BufferPool::new(0),
+        limits,
+    )
+    .unwrap();
+    let mut stream = greeted(&server);
+    let request = |id| encode_message(Kind::GetStatus as u16, 0, id, &GetStatus {}, 0);
+    fn skip(stream: &mut TcpStream) -> FrameHeader {
+        loop {
+            let header = header_of(stream);
+            std::io::copy(&mut stream.take(u64::from(header.payload_len)), &mut std::io::sink()).unwrap();
+            if header.request_id != 0 {
+                return header;
+            }
+        }
+    }
+    for id in 2..=9 {
+        stream.write_all(&request(id)).unwrap();
+        assert_eq!(skip(&mut stream).request_id, id);
+    }
+    stream.write_all(&[request(100), request(101), request(102)].concat()).unwrap();
+    skip(&mut stream);
+    let whole = Instant::now();
+    header_of(&mut stream);
+    assert!(whole.elapsed() < SILENCE, "between two frames nothing came for {:?}", whole.elapsed());
+}
+
+/// The same with this crate's own client: its calls end although the peer lives.
+#[test]
+fn calls_to_a_live_peer_do_not_end() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(16 << 20).unwrap();
+    let limits = Limits { outstanding_bytes: 1 << 30, ..Limits::default() };
+    let reads = Arc::new(Reads { file: Arc::new(file) });
+    let server = Server::start(&["127.0.0.1:0".parse().unwrap()], reads, BufferPool::new(0), limits).unwrap();
+    let stream = endpoint::Stream::connect(&server.endpoints()[0], SOON).unwrap();
+    let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(64 << 20)).unwrap();
+    connection.call_wait(&Hello::default(), vec![], SOON).unwrap();
+    for _ in 2..=9 {
+        connection.call_wait(&GetStatus {}, vec![], SOON).unwrap();
+    }
+    // Ids 10 to 98 are answered late; skip them without sending.
+    connection.skip_ids(99);
+    let (sender, result) = channel();
+    for id in 99..=102 {
+        let sender = sender.clone();
+        let done: Callback = Box::new(move |answer| sender.send((id, answer.map(drop))).unwrap());
+        connection.call(Kind::GetStatus, &prost::Message::encode_to_vec(&GetStatus {}), vec![], CALL, done);
+    }
+    for _ in 99..=102 {
+        let (id, answer) = result.recv_timeout(SOON).unwrap();
+        assert_eq!(answer, Ok(()), "call {id}");
+    }
+}

@@ -210,10 +210,28 @@ impl Outbox {
         !self.queue.lock().unanswered.is_empty()
     }
 
-    /// Whether a frame is on its way to the socket.
-    pub fn is_sending(&self) -> bool {
-        let queue = self.queue.lock();
-        queue.writing || !queue.parts.is_empty()
+    /// Writes what was left to the connection's thread, which may be busy, as far as it is in memory and the socket takes it, unless
+    /// another thread writes. Returns whether nothing is left.
+    ///
+    /// # Errors
+    /// The stream failed.
+    pub fn push(&self, stream: &Stream) -> io::Result<bool> {
+        let mut queue = self.queue.lock();
+        if queue.writing || queue.failed {
+            return Ok(false);
+        }
+        if queue.parts.is_empty() {
+            return Ok(true);
+        }
+        let result = self.write(&mut queue, stream, Writable::Memory);
+        self.account(&mut queue);
+        let left = queue.left;
+        drop(queue);
+        result?;
+        if left {
+            self.wake_thread();
+        }
+        Ok(!left)
     }
 
     /// The connection's thread is about to wait: from now on others wake it. Returns whether it has something to write.

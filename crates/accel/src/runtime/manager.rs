@@ -37,10 +37,9 @@ struct Running {
 impl Manager {
     /// The thread's main function.
     pub fn run(self) {
-        let opened: Result<Vec<Slot>, Fault> = (0..self.options.slots.max(1))
-            .map(|_| Ok(Slot { stream: self.backend.stream()?, running: None }))
-            .collect();
-        let mut slots = match opened {
+        let open = |_| Ok(Slot { stream: self.backend.stream()?, running: None });
+        let opened = contain(|| (0..self.options.slots.max(1)).map(open).collect::<Result<Vec<Slot>, Fault>>());
+        let mut slots = match opened.unwrap_or_else(|_| Err(self.fault("open its streams", "panicked"))) {
             Ok(slots) => slots,
             Err(fault) => return self.central.retire(self.index, fault),
         };

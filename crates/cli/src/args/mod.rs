@@ -52,6 +52,9 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The longest `--wait`: a century, which every clock can add.
+const MAX_WAIT_S: u64 = 100 * 366 * 86_400;
+
 /// Arguments of every client command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
@@ -59,7 +62,7 @@ pub struct Common {
     #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
     pub manager: String,
     /// Seconds to wait for a manager that does not answer, as mounts do.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT_S))]
     pub wait: u64,
     /// Host label of this client: nodes with the same label are near, and `placement=local` selects them. [default: the host's name]
     #[arg(long, env = "TESSERA_HOST", value_name = "LABEL")]

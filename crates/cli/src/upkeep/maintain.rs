@@ -169,7 +169,12 @@ fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: Ou
     while state.running {
         progress.set(state.done, state.total.max(state.done));
         std::thread::sleep(CHECK_EVERY);
+        let term = state.term;
         state = store.maintain(what, false)?;
+        if state.term != term {
+            out.note(format!("another manager leads now; {} begins again", name(what)));
+            state = store.maintain(what, true)?;
+        }
         if (moved.1, moved.2) != (state.done, state.total) {
             moved = (Instant::now(), state.done, state.total);
         } else if what == MaintenanceJob::Repair && moved.0.elapsed() >= STUCK_AFTER && is_stuck(&store.status()?) {
@@ -222,6 +227,7 @@ mod tests {
             done: 3 << 20,
             total: 3 << 20,
             counters: vec![Counter { name: "rot_found".into(), value: 1 }],
+            term: 1,
         };
         assert_eq!(
             sentence(MaintenanceJob::Scrub, &state, Duration::from_secs(2)),

@@ -29,7 +29,7 @@ impl ManagerCore {
             LockAnswer::Now(outcome) => Ok(Some(encode(outcome))),
             LockAnswer::Granted(fence) => Ok(Some(self.grant_reply(fence))),
             LockAnswer::Later(ticket, wait_ms) => {
-                let until_ns = self.clock.time.now_ns + ns(wait_ms);
+                let until_ns = self.clock.time.now_ns.saturating_add(ns(wait_ms));
                 // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
                     self.reply(before, Ok(encode(LockOutcome::Waiting)));

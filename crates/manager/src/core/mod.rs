@@ -212,7 +212,7 @@ impl ManagerCore {
         let now_ns = clock.time.now_ns;
         let sessions = SoftSessions::load(&db, now_ns, &config)?;
         let knows_leases = meta.leases_granted == 1 && !failpoint::is_active("manager.leases_forgotten");
-        let leases_end_ns = if knows_leases { now_ns + ns(config.lease_entry_ms) } else { 0 };
+        let leases_end_ns = if knows_leases { now_ns.saturating_add(ns(config.lease_entry_ms)) } else { 0 };
         let mut core = ManagerCore {
             soft: SoftState { started_ns: now_ns, sessions, committed_seq: meta.log_seq, ..Default::default() },
             reply_cache: ReplyCache::load(&db)?,

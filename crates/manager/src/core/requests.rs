@@ -179,7 +179,8 @@ impl ManagerCore {
     /// Encodes an entry, with a lease on its inode and the directories of its path if they can be granted.
     pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry) -> Bytes {
         let inos: Vec<u64> = entry.path.iter().copied().chain(entry.attr.as_ref().map(|attr| attr.ino)).collect();
-        let (until, max) = (self.clock.time.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let (until, max) =
+            (self.clock.time.now_ns.saturating_add(ns(self.config.lease_entry_ms)), self.config.max_leases);
         if self.may_lease() && self.soft.leases.grant(&inos, origin.connection, until, max) {
             entry.lease_ms = self.config.lease_entry_ms;
         }
@@ -252,7 +253,8 @@ impl ManagerCore {
 
     /// Duration of the lease on `what`, or 0 if it is not asked for or cannot be granted.
     fn granted(&mut self, what: Option<u64>, grant: impl FnOnce(&mut Leases, u64, i64, usize) -> bool) -> u64 {
-        let (until, max) = (self.clock.time.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let (until, max) =
+            (self.clock.time.now_ns.saturating_add(ns(self.config.lease_entry_ms)), self.config.max_leases);
         let Some(what) = what.filter(|_| self.may_lease()) else { return 0 };
         if grant(&mut self.soft.leases, what, until, max) { self.config.lease_entry_ms } else { 0 }
     }

@@ -85,6 +85,23 @@ pub enum GroupError {
     Rebuild(Box<GroupError>),
 }
 
+impl GroupError {
+    /// The error of a rebuild from the snapshot beside the database. Where the disk is only full, the snapshot is still good.
+    fn while_rebuilding(self) -> GroupError {
+        let mut cause: Option<&dyn std::error::Error> = Some(&self);
+        while let Some(error) = cause {
+            if error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
+            {
+                return self;
+            }
+            cause = error.source();
+        }
+        GroupError::Rebuild(Box::new(self))
+    }
+}
+
 /// What a manager wants done.
 #[derive(Debug)]
 pub enum GroupAction {

@@ -153,9 +153,7 @@ impl Manager {
         let lags = applied.is_none_or(|applied| applied < log.base().index);
         let lags = lags && (db.is_none() || !failpoint::is_active("manager.lagging_database_kept"));
         let db = match (files.held().cloned().filter(|_| lags), db) {
-            (Some(held), old) => {
-                setup.home.restore(old, &files, &held).map_err(|error| GroupError::Rebuild(Box::new(error)))?
-            }
+            (Some(held), old) => setup.home.restore(old, &files, &held).map_err(GroupError::while_rebuilding)?,
             (None, Some(db)) if lags && log.base().index == 1 && applied == Some(0) => {
                 return Manager::finish_founding(db, log, setup).map(Some);
             }

@@ -127,7 +127,7 @@ fn disks_return(view: &View<'_>) -> Result<bool> {
 
 /// State of the requested job.
 pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
-    let cluster = &view.soft.cluster;
+    let (cluster, term) = (&view.soft.cluster, view.meta.term);
     let counter = |name: &str, value: u64| Counter { name: name.to_string(), value };
     Ok(match request.what() {
         MaintenanceJob::Scrub => {
@@ -149,6 +149,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 done,
                 total: if pass.running { total } else { done },
                 counters,
+                term,
             }
         }
         MaintenanceJob::Gc => {
@@ -158,7 +159,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("garbage_chunks", counts.garbage_chunks),
                 counter("deletes_pending", counts.deletes_pending),
             ];
-            MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters }
+            MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters, term }
         }
         _ => {
             let pass = cluster.jobs.repair;
@@ -170,7 +171,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("chunks_lost", redundancy.lost),
             ];
             let running = redundancy.to_repair > 0 || cluster.jobs.hurry || disks_return(view)?;
-            MaintainReply { running, done, total: done + redundancy.to_repair, counters }
+            MaintainReply { running, done, total: done + redundancy.to_repair, counters, term }
         }
     })
 }

@@ -28,8 +28,12 @@ pub(super) enum Gate {
     Refused(Error),
 }
 
-/// Each manager that a greeting has ended for.
-type Answers = Vec<(Endpoint, Result<(), Error>)>;
+/// How a greeting ended.
+struct Answer {
+    manager: Endpoint,
+    result: Result<(), Error>,
+    took: Duration,
+}
 
 impl Managers {
     /// Returns the call if it may go on; otherwise it is answered, or goes on after the greeting.
@@ -66,9 +70,12 @@ impl Managers {
         let spawned = std::thread::Builder::new().name("greet-managers".into()).spawn(move || managers.greet());
         if let Err(error) = spawned {
             let error = Error::new(Code::Unavailable, format!("cannot start a thread to greet the managers: {error}"));
-            let answers =
-                self.list().endpoints().iter().map(|endpoint| (endpoint.clone(), Err(error.clone()))).collect();
-            self.greeted(Instant::now(), answers);
+            let answer = |endpoint: &Endpoint| Answer {
+                manager: endpoint.clone(),
+                result: Err(error.clone()),
+                took: Duration::ZERO,
+            };
+            self.greeted(&self.list().endpoints().iter().map(answer).collect::<Vec<_>>());
         }
     }
 
@@ -78,20 +85,18 @@ impl Managers {
         for endpoint in self.list().endpoints() {
             let (sender, manager) = (sender.clone(), endpoint.clone());
             // After the wait nobody listens.
-            let done = move |result| drop(sender.send((manager, result)));
+            let done = move |result| drop(sender.send(Answer { manager, result, took: began.elapsed() }));
             self.0.dialer.greet(endpoint, Box::new(done));
         }
         drop(sender);
-        self.greeted(began, gather(&receiver));
+        self.greeted(&gather(&receiver));
     }
 
-    fn greeted(&self, began: Instant, answers: Answers) {
-        let conflict = conflict(&answers);
-        let reached: Vec<Endpoint> =
-            answers.iter().filter(|(_, result)| result.is_ok()).map(|(manager, _)| manager.clone()).collect();
-        let is_refused = conflict.is_some();
-        let next = match (conflict, reached.is_empty()) {
-            (Some(error), _) => Gate::Refused(error),
+    fn greeted(&self, answers: &[Answer]) {
+        let conflict = conflict(answers);
+        let reached = reached(answers);
+        let next = match (&conflict, reached.is_empty()) {
+            (Some(error), _) => Gate::Refused(error.clone()),
             (None, true) => Gate::Closed,
             (None, false) => Gate::Open,
         };
@@ -103,41 +108,55 @@ impl Managers {
         let Gate::Greeting(waiting) = std::mem::replace(&mut *gate, next) else { unreachable!("looked at above") };
         drop(gate);
         self.0.route.lock().prefer(&reached);
-        for (manager, call) in waiting {
-            match answers.iter().find(|(from, _)| *from == manager) {
-                Some((_, Err(error))) if !is_refused => {
-                    let failure = Failure { error: error.clone(), is_sent: false };
-                    self.answered(&manager, began, call, Err(failure));
-                }
-                _ => self.ask(manager, call),
+        for (manager, mut call) in waiting {
+            if conflict.is_some() || reached.contains(&manager) {
+                self.ask(manager, call);
+            } else if !reached.is_empty() {
+                let first = self.0.route.lock().begin(&mut call.search);
+                self.ask(first, call);
+            } else {
+                self.unreached(&manager, call, answers);
             }
         }
     }
+
+    /// No manager was reached: the call goes its way as if it had asked by itself.
+    fn unreached(&self, manager: &Endpoint, call: ManagerCall, answers: &[Answer]) {
+        let answer = answers.iter().find(|answer| answer.manager == *manager);
+        let Some(Answer { result: Err(error), took, .. }) = answer else {
+            return self.attempt(manager.clone(), call);
+        };
+        let began = Instant::now().checked_sub(*took).unwrap_or_else(Instant::now);
+        self.answered(manager, began, call, Err(Failure { error: error.clone(), is_sent: false }));
+    }
+}
+
+fn reached(answers: &[Answer]) -> Vec<Endpoint> {
+    answers.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.manager.clone()).collect()
 }
 
 /// The answers of all managers, or those that came within [`PATIENCE`] of the first good one.
-fn gather(receiver: &Receiver<(Endpoint, Result<(), Error>)>) -> Answers {
-    let mut answers = Answers::new();
-    let mut deadline = None;
+fn gather(receiver: &Receiver<Answer>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    let mut deadline: Option<Instant> = None;
     loop {
         let next = match deadline {
             None => receiver.recv().ok(),
-            Some(deadline) => receiver.recv_timeout(Instant::saturating_duration_since(&deadline, Instant::now())).ok(),
+            Some(deadline) => receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
         };
-        let Some((manager, result)) = next else { return answers };
-        if result.is_ok() {
+        let Some(answer) = next else { return answers };
+        if answer.result.is_ok() {
             deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
         }
-        answers.push((manager, result));
+        answers.push(answer);
     }
 }
 
 /// The error of every call if two clusters answered.
-fn conflict(answers: &Answers) -> Option<Error> {
-    let is_other = |result: &Result<(), Error>| matches!(result, Err(error) if error.code() == Code::WrongCluster);
-    let (other, _) = answers.iter().find(|(_, result)| is_other(result))?;
-    let good: Vec<String> =
-        answers.iter().filter(|(_, result)| result.is_ok()).map(|(manager, _)| manager.to_string()).collect();
+fn conflict(answers: &[Answer]) -> Option<Error> {
+    let is_other = |answer: &&Answer| answer.result.as_ref().is_err_and(|error| error.code() == Code::WrongCluster);
+    let other = &answers.iter().find(is_other)?.manager;
+    let good: Vec<String> = reached(answers).iter().map(ToString::to_string).collect();
     if good.is_empty() {
         return None;
     }

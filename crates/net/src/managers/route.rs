@@ -49,7 +49,8 @@ impl Outcome {
         match (is_sent, error.code()) {
             (false, _) => Outcome::Unreachable { error: error.clone(), silent },
             (true, Code::NotLeader) => Outcome::NotLeader(error.clone()),
-            (true, Code::Timeout | Code::Unavailable) => Outcome::Lost { silent },
+            (true, Code::Timeout) => Outcome::Lost { silent },
+            (true, Code::Unavailable) => Outcome::Lost { silent: false },
             (true, _) => Outcome::Answered,
         }
     }

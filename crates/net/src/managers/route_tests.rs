@@ -227,3 +227,20 @@ fn what_a_manager_names_is_bounded_and_checked() {
     let unix = Error { leader: "unix:/run/other".into(), ..error(Code::NotLeader) };
     assert_eq!(it.step("a", Outcome::NotLeader(unix)), "b:1");
 }
+
+/// The leader lives and answers, late, that it cannot serve now. The standbys name it.
+#[test]
+fn a_leader_that_answers_unavailable_late_is_asked_again() {
+    let list: super::list::ManagerList = "a:1,b:1,c:1".parse().unwrap();
+    let mut route = Route::new(&list);
+    let (now, mut search) = (Instant::now(), Search::default());
+    let a = route.begin(&mut search);
+    let busy = Error::new(Code::Unavailable, "no open group has all its members up; try again");
+    let outcome = Outcome::of(Some(&busy), true, Duration::from_millis(1100));
+    assert_eq!(route.step(now, &mut search, &a, outcome), Step::Done { deposed: vec![] });
+    let mut search = Search::default();
+    let b = route.begin(&mut search);
+    let stands_by = Error { leader: "a:1".into(), ..Error::new(Code::NotLeader, "stands by") };
+    let step = route.step(now, &mut search, &b, Outcome::NotLeader(stands_by));
+    assert_eq!(step, Step::Ask(a));
+}

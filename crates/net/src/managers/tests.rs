@@ -268,3 +268,19 @@ fn closing_ends_the_calls_that_pause() {
         assert_eq!(asking.join().unwrap().code(), Code::Unavailable);
     });
 }
+
+/// A first manager whose host takes connections and answers nothing.
+#[test]
+fn a_dead_first_manager_costs_a_third_of_a_second() {
+    let cluster = cluster(&[Manner::Leads, NAMES, NAMES]);
+    let stuck = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut list = vec![stuck.local_addr().unwrap().to_string()];
+    list.extend(cluster.group.lock().addresses.clone());
+    let hello = Hello { protocol_version: PROTOCOL_VERSION, ..Hello::default() };
+    let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(0));
+    let managers = Managers::new(dialer, list.join(",").parse().unwrap());
+    let began = std::time::Instant::now();
+    managers.call_wait(&GetStatus {}, Vec::new(), WAIT).unwrap();
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(1000), "it took {took:?}");
+}

@@ -9,26 +9,47 @@ use std::time::{Duration, Instant};
 use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Managers, Stream};
 use tessera_wire::meta::RegisterNode;
-use tessera_wire::{Code, DiskInfo, Error, Role};
+use tessera_wire::{Code, DiskInfo, Error, Role, hex};
 
-/// Asks the managers which cluster they serve; the first that knows is believed.
+/// Asks all managers which cluster they serve. Nothing is believed if two clusters answer: a manager that lost its directory may have
+/// founded one of its own.
 ///
 /// # Errors
-/// All refuse, or none answers within `join_timeout`.
+/// All refuse, two clusters answer, or none answers within `join_timeout`.
 pub(super) fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
     let ask = || {
-        let mut failure = None;
-        for manager in options.managers.endpoints() {
-            match greet(options, manager) {
-                Ok(cluster) => return Ok(cluster),
-                // A manager that may answer later counts more than one that refuses.
-                Err(error) if error.is_retryable() || failure.is_none() => failure = Some((manager.clone(), error)),
-                Err(_) => {}
-            }
-        }
-        Err(failure.expect("a list has at least one manager"))
+        let managers = options.managers.endpoints();
+        let answers = std::thread::scope(|scope| {
+            let greetings: Vec<_> = managers.iter().map(|manager| scope.spawn(|| greet(options, manager))).collect();
+            greetings.into_iter().map(|greeting| greeting.join().expect("a greeting that panics is a bug")).collect()
+        });
+        one_cluster(managers, answers)
     };
     retry(options, ask, |_| false)
+}
+
+/// The cluster that all managers serve that know theirs.
+fn one_cluster(managers: &[Endpoint], answers: Vec<Result<[u8; 16], Error>>) -> Result<[u8; 16], (Endpoint, Error)> {
+    let (mut found, mut failure): (Option<(&Endpoint, [u8; 16])>, _) = (None, None);
+    for (manager, answer) in managers.iter().zip(answers) {
+        match (answer, found) {
+            (Ok(cluster), None) => found = Some((manager, cluster)),
+            (Ok(cluster), Some((first, other))) if cluster != other => {
+                let text = format!(
+                    "two clusters answer: {first} serves {}, {manager} serves {}; stop the one that is wrong, remove its directory, and \
+                     start it with --join",
+                    hex(&other),
+                    hex(&cluster)
+                );
+                return Err((manager.clone(), Error::new(Code::WrongCluster, text)));
+            }
+            (Ok(_), Some(_)) => {}
+            // A manager that may answer later counts more than one that refuses.
+            (Err(error), _) if error.is_retryable() || failure.is_none() => failure = Some((manager.clone(), error)),
+            (Err(_), _) => {}
+        }
+    }
+    found.map(|(_, cluster)| cluster).ok_or_else(|| failure.expect("a list has at least one manager"))
 }
 
 /// Asks the leading manager whether this node may join with these disks. A rival in its place is given time to be found dead.

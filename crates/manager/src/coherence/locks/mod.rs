@@ -92,7 +92,7 @@ pub struct Lockers {
 impl Lockers {
     /// For a manager that starts with term `number`; the clients in `noted` may hold locks.
     pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
-        let grace_until_ns = now_ns + ns(config.lock_session_ms);
+        let grace_until_ns = now_ns.saturating_add(ns(config.lock_session_ms));
         let (table, expected) = (LockTable::new(number), noted.clone());
         Lockers { table, number, expected, noted, grace_until_ns, ..Default::default() }
     }
@@ -302,7 +302,7 @@ impl Lockers {
     /// A client's last connection ended in order. A process that ended uses nothing, but one that lives may come back.
     pub fn orphan(&mut self, now_ns: i64, client_id: u64, config: &Config) {
         if let Some(client) = self.clients.get_mut(&client_id) {
-            client.orphan_until_ns = Some(now_ns + ns(config.lock_orphan_ms));
+            client.orphan_until_ns = Some(now_ns.saturating_add(ns(config.lock_orphan_ms)));
         }
     }
 
