@@ -27,9 +27,10 @@ fn in_a_process() {
         }
         "stream" => {
             let options = tessera_accel::runtime::Options { cpu_threads: 1, ..Default::default() };
-            let runtime = tessera_accel::runtime::Runtime::new(vec![std::sync::Arc::new(Broken)], options);
-            std::thread::sleep(std::time::Duration::from_secs(1));
-            drop(runtime);
+            let runtime = tessera_accel::runtime::Runtime::new(vec![std::sync::Arc::new(Broken)], options).unwrap();
+            while runtime.devices().iter().any(|device| &*device.name == "broken:0" && device.retired.is_none()) {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
         }
         _ => panic!("of a thread"),
     });
@@ -83,4 +84,5 @@ impl tessera_accel::runtime::Backend for Broken {
 fn a_driver_that_panics_when_a_stream_is_opened_retires_its_device() {
     let output = process("stream");
     assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("joined: true"), "{output:?}");
 }

@@ -13,12 +13,16 @@ fn open_up(dir: &Path) {
     std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Asserts that no other user may read `root` or anything below it. Daemons remove files meanwhile: those are passed over.
-fn assert_private(root: &Path) {
-    let present = |result: std::io::Result<_>| match result {
+/// What was read; `None`: it was removed meanwhile.
+fn present<T>(result: std::io::Result<T>) -> Option<T> {
+    match result {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         result => Some(result.unwrap()),
-    };
+    }
+}
+
+/// Asserts that no other user may read `root` or anything below it. Daemons remove files meanwhile: those are passed over.
+fn assert_private(root: &Path) {
     let root_mode = std::fs::symlink_metadata(root).unwrap().mode() & 0o7777;
     assert_eq!(root_mode, 0o700, "{}", root.display());
     let mut todo = vec![root.to_path_buf()];
@@ -26,7 +30,7 @@ fn assert_private(root: &Path) {
         let Some(meta) = present(std::fs::symlink_metadata(&path)) else { continue };
         assert_eq!(meta.mode() & 0o077, 0, "{}", path.display());
         if meta.is_dir() {
-            let listed = std::fs::read_dir(&path).into_iter().flatten();
+            let listed = present(std::fs::read_dir(&path)).into_iter().flatten();
             todo.extend(listed.map(|entry| entry.unwrap().path()));
         }
     }

@@ -147,19 +147,5 @@ impl Ftl for Dftl {
         some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot].ppn))
     }
 
-    fn directory(&self) -> Option<&Directory> {
-        Some(&self.directory)
-    }
-
-    fn directory_mut(&mut self) -> Option<&mut Directory> {
-        Some(&mut self.directory)
-    }
-
-    fn cache(&self) -> &CacheUse {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut CacheUse {
-        &mut self.cache
-    }
+    directory_and_cache!();
 }

@@ -4,6 +4,27 @@
 //! reads and writes translation pages through the [`Device`], which accounts for their time. It never moves data and
 //! never collects garbage: `collect.rs` does, and tells it what moved.
 
+/// What [`Ftl`] asks of a layer whose parts are the fields `directory` and `cache`.
+macro_rules! directory_and_cache {
+    () => {
+        fn directory(&self) -> Option<&$crate::ftl::Directory> {
+            Some(&self.directory)
+        }
+
+        fn directory_mut(&mut self) -> Option<&mut $crate::ftl::Directory> {
+            Some(&mut self.directory)
+        }
+
+        fn cache(&self) -> &$crate::ftl::CacheUse {
+            &self.cache
+        }
+
+        fn cache_mut(&mut self) -> &mut $crate::ftl::CacheUse {
+            &mut self.cache
+        }
+    };
+}
+
 mod condensed;
 mod cpftl;
 mod dftl;

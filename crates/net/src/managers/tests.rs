@@ -14,8 +14,8 @@ const WAIT: Duration = Duration::from_secs(20);
 /// Longer than a manager must be silent to count as such.
 const SILENCE: Duration = Duration::from_millis(1200);
 
-const OURS: [u8; 16] = [1; 16];
-const THEIRS: [u8; 16] = [2; 16];
+const CLUSTER: [u8; 16] = [1; 16];
+const OTHER_CLUSTER: [u8; 16] = [2; 16];
 
 /// What a manager does with requests.
 #[derive(Clone, Copy, PartialEq)]
@@ -51,7 +51,7 @@ impl Service for Fake {
         let (kind, id) = (frame.header.kind, frame.header.request_id);
         let manner = self.group.lock().manners[self.number];
         if kind == Kind::Hello as u16 {
-            let cluster_id = if manner == Manner::OtherCluster { THEIRS } else { OURS }.to_vec();
+            let cluster_id = if manner == Manner::OtherCluster { OTHER_CLUSTER } else { CLUSTER }.to_vec();
             let hello = Hello::decode(frame.body).unwrap();
             let reply = HelloReply { cluster_id: cluster_id.clone(), ..HelloReply::default() }.encode_to_vec();
             let admitted = hello.check(&cluster_id).and_then(|()| connection.admit(Role::Client));
@@ -205,16 +205,16 @@ fn a_silent_leader_holds_one_time_out_and_then_nobody() {
     assert_eq!(held.recv_timeout(WAIT).unwrap().unwrap_err().code(), Code::Unavailable);
 }
 
-fn of_our_cluster() -> Hello {
-    Hello { protocol_version: PROTOCOL_VERSION, cluster_id: OURS.to_vec(), ..Hello::default() }
+fn hello_of_cluster() -> Hello {
+    Hello { protocol_version: PROTOCOL_VERSION, cluster_id: CLUSTER.to_vec(), ..Hello::default() }
 }
 
 /// P14.
 #[test]
-fn a_manager_of_another_cluster_is_passed_over_by_who_knows_the_cluster() {
-    let cluster = cluster_as(of_our_cluster(), &[Manner::OtherCluster, Manner::Leads, NAMES]);
+fn a_dialer_that_knows_its_cluster_passes_over_a_manager_of_another() {
+    let cluster = cluster_as(hello_of_cluster(), &[Manner::OtherCluster, Manner::Leads, NAMES]);
     assert_eq!(cluster.ask().unwrap(), 1);
-    let all = cluster_as(of_our_cluster(), &[Manner::OtherCluster; 3]);
+    let all = cluster_as(hello_of_cluster(), &[Manner::OtherCluster; 3]);
     let error = all.ask().unwrap_err();
     assert_eq!(error.code(), Code::WrongCluster);
     assert!(error.message.contains("(managers 127."), "{error:?}");
@@ -237,7 +237,7 @@ fn no_call_passes_if_two_clusters_answer() {
     }
 }
 
-/// The first of the list can be reached by nobody, and the next is of the cluster that the process takes for its own.
+/// The first of the list does not run any more.
 #[test]
 fn one_cluster_is_enough_if_the_other_managers_are_gone() {
     let mut cluster = cluster(&[NAMES, Manner::Leads, NAMES]);

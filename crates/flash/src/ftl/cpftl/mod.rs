@@ -266,21 +266,7 @@ impl Ftl for Cpftl {
         some(self.map.peek(lpn).unwrap_or_else(|| self.directory.get(lpn)))
     }
 
-    fn directory(&self) -> Option<&Directory> {
-        Some(&self.directory)
-    }
-
-    fn directory_mut(&mut self) -> Option<&mut Directory> {
-        Some(&mut self.directory)
-    }
-
-    fn cache(&self) -> &CacheUse {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut CacheUse {
-        &mut self.cache
-    }
+    directory_and_cache!();
 
     fn moved(&mut self, device: &mut Device, moves: &[Move]) {
         self.move_entries(device, moves);
