@@ -1,13 +1,17 @@
 //! A peer that was away for long catches up in frames that a connection takes, and copies no snapshot for which there is no room.
 
 use bytes::Bytes;
+use prost::Message as _;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogError, LogIdentity, LogOptions};
-use tessera_consensus::{Input, Output, Peer, PeerConfig};
+use tessera_consensus::{Input, Output, Peer, PeerConfig, PeerError};
 use tessera_disk::{Disk, OpenMode, SimDisk};
-use tessera_wire::consensus::{Member, Membership, PeerKind, SnapshotInfo};
+use tessera_wire::Kind;
+use tessera_wire::consensus::{
+    ChangeKind, Consensus, Member, MemberChange, Membership, MembershipChange, PeerKind, Position, SnapshotInfo,
+};
 use tessera_wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
 use tessera_wire::{Code, Error};
@@ -218,6 +222,58 @@ fn p12_a_leader_with_a_full_disk_leads_no_more() {
     let last = group.leader();
     let last = group.peers[last].log().last_index();
     assert!(group.peers.iter().all(|peer| peer.log().last_index() == last && !peer.is_full()));
+}
+
+/// P7: a directory that was taken back to a time when a voter of today was a learner, or not known at all: only that one remembers.
+#[test]
+fn p7_a_peer_asks_learners_and_strangers_what_it_has_forgotten() {
+    for learners in [&[3][..], &[]] {
+        let known = membership(&[1, 2], learners);
+        let mut group = Group::knowing(&known, &known);
+        let position = Position { term: 9, voted: true, last_term: 9, last_index: 50 };
+        let frame = Consensus {
+            cluster_id: CLUSTER.into(),
+            from: Some(member(1)),
+            to: 3,
+            position: Some(position),
+            ..Consensus::default()
+        };
+        let body = frame.encode_to_vec().into();
+        group.peers[2].handle(0, Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() });
+        group.peers[0].set_seeds(vec!["2".into(), "3".into()]);
+        (0..5).for_each(|_| group.tick());
+        let why = group.peers[0].stopped();
+        assert!(matches!(why, Some(PeerError::Forgotten { by: 3, known_term: 9, .. })), "{learners:?}: {why:?}");
+    }
+}
+
+/// P12: a peer whose disk has room for an entry, but not for the members that it makes, waits and goes on. All rooms are tried.
+#[test]
+fn p12_a_disk_that_is_full_at_a_change_of_members_stops_nobody() {
+    let mut half_way = 0;
+    for room_bytes in (0..1_000).step_by(10) {
+        let sim = SimDisk::new(1);
+        let mut peer = start(1, &sim, membership(&[1], &[]));
+        let tick =
+            |peer: &mut Peer, from: i64| (from..from + 50).for_each(|at| peer.handle(at * 100_000_000, Input::Tick));
+        tick(&mut peer, 0);
+        assert!(peer.can_propose());
+        let space = sim.space().unwrap();
+        sim.set_capacity(space.capacity_bytes - space.free_bytes + room_bytes);
+        let last = peer.log().last_index();
+        let add = MemberChange { kind: ChangeKind::AddLearner as i32, member: Some(member(2)) };
+        peer.propose_change(&MembershipChange { changes: vec![add] }).unwrap();
+        half_way += u32::from(peer.is_full() && peer.log().last_index() > last);
+        sim.set_capacity(u64::MAX);
+        tick(&mut peer, 50);
+        assert!(
+            peer.stopped().is_none() && !peer.is_full() && peer.can_propose(),
+            "{room_bytes}: {:?}",
+            peer.stopped()
+        );
+        assert_eq!(peer.membership().learners, [2], "{room_bytes}");
+    }
+    assert!(half_way > 0);
 }
 
 /// P12: a snapshot leaves room for the log and for deletes, and what was copied of it does not stay.

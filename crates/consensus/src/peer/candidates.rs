@@ -106,6 +106,10 @@ impl Peer {
             Err(error) if error.code() == Code::Invalid => return self.note_refusal(error.message),
             Err(error) => return tracing::debug!(%error, "an introduction failed"),
         };
+        let by = reply.receiver.as_ref().map_or(0, |receiver| receiver.id);
+        if reply.known.is_some_and(|known| self.has_forgotten(by, &known)) {
+            return;
+        }
         let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
         for member in named.filter(|member| !member.address.is_empty()) {
             if self.sources.introduced.len() < super::PEERS_MAX {
@@ -161,6 +165,7 @@ impl Peer {
         }
         self.hear_of(member.clone());
         reply.members = self.others();
+        reply.known = self.memory.known(member.id);
         let is_replaced = is_replaced(self.membership(), member.id);
         if is_replaced {
             self.heard.insert(member.id, member.clone());

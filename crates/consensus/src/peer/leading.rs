@@ -51,7 +51,7 @@ impl Peer {
 
     /// Writes and sends what [`Peer::propose`] left.
     pub fn complete(&mut self) {
-        if self.unwritten.is_some() {
+        if self.unwritten.is_some() || self.has_unapplied() {
             self.process();
         }
     }

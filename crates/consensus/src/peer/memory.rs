@@ -2,8 +2,10 @@
 //!
 //! Raft relies on every peer keeping its term, its vote and its entries. A restored copy of a directory, or a disk that lied about a
 //! sync, breaks that. Every frame therefore says what its sender has synced, others remember the highest, and a peer that starts asks
-//! the others what they remember before it takes part: all of them for two seconds, then a majority must do. A rollback that nobody who
-//! answers remembers counts as a lost peer: the group survives one such peer as it survives any, but no more.
+//! the others what they remember before it takes part: all of them for two seconds, then a majority of the voters must do. The others
+//! are the members that its own, perhaps old, log names, and whoever writes to it meanwhile. Whoever it introduces itself to says so,
+//! too, and whoever later sees it fall behind. A rollback that nobody who answers remembers counts as a lost peer: the group survives
+//! one such peer as it survives any, but no more.
 
 use super::{Peer, PeerError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +15,7 @@ use tessera_wire::consensus::{Membership, Position};
 #[derive(Default)]
 pub(super) struct Memory {
     positions: BTreeMap<u64, Position>,
-    /// Voters that must still answer: empty once the peer takes part.
+    /// Peers that must still answer: empty once the peer takes part.
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
     /// Ticks for which it has asked, and for which others were led without it.
@@ -31,12 +33,21 @@ impl Memory {
     pub(super) fn new(membership: &Membership, id: u64) -> Memory {
         let voters = || membership.voters.iter().chain(&membership.voters_outgoing).copied();
         let votes = voters().any(|voter| voter == id) && !failpoint::is_active("consensus.asks_nobody");
-        let asked = voters().filter(|&voter| voter != id && votes).collect();
+        // A log that is older than the group names learners that vote by now.
+        let members = membership.members.iter().map(|member| member.id);
+        let asked = voters().chain(members).filter(|&other| other != id && votes).collect();
         Memory { asked, ..Memory::default() }
     }
 
     pub(super) fn asks(&self) -> bool {
         !self.asked.is_empty()
+    }
+
+    /// Asks a peer as well that writes to this one while it asks.
+    pub(super) fn ask_too(&mut self, id: u64) {
+        if self.asks() {
+            self.asked.insert(id);
+        }
     }
 
     pub(super) fn known(&self, id: u64) -> Option<Position> {
@@ -55,14 +66,18 @@ impl Memory {
     }
 }
 
-/// Whether a peer with this position has forgotten nothing of what is `known` of it.
-pub(super) fn at_least(own: &Position, known: &Position) -> bool {
+/// Whether a peer with this position has not forgotten the term and the vote that are `known` of it.
+pub(super) fn keeps_vote(own: &Position, known: &Position) -> bool {
     (own.term, own.voted) >= (known.term, known.voted)
-        && (own.last_term, own.last_index) >= (known.last_term, known.last_index)
+}
+
+/// Whether a peer with this position, which has just started, has forgotten nothing of what is `known` of it.
+fn keeps_all(own: &Position, known: &Position) -> bool {
+    keeps_vote(own, known) && (own.last_term, own.last_index) >= (known.last_term, known.last_index)
 }
 
 impl Peer {
-    /// Asks the voters that have not answered yet what they know of this peer.
+    /// Asks the peers that have not answered yet what they know of this one.
     pub(super) fn ask_known(&mut self) {
         let open: Vec<u64> = self.memory.asked.difference(&self.memory.answered).copied().collect();
         for to in open {
@@ -74,11 +89,24 @@ impl Peer {
 
     /// Takes in what a peer knows.
     pub(super) fn learn_known(&mut self, by: u64, known: Option<Position>) {
-        if let Some(known) = known.filter(|known| !at_least(&self.position(), known)) {
-            return self.forgotten(by, known.term, known.last_index);
+        if known.is_some_and(|known| self.has_forgotten(by, &known)) {
+            return;
         }
-        self.memory.answered.insert(by);
-        self.end_asking();
+        if self.memory.asks() {
+            self.memory.answered.insert(by);
+            self.end_asking();
+        }
+    }
+
+    /// Stops this peer if it has forgotten something that another knows. Once it takes part, entries that a leader replaces may leave
+    /// its log, but it never goes back to an earlier term.
+    pub(super) fn has_forgotten(&mut self, by: u64, known: &Position) -> bool {
+        let own = self.position();
+        let keeps = if self.memory.asks() { keeps_all(&own, known) } else { keeps_vote(&own, known) };
+        if !keeps {
+            self.forgotten(by, known.term, known.last_index);
+        }
+        !keeps
     }
 
     /// A tick while it asks.

@@ -236,6 +236,9 @@ pub struct Peer {
     sources: Sources,
     /// What must be written before anything else.
     unwritten: Option<raft::Ready>,
+    /// Committed entries that are not applied yet, and members that are not written yet: both wait for room on the disk.
+    unapplied: VecDeque<raft::eraftpb::Entry>,
+    unsaved: Option<Membership>,
     /// The disk had no room for it.
     is_full: bool,
     /// Ticks since it has none.
@@ -310,6 +313,8 @@ impl Peer {
             fetch: None,
             sources: Sources::default(),
             unwritten: None,
+            unapplied: VecDeque::new(),
+            unsaved: None,
             is_full: false,
             full_ticks: 0,
             standing: Standing::default(),
@@ -521,7 +526,7 @@ impl Peer {
                 format!("{PEERS_MAX} peers have spoken to this one; restart it"),
             ));
         }
-        let known = frame.asks_known.then(|| self.memory.known(id)).flatten();
+        let known = self.memory.known(id).filter(|known| frame.asks_known || !memory::keeps_vote(&position, known));
         self.heard.insert(id, from);
         self.heard_ns.insert(id, self.now_ns);
         self.memory.note(id, position);
@@ -529,6 +534,7 @@ impl Peer {
         let own_term = if self.is_new() { self.node.raft.term.max(position.term) } else { self.node.raft.term };
         let messages = message::decode((id, self.id()), own_term, frame.messages, payload)?;
         self.answering = Some(id);
+        self.memory.ask_too(id);
         if !self.memory.asks() {
             messages.into_iter().for_each(|message| self.step(message));
             self.process();
@@ -577,8 +583,9 @@ impl Peer {
             Ok((reply, payload)) if reply.from == to => {
                 self.heard_ns.insert(to, self.now_ns);
                 self.memory.note(to, reply.position.unwrap_or_default());
-                if self.memory.asks() {
-                    self.learn_known(to, reply.known);
+                let asked = self.memory.asks();
+                self.learn_known(to, reply.known);
+                if asked || self.stopped.is_some() {
                     return;
                 }
                 match message::decode((to, self.id()), self.node.raft.term, reply.messages, payload) {

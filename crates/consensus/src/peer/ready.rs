@@ -4,7 +4,6 @@ use super::{Output, Peer, PeerError};
 use crate::log::{Base, HardState, LogError};
 use crate::message;
 use prost::Message as _;
-use raft::eraftpb::Entry;
 use raft::{Ready, SnapshotStatus};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{EntryKind, MembershipChange, SnapshotInfo};
@@ -27,17 +26,20 @@ impl Peer {
     /// Runs the library until it wants nothing.
     pub(super) fn process(&mut self) {
         loop {
-            if self.unwritten.is_none() {
-                self.begin();
-            }
-            let Some(ready) = self.unwritten.take() else {
-                match self.end_joint() {
-                    true => continue,
-                    false => break,
+            let was_full = self.is_full;
+            let result = if self.has_unapplied() {
+                self.finish()
+            } else {
+                if self.unwritten.is_none() {
+                    self.begin();
+                }
+                match self.unwritten.take() {
+                    Some(ready) => self.carry_out(ready),
+                    None if self.end_joint() => continue,
+                    None => break,
                 }
             };
-            let was_full = self.is_full;
-            if let Err(error) = self.carry_out(ready) {
+            if let Err(error) = result {
                 // What was written is repeated once there is room; anything else that fails is not.
                 match self.is_full {
                     true if was_full => {}
@@ -55,7 +57,7 @@ impl Peer {
         self.flush();
     }
 
-    /// Writes what a ready holds, then applies and sends what it allows. If the disk is full, the ready waits.
+    /// Writes what a ready holds, then applies and sends what it allows. If the disk is full, the ready waits, or what it leaves to apply.
     fn carry_out(&mut self, mut ready: Ready) -> Result<(), LogError> {
         if let Err(error) = self.write(&ready) {
             self.is_full = error.is_no_space();
@@ -64,11 +66,24 @@ impl Peer {
         }
         self.is_full = false;
         ready.take_read_states().iter().for_each(|state| self.confirmed(state));
-        self.apply(ready.take_committed_entries())?;
+        self.unapplied.extend(ready.take_committed_entries());
+        let applied = self.apply();
         self.post(ready.take_persisted_messages());
         let mut light = self.node.advance_append(ready);
         self.post(light.take_messages());
-        self.apply(light.take_committed_entries())?;
+        self.unapplied.extend(light.take_committed_entries());
+        applied?;
+        self.finish()
+    }
+
+    /// Whether applying stopped half-way.
+    pub(super) fn has_unapplied(&self) -> bool {
+        self.unsaved.is_some() || !self.unapplied.is_empty()
+    }
+
+    /// Applies what is left, and tells the library so.
+    fn finish(&mut self) -> Result<(), LogError> {
+        self.apply()?;
         self.node.advance_apply();
         for (to, is_snapshot) in std::mem::take(&mut self.unsent) {
             match is_snapshot {
@@ -109,38 +124,47 @@ impl Peer {
         Ok(())
     }
 
-    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), LogError> {
-        for entry in entries {
+    /// Applies entries in their order. If the disk is full, the rest waits, and nothing reaches the library meanwhile.
+    fn apply(&mut self) -> Result<(), LogError> {
+        self.save_members().inspect_err(|error| self.is_full = error.is_no_space())?;
+        self.is_full = false;
+        while let Some(entry) = self.unapplied.pop_front() {
             let entry = message::from_library(&entry);
             match entry.kind {
-                EntryKind::Membership => self.change_members(entry.index, &entry.data)?,
+                EntryKind::Membership => self.change_members(entry.index, &entry.data),
                 EntryKind::Command => {
                     let (index, term, data) = (entry.index, entry.term, entry.data);
                     self.outputs.push_back(Output::Committed { index, term, data });
                 }
             }
+            self.save_members().inspect_err(|error| self.is_full = error.is_no_space())?;
         }
         Ok(())
     }
 
-    fn change_members(&mut self, index: u64, data: &[u8]) -> Result<(), LogError> {
+    fn change_members(&mut self, index: u64, data: &[u8]) {
         let before = self.log().membership().clone();
         if index <= before.index {
-            return Ok(()); // Written before a restart.
+            return; // Written before a restart.
         }
         let change = MembershipChange::decode(data).unwrap_or_default();
         match self.node.apply_conf_change(&message::conf_change(&change)) {
-            Ok(state) => {
-                let after = message::membership(index, &state, &before, &change);
-                let [voters, learners] = [&after.voters, &after.learners].map(|ids| message::hex_list(ids));
-                tracing::info!(index, voters, learners, "the members changed");
-                self.node.mut_store().log.write_membership(after)?;
-                self.lines.retain(|id, _| message::member(self.node.store().log.membership(), *id).is_some());
-                self.outputs.push_back(Output::Members);
-            }
+            Ok(state) => self.unsaved = Some(message::membership(index, &state, &before, &change)),
             // Every peer refuses the same change.
             Err(error) => tracing::warn!(%error, index, "a change of members does not apply"),
         }
+    }
+
+    /// Writes the members that the library knows already.
+    fn save_members(&mut self) -> Result<(), LogError> {
+        let Some(after) = self.unsaved.clone() else { return Ok(()) };
+        let [voters, learners] = [&after.voters, &after.learners].map(|ids| message::hex_list(ids));
+        let index = after.index;
+        self.node.mut_store().log.write_membership(after)?;
+        self.unsaved = None;
+        tracing::info!(index, voters, learners, "the members changed");
+        self.lines.retain(|id, _| message::member(self.node.store().log.membership(), *id).is_some());
+        self.outputs.push_back(Output::Members);
         Ok(())
     }
 

@@ -86,11 +86,23 @@ fn must_go(view: &View, member: &Member) -> bool {
         || is_replaced(view, member)
 }
 
-/// Whether the daemon has a new peer id: its directory was lost.
+/// Whether the daemon has a new peer id: its directory was lost. Two peers at one address are never up at once, however lately both
+/// were heard.
 fn is_replaced(view: &View, member: &Member) -> bool {
     let same = |other: &Member| (&other.name, other.kind) == (&member.name, member.kind) && other.id != member.id;
     let gone = candidate(view, member.id).is_none_or(|c| !c.is_up);
-    gone && view.candidates.iter().any(|c| c.is_up && same(&c.member))
+    let succeeds = |other: &Member| other.address == member.address && came_after(view, other.id, member.id);
+    view.candidates.iter().any(|c| c.is_up && same(&c.member) && (gone || succeeds(&c.member)))
+}
+
+/// Whether a peer came to the group after another: a voter was a learner first, and a learner a stranger.
+fn came_after(view: &View, id: u64, other: u64) -> bool {
+    let stage = |id: u64| match &view.membership {
+        group if group.voters.contains(&id) => 2,
+        group if group.learners.contains(&id) => 1,
+        _ => 0,
+    };
+    stage(id) < stage(other)
 }
 
 fn is_up(view: &View, id: u64) -> bool {

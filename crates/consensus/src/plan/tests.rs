@@ -161,6 +161,28 @@ fn a_directory_that_was_lost_is_replaced_by_the_same_daemon() {
     assert_eq!(sorted(&view.membership.voters), [1, 2, 4, 5, 30]);
 }
 
+/// A host that lost its directory comes back within the time in which its old peer still counts as heard. Its new peer takes the old
+/// one's place, and no other's: with one voter gone for good, a second such loss would be one too many.
+#[test]
+fn a_peer_at_the_same_address_is_the_one_that_is_replaced() {
+    let mut view = view(&[candidate(1, MANAGER), candidate(2, MANAGER), candidate(3, VOTER)]);
+    settle(&mut view);
+    let mut again = candidate(2, MANAGER);
+    again.member.id = 20;
+    view.candidates.push(again.clone());
+    apply(&mut view, &change([(ChangeKind::AddLearner, again.member.clone())]));
+    let change = next(&view).unwrap();
+    let changed = |kind| change.changes.iter().find(|c| c.kind() == kind).and_then(|c| c.member.as_ref()).unwrap().id;
+    assert_eq!((changed(ChangeKind::AddVoter), changed(ChangeKind::Remove)), (20, 2));
+    let mut third = again;
+    third.member.id = 21;
+    view.candidates.push(third);
+    assert!(
+        !wanted(&view).iter().any(|member| [2, 20].contains(&member.id)),
+        "the newest peer of the three is the one that runs"
+    );
+}
+
 #[test]
 fn a_manager_that_joins_takes_the_place_of_a_voter() {
     let all: Vec<_> = (1..=6).map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })).collect();

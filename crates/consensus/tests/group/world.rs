@@ -434,13 +434,9 @@ impl World {
         if self.hosts[host].disk.is_off() {
             return self.power_loss(host);
         }
-        if matches!(error, PeerError::Log(_)) {
-            // Its disk is full: it is started again.
-            self.hosts[host].stop();
-        } else {
-            // Its operator moves the directory away and lets it join again.
-            self.lose(host);
-        }
+        assert!(!matches!(error, PeerError::Log(_)), "h{host}'s disk is sound, full or not, and it stops: {error}");
+        // Its operator moves the directory away and lets it join again.
+        self.lose(host);
         let in_ms = 500 + self.rng.below(3_000);
         self.hosts[host].restart_at_ms = Some(self.now_ms + in_ms);
     }
