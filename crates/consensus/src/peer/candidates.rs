@@ -20,7 +20,8 @@ const UNREACHABLE_TICKS: u64 = 600;
 
 /// A learner keeps its place for this long after it was last heard, in ns.
 const LINGERS_NS: i64 = 60_000_000_000;
-/// All learners keep their places for this long after a peer has begun to lead, in ns: it may not have heard them yet.
+/// For this long after a peer has begun to lead, in ns, it may not have heard of everybody who runs: all learners keep their places, and
+/// the group does not become smaller.
 const UNHEARD_NS: i64 = 10_000_000_000;
 
 /// Peers that could be members.
@@ -233,11 +234,15 @@ impl Peer {
         }
     }
 
+    /// Whether it leads for so short a time that it may not have heard of everybody who runs.
+    fn is_new_leader(&self) -> bool {
+        self.leads_since_ns.is_some_and(|at| self.now_ns.saturating_sub(at) < UNHEARD_NS)
+    }
+
     /// Learners that keep their place although they may be silent.
     fn lingering(&self) -> BTreeSet<u64> {
         let is_recent = |at: Option<i64>, ns: i64| at.is_some_and(|at| self.now_ns.saturating_sub(at) < ns);
-        let is_new_leader = is_recent(self.leads_since_ns, UNHEARD_NS);
-        let lingers = |id: &u64| is_new_leader || is_recent(self.heard_ns.get(id).copied(), LINGERS_NS);
+        let lingers = |id: &u64| self.is_new_leader() || is_recent(self.heard_ns.get(id).copied(), LINGERS_NS);
         self.membership().learners.iter().copied().filter(lingers).collect()
     }
 
@@ -271,6 +276,7 @@ impl Peer {
                 .map(|p| p.id)
                 .collect(),
             lingering: self.lingering(),
+            is_new_leader: self.is_new_leader(),
             removed: self.candidates.removed.clone(),
             voters_max: self.config.voters_max,
             membership,

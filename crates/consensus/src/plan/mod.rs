@@ -32,6 +32,8 @@ pub struct View {
     pub caught_up: BTreeSet<u64>,
     /// Learners that are silent, but were heard not long ago: one that copies on a busy machine answers late.
     pub lingering: BTreeSet<u64>,
+    /// The leader may not have heard yet of everybody who runs.
+    pub is_new_leader: bool,
     /// Members that somebody told to go, for instance with `tessera manager remove`.
     pub removed: BTreeSet<u64>,
 }
@@ -182,8 +184,9 @@ fn shrink(view: &View) -> Option<MembershipChange> {
     let idle =
         members().find(|m| view.membership.learners.contains(&m.id) && !is_wanted(m) && (is_whole || must_go(view, m)));
     let told = voters(view).find(|m| view.removed.contains(&m.id) && view.membership.voters.len() > 1);
-    // One too many, while all others are well: a manager has joined, or a host has left for good.
-    let surplus = voters(view).find(|m| !is_wanted(m) && is_whole && view.membership.voters.len() > wanted.len());
+    // One too many, while all others are well: a manager has joined, or a host has left for good. The dead first.
+    let surplus = voters(view).filter(|m| !is_wanted(m) && view.membership.voters.len() > wanted.len());
+    let surplus = surplus.filter(|_| is_whole && !view.is_new_leader).min_by_key(|m| is_up(view, m.id));
     idle.or(told).or(surplus).map(|m| change([(ChangeKind::Remove, m.clone())]))
 }
 

@@ -206,6 +206,19 @@ fn whoever_is_told_to_go_goes() {
     assert_eq!(view.membership.voters, [1], "the last one stays");
 }
 
+/// A host of five is given up. A new leader does not know yet that there are more hosts than voters; later, the dead voter goes first.
+#[test]
+fn a_new_leader_makes_no_group_smaller() {
+    let all: Vec<_> = (1..=5).map(|id| candidate(id, if id == 3 { VOTER } else { MANAGER })).collect();
+    let mut view = view(&all);
+    settle(&mut view);
+    view.candidates.iter_mut().filter(|c| c.member.id == 4).for_each(|c| (c.is_up, c.must_go) = (false, true));
+    view.is_new_leader = true;
+    assert_eq!(next(&view), None);
+    view.is_new_leader = false;
+    assert_eq!(next(&view), Some(change([(ChangeKind::Remove, candidate(4, MANAGER).member)])));
+}
+
 #[test]
 fn a_peer_that_moves_is_known_by_its_new_address() {
     let mut view = view(&[candidate(1, MANAGER), candidate(2, VOTER)]);
