@@ -80,7 +80,7 @@ impl World {
         // Unreferenced chunks may have been collected during the reads.
         let lost = self.lost_chunks();
         self.count_fragments(&lost)?;
-        self.count_lost(&lost)?;
+        self.count_lost(&lost, deadline)?;
         self.check_parity()?;
         self.collect_garbage(deadline)?;
         self.check_group(deadline + 2 * QUIESCE_TIMEOUT_MS * MS)?;
@@ -201,11 +201,14 @@ impl World {
         Ok(())
     }
 
-    /// Checks that `status` counts the lost chunks, and that a survivable plan lost none (P1).
-    fn count_lost(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
+    /// Checks that `status` comes to count the lost chunks, and that a survivable plan lost none (P1).
+    fn count_lost(&mut self, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
         if let (Family::Survivable, Some(chunk)) = (self.plan.family, lost.first()) {
             return broken("P1", format!("chunk {chunk} is lost"));
         }
+        // A fragment that was stored, but not acknowledged, counts as missing until its node says so.
+        let counts = |w: &mut World| w.leader_mut().status().is_some_and(|s| s.chunks_lost == lost.len() as u64);
+        self.run_until(deadline, counts)?;
         let Some(mut status) = self.leader_mut().status() else { return broken("P7", "no status".into()) };
         self.mutant.corrupt_status(&mut status);
         match status.chunks_lost == lost.len() as u64 {
