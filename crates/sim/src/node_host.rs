@@ -105,6 +105,12 @@ impl NodeHost {
         self.running.is_some()
     }
 
+    /// Whether it runs and has given its disk up, for instance because of rot that it met in a segment's own records.
+    pub fn has_failed_disk(&self) -> bool {
+        let metrics = self.running.as_ref().map(|running| running.core.metrics());
+        metrics.is_some_and(|metrics| metrics.disks.iter().any(|(_, _, failure, _)| !failure.is_empty()))
+    }
+
     /// Its disk.
     pub fn disk(&self) -> &SimDisk {
         &self.disk

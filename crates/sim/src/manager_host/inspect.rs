@@ -124,14 +124,15 @@ impl ManagerHost {
         self.status().is_some_and(whole)
     }
 
-    /// Whether the manager knows that the `lost` nodes are gone, and that the others serve.
-    pub fn has_given_up(&mut self, lost: &[String]) -> bool {
+    /// Whether the manager knows that the `lost` nodes are gone, and that the others serve. A disk that its node has `failed` need not.
+    pub fn has_given_up(&mut self, lost: &[String], failed: &[String]) -> bool {
         // A disk that returns is `Down` until it has been listed.
         let serves = |h: Health| matches!(h, Health::Up | Health::Draining | Health::Drained);
         let here = |s: &ClusterStatus| {
-            let gone = |id: u64| s.nodes.iter().any(|n| n.node_id == id && lost.contains(&n.name));
-            s.nodes.iter().all(|n| gone(n.node_id) || serves(n.health()))
-                && s.disks.iter().all(|d| gone(d.node_id) || serves(d.health()))
+            let is_of = |names: &[String], id: u64| s.nodes.iter().any(|n| n.node_id == id && names.contains(&n.name));
+            let may_fail = |id: u64| is_of(lost, id) || is_of(failed, id);
+            s.nodes.iter().all(|n| is_of(lost, n.node_id) || serves(n.health()))
+                && s.disks.iter().all(|d| may_fail(d.node_id) || serves(d.health()))
         };
         self.status().is_some_and(|s| given_up(&s, lost) && here(&s))
     }
@@ -156,7 +157,12 @@ impl ManagerHost {
     /// The state in a line, for messages.
     pub fn status_line(&mut self) -> String {
         let Some(s) = self.status() else { return "no manager runs".into() };
-        let health: Vec<String> = s.nodes.iter().map(|n| format!("{}:{:?}", n.name, n.health())).collect();
+        let disks = |n: &NodeInfo| {
+            let of_node = s.disks.iter().filter(|disk| disk.node_id == n.node_id);
+            of_node.map(|disk| format!("{} {:?}", disk.disk_id, disk.health())).collect::<Vec<_>>().join(", ")
+        };
+        let health = s.nodes.iter().map(|n| format!("{}:{:?} (disk {})", n.name, n.health(), disks(n)));
+        let health: Vec<String> = health.collect();
         format!(
             "chunks {} (full {}, reduced {}, lost {}), filling {}, to repair {}, garbage {}, deletes {}, sessions {}, {}",
             s.chunks,

@@ -146,8 +146,10 @@ impl World {
             Family::Beyond => {
                 // Before the scrub, rot may be undetected.
                 let can_be_whole = self.plan.spare_hosts && (self.scrubbed || !self.plan.rots());
+                let failed = self.nodes.iter().filter(|n| n.has_failed_disk()).map(|n| format!("n{}", n.index));
+                let failed: Vec<String> = failed.collect();
                 let placed = if can_be_whole { self.leader().placed() } else { Vec::new() };
-                self.leader_mut().has_given_up(&gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
+                self.leader_mut().has_given_up(&gone, &failed) && !placed.iter().any(|chunk| self.is_reduced(chunk))
             }
         }
     }
