@@ -49,10 +49,16 @@ impl Model {
         number
     }
 
-    /// A program heard that its last write is done.
+    /// A program heard that its last write is done. A truncate to the length of a version that the mount may show changes nothing, and
+    /// may never be stored.
     pub fn wrote(&mut self, mount: usize, ino: u64, now_ns: i64) {
-        if let Some(local) = self.locals.get_mut(&(mount, ino)) {
-            local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
+        let Some(local) = self.locals.get_mut(&(mount, ino)) else { return };
+        local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
+        if let [write] = &mut local.writes[..]
+            && let Change::Cut(len) | Change::Grow(len) = write.change
+            && self.history.borrow().contents(ino, local.since_ns, now_ns).iter().any(|base| base.len() as u64 == len)
+        {
+            write.fate = Fate::Doubtful;
         }
     }
 
