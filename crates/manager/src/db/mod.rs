@@ -50,6 +50,11 @@ pub(crate) const RESTORING_NAME: &str = "restoring";
 /// A database that is being built.
 const BUILDING_NAME: &str = "manager.db.new";
 
+/// Pages in the write-ahead log at which a commit checkpoints it.
+const CHECKPOINT_PAGES: u64 = 8192;
+/// Bytes that the write-ahead log keeps when it begins anew: a long read makes it longer.
+pub(crate) const LOG_KEPT_BYTES: u64 = 2 * CHECKPOINT_PAGES * PAGE_BYTES as u64;
+
 /// Steps from schema version `i + 1` to `i + 2`.
 const MIGRATIONS: &[&str] = &[];
 
@@ -308,10 +313,11 @@ impl Db {
 
     fn wrap(conn: Connection, lock: Option<DirLock>, path: &str) -> Result<Db, DbError> {
         conn.set_prepared_statement_cache_capacity(512);
-        conn.execute_batch(
+        conn.execute_batch(&format!(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;
-             PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA foreign_keys = OFF;",
-        )
+             PRAGMA cache_size = -131072; PRAGMA foreign_keys = OFF;
+             PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}; PRAGMA journal_size_limit = {LOG_KEPT_BYTES};"
+        ))
         .map_err(sqlite(path))?;
         // Plans must not depend on bound values: without this, SQLite prepares some statements again at every use.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;

@@ -95,6 +95,7 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::LOG_KEPT_BYTES;
 
     fn files(db: &Db) -> rusqlite::Result<u64> {
         db.one("SELECT files FROM meta", [])
@@ -115,6 +116,30 @@ mod tests {
         });
         assert_eq!(seen.unwrap(), (1, 1));
         assert_eq!(readers.with(files).unwrap(), 2);
+    }
+
+    /// While a read is under way the log cannot begin anew, however often it is checkpointed.
+    #[test]
+    fn the_write_ahead_log_shrinks_after_a_long_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (owner, readers) = (Db::create(dir.path(), [1; 16]).unwrap(), DbReaders::new(dir.path()));
+        owner.rely_on_log().unwrap();
+        let log_bytes = || dir.path().join("manager.db-wal").metadata().unwrap().len();
+        let write_mib = |mib: usize| {
+            (0..mib)
+                .for_each(|_| owner.exec("REPLACE INTO xattrs VALUES (1, 'user.x', randomblob(1 << 20))", []).unwrap());
+        };
+        write_mib(100);
+        assert!(log_bytes() < LOG_KEPT_BYTES, "{} bytes without a read", log_bytes());
+        let read = readers.in_one_state(|db| {
+            files(db)?;
+            write_mib(100);
+            Ok(log_bytes())
+        });
+        let during = read.unwrap();
+        assert!(during > LOG_KEPT_BYTES, "{during} bytes during the read");
+        write_mib(2);
+        assert!(log_bytes() <= LOG_KEPT_BYTES, "{} bytes after the read", log_bytes());
     }
 
     #[test]
