@@ -248,6 +248,7 @@ pub struct Peer {
     drawn_for: (u64, u8, u64),
     rng: SplitMix64,
     may_lead: bool,
+    is_behind: bool,
     candidates: Candidates,
     ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
@@ -320,6 +321,7 @@ impl Peer {
             standing: Standing::default(),
             drawn_for: (0, 0, 0),
             may_lead: true,
+            is_behind: false,
             candidates: Candidates::default(),
             ticks: 0,
             answering: None,
@@ -410,6 +412,16 @@ impl Peer {
         self.may_lead = may_lead;
     }
 
+    /// A peer whose owner has yet to apply committed entries does not campaign: one that has applied them serves sooner. If it leads, it
+    /// goes on.
+    pub fn set_behind(&mut self, is_behind: bool) {
+        self.is_behind = is_behind;
+    }
+
+    fn may_campaign(&self) -> bool {
+        self.may_lead && !self.is_behind
+    }
+
     /// The next output.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -446,7 +458,7 @@ impl Peer {
         if self.memory.asks() {
             return self.go_on_asking();
         }
-        match self.may_lead || self.node.raft.state == StateRole::Leader {
+        match self.may_campaign() || self.node.raft.state == StateRole::Leader {
             true => _ = self.node.tick(),
             // It does not campaign, but once it has not heard of the leader for long enough, it votes for another.
             false => self.node.raft.election_elapsed += 1,
@@ -475,7 +487,7 @@ impl Peer {
         self.complete();
         let idle = !self.is_full && self.stopped.is_none() && self.fence.is_none() && !self.memory.asks();
         let waits = self.node.raft.state == StateRole::Follower;
-        if idle && waits && self.may_lead && self.standing.leader.is_none() {
+        if idle && waits && self.may_campaign() && self.standing.leader.is_none() {
             let _ = self.node.campaign();
             self.process();
         }
@@ -613,7 +625,7 @@ impl Peer {
                 return self.forgotten(message.from, known_term, known_index);
             }
             MsgAppendResponse if !message.reject && message.index > last => return,
-            MsgTimeoutNow if !self.may_lead => return,
+            MsgTimeoutNow if !self.may_campaign() => return,
             MsgSnapshot => {
                 let info = message.snapshot.as_ref().and_then(|s| SnapshotInfo::decode(&s.data[..]).ok());
                 let Some(info) = info else { return };

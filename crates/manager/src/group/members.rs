@@ -109,7 +109,7 @@ fn peers(peer: &Peer) -> Vec<PeerStatus> {
 /// The error that sends a client to the leader, or tells why there is none.
 pub(super) fn not_leading(peer: &Peer) -> Error {
     // A voter that leads hands over to a manager as soon as it can.
-    let leader = peer.leader().filter(|leader| leader.kind() == PeerKind::Manager);
+    let leader = peer.leader().filter(|leader| leader.kind() == PeerKind::Manager && leader.id != peer.id());
     let text = match leader {
         Some(leader) => format!("this manager does not lead; the one at {} does", leader.address),
         None => leaderless(peer),
@@ -121,6 +121,9 @@ pub(super) fn not_leading(peer: &Peer) -> Error {
 fn leaderless(peer: &Peer) -> String {
     if let Some(fence) = peer.fence() {
         return PeerError::of_fence(fence).to_string();
+    }
+    if peer.standing().leads {
+        return "this manager is elected, and applies the last entries of the log before it serves; ask again".into();
     }
     if peer.is_full() {
         return "the disk of this manager's log is full: make room in its directory; another manager leads meanwhile, if there is one".into();

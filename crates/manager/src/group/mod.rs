@@ -2,11 +2,12 @@
 //!
 //! [`Manager`] holds a [`Peer`] and either a standby's database or, while the peer leads, a [`ManagerCore`]. The leader applies a batch
 //! in an open transaction, proposes it as one entry with its recorded choices, and commits the transaction once the group has
-//! committed the entry; if it is deposed first, it rolls back. A standby replays entries. So a database holds committed state only.
+//! committed the entry; if it is deposed first, it rolls back. A standby replays entries ([`backlog`]). So a database holds committed state only.
 //!
 //! Replies that show state, rather than tell of a commit, leave once a majority has confirmed that this manager still led when it
 //! made them (P7). One round of messages confirms all that wait.
 
+mod backlog;
 mod compare;
 mod home;
 mod inspect;
@@ -30,19 +31,17 @@ use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::db::readers::DbReaders;
-use crate::log::batch;
 use crate::metrics::Metrics;
+use backlog::Backlog;
 use bytes::Bytes;
 use compare::{Comparisons, OwnState, REPORT_TOKEN};
 use members::not_leading;
-use prost::Message;
 use replies::Unconfirmed;
 use std::collections::VecDeque;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
-use tessera_wire::log::LogEntry;
 use tessera_wire::{Code, Error, Kind};
 
 /// Ticks between two looks at the length of the log, and at the nodes.
@@ -142,6 +141,7 @@ pub struct Manager {
     proposed: Option<(u64, u64)>,
     unconfirmed: Unconfirmed,
     actions: VecDeque<GroupAction>,
+    backlog: Backlog,
     /// The wall clock minus the shell's time.
     wall_ahead_ns: i64,
     ticks: u64,
@@ -227,6 +227,7 @@ impl Manager {
             ("leads", u64::from(self.core().is_some())),
             ("group_term", self.peer.standing().term),
             ("group_log_seq", self.peer.log().last_index()),
+            ("group_entries_behind", self.backlog.len() as u64),
             ("group_voters", self.peer.membership().voters.len() as u64),
             ("metadata_differs", u64::from(self.own.differs_since.is_some())),
             ("group_snapshot_seq", self.peer.files().held().map_or(0, |held| held.index)),
@@ -383,12 +384,22 @@ impl Manager {
         votes && !membership.members.iter().any(is_other) && (is_alone || self.ticks.is_multiple_of(CAMPAIGN_TICKS))
     }
 
-    /// Takes in what peer and core want, until both are quiet.
+    /// Takes in what peer and core want, and applies one portion of what is committed.
     fn settle(&mut self, now_ns: i64) {
+        self.take_outputs();
+        if self.is_behind() {
+            self.apply_portion(now_ns);
+            self.take_outputs();
+        }
+        self.peer.set_behind(self.is_behind());
+    }
+
+    /// Takes in what peer and core want, until both are quiet.
+    fn take_outputs(&mut self) {
         loop {
             self.collect();
             let Some(output) = self.peer.poll() else { break };
-            self.output(now_ns, output);
+            self.output(output);
         }
     }
 
@@ -421,13 +432,15 @@ impl Manager {
         }
     }
 
-    fn output(&mut self, now_ns: i64, output: Output) {
+    fn output(&mut self, output: Output) {
         match output {
             Output::Call(call) => self.actions.push_back(GroupAction::Core(Action::Call(call))),
             Output::Answer { token, result } => self.actions.push_back(GroupAction::Answer { token, result }),
-            Output::Committed { index, term, data } => self.committed(now_ns, index, term, data),
+            Output::Committed { index, term, data } => self.committed(index, term, data),
             Output::Restore(info) => {
                 self.follow_standing();
+                // The snapshot holds what waits.
+                self.backlog.clear();
                 self.restore(&info);
             }
             Output::Standing(standing) => self.standing(standing),
@@ -441,28 +454,6 @@ impl Manager {
                 let error = Error::new(Code::Unavailable, error.to_string());
                 self.fail(error);
             }
-        }
-    }
-
-    fn committed(&mut self, now_ns: i64, index: u64, term: u64, data: Bytes) {
-        if let State::Leading(core) = &mut self.state
-            && self.proposed == Some((index, term))
-        {
-            self.proposed = None;
-            core.finish_batch();
-            return self.follow_asked(index);
-        }
-        self.follow_standing();
-        if self.core().is_some() {
-            assert!(data.is_empty(), "entry {index} of term {term} is not this leader's");
-            return;
-        }
-        if !data.is_empty() {
-            return self.replay(index, &data);
-        }
-        let standing = self.peer.standing();
-        if standing.leads && standing.term == term {
-            self.lead(now_ns, term);
         }
     }
 
@@ -527,24 +518,6 @@ impl Manager {
         }
     }
 
-    /// Applies a committed entry to a standby's database.
-    fn replay(&mut self, index: u64, data: &[u8]) {
-        let State::Standby { db, meta, caches } = &mut self.state else { return };
-        if index <= meta.log_seq || index.is_multiple_of(16) && failpoint::is_active("manager.standby_skips_entry") {
-            return; // Applied before a restart.
-        }
-        let applied = LogEntry::decode(data).map_err(|error| error.to_string()).and_then(|entry| {
-            assert_eq!(entry.seq, index, "an entry knows its index");
-            batch::replay(db, meta, caches, &entry).map_err(|error| error.to_string())?;
-            Ok(compare::asked_by(&entry))
-        });
-        match applied {
-            Ok(Some(part)) => self.begin_digest(index, part),
-            Ok(None) => {}
-            Err(why) => self.fail(Error::new(Code::Unavailable, format!("entry {index} cannot be applied: {why}"))),
-        }
-    }
-
     /// Replaces a standby's database by the snapshot held.
     fn restore(&mut self, info: &SnapshotInfo) {
         self.end_digest();
@@ -572,6 +545,7 @@ impl Manager {
         self.peer.set_may_lead(false);
         self.failed = Some(error.clone());
         self.proposed = None;
+        self.backlog.clear();
         if let State::Leading(core) = std::mem::replace(&mut self.state, State::Nothing) {
             let (_, actions) = core.depose(error.clone());
             self.actions.extend(actions.into_iter().map(GroupAction::Core));

@@ -1,5 +1,6 @@
 //! How a manager starts: it founds a group, joins one, or goes on from its directory.
 
+use super::backlog::Backlog;
 use super::compare::{Comparisons, OwnState};
 use super::replies::Unconfirmed;
 use super::{DbHome, GroupError, LOG_DIR, Manager, State};
@@ -181,6 +182,7 @@ impl Manager {
             proposed: None,
             unconfirmed: Unconfirmed::default(),
             actions: VecDeque::new(),
+            backlog: Backlog::default(),
             wall_ahead_ns: 0,
             ticks: 0,
             copies: false,

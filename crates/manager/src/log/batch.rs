@@ -337,19 +337,20 @@ pub enum ReplayError {
     Database(#[from] rusqlite::Error),
 }
 
-/// Applies an entry that the group has committed to a database with the recorded choices, and commits (P7). Between two entries of
+/// Applies entries that the group has committed to a database with the recorded choices, in one transaction (P7). Between two entries of
 /// commands may be others of the group's own.
 ///
 /// # Errors
-/// The entry does not come after the last one, a command fails, or the database fails; then everything is undone.
-pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Result<(), ReplayError> {
-    if entry.seq <= meta.log_seq {
-        return Err(ReplayError::Order { at: meta.log_seq, got: entry.seq });
+/// An entry does not come after the last one, a command fails, or the database fails; then everything is undone.
+pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, entries: &[LogEntry]) -> Result<(), ReplayError> {
+    if entries.is_empty() {
+        return Ok(());
     }
     let (answers, before) = (ReplyCache::default(), *meta);
-    let result = replay_in(&mut Tables { db, meta, caches, answers: &answers }, entry);
+    let mut tables = Tables { db, meta, caches, answers: &answers };
+    let result = replay_in(&mut tables, entries);
     if result.is_err() {
-        *meta = before;
+        *tables.meta = before;
         caches.forget_all();
         db.rollback()?;
     }
@@ -362,11 +363,20 @@ pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, entry: &LogEntry) -> Re
 /// As [`replay`]; the entries before stay applied.
 pub fn replay_all<'a>(db: &Db, entries: impl IntoIterator<Item = &'a LogEntry>) -> Result<(), ReplayError> {
     let (mut meta, caches) = (db.meta()?, Caches::default());
-    entries.into_iter().try_for_each(|entry| replay(db, &mut meta, &caches, entry))
+    entries.into_iter().try_for_each(|entry| replay(db, &mut meta, &caches, std::slice::from_ref(entry)))
 }
 
-fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
+fn replay_in(tables: &mut Tables, entries: &[LogEntry]) -> Result<(), ReplayError> {
     tables.db.begin()?;
+    entries.iter().try_for_each(|entry| replay_entry(tables, entry))?;
+    tables.db.commit()?;
+    Ok(())
+}
+
+fn replay_entry(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
+    if entry.seq <= tables.meta.log_seq {
+        return Err(ReplayError::Order { at: tables.meta.log_seq, got: entry.seq });
+    }
     let time = Time { now_ns: entry.now_ns, wall_ns: entry.wall_ns };
     (tables.meta.last_now_ns, tables.meta.last_wall_ns) = (time.now_ns, time.wall_ns);
     let mut batch = Batch { time, log_seq: entry.seq, ..Default::default() };
@@ -384,6 +394,5 @@ fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
     }
     tables::add_bytes(tables.db, &batch.pg_bytes)?;
     batch.log(tables)?;
-    tables.db.commit()?;
     Ok(())
 }

@@ -127,6 +127,9 @@ impl CoreLoop {
                 *self.metrics.lock() = self.manager.metrics();
                 self.follow_database();
             }
+            if self.manager.is_behind() {
+                self.manager.catch_up(boot_ns());
+            }
             if self.manager.wants_commit() && self.manager.begin(boot_ns()) {
                 self.carry_out();
                 self.manager.complete(boot_ns());
@@ -143,7 +146,7 @@ impl CoreLoop {
 
     /// Handles waiting events; waits if there is no other work.
     fn take_in(&mut self) {
-        let wait = match self.manager.wants_commit() {
+        let wait = match self.manager.wants_commit() || self.manager.is_behind() {
             true => Duration::ZERO,
             false => self.next_tick.saturating_duration_since(Instant::now()),
         };

@@ -348,6 +348,9 @@ impl ManagerHost {
     pub fn pump_each(&mut self, now_ns: i64, mut each: impl FnMut(&Db, &[(u64, Outcome)])) -> (Vec<Call>, Answers) {
         let mut answered = 0;
         self.read(now_ns);
+        if let Some(manager) = self.manager.as_mut().filter(|manager| manager.is_behind()) {
+            manager.catch_up(now_ns);
+        }
         self.drain();
         while let Some(manager) = self.manager.as_mut().filter(|manager| manager.wants_commit()) {
             let begun = manager.begin(now_ns);

@@ -250,7 +250,7 @@ fn note_restored(db: &Db, meta: &mut Meta, (index, term): (u64, u64)) -> Result<
     // The new group's clock goes on from here.
     let (now_ns, wall_ns) = (meta.last_now_ns, meta.last_wall_ns);
     let entry = LogEntry { term, seq: index, now_ns, commands: vec![command], wall_ns };
-    batch::replay(db, meta, &Caches::default(), &entry)?;
+    batch::replay(db, meta, &Caches::default(), &[entry])?;
     assert_eq!((meta.log_seq, meta.term), (index, term), "the new group begins here");
     Ok(())
 }
@@ -260,5 +260,5 @@ fn apply(db: &Db, meta: &mut Meta, caches: &Caches, entry: &tessera_consensus::l
     if decoded.seq != entry.index {
         return Err(format!("it says that it is entry {}", decoded.seq));
     }
-    batch::replay(db, meta, caches, &decoded).map_err(|error| error.to_string())
+    batch::replay(db, meta, caches, &[decoded]).map_err(|error| error.to_string())
 }

@@ -1,5 +1,6 @@
 //! Managers and a voter in one thread: what was answered survives every change of leader (P7, P8).
 
+mod catching_up;
 mod comparing;
 mod restoring;
 
@@ -7,6 +8,7 @@ use super::*;
 use crate::core::reading::{KnownCounts, ReadJob};
 use crate::db::FailPoint;
 use crate::rig::{ALICE, MS};
+use prost::Message;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tessera_consensus::PeerConfig;
@@ -30,7 +32,14 @@ struct Host {
     running: Running,
     /// Managers that are stopped keep their database.
     db: Option<Db>,
+    home: DbHome,
     is_cut: bool,
+}
+
+impl Host {
+    fn new(disk: SimDisk, running: Running) -> Host {
+        Host { disk, running, db: None, home: DbHome::Memory, is_cut: false }
+    }
 }
 
 /// A group whose frames arrive at once.
@@ -40,6 +49,8 @@ struct Group {
     now_ns: i64,
     replies: HashMap<u64, Result<Bytes, Error>>,
     next: u64,
+    /// Jobs that read a digest.
+    digests: usize,
 }
 
 fn member(at: usize, kind: PeerKind) -> Member {
@@ -67,7 +78,7 @@ impl Group {
 
     fn with(kinds: &[PeerKind], config: Config) -> Group {
         let (now_ns, replies) = (1_000_000 * MS, HashMap::new());
-        let mut group = Group { hosts: Vec::new(), config, now_ns, replies, next: 0 };
+        let mut group = Group { hosts: Vec::new(), config, now_ns, replies, next: 0, digests: 0 };
         for (at, &kind) in kinds.iter().enumerate() {
             let disk = SimDisk::new(at as u64 + 7);
             let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -85,7 +96,7 @@ impl Group {
                     Running::Voter(Peer::start(log, files, 0, peer).unwrap())
                 }
             };
-            group.hosts.push(Host { disk, running, db: None, is_cut: false });
+            group.hosts.push(Host::new(disk, running));
         }
         for host in &mut group.hosts {
             let candidates = kinds.iter().enumerate().map(|(at, &kind)| candidate(member(at, kind)));
@@ -161,8 +172,15 @@ impl Group {
             GroupAction::Core(Action::Reply { request_id, result, .. }) => _ = self.replies.insert(request_id, result),
             GroupAction::Core(Action::Call(call)) => self.call(at, call),
             GroupAction::Core(Action::Read(job)) => self.read(at, job),
-            GroupAction::Answer { .. } | GroupAction::Snapshot(_) | GroupAction::Digest(_) => {}
+            GroupAction::Digest(job) => self.read_digest(at, job),
+            GroupAction::Answer { .. } | GroupAction::Snapshot(_) => {}
         }
+    }
+
+    fn read_digest(&mut self, at: usize, job: DigestJob) {
+        let now_ns = self.now_ns;
+        self.digests += 1;
+        self.manager_mut(at).digest_done(now_ns, job.run());
     }
 
     fn read(&mut self, at: usize, job: ReadJob) {
@@ -301,7 +319,7 @@ impl Group {
     fn restart(&mut self, at: usize) {
         let disk: Arc<dyn Disk> = Arc::new(self.hosts[at].disk.clone());
         let peer = PeerConfig::new(member(at, PeerKind::Manager), at as u64 + 99);
-        let setup = self.setup(disk, peer);
+        let setup = Setup { home: self.hosts[at].home.clone(), ..self.setup(disk, peer) };
         let host = &mut self.hosts[at];
         let manager = Manager::restart(host.db.take(), setup).unwrap();
         host.running = Running::Manager(manager.unwrap());
@@ -486,7 +504,7 @@ fn p1_a_manager_that_lost_its_disk_is_brought_up_by_voters_alone() {
     let db = Db::in_memory([7; 16]).unwrap();
     let joining = peer.member.clone();
     let manager = Manager::join(db, setup(shared, peer)).unwrap();
-    group.hosts[0] = Host { disk, running: Running::Manager(manager), db: None, is_cut: false };
+    group.hosts[0] = Host::new(disk, Running::Manager(manager));
     // It asks a voter, which may not lead; a voter that leads makes it a member and hands over.
     for _ in 0..300 {
         group.tick();
@@ -530,7 +548,7 @@ fn p12_a_joiner_copies_the_snapshot_from_another_peer_if_the_leaders_has_rotted(
     peer.member.id = 100;
     let mut manager = Manager::join(Db::in_memory([7; 16]).unwrap(), setup(shared, peer)).unwrap();
     manager.set_seeds(vec!["h1".into(), "h2".into()]);
-    group.hosts[0] = Host { disk, running: Running::Manager(manager), db: None, is_cut: false };
+    group.hosts[0] = Host::new(disk, Running::Manager(manager));
     let leader = group.settle_leader();
     group.lookup(leader, "a").unwrap();
 }

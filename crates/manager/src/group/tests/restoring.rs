@@ -71,7 +71,7 @@ fn serve(group: RefCell<Group>, dir: &Path) -> Group {
     let setup = Setup { home, disk: disk_of(dir).unwrap(), config: config(), peer };
     let Ok(Found::Manager(manager)) = resume(dir, setup) else { panic!("a manager is there") };
     let running = Running::Manager(*manager);
-    group.hosts.push(Host { disk: SimDisk::new(1), running, db: None, is_cut: false });
+    group.hosts.push(Host::new(SimDisk::new(1), running));
     for _ in 0..50 {
         group.tick();
         if group.manager(NEW).core().is_some() {
