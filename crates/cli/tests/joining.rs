@@ -117,12 +117,61 @@ fn a_node_and_clients_look_for_the_manager_in_their_list() {
     let run = refused_node(&c, &wrong, &format!("{node},{}", node.replace("127.0.0.1", "localhost")), "n3");
     assert_refused(&last_line(run), 2, &["is a node"]);
     assert_eq!(std::fs::read_dir(&wrong).unwrap().count(), 0);
+    // A node before the manager: the manager is found.
+    let behind_a_node = format!("{node},{}", c.address());
+    assert_eq!(common::tessera(&["ls", "--manager", &behind_a_node]).code, 0);
+    args[at + 1] = behind_a_node;
+    drop(_node);
+    std::fs::remove_file(c.log("n2")).unwrap();
+    let _node = Daemon::start(&args, &c.log("n2"));
+    eventually("the manager is found", || c.node_is_up("n2"));
+    let said = std::fs::read_to_string(c.log("n2")).unwrap();
+    assert_eq!(said.matches("is a node and no manager").count(), 1, "{said}");
     // A manager of another cluster in the list keeps nobody from the right one.
     args[at + 1] = format!("{},{}", other.address(), c.address());
     drop(_node);
     let _node = Daemon::start(&args, &c.log("n2"));
     c.wait_up(2);
     assert!(other.status()["nodes"].as_array().unwrap().is_empty());
+}
+
+/// P14: a process that does not know its cluster, and named managers of two. The right one answers late, when the wrong one
+/// has been asked already.
+#[test]
+fn a_late_answer_of_another_cluster_ends_a_command() {
+    let (mut right, wrong) = (Cluster::start(0), Cluster::start(1));
+    wrong.wait_up(1);
+    let list = format!("{},{}", wrong.address(), right.address());
+    let ids = [&right, &wrong].map(|c| c.status()["cluster_id"].as_str().unwrap().to_string());
+    signal(right.manager.as_ref().unwrap(), rustix::process::Signal::STOP);
+    let mut put = Command::new(TESSERA)
+        .args(["put", "-", "tess:/f", "--manager", &list])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The command has gone on with the manager that answers.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    signal(right.manager.as_ref().unwrap(), rustix::process::Signal::CONT);
+    // Longer than until the managers that have not answered are greeted again.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    drop(put.stdin.take());
+    let output = put.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let run = Run { code: output.status.code().unwrap(), stdout: Vec::new(), stderr };
+    let words = ["two clusters", wrong.address(), right.address(), &ids[0], &ids[1]];
+    assert_refused(&run, 8, &words);
+    assert_ne!(wrong.run(&["stat", "tess:/f"]).code, 0, "it was stored in the wrong cluster");
+    let disk = wrong.path().join("fresh");
+    assert_refused(&last_line(refused_node(&wrong, &disk, &list, "n2")), 8, &words);
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0);
+    right.kill_manager();
+}
+
+fn signal(daemon: &Daemon, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(&daemon.child);
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// A run with only the last line that it printed.

@@ -3,8 +3,8 @@
 //! Every call gets exactly one result. After a failure the dialer does not try the peer again for
 //! [`RETRY_AFTER`], so calls to a dead node fail at once.
 //!
-//! All peers are of one cluster (P14): the one in the greeting, or else that of the first peer that names its own. Every
-//! later greeting names it, so that a peer of another cluster refuses.
+//! All peers are of one cluster (P14): the one in the greeting, or else that of the first peer that names its own. A peer of
+//! another cluster gets no call. What each peer said about itself is kept ([`Dialer::identity`]).
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service, wait_for};
@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tessera_wire::{Code, Error, Hello, Kind, Request};
+use tessera_wire::{Code, Error, Hello, HelloReply, Kind, Request, Role};
 
-/// Longest wait for a connection and for the greeting.
+/// Longest wait for a connection, and for the answer to the greeting, unless the maker of a dialer sets another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after a failure before the peer is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -34,6 +34,15 @@ pub struct Failure {
 pub type AttemptCallback = Box<dyn FnOnce(Result<(Bytes, Bytes), Failure>) + Send>;
 /// Receives how a greeting ended.
 pub type GreetingCallback = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// What a peer says about itself in its answer to the greeting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its role, as it said last.
+    pub role: Role,
+    /// Its cluster, as it said first; empty if it named none.
+    pub cluster_id: Vec<u8>,
+}
 
 /// What waits for a connection.
 enum Waiter {
@@ -62,11 +71,14 @@ enum Line {
 
 struct Inner {
     hello: Hello,
+    timeout: Duration,
     /// Never changes once it is known.
     cluster_id: OnceLock<Vec<u8>>,
     service: Arc<dyn Service>,
     pool: BufferPool,
     lines: Mutex<HashMap<Endpoint, Line>>,
+    /// Of all peers that have answered a greeting, those of other clusters too.
+    identities: Mutex<HashMap<Endpoint, Identity>>,
 }
 
 /// Connections to any number of peers. Cloning shares them.
@@ -77,11 +89,17 @@ impl Dialer {
     /// A dialer that greets peers with `hello`; `service` serves their requests. Without a cluster id in it, the dialer
     /// takes that of the first peer.
     pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool) -> Self {
+        Dialer::with_timeout(hello, service, pool, CONNECT_TIMEOUT)
+    }
+
+    /// As [`Dialer::new`]. A peer has `timeout` to take a connection, and as long to answer the greeting.
+    pub fn with_timeout(hello: Hello, service: Arc<dyn Service>, pool: BufferPool, timeout: Duration) -> Self {
         let cluster_id = OnceLock::new();
         if !hello.cluster_id.is_empty() {
             let _ = cluster_id.set(hello.cluster_id.clone());
         }
-        Dialer(Arc::new(Inner { hello, cluster_id, service, pool, lines: Mutex::default() }))
+        let (lines, identities) = (Mutex::default(), Mutex::default());
+        Dialer(Arc::new(Inner { hello, timeout, cluster_id, service, pool, lines, identities }))
     }
 
     /// Calls `endpoint`; `callback` runs exactly once, on a connection's thread or on this one.
@@ -122,6 +140,12 @@ impl Dialer {
     #[must_use]
     pub fn knows_cluster(&self) -> bool {
         self.0.cluster_id.get().is_some()
+    }
+
+    /// What the peer at `endpoint` has said about itself; `None`: it has answered no greeting.
+    #[must_use]
+    pub fn identity(&self, endpoint: &Endpoint) -> Option<Identity> {
+        self.0.identities.lock().get(endpoint).cloned()
     }
 
     fn start(&self, endpoint: &Endpoint, waiter: Waiter) {
@@ -205,27 +229,27 @@ impl Dialer {
     fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>, Error> {
         let unreachable =
             |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
-        let stream = Stream::connect(endpoint, CONNECT_TIMEOUT).map_err(unreachable)?;
+        let stream = Stream::connect(endpoint, self.0.timeout).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
-        let greeted = connection.call_wait(&self.hello(), Vec::new(), CONNECT_TIMEOUT);
-        let checked = greeted.and_then(|(reply, _)| self.check_cluster(reply.cluster_id));
+        let greeted = connection.call_wait(&self.0.hello, Vec::new(), self.0.timeout);
+        let checked = greeted.and_then(|(reply, _)| self.identified(endpoint, reply));
         checked.inspect_err(|_| connection.close())?;
         Ok(connection)
     }
 
-    fn hello(&self) -> Hello {
-        let cluster_id = self.0.cluster_id.get().cloned().unwrap_or_default();
-        Hello { cluster_id, ..self.0.hello.clone() }
-    }
-
-    /// Fixes the cluster if it was not known. Otherwise refuses another one: two peers that were greeted at once, both
-    /// without a cluster id, may be of different clusters.
-    fn check_cluster(&self, theirs: Vec<u8>) -> Result<(), Error> {
-        if theirs.is_empty() {
+    /// Keeps what a peer said about itself. Fixes the cluster if it was not known; otherwise refuses another one.
+    fn identified(&self, endpoint: &Endpoint, reply: HelloReply) -> Result<(), Error> {
+        let (role, cluster_id) = (reply.role(), reply.cluster_id);
+        {
+            let mut identities = self.0.identities.lock();
+            let first = Identity { role, cluster_id: cluster_id.clone() };
+            identities.entry(endpoint.clone()).or_insert(first).role = role;
+        }
+        if cluster_id.is_empty() {
             return Ok(());
         }
-        self.0.cluster_id.get_or_init(|| theirs.clone());
-        self.hello().check(&theirs)
+        let known = self.0.cluster_id.get_or_init(|| cluster_id.clone()).clone();
+        Hello { cluster_id: known, ..self.0.hello.clone() }.check(&cluster_id)
     }
 
     fn connected(&self, endpoint: Endpoint, opened: Result<Arc<Connection>, Error>) {

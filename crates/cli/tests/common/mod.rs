@@ -292,6 +292,11 @@ impl Cluster {
         });
     }
 
+    pub fn node_is_up(&self, name: &str) -> bool {
+        let status = self.status();
+        status["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(|n| n["name"] == name && n["state"] == "up"))
+    }
+
     pub fn status(&self) -> Value {
         self.ok(&["status", "--json"]).json()
     }

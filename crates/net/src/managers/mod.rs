@@ -30,7 +30,7 @@ use route::{Outcome, PAUSE, Route, Search, Step};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_wire::{Error, Kind, Request};
+use tessera_wire::{Code, Error, Kind, Request};
 
 /// The managers of a cluster, and which one leads. Cloning shares them.
 #[derive(Clone)]
@@ -40,6 +40,8 @@ struct Inner {
     dialer: Dialer,
     list: ManagerList,
     route: Mutex<Route>,
+    /// The process has no remembered cluster, and takes that of the managers.
+    learns_cluster: bool,
     gate: Mutex<Gate>,
     pauses: Mutex<Pauses>,
 }
@@ -73,11 +75,9 @@ impl Managers {
     #[must_use]
     pub fn new(dialer: Dialer, list: ManagerList) -> Managers {
         let route = Mutex::new(Route::new(&list));
-        let gate = match dialer.knows_cluster() || list.endpoints().len() == 1 {
-            true => Gate::Open,
-            false => Gate::Closed,
-        };
-        Managers(Arc::new(Inner { dialer, list, route, gate: Mutex::new(gate), pauses: Mutex::default() }))
+        let learns_cluster = !dialer.knows_cluster() && list.endpoints().len() > 1;
+        let gate = Mutex::new(if learns_cluster { Gate::Closed } else { Gate::Open });
+        Managers(Arc::new(Inner { dialer, list, route, learns_cluster, gate, pauses: Mutex::default() }))
     }
 
     /// The list that it was made with.
@@ -95,7 +95,7 @@ impl Managers {
     /// Calls the leader; `callback` runs exactly once, on a connection's thread or on this one. `timeout` bounds the search
     /// for the leader and the wait for its answer together.
     ///
-    /// The error is the leader's; [`tessera_wire::Code::Timeout`], or [`tessera_wire::Code::Unavailable`] if its connection broke; [`tessera_wire::Code::Unavailable`] if no
+    /// The error is the leader's; [`Code::Timeout`], or [`Code::Unavailable`] if its connection broke; [`Code::Unavailable`] if no
     /// manager can be reached, or none was found to lead in time; or why all managers refuse the connection.
     pub fn call(&self, kind: Kind, body: Bytes, payload: Vec<Bytes>, timeout: Duration, callback: Callback) {
         let deadline = Instant::now() + timeout;
@@ -151,6 +151,10 @@ impl Managers {
         result: Result<(Bytes, Bytes), Failure>,
     ) {
         let now = Instant::now();
+        if let Some(error) = self.late_refusal(&result) {
+            return (call.callback)(Err(error));
+        }
+        let result = self.check_role(from).map_err(|error| Failure { error, is_sent: false }).and(result);
         let failure = result.as_ref().err();
         let error = failure.map(|failure| &failure.error);
         let outcome = Outcome::of(error, failure.is_none_or(|failure| failure.is_sent), now - began);
@@ -165,6 +169,18 @@ impl Managers {
             Step::Ask(_) | Step::Pause => call.give_up(),
             Step::Fail(error) => (call.callback)(Err(error)),
         }
+    }
+
+    /// Why this answer does not count: a process that took its cluster from the managers has learned meanwhile, perhaps by this
+    /// answer, that they are of two.
+    fn late_refusal(&self, answer: &Result<(Bytes, Bytes), Failure>) -> Option<Error> {
+        if !self.0.learns_cluster {
+            return None;
+        }
+        if answer.as_ref().is_err_and(|failure| failure.error.code() == Code::WrongCluster) {
+            self.check_conflict();
+        }
+        self.refusal()
     }
 
     fn pause(&self, until: Instant, call: ManagerCall) {

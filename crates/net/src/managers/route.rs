@@ -102,6 +102,8 @@ pub struct Route {
     /// The manager that calls ask first; perhaps not in the list.
     leader: Endpoint,
     silent: Vec<Silent>,
+    /// Managers that refuse, and how: the log tells it once, until they answer or refuse otherwise.
+    refusing: Vec<(Endpoint, Code)>,
 }
 
 impl Route {
@@ -109,7 +111,7 @@ impl Route {
     #[must_use]
     pub fn new(list: &ManagerList) -> Route {
         let list = list.endpoints().to_vec();
-        Route { leader: list[0].clone(), list, silent: Vec::new() }
+        Route { leader: list[0].clone(), list, silent: Vec::new(), refusing: Vec::new() }
     }
 
     /// The manager believed to lead.
@@ -143,13 +145,15 @@ impl Route {
             }
             Outcome::Unreachable { error, silent } => {
                 self.doubt(now, from, silent);
-                search.note(from, error);
+                self.tell(from, &error);
+                search.note(error);
                 self.next(search)
             }
             Outcome::NotLeader(error) => {
                 let named = self.named(search, &error.leader);
                 search.is_heard = true;
-                search.note(from, error);
+                self.refusing.retain(|(manager, _)| manager != from);
+                search.note(error);
                 match named {
                     Some(leader) => {
                         self.leader = leader.clone();
@@ -168,6 +172,7 @@ impl Route {
     /// `from` leads.
     fn trust(&mut self, from: &Endpoint) -> Vec<Endpoint> {
         self.silent.retain(|silent| silent.endpoint != *from);
+        self.refusing.retain(|(manager, _)| manager != from);
         self.leader = from.clone();
         let unreported = self.silent.iter_mut().filter(|silent| !silent.is_reported);
         unreported
@@ -176,6 +181,22 @@ impl Route {
                 silent.endpoint.clone()
             })
             .collect()
+    }
+
+    /// Logs that `from` refuses the connection, unless the log says so. Returns whether it did.
+    fn tell(&mut self, from: &Endpoint, error: &Error) -> bool {
+        let refusal = (from.clone(), error.code());
+        if error.is_retryable() || self.refusing.contains(&refusal) {
+            return false;
+        }
+        self.refusing.retain(|(manager, _)| manager != from);
+        self.refusing.push(refusal);
+        // Those beyond the list were named by others, who may name any number.
+        if self.refusing.len() > MAX_ASKED {
+            self.refusing.remove(0);
+        }
+        tracing::warn!(manager = %from, %error, "this manager refuses the connection; others are asked");
+        true
     }
 
     /// `from` failed.
@@ -231,13 +252,10 @@ impl Route {
 }
 
 impl Search {
-    fn note(&mut self, from: &Endpoint, error: Error) {
+    fn note(&mut self, error: Error) {
         match error.is_retryable() {
             true => self.all_refused = false,
-            false => {
-                tracing::warn!(manager = %from, %error, "this manager refuses the connection");
-                self.refusal.get_or_insert_with(|| error.clone());
-            }
+            false => drop(self.refusal.get_or_insert_with(|| error.clone())),
         }
         self.last = Some(error);
     }

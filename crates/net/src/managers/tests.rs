@@ -14,6 +14,9 @@ const WAIT: Duration = Duration::from_secs(20);
 /// Longer than a manager must be silent to count as such.
 const SILENCE: Duration = Duration::from_millis(1200);
 
+/// Longer than a greeting waits for the managers that have not answered.
+const LATE: Duration = Duration::from_millis(900);
+
 const CLUSTER: [u8; 16] = [1; 16];
 const OTHER_CLUSTER: [u8; 16] = [2; 16];
 
@@ -31,6 +34,10 @@ enum Manner {
     Breaks,
     /// Is of another cluster than all the others, as which it leads.
     OtherCluster,
+    /// Leads, and answers the greeting later than others wait for it.
+    Late,
+    /// Is a node.
+    Node,
 }
 
 /// What the managers of a test share: how each behaves, and how many requests each has had.
@@ -53,7 +60,11 @@ impl Service for Fake {
         if kind == Kind::Hello as u16 {
             let cluster_id = if manner == Manner::OtherCluster { OTHER_CLUSTER } else { CLUSTER }.to_vec();
             let hello = Hello::decode(frame.body).unwrap();
-            let reply = HelloReply { cluster_id: cluster_id.clone(), ..HelloReply::default() }.encode_to_vec();
+            let role = if manner == Manner::Node { Role::Node } else { Role::Manager } as i32;
+            let reply = HelloReply { cluster_id: cluster_id.clone(), role, ..HelloReply::default() }.encode_to_vec();
+            if manner == Manner::Late {
+                std::thread::sleep(LATE);
+            }
             let admitted = hello.check(&cluster_id).and_then(|()| connection.admit(Role::Client));
             return connection.reply(kind, id, admitted.map(|()| (reply.into(), Vec::new())));
         }
@@ -64,13 +75,14 @@ impl Service for Fake {
             (leads.map(|leads| group.addresses[leads].clone()), self.number as u64)
         };
         let answer = match manner {
-            Manner::Leads | Manner::OtherCluster => {
+            Manner::Leads | Manner::OtherCluster | Manner::Late => {
                 Ok((ClusterStatus { files: me, ..ClusterStatus::default() }.encode_to_vec().into(), Vec::new()))
             }
             Manner::StandsBy { names_leader } => {
                 let leader = leader.filter(|_| names_leader).unwrap_or_default();
                 Err(Error { leader, ..Error::new(Code::NotLeader, "stands by") })
             }
+            Manner::Node => Err(Error::new(Code::Unsupported, "a node serves no such request")),
             Manner::Breaks => return connection.close(),
             Manner::Silent => return,
         };
@@ -81,6 +93,7 @@ impl Service for Fake {
 struct Cluster {
     group: Arc<Mutex<Group>>,
     servers: Vec<Server>,
+    dialer: Dialer,
     managers: Managers,
 }
 
@@ -101,9 +114,9 @@ fn cluster_as(hello: Hello, manners: &[Manner]) -> Cluster {
     let servers: Vec<Server> = (0..manners.len()).map(start).collect();
     let addresses: Vec<String> = servers.iter().map(|server| server.endpoints()[0].to_string()).collect();
     let dialer = Dialer::new(hello, Arc::new(NoService), BufferPool::new(0));
-    let managers = Managers::new(dialer, addresses.join(",").parse().unwrap());
+    let managers = Managers::new(dialer.clone(), addresses.join(",").parse().unwrap());
     group.lock().addresses = addresses;
-    Cluster { group, servers, managers }
+    Cluster { group, servers, dialer, managers }
 }
 
 impl Cluster {
@@ -234,6 +247,91 @@ fn no_call_passes_if_two_clusters_answer() {
             assert!(error.message.contains("two clusters answer"), "{error:?}");
         }
         assert_eq!(cluster.requests(), [0; 3]);
+    }
+}
+
+/// Checks that `error` names two clusters, and these managers with each.
+fn assert_two_clusters(cluster: &Cluster, error: &Error, right: usize, wrong: usize) {
+    assert_eq!(error.code(), Code::WrongCluster, "{error:?}");
+    let addresses = cluster.group.lock().addresses.clone();
+    for (id, at) in [(CLUSTER, right), (OTHER_CLUSTER, wrong)] {
+        let says = format!("cluster {} at {}", hex(&id), addresses[at]);
+        assert!(error.message.contains(&says), "{says}: {error:?}");
+    }
+}
+
+/// P14: the wrong manager answered first, and calls have passed. The right one ends that, also for a call under way.
+#[test]
+fn a_late_answer_of_another_cluster_refuses_all_that_follows() {
+    let cluster = cluster(&[Manner::OtherCluster, Manner::Late]);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    cluster.set(&[Manner::Silent, Manner::Late]);
+    let under_way = cluster.ask_for(2 * LATE).unwrap_err();
+    assert_two_clusters(&cluster, &under_way, 1, 0);
+    cluster.set(&[Manner::OtherCluster, Manner::Leads]);
+    let _ = cluster.requests();
+    assert_two_clusters(&cluster, &cluster.ask().unwrap_err(), 1, 0);
+    assert_eq!(cluster.requests(), [0; 3]);
+}
+
+/// P14: the right manager was down during the first contact.
+#[test]
+fn a_manager_that_starts_later_is_heard() {
+    let mut cluster = cluster(&[Manner::OtherCluster, Manner::Leads]);
+    let down = cluster.servers.remove(1);
+    let endpoint = down.endpoints()[0].clone();
+    drop(down);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    let fake = Arc::new(Fake { number: 1, group: cluster.group.clone() });
+    let _up = Server::start(&[endpoint], fake, BufferPool::new(0), Limits::default()).unwrap();
+    let deadline = std::time::Instant::now() + WAIT;
+    let error = loop {
+        match cluster.ask() {
+            Err(error) => break error,
+            Ok(_) => assert!(std::time::Instant::now() < deadline, "the wrong cluster is still asked"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_two_clusters(&cluster, &error, 1, 0);
+}
+
+/// What a manager said first confirms the cluster: one that loses its directory later stops nobody who works.
+#[test]
+fn a_manager_that_changes_its_cluster_later_is_passed_over() {
+    let cluster = cluster(&[Manner::Leads, NAMES, NAMES]);
+    assert_eq!(cluster.ask().unwrap(), 0);
+    cluster.set(&[Manner::OtherCluster, Manner::Leads, NAMES]);
+    let first: Endpoint = cluster.group.lock().addresses[0].parse().unwrap();
+    cluster.dialer.hang_up(&first);
+    assert_eq!(cluster.ask().unwrap(), 1);
+    assert_eq!(cluster.requests(), [1, 1, 0]);
+}
+
+/// P14: a new node writes its cluster onto its disks, so it hears all managers, late ones too.
+#[test]
+fn learning_the_cluster_waits_for_every_manager() {
+    let late = cluster(&[Manner::OtherCluster, Manner::Late]);
+    let (other, error) = late.managers.learn_cluster().unwrap_err();
+    assert_two_clusters(&late, &error, 1, 0);
+    assert_eq!(other.to_string(), late.group.lock().addresses[1]);
+    let mut one = cluster(&[Manner::Leads, NAMES]);
+    drop(one.servers.remove(0));
+    assert_eq!(one.managers.learn_cluster().unwrap(), CLUSTER);
+    let node = cluster(&[Manner::Node]);
+    assert_eq!(node.managers.learn_cluster().unwrap_err().1.code(), Code::Unsupported);
+}
+
+/// P14: for those that know their cluster, too.
+#[test]
+fn a_node_in_the_list_is_passed_over() {
+    for hello in [hello_of_cluster(), Hello { cluster_id: Vec::new(), ..hello_of_cluster() }] {
+        let cluster = cluster_as(hello.clone(), &[Manner::Node, Manner::Leads]);
+        assert_eq!(cluster.ask().unwrap(), 1);
+        assert_eq!(cluster.ask().unwrap(), 1);
+        let alone = cluster_as(hello, &[Manner::Node]);
+        let error = alone.ask().unwrap_err();
+        assert_eq!(error.code(), Code::Unsupported);
+        assert!(error.message.contains("is a node and no manager"), "{error:?}");
     }
 }
 

@@ -161,9 +161,7 @@ impl NodeCore {
                 let hopeless = hopeless.contains(&error.code());
                 if (hopeless && self.membership.node_id == 0) || self.membership.rival.is_alive(&error) {
                     let message = match error.code() {
-                        Code::Unsupported => {
-                            format!("no manager answers: {}; name the manager with --manager", error.message)
-                        }
+                        Code::Unsupported => format!("no manager answers: {}", error.message),
                         _ => error.message.clone(),
                     };
                     self.out.push_back(Action::Fatal(Error { message, ..error }));

@@ -7,49 +7,26 @@ use crate::core::Rival;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_net::dialer::NoService;
-use tessera_net::{BufferPool, Connection, Dialer, Endpoint, Managers, Stream};
+use tessera_net::{BufferPool, Dialer, Endpoint, Managers};
 use tessera_wire::meta::RegisterNode;
-use tessera_wire::{Code, DiskInfo, Error, Role, hex};
+use tessera_wire::{Code, DiskInfo, Error};
 
-/// Asks all managers which cluster they serve. Nothing is believed if two clusters answer: a manager that lost its directory may have
-/// founded one of its own.
+/// Asks all managers which cluster they serve, and waits for each of them: what the node writes onto its disks stays.
 ///
 /// # Errors
 /// All refuse, two clusters answer, or none answers within `join_timeout`.
 pub(super) fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
+    let hello = hello([0; 16], &options.host);
+    let dialer = Dialer::with_timeout(hello, Arc::new(NoService), BufferPool::new(0), timeout(options));
+    let managers = Managers::new(dialer.clone(), options.managers.clone());
     let ask = || {
-        let managers = options.managers.endpoints();
-        let answers = std::thread::scope(|scope| {
-            let greetings: Vec<_> = managers.iter().map(|manager| scope.spawn(|| greet(options, manager))).collect();
-            greetings.into_iter().map(|greeting| greeting.join().expect("a greeting that panics is a bug")).collect()
-        });
-        one_cluster(managers, answers)
+        let cluster_id = managers.learn_cluster()?;
+        let unknown = |_| (managers.leader(), Error::new(Code::Unavailable, "it does not know its cluster yet"));
+        cluster_id.try_into().map_err(unknown)
     };
-    retry(options, ask, |_| false)
-}
-
-/// The cluster that all managers serve that know theirs.
-fn one_cluster(managers: &[Endpoint], answers: Vec<Result<[u8; 16], Error>>) -> Result<[u8; 16], (Endpoint, Error)> {
-    let (mut found, mut failure): (Option<(&Endpoint, [u8; 16])>, _) = (None, None);
-    for (manager, answer) in managers.iter().zip(answers) {
-        match (answer, found) {
-            (Ok(cluster), None) => found = Some((manager, cluster)),
-            (Ok(cluster), Some((first, other))) if cluster != other => {
-                let text = format!(
-                    "two clusters answer: {first} serves {}, {manager} serves {}; stop the one that is wrong, remove its directory, and \
-                     start it with --join",
-                    hex(&other),
-                    hex(&cluster)
-                );
-                return Err((manager.clone(), Error::new(Code::WrongCluster, text)));
-            }
-            (Ok(_), Some(_)) => {}
-            // A manager that may answer later counts more than one that refuses.
-            (Err(error), _) if error.is_retryable() || failure.is_none() => failure = Some((manager.clone(), error)),
-            (Err(_), _) => {}
-        }
-    }
-    found.map(|(_, cluster)| cluster).ok_or_else(|| failure.expect("a list has at least one manager"))
+    let learned = retry(options, ask, |_| false);
+    dialer.close();
+    learned
 }
 
 /// Asks the leading manager whether this node may join with these disks. A rival in its place is given time to be found dead.
@@ -108,20 +85,4 @@ fn retry<T>(
 
 fn timeout(options: &NodeOptions) -> Duration {
     Duration::from_millis(options.config.register_timeout_ms)
-}
-
-/// The cluster of a manager.
-fn greet(options: &NodeOptions, manager: &Endpoint) -> Result<[u8; 16], Error> {
-    let unreachable = |e: std::io::Error| Error::new(Code::Unavailable, e.to_string());
-    let stream = Stream::connect(manager, timeout(options)).map_err(unreachable)?;
-    let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(0)).map_err(unreachable)?;
-    let answer = connection.call_wait(&hello([0; 16], &options.host), Vec::new(), timeout(options));
-    connection.close();
-    let (reply, _) = answer?;
-    if reply.role() != Role::Manager {
-        let text = "it is a node and no manager; name the manager with --manager";
-        return Err(Error::new(Code::Unsupported, text));
-    }
-    let cluster = <[u8; 16]>::try_from(&reply.cluster_id[..]);
-    cluster.map_err(|_| Error::new(Code::Unavailable, "it does not know its cluster yet"))
 }
