@@ -45,7 +45,10 @@ impl Chunk {
     pub fn load(ctx: &Ctx<'_>, session: &Session, chunk_id: u64) -> Result<Chunk> {
         match Chunk::find(ctx, chunk_id)? {
             Some(chunk) if chunk.domain == session.domain => Ok(chunk),
-            _ => invalid(format!("chunk {chunk_id} is not known; ask AllocateChunks about the bytes again")),
+            _ => invalid(format!(
+                "chunk {chunk_id} is not known any more: what a write stores and does not commit within garbage_hold_ms may be removed; \
+                 write again, and raise garbage_hold_ms of the managers if a write takes longer"
+            )),
         }
     }
 

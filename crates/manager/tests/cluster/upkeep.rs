@@ -90,6 +90,22 @@ fn a_writer_delays_garbage_for_a_bounded_time() {
     assert_eq!(run(10), 0, "garbage goes although a writer stays open");
 }
 
+/// P5, P14: a writer whose chunks were removed before its commit learns which key is too small.
+#[test]
+fn a_commit_of_removed_chunks_names_the_key() {
+    let mut cluster = Cluster::with_config(8, 1, Config { garbage_hold_ms: 10_000, ..config() });
+    let opened = cluster.open("slow", "ec:4+2", &[500]).unwrap();
+    let acks = cluster.put_all(&opened);
+    let commit = cluster.commit_request(&opened, acks);
+    for _ in 0..15 {
+        cluster.run(1_000);
+        let renewal = RenewSession { session_id: opened.session_id, ..RenewSession::default() };
+        cluster.ask(&renewal).unwrap();
+    }
+    let error = cluster.ask(&commit).unwrap_err();
+    assert!(error.message.contains("raise garbage_hold_ms"), "{error}");
+}
+
 /// P5, P14: a garbage collection ends although a full disk carries out no deletes; they are done once there is room.
 #[test]
 fn gc_ends_although_a_disk_is_full() {
