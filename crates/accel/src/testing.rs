@@ -31,6 +31,8 @@ pub enum Plan {
     FlipsBits(u64),
     /// A kernel's thread panics the manager, which would be a bug of this crate.
     Panics(u64),
+    /// Freeing the memory of this job panics the manager, which would be a bug of this crate.
+    ReleasePanics(u64),
 }
 
 /// An emulated device with a plan. Jobs end only while its gate is open.
@@ -125,6 +127,7 @@ impl Stream for FaultyStream {
     }
 
     fn release(&mut self) {
+        assert!(!self.due(Plan::ReleasePanics), "as planned");
         self.inner.release();
     }
 

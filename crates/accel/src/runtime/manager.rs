@@ -96,7 +96,10 @@ impl Manager {
             Err((Refusal::Host(no_memory), _)) => self.end(ticket, Err(no_memory.into())),
             Err((Refusal::Fault(Fault::NoMemory { device, bytes }), input)) => {
                 // Idle streams free the memory they keep; running streams free theirs when they finish.
-                slots.iter_mut().filter(|s| s.running.is_none()).for_each(|s| s.stream.release());
+                let idle = slots.iter_mut().filter(|s| s.running.is_none());
+                if contain(|| idle.for_each(|s| s.stream.release())).is_err() {
+                    return Err(self.fall_back(ticket, input, self.fault("free its memory", "panicked")));
+                }
                 if others {
                     self.central.put_back(ticket, input);
                     self.wait_for_memory(slots)?;
@@ -106,14 +109,17 @@ impl Manager {
                     self.central.hand_to_cpu(ticket, input);
                 }
             }
-            Err((Refusal::Fault(fault), input)) => {
-                // First, so that a caller who sees that the CPU did the job also sees why.
-                self.central.retire(self.index, fault.clone());
-                self.central.hand_to_cpu(ticket, input);
-                return Err(fault);
-            }
+            Err((Refusal::Fault(fault), input)) => return Err(self.fall_back(ticket, input, fault)),
         }
         Ok(())
+    }
+
+    /// The device failed before it had the job: the CPU gets it.
+    fn fall_back(&self, ticket: Ticket, input: Input, fault: Fault) -> Fault {
+        // First, so that a caller who sees that the CPU did the job also sees why.
+        self.central.retire(self.index, fault.clone());
+        self.central.hand_to_cpu(ticket, input);
+        fault
     }
 
     fn end(&self, ticket: Ticket, result: Result<JobOutput, JobError>) {
@@ -144,10 +150,11 @@ impl Manager {
             }
             return Ok(false);
         }
-        let Some(Running { ticket, mut flight, .. }) = slot.running.take() else { return Ok(false) };
+        // While the slot has the job: if this panics, the CPU gets it.
         if !self.options.keep_device_memory {
             slot.stream.release();
         }
+        let Some(Running { ticket, mut flight, .. }) = slot.running.take() else { return Ok(false) };
         let finish = || ticket.operation.finish(&mut flight.output);
         if !contain(finish).unwrap_or(false) {
             if matches!(flight.input, Input::Device { .. }) {

@@ -82,8 +82,10 @@ fn a_device_that_fails_in_mid_job_is_retired_and_the_cpu_gives_equal_bytes() {
         Plan::DiesRunning(4),
         Plan::Hangs(3),
         Plan::Panics(1),
+        Plan::ReleasePanics(2),
     ] {
-        let options = Options { stuck_after: Duration::from_millis(20), ..options() };
+        let keep_device_memory = !matches!(plan, Plan::ReleasePanics(_));
+        let options = Options { stuck_after: Duration::from_millis(20), keep_device_memory, ..options() };
         let (runtime, _) = runtime(&[plan], options);
         let jobs: Vec<Job> = (0..12).map(|seed| submit(&runtime, seed, ANY)).collect();
         for (seed, job) in jobs.into_iter().enumerate() {
@@ -147,19 +149,33 @@ fn a_device_that_gives_wrong_bytes_is_found_by_calibration_and_retired() {
     assert!(check(auto.wait().unwrap(), 3).starts_with("cpu"));
 }
 
-#[test]
-fn a_job_too_large_for_the_device_is_done_by_the_cpu_and_the_device_stays() {
-    let small = Faulty::on(Emulated::new(0).with_memory(64 << 10), Plan::Healthy);
-    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options()).unwrap();
+/// Hashes more than a small device has room for; returns what did it.
+fn hash_large(runtime: &Runtime) -> Arc<str> {
     let large = vec![5u8; 100_000];
     let operation = HashBatch::names(&[large.len()]).unwrap();
     let mut input = runtime.buffer(operation.input_bytes()).unwrap();
     operation.pack(0, &large, &mut input);
     let done = runtime.submit(Arc::new(operation.clone()), input, ANY).unwrap().wait().unwrap();
     assert_eq!(operation.read_names(&done.output), [chunk_hash(&large)]);
-    assert!(done.device.starts_with("cpu"));
+    done.device
+}
+
+#[test]
+fn a_job_too_large_for_the_device_is_done_by_the_cpu_and_the_device_stays() {
+    let small = Faulty::on(Emulated::new(0).with_memory(64 << 10), Plan::Healthy);
+    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options()).unwrap();
+    assert!(hash_large(&runtime).starts_with("cpu"));
     assert_eq!(runtime.queues().fallen_back, 1);
     assert_eq!(&*check(submit(&runtime, 1, ANY).wait().unwrap(), 1), "emulated:0");
+}
+
+/// The job that finds too little memory is not the one whose memory cannot be freed.
+#[test]
+fn a_job_is_kept_when_freeing_memory_for_it_panics() {
+    let small = Faulty::on(Emulated::new(0).with_memory(64 << 10), Plan::ReleasePanics(0));
+    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options()).unwrap();
+    assert!(hash_large(&runtime).starts_with("cpu"));
+    assert!(runtime.devices()[0].retired.is_some());
 }
 
 #[test]
