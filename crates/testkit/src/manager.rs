@@ -250,6 +250,7 @@ impl Cluster {
             node_id: node.node_id,
             incarnation: node.incarnation,
             disks: node.disks.iter().map(|id| self.disk_info(*id)).collect(),
+            scrubbed_bytes: node.disks.iter().map(|id| self.disks[id].scrubbed_bytes).collect(),
             results: node.results.clone(),
             deleted: node.deleted.clone(),
             failed_disks: node.disks.iter().copied().filter(|d| self.disks[d].failed).collect(),
@@ -270,6 +271,7 @@ impl Cluster {
             free_bytes: disk.free_bytes.unwrap_or(CAPACITY - used_bytes),
             fragments: disk.held.len() as u64,
             queue_len: disk.queue_len,
+            used_bytes,
             ..DiskInfo::default()
         }
     }

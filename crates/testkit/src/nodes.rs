@@ -57,6 +57,8 @@ pub struct Disk {
     pub held: BTreeMap<(u64, u32), Stored>,
     /// Number of future scrubs that end before they find anything.
     pub scrubs_cut_short: u32,
+    /// Bytes that its node says its scrub has re-read.
+    pub scrubbed_bytes: u64,
     /// The disk does not serve any more, and its node says so.
     pub failed: bool,
     /// Free space that the node reports, instead of what is free.

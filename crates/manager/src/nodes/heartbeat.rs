@@ -9,6 +9,7 @@ use crate::internal::{DeletesDone, FragmentsBad, Internal, propose_all};
 use crate::map::delta;
 use crate::nodes::membership;
 use crate::repair::{inventory, rebuild};
+use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, Work};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, PgInfo};
@@ -112,7 +113,7 @@ fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
 
 /// Verification, scrub and compaction of one disk; at most one task of each kind runs.
 fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
-    let tasks = &mut view.soft.cluster.tasks;
+    let ClusterState { tasks, stats, .. } = &mut view.soft.cluster;
     let mut due = Vec::new();
     if !tasks.has(disk_id, |w| matches!(w, Work::Verify)) {
         let fragments = tasks.take_suspects(disk_id, VERIFY_AT_ONCE);
@@ -121,6 +122,8 @@ fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
         }
     }
     if !tasks.has(disk_id, |w| matches!(w, Work::Scrub)) && tasks.scrub_wanted.remove(&disk_id) {
+        // What the node has said is of the cycle before.
+        stats.disks.entry(disk_id).or_default().scrubbed_bytes = 0;
         due.push((Work::Scrub, Task { scrub: Some(ScrubTask { disk_id }), ..Task::default() }));
     }
     if !tasks.has(disk_id, |w| matches!(w, Work::Compact)) && tasks.compact_wanted.remove(&disk_id) {

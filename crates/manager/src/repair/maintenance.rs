@@ -6,7 +6,9 @@ use crate::ctx::View;
 use crate::db::rows::DiskRow;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
+use crate::soft::ClusterState;
 use crate::soft::jobs::JobState;
+use crate::soft::stats::DiskStats;
 use crate::soft::tasks::Work;
 use tessera_wire::Health;
 use tessera_wire::consensus::PeerKind;
@@ -125,6 +127,25 @@ fn disks_return(view: &View<'_>) -> Result<bool> {
     Ok(view.caches.node_map(view.db)?.disks.values().any(returns))
 }
 
+/// Bytes that a running scrub has re-read, and those of all disks. Of each disk, those that are left count: compaction moves
+/// records to where the scrub reads them again, so a cycle reads more than the disk holds.
+fn scrub_progress(cluster: &ClusterState) -> (u64, u64) {
+    let left = |disk_id: &u64, disk: &DiskStats| {
+        let used_bytes = disk.said.used_bytes;
+        match cluster.tasks.scrub_wanted.contains(disk_id) {
+            true => used_bytes,
+            false if cluster.tasks.has(*disk_id, |work| matches!(work, Work::Scrub)) => {
+                used_bytes.saturating_sub(disk.scrubbed_bytes)
+            }
+            false => 0,
+        }
+    };
+    let disks = &cluster.stats.disks;
+    let total: u64 = disks.values().map(|disk| disk.said.used_bytes).sum();
+    let left: u64 = disks.iter().map(|(disk_id, disk)| left(disk_id, disk)).sum();
+    (total - left, total)
+}
+
 /// State of the requested job.
 pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
     let (cluster, term) = (&view.soft.cluster, view.meta.term);
@@ -132,25 +153,16 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
     Ok(match request.what() {
         MaintenanceJob::Scrub => {
             let pass = cluster.jobs.scrub;
-            let stats = &cluster.stats.disks;
             let comparison = &view.soft.comparison;
             let compares = comparison.wanted || comparison.last.running;
-            let total = stats.values().map(|d| d.said.used_bytes).sum();
-            let now: u64 = stats.values().map(|d| d.scrubbed_bytes).sum();
-            let done = if pass.running { now.max(pass.bytes) } else { pass.bytes };
+            let (done, total) = if pass.running { scrub_progress(cluster) } else { (pass.bytes, pass.bytes) };
             let counters = vec![
                 counter("rot_found", pass.bad),
                 counter("disks_done", pass.disks_done),
                 counter("disks", pass.disks),
                 counter("chunks_unproven", view.counts()?.chunks_unproven),
             ];
-            MaintainReply {
-                running: pass.running || compares,
-                done,
-                total: if pass.running { total } else { done },
-                counters,
-                term,
-            }
+            MaintainReply { running: pass.running || compares, done, total, counters, term }
         }
         MaintenanceJob::Gc => {
             let (pass, counts) = (cluster.jobs.gc, view.counts()?);

@@ -148,6 +148,38 @@ fn tasks_of_a_dead_node_are_planned_again() {
     cluster.check_replay();
 }
 
+/// A disk says how much it has re-read in a cycle before, and reads more than it holds while compaction moves records.
+#[test]
+fn a_scrub_is_never_further_than_its_end() {
+    let mut cluster = Cluster::new(8, 1);
+    write_files(&mut cluster, 0, 10);
+    let used = |c: &Cluster, node: usize| c.disks[&c.nodes[node].disks[0]].held.len() as u64 * (1 << 18);
+    let total: u64 = (0..8).map(|node| used(&cluster, node)).sum();
+    let say = |c: &mut Cluster, node: usize, bytes| {
+        let disk = c.nodes[node].disks[0];
+        c.disks.get_mut(&disk).unwrap().scrubbed_bytes = bytes;
+    };
+    (0..8).for_each(|node| say(&mut cluster, node, 1 << 40));
+    cluster.run(2_000);
+    cluster.nodes.iter_mut().for_each(|node| node.lazy = true);
+    let scrub = |c: &mut Cluster, start| {
+        let reply = c.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start }).unwrap();
+        (reply.running, reply.done, reply.total)
+    };
+    assert_eq!(scrub(&mut cluster, true), (true, 0, total));
+    (0..8).for_each(|node| say(&mut cluster, node, 1_000));
+    cluster.run(2_000);
+    assert_eq!(scrub(&mut cluster, false), (true, 8_000, total));
+    let twice = 2 * used(&cluster, 0);
+    say(&mut cluster, 0, twice);
+    cluster.run(2_000);
+    assert_eq!(scrub(&mut cluster, false), (true, used(&cluster, 0) + 7_000, total));
+    (1..8).for_each(|node| cluster.nodes[node].lazy = false);
+    cluster.run(2_000);
+    let (running, done, total) = scrub(&mut cluster, false);
+    assert!(running && done == total, "one disk is left, and has re-read more than it holds: {done} of {total}");
+}
+
 /// P13: corruption that a scrub or a reader finds is verified, recorded and rebuilt.
 #[test]
 fn rot_is_found_and_rebuilt() {
