@@ -69,6 +69,7 @@ fn p1_the_newest_state_that_is_left_is_restored() {
     // P14: what is refused.
     let nothing = refused(&c, "new", &from);
     assert_refused(&nothing, 8, &["nothing has changed", "--yes"]);
+    assert!(!c.path().join("new").exists(), "a restore that was not confirmed leaves something behind");
     assert_eq!(nothing.text().matches("does not answer").count(), 3, "{nothing:?}");
     let json = refused(&c, "new", &[&from[..], &["--json"]].concat());
     let members = json.json()["members"].as_array().unwrap().clone();

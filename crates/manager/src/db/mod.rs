@@ -40,7 +40,7 @@ pub const FILE_NAME: &str = "manager.db";
 /// Directory of the group's log, beside the database.
 pub const LOG_DIR: &str = "log";
 /// Locked by the manager that serves the directory.
-const LOCK_NAME: &str = "lock";
+pub(crate) const LOCK_NAME: &str = "lock";
 /// The database beside this file is damaged.
 const DAMAGED_NAME: &str = "manager.db-damaged";
 /// The database beside this file differs from those of the other managers. It holds the index of the entry after which that was found.

@@ -1,12 +1,12 @@
 //! `tessera manager --restore`: a [`Restore`] over sockets.
 
 use super::start::{dialer, draw_id};
-use crate::db::{Db, DirLock};
+use crate::db::{Db, DirLock, LOCK_NAME};
 use crate::group::restore::{Ask, Restore, RestoreError, Restored, Survey};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tessera_net::{Dialer, Endpoint};
 use tessera_wire::consensus::{Member, PeerKind};
@@ -34,10 +34,12 @@ pub struct RestoreOptions {
 
 /// A restore that has looked at what is left, and has changed nothing yet.
 pub struct PlannedRestore {
+    /// Before the lock: what it removes is still locked.
+    made: NewPaths,
     lock: DirLock,
     ask: Sockets,
     survey: Survey,
-    dir: std::path::PathBuf,
+    dir: PathBuf,
     options: RestoreOptions,
     begun: Option<u64>,
 }
@@ -57,12 +59,13 @@ impl PlannedRestore {
     /// # Errors
     /// The directory is in use, or nobody answers.
     pub fn new(dir: &Path, options: RestoreOptions) -> Result<PlannedRestore, RestoreError> {
+        let made = NewPaths::before_locking(dir);
         let lock = Db::lock(dir)?;
         let ask = Sockets::default();
         let begun = restore(&ask, dir, &options).begun()?;
         let addresses: Vec<String> = options.from.iter().map(Endpoint::to_string).collect();
         let survey = Survey::make(&ask, &addresses)?;
-        Ok(PlannedRestore { lock, ask, survey, dir: dir.to_path_buf(), options, begun })
+        Ok(PlannedRestore { made, lock, ask, survey, dir: dir.to_path_buf(), options, begun })
     }
 
     /// What is left.
@@ -89,7 +92,8 @@ impl PlannedRestore {
     /// # Errors
     /// As [`Restore::run`].
     pub fn run(self) -> Result<Restored, RestoreError> {
-        let PlannedRestore { lock, ask, survey, dir, options, .. } = self;
+        let PlannedRestore { made, lock, ask, survey, dir, options, .. } = self;
+        made.keep();
         restore(&ask, &dir, &options).run(lock, survey, draw_id())
     }
 }
@@ -103,6 +107,28 @@ fn restore<'a>(ask: &'a Sockets, dir: &Path, options: &RestoreOptions) -> Restor
         member: Member { id: draw_id(), kind: PeerKind::Manager as i32, name, host, address },
         state_of: options.state_of.clone(),
         force: options.force,
+    }
+}
+
+/// What locking a directory makes, and a restore that does not run removes: the file and directories that did not exist before, the
+/// inner ones first.
+struct NewPaths(Vec<PathBuf>);
+
+impl NewPaths {
+    fn before_locking(dir: &Path) -> NewPaths {
+        let lock = dir.join(LOCK_NAME);
+        NewPaths(lock.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect())
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewPaths {
+    fn drop(&mut self) {
+        // A directory that has other entries by now stays.
+        self.0.iter().for_each(|path| drop(std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path))));
     }
 }
 
