@@ -169,6 +169,30 @@ fn a_late_answer_of_another_cluster_ends_a_command() {
     right.kill_manager();
 }
 
+/// A node whose manager's address has another service tries again and again; its log says so once.
+#[test]
+fn a_peer_that_speaks_another_protocol_is_named_once() {
+    use std::io::{Read, Write};
+    let mut c = Cluster::start(1);
+    c.wait_up(1);
+    c.kill_node(1);
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut args = c.node_args(1);
+    let at = args.iter().position(|arg| arg == "--manager").unwrap();
+    args[at + 1] = other.local_addr().unwrap().to_string();
+    let log = c.path().join("astray.log");
+    let _node = Daemon::start(&args, &log);
+    for _ in 0..6 {
+        let (mut stream, _) = other.accept().unwrap();
+        let _ = stream.read(&mut [0; 16]).unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n, and more than a header has").unwrap();
+    }
+    let said = std::fs::read_to_string(log).unwrap();
+    for words in ["not a frame of this protocol", "registration failed"] {
+        assert_eq!(said.matches(words).count(), 1, "{words}: {said}");
+    }
+}
+
 fn signal(daemon: &Daemon, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(&daemon.child);
     rustix::process::kill_process(pid, signal).unwrap();

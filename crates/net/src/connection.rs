@@ -8,6 +8,7 @@ use crate::limits::Admissions;
 use crate::outbox::Outbox;
 use crate::reading::{ReadError, Reader};
 use crate::sending::Part;
+use crate::told;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -197,6 +198,7 @@ impl Connection {
             admissions.admit(self.id, role)?;
             self.is_client.store(!matches!(role, Role::Node | Role::Manager), Ordering::Relaxed);
             self.admitted.store(true, Ordering::Release);
+            self.note_greeting();
         }
         Ok(())
     }
@@ -249,11 +251,28 @@ impl Connection {
         self.close();
     }
 
+    /// The peer has greeted. If it sends what is no frame later, the log names it again.
+    pub(crate) fn note_greeting(&self) {
+        told::forget(self.lasting_peer());
+    }
+
+    /// The part of the peer's address that its next connection has, too.
+    fn lasting_peer(&self) -> &str {
+        match (&self.admissions, self.peer.rsplit_once(':')) {
+            (Some(_), Some((host, _))) => host,
+            _ => &self.peer,
+        }
+    }
+
     /// Keeps for the pending calls why the connection ends, and logs it.
     fn ends_by(&self, error: ReadError) {
         let why = match error {
             ReadError::Frame(error) => {
-                tracing::warn!(peer = %self.peer, %error, "connection dropped: the peer sent bytes that are not a frame of this protocol");
+                const TEXT: &str = "connection dropped: the peer sent bytes that are not a frame of this protocol";
+                match told::is_first(self.lasting_peer()) {
+                    true => tracing::warn!(peer = %self.peer, %error, "{TEXT}"),
+                    false => tracing::debug!(peer = %self.peer, %error, "{TEXT}"),
+                }
                 let code = match error {
                     FrameError::Version { .. } => Code::ProtocolVersion,
                     _ => Code::Unavailable,

@@ -234,6 +234,7 @@ impl Dialer {
         let greeted = connection.call_wait(&self.0.hello, Vec::new(), self.0.timeout);
         let checked = greeted.and_then(|(reply, _)| self.identified(endpoint, reply));
         checked.inspect_err(|_| connection.close())?;
+        connection.note_greeting();
         Ok(connection)
     }
 

@@ -24,6 +24,7 @@ mod reading;
 mod sending;
 pub mod server;
 mod sync;
+mod told;
 
 pub use buffer::{BufferPool, PooledBuf};
 pub use clock::boot_ns;

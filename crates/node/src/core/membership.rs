@@ -27,6 +27,8 @@ pub(super) struct Membership {
     token: Option<u64>,
     /// How many of these failed in a row.
     failures: u32,
+    /// How they failed, as the log says.
+    told: Option<Code>,
     /// When the next one is due.
     next_call_ns: i64,
     /// Op id and disks of a registration that may have arrived; op id 0: none may have.
@@ -87,6 +89,11 @@ impl Membership {
     pub(super) fn new(config: &NodeConfig) -> Self {
         let (lease_until_ns, next_call_ns) = (i64::MIN, i64::MIN);
         Membership { lease_until_ns, next_call_ns, heartbeat_ms: config.heartbeat_ms, ..Membership::default() }
+    }
+
+    /// Whether the log is to tell this failure: it does not repeat itself with each attempt.
+    fn tell(&mut self, error: &Error) -> bool {
+        self.told.replace(error.code()) != Some(error.code())
     }
 
     /// The pause after a failed registration or heartbeat; doubles up to `max_ms`.
@@ -166,7 +173,9 @@ impl NodeCore {
                     };
                     self.out.push_back(Action::Fatal(Error { message, ..error }));
                 } else {
-                    tracing::warn!(%error, "registration failed; trying again");
+                    if self.membership.tell(&error) {
+                        tracing::warn!(%error, "registration failed; trying again until it succeeds");
+                    }
                     // The manager would repeat a final refusal for the same op id.
                     self.join_later(error.is_retryable());
                 }
@@ -225,7 +234,7 @@ impl NodeCore {
         it.heartbeat_number = 0;
         it.last_beat_ns = self.now_ns;
         it.next_call_ns = self.now_ns;
-        (it.joined, it.token, it.failures, it.op_id) = (true, None, 0, 0);
+        (it.joined, it.token, it.failures, it.told, it.op_id) = (true, None, 0, None, 0);
         tracing::info!(node = reply.node_id, incarnation = reply.incarnation, "registered");
         self.out.push_back(Action::DisksNamed { disk_ids: self.disks.iter().map(|d| d.disk_id).collect() });
         self.report_rot_of_opening();
@@ -295,7 +304,9 @@ impl NodeCore {
             Ok((reply, _)) => self.on_heartbeat_reply(sent, reply),
             Err(error) if matches!(error.code(), Code::NotRegistered | Code::Fenced) => self.rejoin(true),
             Err(error) => {
-                tracing::warn!(%error, "heartbeat not answered");
+                if self.membership.tell(&error) {
+                    tracing::warn!(%error, "heartbeat not answered; trying again until one is");
+                }
                 self.counters.heartbeats_lost += 1;
                 // Repeated before the next one is due.
                 let it = &mut self.membership;
@@ -306,7 +317,7 @@ impl NodeCore {
     }
 
     fn on_heartbeat_reply(&mut self, sent: PendingHeartbeat, reply: HeartbeatReply) {
-        self.membership.failures = 0;
+        (self.membership.failures, self.membership.told) = (0, None);
         let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
         if !self.admit_manager(mark, sent.mark) {
             return;
