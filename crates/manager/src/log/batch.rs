@@ -332,9 +332,21 @@ pub enum ReplayError {
         /// The failure.
         why: String,
     },
+    /// The database cannot grow.
+    #[error("the manager's disk is full; make room in its directory, and start it again")]
+    Full,
     /// SQLite failed.
     #[error("command log: {0}")]
-    Database(#[from] rusqlite::Error),
+    Database(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for ReplayError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => ReplayError::Full,
+            _ => ReplayError::Database(error),
+        }
+    }
 }
 
 /// Applies entries that the group has committed to a database with the recorded choices, in one transaction (P7). Between two entries of
@@ -382,7 +394,7 @@ fn replay_entry(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError
     let mut batch = Batch { time, log_seq: entry.seq, ..Default::default() };
     for (index, logged) in entry.commands.iter().enumerate() {
         let wrong = |failure: Failure| match failure {
-            Failure::Database(error) => ReplayError::Database(error),
+            Failure::Database(error) => error.into(),
             Failure::Refused(error) => ReplayError::Command { seq: entry.seq, index, why: error.message },
         };
         let queued = QueuedCommand::decode(logged.kind, &logged.body, logged.client_id).map_err(wrong)?;

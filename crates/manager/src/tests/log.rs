@@ -1,8 +1,8 @@
 //! The command log: applied again, it gives the same database (P7).
 
 use crate::config::Config;
-use crate::db::Db;
 use crate::db::readers::DbReaders;
+use crate::db::{Db, FailPoint};
 use crate::log::batch::{ReplayError, replay_all};
 use crate::rig::{self, MS, Rig, chunk};
 use tessera_wire::meta::*;
@@ -78,6 +78,19 @@ fn p7_the_log_applied_again_gives_the_same_database() {
     // No entry is applied twice.
     let error = replay_all(&db, &entries[..1]).unwrap_err();
     assert!(matches!(error, ReplayError::Order { got: 1, .. }), "{error}");
+}
+
+/// P7, P14: a standby whose disk is full says what to do, and goes on from the same entry once there is room.
+#[test]
+fn p7_an_entry_that_a_full_disk_cannot_take_is_applied_later() {
+    let mut rig = Rig::new(4);
+    rig.mkdir(1, "d");
+    let db = Db::in_memory([7; 16]).unwrap();
+    db.fail_next_commit(FailPoint::CommitFull);
+    let error = replay_all(&db, &rig.log).unwrap_err();
+    assert!(matches!(error, ReplayError::Full) && error.to_string().contains("make room in its directory"), "{error}");
+    replay_all(&db, &rig.log).unwrap();
+    assert_eq!(dump(&db), dump(rig.core.db()));
 }
 
 /// P7: what a command takes from the configuration is recorded, so a standby with another configuration, and a restore, get the
