@@ -59,15 +59,17 @@ impl Ssd {
         let geometry = self.device.geometry();
         let pages = translation_pages(&geometry.shape, u64::from(geometry.logical_pages));
         let history = History::new(pages, entries_per_page(&geometry.shape));
-        self.history = self.ftl.learns().then_some(history);
+        self.history = self.ftl.trainee().map(|_| history);
     }
 
     /// Lets the layer learn from the requests since [`Ssd::observe`] and write what it learned.
     pub fn learn(&mut self) {
         let Some(history) = self.history.take() else { return };
         self.collector.make_room(&mut self.device, &mut *self.ftl);
-        self.ftl.learn(&mut self.device, history);
-        while self.ftl.build(&mut self.device) {
+        if let Some(trainee) = self.ftl.trainee() {
+            trainee.learn(&mut self.device, history);
+        }
+        while self.ftl.trainee().is_some_and(|trainee| trainee.build(&mut self.device)) {
             self.collector.make_room(&mut self.device, &mut *self.ftl);
         }
     }
@@ -146,7 +148,7 @@ impl Ssd {
     }
 
     fn write(&mut self, lpn: u32, whole: &Range<u32>) -> Ns {
-        if !whole.contains(&lpn) && self.ftl.peek(lpn).is_some() {
+        if !whole.contains(&lpn) && self.ftl.peek(&self.device, lpn).is_some() {
             let arrived = self.read(lpn);
             self.device.wait(arrived);
             self.second_lookups += 1;
@@ -184,7 +186,7 @@ impl Ssd {
 
     /// What a logical page holds: the number of the write, counted in pages from 1; for devices with contents.
     pub fn content(&self, lpn: u32) -> Option<u32> {
-        self.ftl.peek(lpn).map(|ppn| self.device.content(ppn))
+        self.ftl.peek(&self.device, lpn).map(|ppn| self.device.content(ppn))
     }
 
     /// Writes every page once, in order, and then begins to count and to measure time anew. After every few
@@ -221,7 +223,7 @@ impl Ssd {
         let holds = |ppn, owner| self.device.is_valid(ppn) && self.device.owner(ppn) == owner;
         let mut mapped = 0;
         for lpn in 0..self.device.geometry().logical_pages {
-            let Some(ppn) = self.ftl.peek(lpn) else { continue };
+            let Some(ppn) = self.ftl.peek(&self.device, lpn) else { continue };
             mapped += 1;
             if !holds(ppn, Owner::data(lpn)) {
                 return Err(format!("logical page {lpn} is mapped to page {ppn}, which does not hold it"));
@@ -238,7 +240,7 @@ impl Ssd {
         match (mapped == self.mapped, valid == mapped + translation) {
             (false, _) => Err(format!("{mapped} logical pages are mapped, {} were written", self.mapped)),
             (_, false) => Err(format!("{valid} pages are valid, {mapped} are mapped and {translation} are the map's")),
-            _ => self.ftl.check(),
+            _ => self.ftl.check(&self.device),
         }
     }
 }

@@ -11,7 +11,8 @@
 //! The replacement of a dirty entry reads and writes its translation page for that entry alone, as the paper's
 //! comparisons with DFTL assume.
 
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
+use super::entry_map::check_clean;
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, some};
 use crate::device::{Cause, Device, Ppn};
 
 /// Bytes of a cached entry: logical and physical page number.
@@ -122,6 +123,24 @@ impl Dftl {
         self.index.remove(victim.lpn);
         self.entries.release(slot);
     }
+
+    /// Cached entries.
+    fn live(&self) -> impl Iterator<Item = &Entry> + '_ {
+        let lists = [&self.probation, &self.protected];
+        lists.into_iter().flat_map(|list| self.links.slots(list)).map(|slot| &self.entries[slot])
+    }
+}
+
+impl EntryMap for Dftl {
+    fn on_flash(&mut self) -> &mut Directory {
+        &mut self.directory
+    }
+
+    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
+        let entry = &mut self.entries[self.index.get(m.lpn)?];
+        entry.dirty = true;
+        Some(std::mem::replace(&mut entry.ppn, m.to))
+    }
 }
 
 impl Ftl for Dftl {
@@ -137,15 +156,26 @@ impl Ftl for Dftl {
         some(std::mem::replace(&mut entry.ppn, to.unwrap_or(NONE)))
     }
 
-    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
-        let entry = &mut self.entries[self.index.get(m.lpn)?];
-        entry.dirty = true;
-        Some(std::mem::replace(&mut entry.ppn, m.to))
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        self.move_entries(device, moves);
     }
 
-    fn peek(&self, lpn: u32) -> Option<Ppn> {
+    fn peek(&self, _: &Device, lpn: u32) -> Option<Ppn> {
         some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot].ppn))
     }
 
     directory_and_cache!();
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        vec![("dirty_entries", self.live().filter(|entry| entry.dirty).count() as u64)]
+    }
+
+    fn check(&self, _: &Device) -> Result<(), String> {
+        let (listed, protected) = (self.live().count(), self.live().filter(|entry| entry.protected).count());
+        if (listed, protected) != (self.index.len(), self.protected_len) {
+            return Err(format!("{listed} entries are listed, {protected} protected, of {}", self.index.len()));
+        }
+        let clean = self.live().filter(|entry| !entry.dirty);
+        check_clean(&self.directory, clean.map(|entry| (entry.lpn, entry.ppn)))
+    }
 }

@@ -22,7 +22,7 @@ impl Ideal {
 impl Ftl for Ideal {
     fn lookup(&mut self, _: &mut Device, lpn: u32) -> Option<Ppn> {
         self.cache.count(true);
-        self.peek(lpn)
+        some(self.map[lpn as usize])
     }
 
     fn update(&mut self, _: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
@@ -30,11 +30,14 @@ impl Ftl for Ideal {
         some(std::mem::replace(&mut self.map[lpn as usize], to.unwrap_or(NONE)))
     }
 
-    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
-        Some(std::mem::replace(&mut self.map[m.lpn as usize], m.to))
+    fn moved(&mut self, _: &mut Device, moves: &[Move]) {
+        for m in moves {
+            let before = std::mem::replace(&mut self.map[m.lpn as usize], m.to);
+            assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
+        }
     }
 
-    fn peek(&self, lpn: u32) -> Option<Ppn> {
+    fn peek(&self, _: &Device, lpn: u32) -> Option<Ppn> {
         some(self.map[lpn as usize])
     }
 
@@ -52,5 +55,13 @@ impl Ftl for Ideal {
 
     fn cache_mut(&mut self) -> &mut CacheUse {
         &mut self.cache
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn check(&self, _: &Device) -> Result<(), String> {
+        Ok(())
     }
 }

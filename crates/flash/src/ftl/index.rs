@@ -114,6 +114,12 @@ impl Links {
         self.prev[slot as usize]
     }
 
+    /// The slots of a list, the least recently used first.
+    pub fn slots(&self, list: &List) -> impl Iterator<Item = u32> + '_ {
+        let some = |slot| (slot != NONE).then_some(slot);
+        std::iter::successors(some(list.last), move |slot| some(self.newer(*slot)))
+    }
+
     /// Puts a slot at the front of a list.
     pub fn push(&mut self, list: &mut List, slot: u32) {
         let at = slot as usize;
@@ -244,12 +250,7 @@ mod tests {
                     (Some(at), false) => { links.remove(&mut list, slot); model.remove(at); }
                     (None, _) => { links.push(&mut list, slot); model.push_front(slot); }
                 }
-                let mut from_last = Vec::new();
-                let mut at = list.last;
-                while at != NONE {
-                    from_last.push(at);
-                    at = links.newer(at);
-                }
+                let from_last = links.slots(&list).collect::<Vec<_>>();
                 prop_assert_eq!(from_last, model.iter().rev().copied().collect::<Vec<_>>());
                 prop_assert_eq!(list.first, model.front().copied().unwrap_or(NONE));
             }

@@ -30,6 +30,7 @@ mod cpftl;
 mod dftl;
 mod directory;
 mod dirty_buffer;
+mod entry_map;
 mod ideal;
 mod index;
 mod sftl;
@@ -37,10 +38,11 @@ mod tpftl;
 
 pub use cpftl::Options as CpftlOptions;
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
+pub(crate) use entry_map::EntryMap;
 pub(crate) use index::{Index, Links, List, NONE, Slab};
 
 use crate::config::{Config, ConfigError};
-use crate::device::{Cause, Device, Ppn};
+use crate::device::{Device, Ppn};
 use crate::mining::History;
 use std::ops::Range;
 
@@ -99,14 +101,11 @@ pub trait Ftl: Send {
     /// Maps a logical page to a page that was written, or to none (TRIM). Returns where it was.
     fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn>;
 
-    /// Garbage collection moved a data page. Changes its entry in memory, and returns what it was; `None` if it is not there.
-    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32>;
-
-    /// A translation page is about to be written because of moved data pages: what else has changed of it in memory may go with it.
-    fn write_along(&mut self, _page: u32) {}
+    /// Garbage collection moved data pages; they are sorted by logical page. [`EntryMap`] is how most layers follow.
+    fn moved(&mut self, device: &mut Device, moves: &[Move]);
 
     /// Where a logical page is, without effect on cache, device or figures: for checks.
-    fn peek(&self, lpn: u32) -> Option<Ppn>;
+    fn peek(&self, device: &Device, lpn: u32) -> Option<Ppn>;
 
     /// The translation pages on flash; `None`: the whole map is in memory.
     fn directory(&self) -> Option<&Directory>;
@@ -120,63 +119,28 @@ pub trait Ftl: Send {
     /// As [`Ftl::cache`].
     fn cache_mut(&mut self) -> &mut CacheUse;
 
-    /// Garbage collection moved data pages; they are sorted by logical page.
-    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
-        self.move_entries(device, moves);
-    }
+    /// Figures of the layer's own, by name.
+    fn figures(&self) -> Vec<(&'static str, u64)>;
 
-    /// Changes the map entries of moved data pages. Those that are not in memory and lie in one translation page share one update of it.
-    fn move_entries(&mut self, device: &mut Device, moves: &[Move]) {
-        let page_of = |ftl: &Self, m: &Move| ftl.directory().map_or(0, |directory| directory.page_of(m.lpn));
-        let mut at = 0;
-        while at < moves.len() {
-            let page = page_of(self, &moves[at]);
-            let mut is_changed = false;
-            while at < moves.len() && page_of(self, &moves[at]) == page {
-                let m = &moves[at];
-                let before = self.move_cached(device, m).unwrap_or_else(|| {
-                    let directory = self.directory_mut().expect("an entry that is not in memory is on flash");
-                    if !std::mem::replace(&mut is_changed, true) {
-                        directory.load(device, page, Cause::MapGc);
-                    }
-                    directory.replace(m.lpn, m.to)
-                });
-                assert_eq!(before, m.from, "logical page {} was not there", m.lpn);
-                at += 1;
-            }
-            if is_changed {
-                self.write_along(page);
-                let directory = self.directory_mut().expect("it has changed");
-                directory.store(device, page, Cause::MapGc);
-            }
-        }
-    }
-
-    /// Whether a history of requests is of use to it.
-    fn learns(&self) -> bool {
-        false
-    }
-
-    /// Learns from a history of requests; [`Ftl::build`] then writes what it made of it.
-    fn learn(&mut self, _device: &mut Device, _history: History) {}
-
-    /// Writes one more page of what was learned; `false`: there is none left.
-    fn build(&mut self, _device: &mut Device) -> bool {
-        false
-    }
-
-    /// Further figures, by name.
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    /// Checks that what it holds twice agrees.
+    /// Checks that what it holds twice agrees: sums, and entries that need not be written with those on flash.
     ///
     /// # Errors
     /// The first disagreement.
-    fn check(&self) -> Result<(), String> {
-        Ok(())
+    fn check(&self, device: &Device) -> Result<(), String>;
+
+    /// The layer as one that is trained before it is measured, if it is one.
+    fn trainee(&mut self) -> Option<&mut dyn Trainee> {
+        None
     }
+}
+
+/// A layer that learns from requests of the past what to write before it is measured.
+pub trait Trainee {
+    /// Learns from a history of requests; [`Trainee::build`] then writes what it made of it.
+    fn learn(&mut self, device: &mut Device, history: History);
+
+    /// Writes one more page of what was learned; `false`: there is none left.
+    fn build(&mut self, device: &mut Device) -> bool;
 }
 
 /// A translation layer that can be chosen by name.

@@ -10,7 +10,8 @@
 
 use super::condensed::{Condensed, bitmap_bytes};
 use super::dirty_buffer::{DirtyBuffer, ENTRY_BYTES};
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, entries_per_page, some};
+use super::entry_map::check_clean;
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, entries_per_page, some};
 use crate::device::{Cause, Device, Ppn, Shape};
 
 /// Bytes of a cached page beside its entries: its number and its size.
@@ -40,6 +41,10 @@ impl Page {
     fn bytes(&self) -> u64 {
         let marks = if self.dirty_len > 0 { 8 * self.dirty.len() as u64 } else { 0 };
         HEADER_BYTES + self.entries.bytes() + marks
+    }
+
+    fn is_dirty(&self, i: usize) -> bool {
+        self.dirty[i / 64] >> (i % 64) & 1 != 0
     }
 
     fn set(&mut self, i: usize, ppn: u32) -> u32 {
@@ -176,6 +181,30 @@ impl Sftl {
             }
         }
     }
+
+    /// Cached pages.
+    fn live(&self) -> impl Iterator<Item = &Page> + '_ {
+        self.links.slots(&self.recent).map(|slot| &self.pages[slot])
+    }
+}
+
+impl EntryMap for Sftl {
+    fn on_flash(&mut self) -> &mut Directory {
+        &mut self.directory
+    }
+
+    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32> {
+        let (page, i) = self.place(m.lpn);
+        match self.cached(page) {
+            Some(slot) => Some(self.change(device, slot, i, m.to, Cause::MapGc)),
+            None => self.buffer.replace(m.lpn, m.to),
+        }
+    }
+
+    fn write_along(&mut self, page: u32) {
+        let directory = &mut self.directory;
+        self.buffer.drain(page, |lpn, ppn| directory.set(lpn, ppn));
+    }
 }
 
 impl Ftl for Sftl {
@@ -202,20 +231,11 @@ impl Ftl for Sftl {
         }))
     }
 
-    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32> {
-        let (page, i) = self.place(m.lpn);
-        match self.cached(page) {
-            Some(slot) => Some(self.change(device, slot, i, m.to, Cause::MapGc)),
-            None => self.buffer.replace(m.lpn, m.to),
-        }
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        self.move_entries(device, moves);
     }
 
-    fn write_along(&mut self, page: u32) {
-        let directory = &mut self.directory;
-        self.buffer.drain(page, |lpn, ppn| directory.set(lpn, ppn));
-    }
-
-    fn peek(&self, lpn: u32) -> Option<Ppn> {
+    fn peek(&self, _: &Device, lpn: u32) -> Option<Ppn> {
         let (page, i) = self.place(lpn);
         some(match self.index.get(page) {
             Some(slot) => self.pages[slot].entries.get(i),
@@ -224,4 +244,21 @@ impl Ftl for Sftl {
     }
 
     directory_and_cache!();
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let dirty = self.live().map(|page| u64::from(page.dirty_len)).sum();
+        vec![("cached_pages", self.index.len() as u64), ("dirty_entries", dirty)]
+    }
+
+    fn check(&self, _: &Device) -> Result<(), String> {
+        let counted: u64 = self.live().map(Page::bytes).sum();
+        if counted != self.page_bytes {
+            return Err(format!("{} bytes of pages are in use, counted anew {counted}", self.page_bytes));
+        }
+        let entries = self.live().flat_map(|page| {
+            let lpns = self.directory.range(page.number);
+            lpns.zip(page.entries.iter()).zip(0..).filter(|(_, i)| !page.is_dirty(*i)).map(|(entry, _)| entry)
+        });
+        check_clean(&self.directory, entries)
+    }
 }

@@ -11,7 +11,8 @@
 //! - *Clean-first replacement*: of the coldest node the least recent clean entry is replaced; a dirty one only if it
 //!   has none. A prefetch replaces entries of one node at most.
 
-use super::{CacheUse, Directory, Ftl, Index, Links, List, Move, NONE, Slab, some};
+use super::entry_map::check_clean;
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, some};
 use crate::device::{Cause, Device, Ppn};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -294,6 +295,30 @@ impl Tpftl {
         }
         std::mem::replace(&mut entry.ppn, ppn)
     }
+
+    /// Cached entries.
+    fn live(&self) -> impl Iterator<Item = &Entry> + '_ {
+        let nodes = self.nodes.iter().filter(|(_, node)| node.len > 0);
+        let lists = nodes.flat_map(|(_, node)| [&node.clean, &node.dirty]);
+        lists.flat_map(|list| self.links.slots(list)).map(|slot| &self.entries[slot])
+    }
+}
+
+impl EntryMap for Tpftl {
+    fn on_flash(&mut self) -> &mut Directory {
+        &mut self.directory
+    }
+
+    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
+        let slot = self.index.get(m.lpn)?;
+        Some(self.change(slot, m.to))
+    }
+
+    fn write_along(&mut self, page: u32) {
+        if let Some(number) = self.node_of.get(page) {
+            self.clean_all(number);
+        }
+    }
 }
 
 impl Ftl for Tpftl {
@@ -311,20 +336,27 @@ impl Ftl for Tpftl {
         some(self.change(slot, to.unwrap_or(NONE)))
     }
 
-    fn move_cached(&mut self, _: &mut Device, m: &Move) -> Option<u32> {
-        let slot = self.index.get(m.lpn)?;
-        Some(self.change(slot, m.to))
+    fn moved(&mut self, device: &mut Device, moves: &[Move]) {
+        self.move_entries(device, moves);
     }
 
-    fn write_along(&mut self, page: u32) {
-        if let Some(number) = self.node_of.get(page) {
-            self.clean_all(number);
-        }
-    }
-
-    fn peek(&self, lpn: u32) -> Option<Ppn> {
+    fn peek(&self, _: &Device, lpn: u32) -> Option<Ppn> {
         some(self.index.get(lpn).map_or_else(|| self.directory.get(lpn), |slot| self.entries[slot].ppn))
     }
 
     directory_and_cache!();
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let nodes = self.node_of.len() as u64;
+        vec![("nodes", nodes), ("dirty_entries", self.live().filter(|entry| entry.dirty).count() as u64)]
+    }
+
+    fn check(&self, _: &Device) -> Result<(), String> {
+        let (entries, nodes) = (self.live().count() as u64, self.node_of.len() as u64);
+        if self.bytes != entries * CACHED_BYTES + nodes * NODE_BYTES || entries != self.index.len() as u64 {
+            return Err(format!("{} bytes are in use, by {entries} entries of {nodes} nodes", self.bytes));
+        }
+        let clean = self.live().filter(|entry| !entry.dirty);
+        check_clean(&self.directory, clean.map(|entry| (entry.lpn, entry.ppn)))
+    }
 }

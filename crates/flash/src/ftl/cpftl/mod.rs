@@ -18,7 +18,8 @@ mod filter;
 mod grouping;
 mod options;
 
-use super::{CacheUse, Directory, Ftl, Index, Move, NONE, some, translation_pages};
+use super::entry_map::check_clean;
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Move, NONE, Trainee, some, translation_pages};
 use crate::config::Config;
 use crate::device::{Cause, Device, Ppn};
 use crate::mining::History;
@@ -89,6 +90,11 @@ impl Cpftl {
         };
         layer.cache.set_bytes(layer.bytes(), layer.budget);
         layer
+    }
+
+    /// The entry of a logical page.
+    fn place(&self, lpn: u32) -> u32 {
+        self.map.peek(lpn).unwrap_or_else(|| self.directory.get(lpn))
     }
 
     fn bytes(&self) -> u64 {
@@ -223,6 +229,23 @@ impl Cpftl {
     }
 }
 
+impl EntryMap for Cpftl {
+    fn on_flash(&mut self) -> &mut Directory {
+        &mut self.directory
+    }
+
+    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32> {
+        let before = self.map.change(self.directory.page_of(m.lpn), m.lpn, m.to)?;
+        self.shrink(device, Cause::MapGc);
+        Some(before)
+    }
+
+    fn write_along(&mut self, page: u32) {
+        let directory = &mut self.directory;
+        self.map.clean(page, |lpn, ppn| directory.set(lpn, ppn));
+    }
+}
+
 impl Ftl for Cpftl {
     fn request(&mut self, pages: Range<u32>) {
         self.request = pages;
@@ -251,19 +274,8 @@ impl Ftl for Cpftl {
         some(before)
     }
 
-    fn move_cached(&mut self, device: &mut Device, m: &Move) -> Option<u32> {
-        let before = self.map.change(self.directory.page_of(m.lpn), m.lpn, m.to)?;
-        self.shrink(device, Cause::MapGc);
-        Some(before)
-    }
-
-    fn write_along(&mut self, page: u32) {
-        let directory = &mut self.directory;
-        self.map.clean(page, |lpn, ppn| directory.set(lpn, ppn));
-    }
-
-    fn peek(&self, lpn: u32) -> Option<Ppn> {
-        some(self.map.peek(lpn).unwrap_or_else(|| self.directory.get(lpn)))
+    fn peek(&self, _: &Device, lpn: u32) -> Option<Ppn> {
+        some(self.place(lpn))
     }
 
     directory_and_cache!();
@@ -273,32 +285,9 @@ impl Ftl for Cpftl {
         self.correlated.moved(device, &mut self.directory, moves);
     }
 
-    fn learns(&self) -> bool {
-        self.options.correlation || self.options.is_skew_aware()
-    }
-
-    fn learn(&mut self, device: &mut Device, history: History) {
-        if self.options.is_skew_aware() {
-            self.learn_skew(history.updates());
-        }
-        if self.options.correlation {
-            self.correlated.clear(device, &mut self.directory);
-            self.map.forget_sources();
-            let reads = history.into_reads();
-            let mined = self.options.mining().mine(&reads);
-            (self.mined_pairs, self.mining_bytes) = (mined.pairs.len() as u64, mined.peak_bytes);
-            self.plan = self.plan(device, &reads, &mined.pairs);
-            self.directory.set_own_pages(self.plan.len() as u32);
-        }
-    }
-
-    fn build(&mut self, device: &mut Device) -> bool {
-        let Some(lpns) = self.plan.pop() else { return false };
-        let entry = |lpn: &u32| (*lpn, self.peek(*lpn).unwrap_or(NONE));
-        let entries = lpns.iter().map(entry).collect();
-        self.correlated.build(device, &mut self.directory, entries);
-        self.shrink(device, Cause::Map);
-        true
+    fn trainee(&mut self) -> Option<&mut dyn Trainee> {
+        let learns = self.options.correlation || self.options.is_skew_aware();
+        if learns { Some(self) } else { None }
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {
@@ -318,18 +307,42 @@ impl Ftl for Cpftl {
         ]
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, _: &Device) -> Result<(), String> {
         let copies = self.correlated.entries().chain(self.map.clean_entries());
-        let stale = copies.filter(|(lpn, ppn)| self.peek(*lpn) != some(*ppn)).map(|(lpn, _)| lpn).next();
-        let unwritten = self.map.clean_entries().find(|(lpn, ppn)| self.directory.get(*lpn) != *ppn);
+        let stale = copies.filter(|(lpn, ppn)| self.place(*lpn) != *ppn).map(|(lpn, _)| lpn).next();
         let (bytes, counted) = (self.bytes(), self.correlated.counted_bytes() + self.map.counted_bytes());
-        match (stale, unwritten) {
+        match stale {
             _ if bytes != self.table_bytes + counted => {
                 Err(format!("{bytes} bytes of map cache are in use, counted anew {counted}"))
             }
-            (Some(lpn), _) => Err(format!("a correlated page is stale for logical page {lpn}")),
-            (_, Some((lpn, _))) => Err(format!("the clean entry of logical page {lpn} is not that on flash")),
-            _ => Ok(()),
+            Some(lpn) => Err(format!("a correlated page is stale for logical page {lpn}")),
+            None => check_clean(&self.directory, self.map.clean_entries()),
         }
+    }
+}
+
+impl Trainee for Cpftl {
+    fn learn(&mut self, device: &mut Device, history: History) {
+        if self.options.is_skew_aware() {
+            self.learn_skew(history.updates());
+        }
+        if self.options.correlation {
+            self.correlated.clear(device, &mut self.directory);
+            self.map.forget_sources();
+            let reads = history.into_reads();
+            let mined = self.options.mining().mine(&reads);
+            (self.mined_pairs, self.mining_bytes) = (mined.pairs.len() as u64, mined.peak_bytes);
+            self.plan = self.plan(device, &reads, &mined.pairs);
+            self.directory.set_own_pages(self.plan.len() as u32);
+        }
+    }
+
+    fn build(&mut self, device: &mut Device) -> bool {
+        let Some(lpns) = self.plan.pop() else { return false };
+        let entry = |lpn: &u32| (*lpn, self.place(*lpn));
+        let entries = lpns.iter().map(entry).collect();
+        self.correlated.build(device, &mut self.directory, entries);
+        self.shrink(device, Cause::Map);
+        true
     }
 }
