@@ -4,7 +4,7 @@
 //! runs when a plane has fewer free blocks than the reserve, and the request waits; in the background, up to twice the
 //! reserve, when the device is idle for as long as a collection takes.
 
-use crate::device::{Cause, Device, Ns, Owner, RESERVE_BLOCKS, Stream};
+use crate::device::{Cause, Device, Ns, Owner, Ppn, RESERVE_BLOCKS, Stream};
 use crate::ftl::{Ftl, Move};
 
 /// How the block to collect is chosen.
@@ -88,10 +88,12 @@ impl Collector {
         device.blocks.unlist(block);
         let pages = device.geometry().shape.pages;
         self.moves.clear();
-        for from in block * pages..(block + 1) * pages {
-            if device.is_valid(from) {
-                self.move_page(device, ftl, from, cause);
-            }
+        let mut valid: Vec<Ppn> = (block * pages..(block + 1) * pages).filter(|ppn| device.is_valid(*ppn)).collect();
+        if ftl.moves_in_order() {
+            valid.sort_unstable_by_key(|ppn| device.owner(*ppn));
+        }
+        for from in valid {
+            self.move_page(device, ftl, from, cause);
         }
         if !self.moves.is_empty() {
             self.moves.sort_unstable_by_key(|m| m.lpn);

@@ -15,6 +15,8 @@ pub struct Config {
     pub map_cache: u64,
     /// What the layer `cpftl` does.
     pub cpftl: ftl::CpftlOptions,
+    /// Pages by which a place that the layer `leaftl` predicts may be wrong.
+    pub error_bound: u32,
     /// Channels, chips, dies, planes, pages.
     pub shape: Shape,
     /// Times of flash operations.
@@ -39,6 +41,7 @@ impl Config {
             ftl: ftl.into(),
             map_cache: 256 << 10,
             cpftl: ftl::CpftlOptions::default(),
+            error_bound: 0,
             shape: Shape::ONE_DIE,
             timing: Timing::SIMULATION,
             policy: Policy::Greedy,
@@ -117,6 +120,18 @@ pub enum ConfigError {
         "`{0}` is no option of cpftl: write no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or support=N,window=N,region=N,bring=N,predictor=N,dirty=N,hot=N,keep=N"
     )]
     Cpftl(String),
+    /// The neighbours of a page do not fit into its out-of-band area.
+    #[error(
+        "an error bound of {bound} pages needs the numbers of as many neighbours on each side of a page, and its out-of-band area of {oob_bytes} bytes has those of {most}; lower the bound, or use a geometry with a larger oob"
+    )]
+    ErrorBound {
+        /// Pages asked for.
+        bound: u32,
+        /// Out-of-band bytes of a page.
+        oob_bytes: u32,
+        /// The most pages.
+        most: u32,
+    },
     /// A number outside its range.
     #[error("{key} cannot be `{value}`: it must be {range}")]
     Key {
@@ -135,6 +150,7 @@ impl Config {
         if !(0.0..=10.0).contains(&self.over_provisioning) {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }
+        ftl::check_error_bound(self)?;
         let layer = ftl::find(&self.ftl)?;
         let min = layer.min_cache.map_or(0, |min| min(self));
         match self.map_cache < min {

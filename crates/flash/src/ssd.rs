@@ -45,7 +45,7 @@ impl Ssd {
     pub fn new(config: &Config) -> Result<Ssd, ConfigError> {
         let layer = config.layer()?;
         let shape = &config.shape;
-        let translation = translation_pages(shape, config.capacity / u64::from(shape.page_bytes));
+        let translation = (layer.map_pages)(shape, config.capacity / u64::from(shape.page_bytes));
         let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;
         let device = Device::new(geometry, config.timing, config.contents);
         let ftl = (layer.make)(&device, config);

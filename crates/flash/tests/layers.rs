@@ -145,6 +145,20 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn leaftl_equals_a_plain_map_with_any_error_bound_and_cache(
+        steps in prop::collection::vec(step(), 1..300),
+        bound in 0u32..=16,
+        map_cache in 256u64..4096,
+        parallel in any::<bool>(),
+    ) {
+        let shape = if parallel { Shape { channels: 2, planes: 2, ..Shape::ONE_DIE } } else { Shape::ONE_DIE };
+        run(&Config { error_bound: bound, map_cache, ..config("leaftl", Policy::Greedy, shape) }, &steps, 8);
+    }
+}
+
 /// A generator of the tests' own requests.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = tessera_disk::SplitMix64::new(seed);

@@ -12,7 +12,7 @@ use tessera_flash::{Policy, Shape, Timing};
 pub enum FlashCommand {
     /// Replay block traces on simulated SSDs, one for each trace, translation layer and map cache.
     #[command(after_help = "\
-Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl. docs/flash.md explains layers, formats and figures.
+Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl, leaftl. docs/flash.md explains layers, formats and figures.
 
 Examples:
   tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
@@ -72,7 +72,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub reading: ReadingArgs,
     /// Translation layers.
-    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl", value_parser = layer)]
+    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl", value_parser = layer)]
     pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
     #[arg(long, value_name = "SIZE", value_parser = tessera_policy::parse_size)]
@@ -87,6 +87,9 @@ pub struct ReplayArgs {
     /// support=2 (docs/flash.md lists them).
     #[arg(long, value_name = "OPTIONS", default_value = "support=1", value_parser = CpftlOptions::parse)]
     pub cpftl: CpftlOptions,
+    /// Pages by which a place that leaftl predicts may be wrong; a wrong one costs a read.
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    pub error_bound: u32,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
     #[arg(long, default_value = "one-die", value_parser = Shape::parse)]
     pub geometry: Shape,

@@ -88,6 +88,7 @@ fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config
     Config {
         map_cache,
         cpftl: args.cpftl,
+        error_bound: args.error_bound,
         shape: args.geometry,
         timing: args.timing,
         policy: args.gc,

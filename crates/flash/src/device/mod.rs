@@ -18,7 +18,7 @@ use blocks::NONE;
 pub type Ppn = u32;
 
 /// What a page belongs to, as its out-of-band area says: a logical page, or a translation page (top bit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(u32);
 
 const TRANSLATION: u32 = 1 << 31;
@@ -178,6 +178,24 @@ impl Device {
         self.counters.reads[cause as usize] += 1;
         let plane = self.plane_of(ppn);
         self.schedule.read(plane, self.now)
+    }
+
+    /// Reads a page, whatever it holds, for its out-of-band area; the request waits for it.
+    pub fn read_out_of_band(&mut self, ppn: Ppn, cause: Cause) {
+        assert!(self.is_written(ppn), "page {ppn} is read, but was not written since its block was erased");
+        self.counters.reads[cause as usize] += 1;
+        let end = self.schedule.read(self.plane_of(ppn), self.now);
+        self.wait(end);
+    }
+
+    fn is_written(&self, ppn: Ppn) -> bool {
+        ppn % self.geometry.shape.pages < u32::from(self.blocks.get(self.block_of(ppn)).written)
+    }
+
+    /// The pages of the block that has a page.
+    pub fn block_pages(&self, ppn: Ppn) -> std::ops::Range<Ppn> {
+        let start = ppn - ppn % self.geometry.shape.pages;
+        start..start + self.geometry.shape.pages
     }
 
     /// Programs a page on the stream's next plane; returns it, and when it is done.

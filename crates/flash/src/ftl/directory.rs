@@ -46,6 +46,12 @@ impl Directory {
         }
     }
 
+    /// Translation pages whose contents the layer keeps itself; they have no entries here.
+    pub fn of_pages(pages: u32) -> Self {
+        let (places, hot) = (vec![NONE; pages as usize], vec![false; pages as usize]);
+        Directory { entries: Vec::new(), places, per_page: 0, pages, hot }
+    }
+
     /// The translation page with the entry of a logical page.
     pub fn page_of(&self, lpn: u32) -> u32 {
         lpn / self.per_page

@@ -33,6 +33,7 @@ mod dirty_buffer;
 mod entry_map;
 mod ideal;
 mod index;
+mod leaftl;
 mod sftl;
 mod tpftl;
 
@@ -40,9 +41,10 @@ pub use cpftl::Options as CpftlOptions;
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
 pub(crate) use entry_map::EntryMap;
 pub(crate) use index::{Index, Links, List, NONE, Slab};
+pub(crate) use leaftl::check_error_bound;
 
 use crate::config::{Config, ConfigError};
-use crate::device::{Device, Ppn};
+use crate::device::{Device, Ppn, Shape};
 use crate::mining::History;
 use std::ops::Range;
 
@@ -104,6 +106,11 @@ pub trait Ftl: Send {
     /// Garbage collection moved data pages; they are sorted by logical page. [`EntryMap`] is how most layers follow.
     fn moved(&mut self, device: &mut Device, moves: &[Move]);
 
+    /// Whether collection is to write the pages of a block in the order of their logical pages, and not in that of the block.
+    fn moves_in_order(&self) -> bool {
+        false
+    }
+
     /// Where a logical page is, without effect on cache, device or figures: for checks.
     fn peek(&self, device: &Device, lpn: u32) -> Option<Ppn>;
 
@@ -152,6 +159,8 @@ pub struct Layer {
     pub about: &'static str,
     /// Bytes of map cache that it needs; `None`: the whole map is in memory, whatever the cache.
     pub min_cache: Option<fn(&Config) -> u64>,
+    /// Translation pages that it may need for so many logical pages.
+    pub map_pages: fn(&Shape, u64) -> u32,
     /// Makes it for an erased device.
     pub make: fn(&Device, &Config) -> Box<dyn Ftl>,
 }
@@ -162,31 +171,43 @@ pub const LAYERS: &[Layer] = &[
         name: "ideal",
         about: "the whole map in memory",
         min_cache: None,
+        map_pages: |_, _| 0,
         make: |device, _| Box::new(ideal::Ideal::new(device)),
     },
     Layer {
         name: "dftl",
         about: "cached map entries in a segmented LRU (Gupta et al., ASPLOS 2009)",
         min_cache: Some(|_| dftl::MIN_CACHE),
+        map_pages: translation_pages,
         make: |device, config| Box::new(dftl::Dftl::new(device, config.map_cache)),
     },
     Layer {
         name: "sftl",
         about: "condensed translation pages and a dirty buffer (Jiang et al., MSST 2011)",
         min_cache: Some(|config| sftl::min_cache(&config.shape)),
+        map_pages: translation_pages,
         make: |device, config| Box::new(sftl::Sftl::new(device, config.map_cache)),
     },
     Layer {
         name: "tpftl",
         about: "two-level lists with prefetch and batch update (Zhou et al., EuroSys 2015)",
         min_cache: Some(|_| tpftl::MIN_CACHE),
+        map_pages: translation_pages,
         make: |device, config| Box::new(tpftl::Tpftl::new(device, config.map_cache)),
     },
     Layer {
         name: "cpftl",
         about: "pages of correlated entries found by prediction, and an index of dirty entries (Zhou, UCF 2018)",
         min_cache: Some(cpftl::min_cache),
+        map_pages: translation_pages,
         make: |device, config| Box::new(cpftl::Cpftl::new(device, config)),
+    },
+    Layer {
+        name: "leaftl",
+        about: "learned segments in levels, with an error bound (Sun et al., ASPLOS 2023)",
+        min_cache: Some(|_| leaftl::MIN_CACHE),
+        map_pages: leaftl::map_pages,
+        make: |device, config| Box::new(leaftl::LeaFtl::new(device, config)),
     },
 ];
 

@@ -1,0 +1,118 @@
+//! Each mechanism of LeaFTL has its effect, shown on requests that are made for it.
+
+use tessera_disk::SplitMix64;
+use tessera_flash::{Cause, Config, ConfigError, Op, Shape, Ssd};
+
+const PAGE: u64 = 4096;
+
+/// A device of 16,384 pages with 64 groups, all of which fit into the cache.
+fn ssd(error_bound: u32) -> Ssd {
+    let config = Config {
+        error_bound,
+        over_provisioning: 0.3,
+        contents: true,
+        background: false,
+        ..Config::new(16_384 * PAGE, "leaftl")
+    };
+    Ssd::new(&config).unwrap()
+}
+
+fn write(ssd: &mut Ssd, lpn: u64) {
+    ssd.submit(0, Op::Write, lpn * PAGE, PAGE);
+}
+
+fn figure(ssd: &Ssd, name: &str) -> u64 {
+    ssd.layer_figures().iter().find(|(found, _)| *found == name).map(|(_, value)| *value).unwrap()
+}
+
+/// Writes every page with a random gap of up to four pages after it.
+fn write_with_gaps(ssd: &mut Ssd) {
+    let (mut rng, mut lpn) = (SplitMix64::new(7), 0);
+    while lpn < 16_384 {
+        write(ssd, lpn);
+        lpn += 1 + rng.next_u64() % 5;
+    }
+    ssd.check().unwrap();
+}
+
+#[test]
+fn runs_need_a_hundredth_of_the_bytes_of_entries() {
+    let mut ssd = ssd(0);
+    ssd.preload(|_| true);
+    let entries = 16_384 * 8;
+    assert!(figure(&ssd, "map_bytes") * 100 < 2 * entries, "{:?}", ssd.layer_figures());
+    assert_eq!((figure(&ssd, "groups"), figure(&ssd, "approximate_segments")), (64, 0));
+    assert!(ssd.cache().bytes < 5_000, "{:?}", ssd.cache());
+}
+
+#[test]
+fn an_error_bound_trades_memory_for_reads_of_wrong_places() {
+    let learned = |bound| {
+        let mut ssd = ssd(bound);
+        write_with_gaps(&mut ssd);
+        ssd.reset();
+        for lpn in 0..16_384 {
+            ssd.submit(0, Op::Read, lpn * PAGE, PAGE);
+        }
+        assert_eq!(ssd.counters().reads(Cause::Map), figure(&ssd, "mispredictions"), "the whole map is in memory");
+        (figure(&ssd, "map_bytes"), figure(&ssd, "segments"), figure(&ssd, "mispredictions"))
+    };
+    let (exact, near) = (learned(0), learned(8));
+    assert_eq!(exact.2, 0);
+    assert!(near.0 < exact.0 && near.1 * 2 < exact.1 && near.2 > 500, "{exact:?}, {near:?}");
+}
+
+#[test]
+fn a_page_that_is_replaced_is_verified_where_its_place_is_not_exact() {
+    let verified = |bound| {
+        let mut ssd = ssd(bound);
+        write_with_gaps(&mut ssd);
+        ssd.reset();
+        write_with_gaps(&mut ssd);
+        assert_eq!(ssd.counters().reads(Cause::Map), figure(&ssd, "verifications"), "the whole map is in memory");
+        figure(&ssd, "verifications")
+    };
+    assert_eq!(verified(0), 0, "what is approximate only because its pages are listed is exact");
+    assert!(verified(8) > 1_000);
+}
+
+#[test]
+fn collection_gathers_scattered_pages_into_runs() {
+    let mut ssd = ssd(0);
+    ssd.preload(|_| true);
+    let mut rng = SplitMix64::new(3);
+    // Each block gets 32 neighbours, from the last to the first, and pages that are soon written again.
+    for round in 0..24_576 {
+        write(&mut ssd, (round / 32 * 32 + 31 - round % 32) % 8_192);
+        write(&mut ssd, 8_192 + rng.next_u64() % 512);
+    }
+    ssd.check().unwrap();
+    let (moved, segments) = (ssd.counters().programs(Cause::Gc), figure(&ssd, "segments"));
+    assert!(moved > 8_000, "{moved}");
+    // Those that were not collected yet have a segment each.
+    assert!(segments < 7_000 && figure(&ssd, "levels_max") > 1, "{:?}", ssd.layer_figures());
+}
+
+#[test]
+fn a_map_larger_than_the_cache_is_written_and_read_again() {
+    let small =
+        Config { map_cache: 2048, over_provisioning: 0.3, contents: true, ..Config::new(16_384 * PAGE, "leaftl") };
+    let mut ssd = Ssd::new(&small).unwrap();
+    let mut rng = SplitMix64::new(5);
+    for _ in 0..40_000 {
+        write(&mut ssd, rng.next_u64() % 16_384);
+    }
+    ssd.check().unwrap();
+    let (programs, reads) = (ssd.counters().programs(Cause::Map), ssd.counters().reads(Cause::Map));
+    assert!(figure(&ssd, "map_bytes") > 20 * 2048 && programs > 10_000 && reads > 10_000, "{:?}", ssd.counters());
+}
+
+#[test]
+fn an_error_bound_beyond_the_out_of_band_area_is_refused() {
+    let with = |error_bound, oob_bytes| {
+        let shape = Shape { oob_bytes, ..Shape::ONE_DIE };
+        Ssd::new(&Config { error_bound, shape, over_provisioning: 0.3, ..Config::new(64 << 20, "leaftl") }).err()
+    };
+    assert_eq!((with(16, 128), with(2, 16)), (None, None));
+    assert_eq!(with(17, 128), Some(ConfigError::ErrorBound { bound: 17, oob_bytes: 128, most: 16 }));
+}
