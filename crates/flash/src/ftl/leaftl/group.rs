@@ -1,6 +1,6 @@
 //! The segments of a group of logical pages: levels, of which a higher one is newer, and the conflict resolution buffer.
 
-use super::segment::{Members, SEGMENT_BYTES, Segment};
+use super::segment::{GROUP_MAX, Members, SEGMENT_BYTES, Segment};
 use std::ops::Range;
 
 /// Bytes of a group beside its segments, its levels and its buffer.
@@ -135,17 +135,19 @@ impl Group {
 
     /// Takes pages out of the lists of approximate segments; a segment without pages goes.
     fn forget(&mut self, members: &Members) {
-        for at in (0..self.segments.len()).rev().filter(|_| !self.lists.is_empty()).collect::<Vec<_>>() {
-            let segment = self.segments[at];
-            if !segment.is_approximate() {
-                continue;
+        let mut changed = Vec::new();
+        let mut rest = &self.lists[..];
+        while let [len, first, ..] = rest {
+            let (list, after) = rest[1..].split_at(usize::from(*len) + 1);
+            if list.iter().any(|i| members.contains(*i)) {
+                changed.push((*first, list.iter().copied().filter(|i| !members.contains(*i)).collect::<Members>()));
             }
-            let before = self.members(&segment);
-            let rest = before.without(members);
-            if rest == before {
-                continue;
-            }
-            self.remove_list(segment.first);
+            rest = after;
+        }
+        for (first, rest) in changed {
+            let is_its_own = |segment: &Segment| segment.is_approximate() && segment.first == first;
+            let at = self.segments.iter().position(is_its_own).expect("a list has a segment");
+            self.remove_list(first);
             match rest.ends() {
                 None => self.remove(at),
                 Some(ends) => {
@@ -192,6 +194,15 @@ impl Group {
         self.ends.retain(|end| *end > 0);
     }
 
+    /// Compacts it if it has gained an eighth since it last was, and keeps no room to grow.
+    pub fn tidy(&mut self) {
+        if self.bytes() > u64::from(self.compacted) * 9 / 8 {
+            self.compact();
+        }
+        self.segments.shrink_to_fit();
+        self.lists.shrink_to_fit();
+    }
+
     /// Removes what newer segments hide, and gives each segment the highest level that it can have.
     pub fn compact(&mut self) {
         let (mut hidden, mut kept) = (Members::default(), Vec::<(usize, Segment, Members)>::new());
@@ -204,9 +215,12 @@ impl Group {
             kept.push((0, segment, rest));
         }
         drop_needless_tombstones(&mut kept);
-        for at in 0..kept.len() {
-            let newer = kept[..at].iter().filter(|(_, other, _)| other.overlaps(&kept[at].1));
-            kept[at].0 = newer.map(|(level, ..)| level + 1).max().unwrap_or(0);
+        // For each page, the level below the lowest segment that covers it.
+        let mut free = [0; GROUP_MAX as usize];
+        for (level, segment, _) in &mut kept {
+            let covered = &mut free[usize::from(segment.first)..=usize::from(segment.last)];
+            *level = covered.iter().copied().max().unwrap_or(0);
+            covered.fill(*level + 1);
         }
         kept.sort_unstable_by_key(|(level, segment, _)| (*level, segment.first));
         let levels = kept.last().map_or(0, |(level, ..)| level + 1);
@@ -250,14 +264,13 @@ impl Group {
 /// Drops tombstones that hide nothing.
 fn drop_needless_tombstones(kept: &mut Vec<(usize, Segment, Members)>) {
     let mut claimed = Members::default();
-    let mut needless: Vec<usize> = Vec::new();
-    for (at, (_, segment, rest)) in kept.iter().enumerate().rev() {
-        if segment.is_tombstone() && !claimed.contains(segment.first) {
-            needless.push(at);
-        }
+    kept.reverse();
+    kept.retain(|(_, segment, rest)| {
+        let is_needless = segment.is_tombstone() && !claimed.contains(segment.first);
         claimed = claimed.with(&if segment.is_approximate() { *rest } else { segment.strided() });
-    }
-    needless.into_iter().for_each(|at| _ = kept.remove(at));
+        !is_needless
+    });
+    kept.reverse();
 }
 
 #[cfg(test)]

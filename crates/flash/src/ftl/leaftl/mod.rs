@@ -4,7 +4,7 @@
 //! - *Learned segments* of 8 bytes say where many pages are. An accurate one has every so many-th page of a range; an
 //!   approximate one is a line that is wrong by no more than the error bound ([`learn`]).
 //! - *Groups* of 256 logical pages have segments in *levels*: a new one goes to the top, and what it overlaps sinks. *Compaction*
-//!   removes what newer segments hide, when a group has doubled and when it is written.
+//!   removes what newer segments hide, when a group has doubled, and when it is written and has gained an eighth.
 //! - The *conflict resolution buffer* names the pages of approximate segments ([`group`]).
 //! - *Out-of-band verification*: the out-of-band area of a page names the logical pages of its neighbours, as many on each side as
 //!   the error bound, so that a place that was predicted wrongly costs one more read. They are known once the neighbours are: the model
@@ -233,7 +233,7 @@ impl LeaFtl {
         let mut saved = 0;
         for entry in self.of_page(page).iter_mut().filter(|entry| entry.is_dirty) {
             let before = entry.group.bytes();
-            entry.group.compact();
+            entry.group.tidy();
             entry.is_dirty = false;
             saved += if entry.is_cached { before - entry.group.bytes() } else { 0 };
         }
@@ -277,7 +277,9 @@ impl LeaFtl {
         let (start, end) = (number * self.group_pages, (number + 1) * self.group_pages);
         self.bring(device, number);
         let points: Vec<Point> = self.pending.range(start..end).map(|(lpn, ppn)| ((lpn - start) as u8, *ppn)).collect();
-        self.pending.retain(|lpn, _| !(start..end).contains(lpn));
+        for (i, _) in &points {
+            self.pending.remove(&(start + u32::from(*i)));
+        }
         self.cursor = end;
         self.absorb(device, number, &points);
         if !self.entry(number).is_cached {

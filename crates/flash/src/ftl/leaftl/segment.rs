@@ -38,7 +38,10 @@ impl Members {
 
     /// Its pages, in order.
     pub fn iter(self) -> impl Iterator<Item = u8> {
-        (0..=u8::MAX).filter(move |i| self.contains(*i))
+        let bits = |word: u64| {
+            std::iter::successors((word != 0).then_some(word), |bits| Some(bits & (bits - 1)).filter(|bits| *bits != 0))
+        };
+        (0..4).flat_map(move |word| bits(self.0[word]).map(move |bits| word as u8 * 64 + bits.trailing_zeros() as u8))
     }
 
     /// The first and the last page, if it has any.
@@ -112,7 +115,13 @@ impl Segment {
 
     /// The pages of an accurate segment.
     pub fn strided(&self) -> Members {
-        (self.first..=self.last).step_by(usize::from(self.slope.max(1))).collect()
+        let mut members = Members::default();
+        let mut page = u16::from(self.first);
+        while page <= u16::from(self.last) {
+            members.insert(page as u8);
+            page += self.slope.max(1);
+        }
+        members
     }
 
     /// Where it says that a page of it is.
