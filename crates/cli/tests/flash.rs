@@ -8,6 +8,7 @@ use flate2::{Compression, write::GzEncoder};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// An SPC trace of two devices, one of 2,047 and one of 2,048 pages: writes and reads of 4 KiB.
 fn spc(requests: u64) -> String {
@@ -108,6 +109,31 @@ fn traces_are_shown_and_converted() {
 }
 
 #[test]
+fn bzip2_and_stdin_are_read() {
+    let streams = include_bytes!("../../flash/tests/streams.bz2");
+    let dir = tempfile::tempdir().unwrap();
+    let packed = file(dir.path(), "t.bz2", streams);
+    let piped = |args: &[&str], stdin: &[u8]| {
+        let run = common::run(Command::new(env!("CARGO_BIN_EXE_tessera")).arg("flash").args(args).arg("--json"), stdin);
+        assert_eq!(run.code, 0, "{run:?}");
+        let mut document = run.json();
+        ["trace", "cpu_ns_per_request"].map(|key| document.as_object_mut().unwrap().remove(key));
+        document
+    };
+    // The second stream is a wrong line, and the third another.
+    let info = piped(&["trace", "info", &packed, "--skip-bad"], b"");
+    assert_eq!((&info["requests"], &info["skipped_lines"]), (&300.into(), &2.into()));
+    assert_eq!(piped(&["trace", "info", "-", "--skip-bad"], streams), info);
+    // A replay reads its trace twice.
+    let replay = ["replay", "-", "--ftl", "dftl", "--capacity", "64M"];
+    let text = spc(2_000);
+    let plain = file(dir.path(), "t.spc", text.as_bytes());
+    let replayed = piped(&replay, text.as_bytes());
+    assert_eq!(replayed["requests"], 2_000);
+    assert_eq!(replayed, piped(&[&["replay", &plain], &replay[2..]].concat(), b""));
+}
+
+#[test]
 fn bad_input_is_named_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let plain = file(dir.path(), "t.spc", spc(100).as_bytes());
@@ -129,7 +155,8 @@ fn bad_input_is_named_with_the_way_out() {
         assert_refused(&replay(options), 2, words);
     }
     let bzip2 = file(dir.path(), "t.bz2", b"BZh91AY");
-    assert_refused(&replay(&[&bzip2]), 2, &["bzip2", "decompress"]);
+    assert_refused(&replay(&[&bzip2]), 1, &["t.bz2", "bzip2", "ends within"]);
+    assert_refused(&replay(&["-", &plain, "-"]), 2, &["stdin", "more than once"]);
     let skipping = ["--capacity", "64M", "--skip-bad", "--ftl", "ideal", "--json"];
     let skipped = replay(&[&[&bad[..]], &skipping[..]].concat()).json();
     assert_eq!((&skipped["requests"], &skipped["skipped_lines"]), (&2.into(), &1.into()));

@@ -18,6 +18,7 @@ Examples:
   tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
   tessera flash replay web.trace.gz --capacity 16G --preload --host-cache 800M --json
   tessera flash replay web.trace --ftl tpftl,cpftl --train 50% --cpftl support=2,no-skew
+  xzcat web.trace.xz | tessera flash replay - --ftl leaftl --error-bound 4
   tessera flash replay msr.csv --geometry channels=8,dies=2 --timing read=50us,transfer=10us --compact")]
     Replay(ReplayArgs),
     /// Look at block traces.
@@ -54,7 +55,7 @@ pub enum TraceCommand {
 /// How traces are read.
 #[derive(Debug, Clone, Args)]
 pub struct ReadingArgs {
-    /// Traces: text, or compressed with gzip or zstd.
+    /// Traces: text, or compressed with gzip, bzip2 or zstd; `-` is stdin.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Format; without it, it is recognized: fio, vscsi, msr, spc, tencent, blkparse, disksim, ssdsim, mqsim.

@@ -1,28 +1,113 @@
 //! Files of traces, decompressed as they are read.
 
 use crate::args::ReadingArgs;
-use crate::exit::{At, Exit, Failure, Outcome, failure};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Stdin};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tessera_flash::trace::{Reader, TraceError};
+use std::sync::{Arc, OnceLock};
+use tessera_flash::trace::{Bzip2, Reader, TraceError};
 
 /// An open trace.
 pub type Trace = Reader<Box<dyn Read>>;
 
-/// Counts the bytes that are read from a file.
+/// What was read from stdin, for commands that read a trace more than once: a file without a name.
+static SPOOL: OnceLock<File> = OnceLock::new();
+
+/// Where a trace comes from.
+enum Source {
+    File(File),
+    Stdin(Stdin),
+    /// [`SPOOL`], from a byte on.
+    Spool(&'static File, u64),
+}
+
+impl Source {
+    fn open(path: &Path) -> Outcome<Source> {
+        if is_stdin(path) {
+            return Ok(SPOOL.get().map_or_else(|| Source::Stdin(io::stdin()), |file| Source::Spool(file, 0)));
+        }
+        let file = File::open(path).at(path)?;
+        if file.metadata().at(path)?.is_dir() {
+            bail!(Exit::Usage, "{}: a directory is no trace; name a file", path.display());
+        }
+        Ok(Source::File(file))
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::File(file) => file.read(buffer),
+            Source::Stdin(stdin) => stdin.read(buffer),
+            Source::Spool(file, at) => {
+                let read = file.read_at(buffer, *at)?;
+                *at += read as u64;
+                Ok(read)
+            }
+        }
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Checks that stdin is not named twice.
+///
+/// # Errors
+/// It is.
+pub fn check(args: &ReadingArgs) -> Outcome {
+    if args.traces.iter().filter(|path| is_stdin(path)).count() > 1 {
+        bail!(Exit::Usage, "stdin (`-`) is named more than once, and can be read once; name it once");
+    }
+    Ok(())
+}
+
+/// Keeps what stdin has in a temporary file, as it is, if stdin is one of the traces: each can then be read again.
+///
+/// # Errors
+/// It cannot be read or kept.
+pub fn spool(args: &ReadingArgs) -> Outcome {
+    if args.traces.iter().any(|path| is_stdin(path)) {
+        let dir = std::env::temp_dir();
+        let failed =
+            |e| failure!(Exit::Failed, "stdin cannot be kept in {}: {e}; set TMPDIR, or name a file", dir.display());
+        let path = dir.join(format!("tessera-trace-{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        std::fs::remove_file(&path).map_err(failed)?;
+        io::copy(&mut io::stdin(), &mut &file).map_err(failed)?;
+        _ = SPOOL.set(file);
+    }
+    Ok(())
+}
+
+/// Bytes of a trace that can be read more than once.
+///
+/// # Errors
+/// The file is not there.
+pub fn bytes(path: &Path) -> Outcome<u64> {
+    let metadata = match SPOOL.get().filter(|_| is_stdin(path)) {
+        Some(spool) => spool.metadata(),
+        None => std::fs::metadata(path),
+    };
+    Ok(metadata.at(path)?.len())
+}
+
+/// Counts the bytes that are read.
 struct Counted {
-    file: File,
+    source: Source,
     read: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.source.read(buffer)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
@@ -49,16 +134,12 @@ impl<R: Read> Read for Frames<R> {
     }
 }
 
-/// Opens a trace; `read` counts the bytes of the file.
+/// Opens a trace, `-` for stdin; `read` counts the bytes of the file.
 ///
 /// # Errors
-/// It cannot be opened, its compression is not known, or its format is not.
+/// It cannot be opened, its compression is wrong, or its format is not known.
 pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Trace> {
-    let file = File::open(path).at(path)?;
-    if file.metadata().at(path)?.is_dir() {
-        return Err(failure!(Exit::Usage, "{}: a directory is no trace; name a file", path.display()));
-    }
-    let mut input = BufReader::new(Counted { file, read });
+    let mut input = BufReader::new(Counted { source: Source::open(path)?, read });
     let head = input.fill_buf().at(path)?;
     let text: Box<dyn Read> = match head {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(input)),
@@ -66,10 +147,7 @@ pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Tr
             let decoder = StreamingDecoder::new(input).map_err(|e| Failure::io(path, &io::Error::other(e)))?;
             Box::new(Frames { decoder: Some(decoder) })
         }
-        [b'B', b'Z', b'h', ..] => {
-            let message = "bzip2 is not read directly; decompress it with `bzip2 -dk` first";
-            return Err(failure!(Exit::Usage, "{}: {message}", path.display()));
-        }
+        [b'B', b'Z', b'h', ..] => Box::new(Bzip2::new(input)),
         _ => Box::new(input),
     };
     Reader::new(text, args.format, args.skip_bad).map_err(|e| wrong(path, &e))

@@ -13,6 +13,10 @@ use crate::exit::Outcome;
 /// # Errors
 /// The failure of the command.
 pub fn run(command: FlashCommand) -> Outcome {
+    input::check(match &command {
+        FlashCommand::Replay(args) => &args.reading,
+        FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => reading,
+    })?;
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),

@@ -1,6 +1,6 @@
 //! `tessera flash replay`: every combination of trace, layer and map cache, as many at a time as there are cores.
 
-use super::input::{open, wrong};
+use super::input::{self, open, wrong};
 use crate::args::ReplayArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::term::{Progress, Table, units};
@@ -68,6 +68,7 @@ struct Done {
 
 /// Replays every combination.
 pub fn replay(args: &ReplayArgs) -> Outcome {
+    input::spool(&args.reading)?;
     let inputs = read_layouts(args)?;
     let mut runs = Vec::new();
     for input in &inputs {
@@ -99,8 +100,7 @@ fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config
 
 /// Reads each trace once, to see what it touches.
 fn read_layouts(args: &ReplayArgs) -> Outcome<Vec<Input>> {
-    let bytes = |path: &PathBuf| Ok(std::fs::metadata(path).at(path)?.len());
-    let total = args.reading.traces.iter().map(bytes).sum::<Outcome<u64>>()?;
+    let total = args.reading.traces.iter().map(|path| input::bytes(path)).sum::<Outcome<u64>>()?;
     let (progress, read) = (Progress::bytes(args.output, "read", Some(total)), Arc::default());
     let layout = |path: &PathBuf| read_layout(path, args, &read, || progress.set(read.load(Ordering::Relaxed), total));
     let inputs = args.reading.traces.iter().map(layout).collect();

@@ -1,10 +1,11 @@
 //! Block traces: what hosts asked of their disks.
 //!
 //! [`Reader`] reads any format of [`FORMATS`] line by line; its memory does not grow with the trace. [`Span`] lays the
-//! devices of a trace end to end, and [`Compact`] leaves out regions that no request touches. Files are opened and
-//! decompressed by the caller.
+//! devices of a trace end to end, and [`Compact`] leaves out regions that no request touches. Files are opened by the
+//! caller, and decompressed there or by [`Bzip2`].
 
 mod blkparse;
+mod bzip2;
 mod columns;
 mod fields;
 mod fio;
@@ -13,6 +14,7 @@ mod reader;
 mod span;
 mod writing;
 
+pub use bzip2::Bzip2;
 pub use fields::FieldError;
 pub use format::{FORMATS, Format, find};
 pub use reader::{LINE_MAX, Reader, TraceError};
