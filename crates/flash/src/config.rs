@@ -146,16 +146,15 @@ pub enum ConfigError {
 
 impl Config {
     /// Checks what the geometry does not check.
-    pub(crate) fn layer(&self) -> Result<&'static ftl::Layer, ConfigError> {
+    pub(crate) fn check(&self, layer: &ftl::Layer) -> Result<(), ConfigError> {
         if !(0.0..=10.0).contains(&self.over_provisioning) {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }
         ftl::check_error_bound(self)?;
-        let layer = ftl::find(&self.ftl)?;
         let min = layer.min_cache.map_or(0, |min| min(self));
         match self.map_cache < min {
             true => Err(ConfigError::MapCache { ftl: layer.name, bytes: self.map_cache, min }),
-            false => Ok(layer),
+            false => Ok(()),
         }
     }
 }

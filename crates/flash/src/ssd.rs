@@ -3,7 +3,7 @@
 use crate::collect::Collector;
 use crate::config::{Config, ConfigError};
 use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
-use crate::ftl::{CacheUse, Ftl, entries_per_page, translation_pages};
+use crate::ftl::{CacheUse, Ftl, Layer, entries_per_page, translation_pages};
 use crate::mining::History;
 use std::ops::Range;
 
@@ -38,12 +38,20 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// An erased SSD.
+    /// An erased SSD with the layer that the configuration names.
     ///
     /// # Errors
     /// What is asked for cannot be made.
     pub fn new(config: &Config) -> Result<Ssd, ConfigError> {
-        let layer = config.layer()?;
+        Ssd::with_layer(config, crate::ftl::find(&config.ftl)?)
+    }
+
+    /// An erased SSD with a layer that need not be one of [`crate::ftl::LAYERS`].
+    ///
+    /// # Errors
+    /// What is asked for cannot be made.
+    pub fn with_layer(config: &Config, layer: &Layer) -> Result<Ssd, ConfigError> {
+        config.check(layer)?;
         let shape = &config.shape;
         let translation = (layer.map_pages)(shape, config.capacity / u64::from(shape.page_bytes));
         let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;

@@ -11,8 +11,7 @@
 //! The replacement of a dirty entry reads and writes its translation page for that entry alone, as the paper's
 //! comparisons with DFTL assume.
 
-use super::entry_map::check_clean;
-use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, some};
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, check_clean, some};
 use crate::device::{Cause, Device, Ppn};
 
 /// Bytes of a cached entry: logical and physical page number.

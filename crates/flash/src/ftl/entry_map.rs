@@ -4,7 +4,7 @@ use super::{Directory, Ftl, Move};
 use crate::device::{Cause, Device};
 
 /// A map of entries on flash, some of which are in memory.
-pub(crate) trait EntryMap: Ftl {
+pub trait EntryMap: Ftl {
     /// The entries on flash.
     fn on_flash(&mut self) -> &mut Directory;
 
@@ -43,7 +43,7 @@ pub(crate) trait EntryMap: Ftl {
 ///
 /// # Errors
 /// The first that is not.
-pub(crate) fn check_clean(directory: &Directory, clean: impl Iterator<Item = (u32, u32)>) -> Result<(), String> {
+pub fn check_clean(directory: &Directory, clean: impl Iterator<Item = (u32, u32)>) -> Result<(), String> {
     let mut clean = clean;
     match clean.find(|(lpn, ppn)| directory.get(*lpn) != *ppn) {
         Some((lpn, _)) => Err(format!("the clean entry of logical page {lpn} is not that on flash")),

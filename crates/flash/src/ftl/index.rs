@@ -1,7 +1,7 @@
 //! A hash table from `u32` to `u32`, slots with values, and intrusive lists over slots: what caches of map
 //! entries are made of. None allocates once it has grown to the size of the cache.
 
-/// No slot.
+/// No slot, no page.
 pub const NONE: u32 = u32::MAX;
 
 /// A hash table with linear probing; the key `u32::MAX` cannot be stored.

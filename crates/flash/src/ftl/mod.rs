@@ -39,8 +39,9 @@ mod tpftl;
 
 pub use cpftl::Options as CpftlOptions;
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
-pub(crate) use entry_map::EntryMap;
-pub(crate) use index::{Index, Links, List, NONE, Slab};
+pub use entry_map::{EntryMap, check_clean};
+pub use index::NONE;
+pub(crate) use index::{Index, Links, List, Slab};
 pub(crate) use leaftl::check_error_bound;
 
 use crate::config::{Config, ConfigError};
@@ -79,13 +80,13 @@ impl CacheUse {
     }
 
     /// Counts a lookup.
-    fn count(&mut self, hit: bool) {
+    pub fn count(&mut self, hit: bool) {
         self.lookups += 1;
         self.hits += u64::from(hit);
     }
 
     /// Notes the bytes in use, which never exceed the budget.
-    fn set_bytes(&mut self, bytes: u64, budget: u64) {
+    pub fn set_bytes(&mut self, bytes: u64, budget: u64) {
         assert!(bytes <= budget, "the map cache has {bytes} bytes of {budget}");
         self.bytes = bytes;
         self.peak = self.peak.max(bytes);
@@ -222,7 +223,7 @@ pub fn find(name: &str) -> Result<&'static Layer, ConfigError> {
     })
 }
 
-/// A page number, or none.
-fn some(ppn: u32) -> Option<Ppn> {
+/// The page that an entry names; `None` for [`NONE`].
+pub fn some(ppn: u32) -> Option<Ppn> {
     (ppn != NONE).then_some(ppn)
 }

@@ -10,8 +10,9 @@
 
 use super::condensed::{Condensed, bitmap_bytes};
 use super::dirty_buffer::{DirtyBuffer, ENTRY_BYTES};
-use super::entry_map::check_clean;
-use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, entries_per_page, some};
+use super::{
+    CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, check_clean, entries_per_page, some,
+};
 use crate::device::{Cause, Device, Ppn, Shape};
 
 /// Bytes of a cached page beside its entries: its number and its size.

@@ -11,8 +11,7 @@
 //! - *Clean-first replacement*: of the coldest node the least recent clean entry is replaced; a dirty one only if it
 //!   has none. A prefetch replaces entries of one node at most.
 
-use super::entry_map::check_clean;
-use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, some};
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, check_clean, some};
 use crate::device::{Cause, Device, Ppn};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

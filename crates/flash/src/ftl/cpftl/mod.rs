@@ -18,8 +18,7 @@ mod filter;
 mod grouping;
 mod options;
 
-use super::entry_map::check_clean;
-use super::{CacheUse, Directory, EntryMap, Ftl, Index, Move, NONE, Trainee, some, translation_pages};
+use super::{CacheUse, Directory, EntryMap, Ftl, Index, Move, NONE, Trainee, check_clean, some, translation_pages};
 use crate::config::Config;
 use crate::device::{Cause, Device, Ppn};
 use crate::mining::History;
