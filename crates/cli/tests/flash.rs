@@ -117,7 +117,9 @@ fn bzip2_and_stdin_are_read() {
         let run = common::run(Command::new(env!("CARGO_BIN_EXE_tessera")).arg("flash").args(args).arg("--json"), stdin);
         assert_eq!(run.code, 0, "{run:?}");
         let mut document = run.json();
-        ["trace", "cpu_ns_per_request"].map(|key| document.as_object_mut().unwrap().remove(key));
+        for key in ["trace", "cpu_ns_per_request"] {
+            document.as_object_mut().unwrap().remove(key);
+        }
         document
     };
     // The second stream is a wrong line, and the third another.

@@ -226,7 +226,7 @@ fn p12_a_leader_with_a_full_disk_leads_no_more() {
 
 /// P7: a directory that was taken back to a time when a voter of today was a learner, or not known at all: only that one remembers.
 #[test]
-fn p7_a_peer_asks_learners_and_strangers_what_it_has_forgotten() {
+fn p7_a_peer_asks_all_who_may_know_what_it_has_forgotten() {
     for learners in [&[3][..], &[]] {
         let known = membership(&[1, 2], learners);
         let mut group = Group::knowing(&known, &known);
@@ -247,7 +247,24 @@ fn p7_a_peer_asks_learners_and_strangers_what_it_has_forgotten() {
     }
 }
 
-/// P12: a peer whose disk has room for an entry, but not for the members that it makes, waits and goes on. All rooms are tried.
+/// P12: whoever waits for peers that are full can say so; later it forgets.
+#[test]
+fn p12_a_peer_knows_who_has_said_that_its_disk_is_full() {
+    let mut group = Group::start();
+    let leader = group.leader();
+    let others: Vec<usize> = (0..3).filter(|at| *at != leader).collect();
+    others.iter().for_each(|at| group.disks[*at].set_capacity(1));
+    group.peers[leader].propose(vec![1; MIB].into()).unwrap();
+    group.peers[leader].complete();
+    let says_full = |group: &Group| others.iter().filter(|at| group.peers[leader].says_full(**at as u64 + 1)).count();
+    (0..10).for_each(|_| group.tick());
+    assert_eq!(says_full(&group), 2);
+    others.iter().for_each(|at| group.disks[*at].set_capacity(u64::MAX));
+    (0..100).for_each(|_| group.tick());
+    assert_eq!(says_full(&group), 0);
+}
+
+/// P12: a peer whose disk has room for an entry, but not for the members that it makes, waits and goes on. All amounts of room are tried.
 #[test]
 fn p12_a_disk_that_is_full_at_a_change_of_members_stops_nobody() {
     let mut half_way = 0;

@@ -227,6 +227,8 @@ pub struct Peer {
     heard: BTreeMap<u64, Member>,
     /// When they were heard from last, ns.
     heard_ns: BTreeMap<u64, i64>,
+    /// When they last said that their disks are full, ns.
+    full_ns: BTreeMap<u64, i64>,
     /// Since when it leads, if it does.
     leads_since_ns: Option<i64>,
     sent: HashMap<u64, Sent>,
@@ -306,6 +308,7 @@ impl Peer {
             unsent: Vec::new(),
             heard: BTreeMap::new(),
             heard_ns: BTreeMap::new(),
+            full_ns: BTreeMap::new(),
             leads_since_ns: None,
             sent: HashMap::new(),
             // Answers to calls of an earlier peer in this process must not match.
@@ -393,6 +396,13 @@ impl Peer {
     pub fn is_heard(&self, id: u64) -> bool {
         let since_ns = self.now_ns.saturating_sub(SILENT_NS);
         id == self.id() || self.heard_ns.get(&id).is_some_and(|at| *at >= since_ns)
+    }
+
+    /// Whether another peer said lately that its disk is full. It takes no part until there is room.
+    #[must_use]
+    pub fn says_full(&self, id: u64) -> bool {
+        let since_ns = self.now_ns.saturating_sub(SILENT_NS);
+        self.full_ns.get(&id).is_some_and(|at| *at >= since_ns)
     }
 
     /// Why the peer takes part no more, if so.
@@ -606,7 +616,12 @@ impl Peer {
                 }
             }
             Ok(_) => tracing::warn!(peer = format!("{to:016x}"), "another peer answers at its address"),
-            Err(_) => self.node.report_unreachable(to),
+            Err(error) => {
+                if error.code() == Code::NoSpace {
+                    self.full_ns.insert(to, self.now_ns);
+                }
+                self.node.report_unreachable(to);
+            }
         }
         self.process();
     }

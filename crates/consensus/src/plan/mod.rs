@@ -97,7 +97,7 @@ fn is_replaced(view: &View, member: &Member) -> bool {
     view.candidates.iter().any(|c| c.is_up && same(&c.member) && (gone || succeeds(&c.member)))
 }
 
-/// Whether a peer came to the group after another: a voter was a learner first, and a learner a stranger.
+/// Whether a peer came to the group after another: a voter was a learner first, and a learner only a candidate.
 fn came_after(view: &View, id: u64, other: u64) -> bool {
     let stage = |id: u64| match &view.membership {
         group if group.voters.contains(&id) => 2,

@@ -137,12 +137,15 @@ fn leaderless(peer: &Peer) -> String {
     if silent.is_empty() || is_majority {
         return "no manager leads at the moment: an election is under way; ask again".into();
     }
-    let name = |member: &Member| format!("{} at {}", member.name, member.address);
-    let names: Vec<String> = silent.iter().map(name).collect();
+    let (full, silent): (Vec<_>, Vec<_>) = silent.iter().partition(|member| peer.says_full(member.id));
+    let why = [("have full disks", "make room there", full), ("do not answer", "start them again", silent)];
+    let why = why.iter().filter(|(_, _, members)| !members.is_empty()).map(|(fact, way_out, members)| {
+        let names = members.iter().map(|member| format!("{} at {}", member.name, member.address));
+        format!("{} {fact} ({}): {way_out}", members.len(), names.collect::<Vec<_>>().join(", "))
+    });
     format!(
-        "no manager can lead: {} of the {} peers that keep the metadata do not answer ({}); a majority is needed, start them again",
-        silent.len(),
+        "no manager can lead, for lack of a majority of the {} peers that keep the metadata; {}",
         membership.voters.len(),
-        names.join(", ")
+        why.collect::<Vec<_>>().join("; ")
     )
 }

@@ -194,11 +194,15 @@ impl Manager {
         if self.active_managers().iter().any(is_awaited) {
             return;
         }
-        let Some((mut pass, part)) =
+        let Some((mut pass, mut part)) =
             self.comparisons.pass.take().and_then(|mut pass| pass.part.take().map(|part| (pass, part)))
         else {
             return;
         };
+        // Whoever left the group since it reported has no vote on what is right.
+        let voting: BTreeSet<u64> = self.voting_managers().iter().map(|member| member.id).collect();
+        part.reports.retain(|id, _| voting.contains(id));
+        self.comparisons.known_wrong.retain(|id| voting.contains(id));
         let (seq, reports) = (part.seq.unwrap_or_default(), self.comparable(part.reports));
         let Some(own) = reports.get(&self.peer.id()).filter(|_| reports.len() > 1) else {
             return self.give_up_pass(now_ns);
