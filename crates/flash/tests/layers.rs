@@ -72,6 +72,20 @@ fn the_steps_collect_garbage_and_replace_dirty_entries() {
 }
 
 #[test]
+fn entries_that_were_only_read_follow_collection() {
+    let mut next = random(11);
+    // Reads of 41 pages, which are never written again, between writes of all others.
+    let steps: Vec<Step> = (0..20_000)
+        .map(|i| if i % 2 == 0 { Step::Read(next(41) * 50, 1) } else { Step::Write(next(40) * 50 + 1 + next(49), 1) })
+        .collect();
+    let filled: Vec<Step> = (0..2048).map(|lpn| Step::Write(lpn, 1)).chain(steps).collect();
+    for layer in LAYERS {
+        let ssd = run(&config(layer.name, Policy::Greedy, Shape::ONE_DIE), &filled, 1);
+        assert!(ssd.counters().programs(Cause::Gc) > 500, "{}: {:?}", layer.name, ssd.counters());
+    }
+}
+
+#[test]
 fn layers_with_a_purpose_for_locality_need_fewer_translation_reads() {
     let reads = |ftl: &str| {
         let mut ssd = Ssd::new(&config(ftl, Policy::Greedy, Shape::ONE_DIE)).unwrap();

@@ -77,6 +77,24 @@ fn a_page_that_is_replaced_is_verified_where_its_place_is_not_exact() {
 }
 
 #[test]
+fn an_older_copy_nearby_is_not_taken_for_the_page() {
+    for map_cache in [256, 512, 1024, 4096] {
+        let config =
+            Config { map_cache, error_bound: 16, over_provisioning: 0.3, ..Config::new(16_384 * PAGE, "leaftl") };
+        let mut ssd = Ssd::new(&config).unwrap();
+        let mut rng = SplitMix64::new(map_cache);
+        // A window of pages moves on, and each is written and read several times in it.
+        for i in 0..60_000 {
+            let lpn = (i / 4 + rng.next_u64() % 24) % 16_384;
+            write(&mut ssd, lpn);
+            ssd.submit(0, Op::Read, (i / 4 + rng.next_u64() % 24) % 16_384 * PAGE, PAGE);
+        }
+        ssd.check().unwrap();
+        assert!(figure(&ssd, "verifications") > 1_000, "{:?}", ssd.layer_figures());
+    }
+}
+
+#[test]
 fn collection_gathers_scattered_pages_into_runs() {
     let mut ssd = ssd(0);
     ssd.preload(|_| true);
