@@ -27,8 +27,13 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Attributes as this mount shows them: an open file may be longer than its version.
-    pub(crate) async fn seen(&self, mut attr: Attr) -> Attr {
-        if let Some(file) = self.files.get(attr.ino) {
+    pub(crate) async fn seen(&self, attr: Attr) -> Attr {
+        let file = self.files.get(attr.ino);
+        self.seen_with(file, attr).await
+    }
+
+    async fn seen_with(&self, file: Option<Arc<OpenFile<B>>>, mut attr: Attr) -> Attr {
+        if let Some(file) = file {
             let (size_bytes, changed) = file.size().await;
             attr.size_bytes = size_bytes;
             if changed {
@@ -47,13 +52,15 @@ impl<B: Backend> Mount<B> {
     }
 
     async fn show_file(&self, attr: Attr, held_open: bool) -> ShownEntry {
-        let uncommitted = match self.files.get(attr.ino) {
+        // A closed file leaves the table when its commit ends. The attributes may be older than the commit, and the file is not.
+        let file = self.files.get(attr.ino);
+        let uncommitted = match &file {
             Some(file) => file.size().await.1,
             None => false,
         };
         let open = held_open || self.files.is_open(attr.ino);
         let generation = self.kernel.lock().looked_up(&attr, open, uncommitted);
-        ShownEntry { attr: self.seen(attr).await, generation }
+        ShownEntry { attr: self.seen_with(file, attr).await, generation }
     }
 
     /// Looks a name up.
