@@ -137,6 +137,12 @@ impl ManagerHost {
         self.status().is_some_and(|s| given_up(&s, lost) && here(&s))
     }
 
+    /// The term that it knows.
+    #[must_use]
+    pub fn term(&self) -> Option<u64> {
+        self.manager.as_ref().map(|manager| manager.peer().standing().term)
+    }
+
     /// Starts a scrub.
     pub fn scrub(&mut self, now_ns: i64) {
         self.ask_as(Role::Node, now_ns, &Maintain { what: MaintenanceJob::Scrub as i32, start: true });

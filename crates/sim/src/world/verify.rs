@@ -40,10 +40,22 @@ impl World {
         if scrubs && !self.is_unsettled() {
             self.record("scrub");
             self.scrubbed = true;
-            self.with_leader(|host, now| host.scrub(now))?;
-            self.run_until(deadline, |w| w.leader_mut().has_scrubbed() && w.is_settled())?;
+            self.scrub(deadline)?;
         }
         Ok(())
+    }
+
+    /// Scrubs once. A leader that takes over meanwhile knows nothing of it: it is told again, as the command does.
+    fn scrub(&mut self, deadline: i64) -> Result<(), Violation> {
+        loop {
+            self.with_leader(|host, now| host.scrub(now))?;
+            let term = self.leader().term();
+            let is_over = |w: &mut World| w.leader_mut().has_scrubbed() && w.is_settled();
+            self.run_until(deadline, |w| w.leading().is_some() && w.leader().term() != term || is_over(w))?;
+            if self.leader().term() == term || self.now_ns >= deadline {
+                return Ok(());
+            }
+        }
     }
 
     /// The clients whose operations have to end: all but a liar.
