@@ -55,7 +55,18 @@ pub(super) fn ask_admission(
     let mut rival = Rival::default();
     let admitted = retry(options, ask, |error| Rival::is_named(error) && !rival.is_alive(error));
     dialer.close();
-    admitted
+    admitted?;
+    // A manager that was silent when the cluster was learnt may belong to another, and answer by now.
+    match ask_cluster(options)? {
+        id if id == cluster_id => Ok(()),
+        other => {
+            let [known, other] = [&cluster_id, &other].map(|id| tessera_wire::hex(id));
+            let text =
+                format!("cluster {known} let this node in, and now cluster {other} answers; name managers of one");
+            let (manager, error) = (managers.leader(), Error::new(Code::WrongCluster, text));
+            Err(StartError::Refused { manager, error })
+        }
+    }
 }
 
 /// Repeats `ask` for `join_timeout` while its errors are such that it may succeed later. They name the manager that was asked.
