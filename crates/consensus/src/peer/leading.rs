@@ -51,7 +51,7 @@ impl Peer {
 
     /// Writes and sends what [`Peer::propose`] left.
     pub fn complete(&mut self) {
-        if self.unwritten.is_some() || self.has_unapplied() {
+        if self.stopped.is_none() && (self.unwritten.is_some() || self.has_unapplied()) {
             self.process();
         }
     }
@@ -115,6 +115,7 @@ impl Peer {
     pub fn transfer(&mut self, to: u64) {
         self.complete();
         if self.node.raft.state == StateRole::Leader && !self.is_full {
+            self.handed_to = Some(to);
             self.node.transfer_leader(to);
             self.process();
         }
@@ -209,7 +210,8 @@ impl Peer {
         let is_manager = |id: u64| message::member(membership, id).is_some_and(|m| m.kind() == PeerKind::Manager);
         let progress = self.progress().into_iter();
         let able = progress.filter(|p| p.id != self.id() && p.is_active && votes(p.id) && is_manager(p.id));
-        able.max_by_key(|p| p.matched).map(|p| p.id)
+        // One that was chosen and did not take over may have entries left to apply: another comes first.
+        able.max_by_key(|p| (self.handed_to != Some(p.id), p.matched)).map(|p| p.id)
     }
 
     /// Where a snapshot of the state after entry `index` would stand, for whoever makes it. `None`: the log does not reach there.

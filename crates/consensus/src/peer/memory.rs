@@ -71,9 +71,11 @@ pub(super) fn keeps_vote(own: &Position, known: &Position) -> bool {
     (own.term, own.voted) >= (known.term, known.voted)
 }
 
-/// Whether a peer with this position, which has just started, has forgotten nothing of what is `known` of it.
+/// Whether a peer with this position, which has just started, has forgotten nothing of what is `known` of it. Entries of the present
+/// term are never replaced; those of earlier terms may have been, by entries that are older still.
 fn keeps_all(own: &Position, known: &Position) -> bool {
-    keeps_vote(own, known) && (own.last_term, own.last_index) >= (known.last_term, known.last_index)
+    let is_final = own.term == known.term && known.last_term == known.term;
+    keeps_vote(own, known) && (!is_final || (own.last_term, own.last_index) >= (known.last_term, known.last_index))
 }
 
 impl Peer {
@@ -141,6 +143,22 @@ impl Peer {
                 && is_majority(&membership.voters_outgoing);
         if enough {
             self.memory.asked.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry of term 5 was replaced by an older one of term 4, and those of term 6 are still to come.
+    #[test]
+    fn p7_entries_that_were_replaced_are_not_forgotten() {
+        let at = |term, last_term, last_index| Position { term, voted: true, last_term, last_index };
+        assert!(keeps_all(&at(6, 4, 91), &at(6, 5, 91)));
+        assert!(keeps_all(&at(6, 6, 92), &at(6, 6, 92)));
+        for forgotten in [at(6, 4, 91), at(6, 6, 91), at(5, 5, 91), Position { voted: false, ..at(6, 6, 92) }] {
+            assert!(!keeps_all(&forgotten, &at(6, 6, 92)), "{forgotten:?}");
         }
     }
 }

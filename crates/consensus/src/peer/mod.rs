@@ -228,8 +228,12 @@ pub struct Peer {
     heard: BTreeMap<u64, Member>,
     /// When they were heard from last, ns.
     heard_ns: BTreeMap<u64, i64>,
+    /// Bytes of committed entries among the outputs.
+    queued_bytes: usize,
     /// When they last said that their disks are full, ns.
     full_ns: BTreeMap<u64, i64>,
+    /// To whom it handed leadership last, as the leader that it is.
+    handed_to: Option<u64>,
     /// Since when it leads, if it does.
     leads_since_ns: Option<i64>,
     sent: HashMap<u64, Sent>,
@@ -309,7 +313,9 @@ impl Peer {
             unsent: Vec::new(),
             heard: BTreeMap::new(),
             heard_ns: BTreeMap::new(),
+            queued_bytes: 0,
             full_ns: BTreeMap::new(),
+            handed_to: None,
             leads_since_ns: None,
             sent: HashMap::new(),
             // Answers to calls of an earlier peer in this process must not match.
@@ -435,7 +441,11 @@ impl Peer {
 
     /// The next output.
     pub fn poll(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if let Some(Output::Committed { data, .. }) = &output {
+            self.queued_bytes -= data.len();
+        }
+        output
     }
 
     /// Handles an input.
@@ -585,7 +595,7 @@ impl Peer {
         let standing = Standing { term: raft.term, leader, leads: raft.state == StateRole::Leader };
         if standing != self.standing {
             self.standing = standing;
-            self.leads_since_ns = standing.leads.then_some(self.now_ns);
+            (self.leads_since_ns, self.handed_to) = (standing.leads.then_some(self.now_ns), None);
             self.outputs.push_back(Output::Standing(standing));
         }
     }

@@ -8,11 +8,15 @@ use raft::{Ready, SnapshotStatus};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{EntryKind, MembershipChange, SnapshotInfo};
 
+/// Committed entries wait in the log, not in memory, while the owner has so many bytes of them to take.
+const QUEUED_BYTES_MAX: usize = 64 << 20;
+
 impl Peer {
     /// Takes what the library wants to be done, and sends what need not wait for a write.
     pub(super) fn begin(&mut self) {
         assert!(self.unwritten.is_none(), "one thing is written at a time");
-        if self.stopped.is_some() || !self.node.has_ready() {
+        let is_ahead_of_owner = self.queued_bytes >= QUEUED_BYTES_MAX;
+        if self.stopped.is_some() || is_ahead_of_owner || !self.node.has_ready() {
             return;
         }
         self.follow_timeout();
@@ -134,6 +138,7 @@ impl Peer {
                 EntryKind::Membership => self.change_members(entry.index, &entry.data),
                 EntryKind::Command => {
                     let (index, term, data) = (entry.index, entry.term, entry.data);
+                    self.queued_bytes += data.len();
                     self.outputs.push_back(Output::Committed { index, term, data });
                 }
             }

@@ -20,9 +20,15 @@ const PORTION_ENTRIES: usize = 64;
 /// … which takes no further one after this many bytes: an entry may hold thousands of commands.
 const PORTION_BYTES: usize = 256 << 10;
 
+/// Above so many bytes, entries are applied before anything else is answered: a manager that is slower than the group slows what it is sent.
+const BACKLOG_BYTES: usize = 64 << 20;
+
 /// Entries in the order in which they are applied.
 #[derive(Default)]
-pub(super) struct Backlog(VecDeque<Committed>);
+pub(super) struct Backlog {
+    entries: VecDeque<Committed>,
+    bytes: usize,
+}
 
 struct Committed {
     index: u64,
@@ -48,22 +54,33 @@ enum Then {
 
 impl Backlog {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
+    }
+
+    fn push(&mut self, committed: Committed) {
+        self.bytes += committed.data.len();
+        self.entries.push_back(committed);
+    }
+
+    /// Whether it is so long that the leader has to wait for this manager.
+    pub(super) fn is_long(&self) -> bool {
+        self.bytes > BACKLOG_BYTES
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        (self.entries, self.bytes) = (VecDeque::new(), 0);
     }
 
     /// Takes the next portion from the entries after `applied`. It ends where something follows from the state after an entry.
     fn take_portion(&mut self, applied: u64) -> Result<Portion, String> {
         let (mut portion, mut bytes) = (Portion::default(), 0);
         while portion.then.is_none() && portion.entries.len() < PORTION_ENTRIES && bytes < PORTION_BYTES {
-            let Some(Committed { index, term, data }) = self.0.pop_front() else { break };
+            let Some(Committed { index, term, data }) = self.entries.pop_front() else { break };
+            self.bytes -= data.len();
             if data.is_empty() {
                 portion.then = Some(Then::Term(term));
                 continue;
@@ -104,7 +121,7 @@ impl Manager {
         }
         self.follow_standing();
         match &self.state {
-            State::Standby { .. } => self.backlog.0.push_back(Committed { index, term, data }),
+            State::Standby { .. } => self.backlog.push(Committed { index, term, data }),
             State::Leading(_) => assert!(data.is_empty(), "entry {index} of term {term} is not this leader's"),
             State::Nothing => {}
         }

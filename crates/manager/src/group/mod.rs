@@ -387,9 +387,12 @@ impl Manager {
     /// Takes in what peer and core want, and applies one portion of what is committed.
     fn settle(&mut self, now_ns: i64) {
         self.take_outputs();
-        if self.is_behind() {
+        while self.is_behind() {
             self.apply_portion(now_ns);
             self.take_outputs();
+            if !self.backlog.is_long() || !matches!(self.state, State::Standby { .. }) {
+                break;
+            }
         }
         self.peer.set_behind(self.is_behind());
     }
