@@ -226,6 +226,17 @@ fn a_manager_that_waits_to_join_can_be_stopped() {
     assert!(!place.join("manager.db").exists());
 }
 
+/// P14: an empty directory joins one group, not whichever of two answers first.
+#[test]
+fn a_manager_that_is_told_to_join_two_clusters_is_refused() {
+    let (one, other) = (Cluster::start(0), Cluster::start(0));
+    let dir = one.path().join("m9");
+    let list = format!("{},{}", one.address(), other.address());
+    let run = common::tessera(&["manager", "--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0", "--join", &list]);
+    assert_refused(&last_line(run), 2, &["two clusters", one.address(), other.address()]);
+    assert!(!dir.join("manager.db").exists());
+}
+
 /// P14: others dial the address that is advertised.
 #[test]
 fn an_address_that_nobody_can_dial_is_refused() {

@@ -101,7 +101,7 @@ fn refused(error: ServeError) -> Failure {
         ) => Exit::Refused,
         ServeError::Config(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
         ServeError::NoPeer { error, .. } => Exit::of_code(error.code()),
-        ServeError::Address { .. } | ServeError::JoinsItself { .. } => Exit::Usage,
+        ServeError::Address { .. } | ServeError::JoinsItself { .. } | ServeError::TwoClusters { .. } => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error.to_string())

@@ -92,6 +92,20 @@ pub enum ServeError {
         /// Its address.
         address: String,
     },
+    /// The peers named by `--join` belong to two clusters.
+    #[error(
+        "--join names two clusters: {} at {first} and {} at {second}; name managers or nodes of one", hex(.first_id), hex(.second_id)
+    )]
+    TwoClusters {
+        /// One that answered.
+        first: String,
+        /// Its cluster.
+        first_id: [u8; 16],
+        /// Another one.
+        second: String,
+        /// Its cluster.
+        second_id: [u8; 16],
+    },
     /// None of the peers named by `--join` answers.
     #[error("none of {addresses} answers ({error}); check --join, and that one of them runs")]
     NoPeer {
@@ -221,23 +235,24 @@ pub(super) fn draw_id() -> u64 {
     rand::random::<u64>().max(1)
 }
 
-/// Asks the peers to join which cluster they belong to.
+/// Asks all peers to join which cluster they belong to, until one answers. Peers of two clusters are refused: a directory joins once.
 fn ask_cluster(peers: &[&Endpoint], timeout: Duration) -> Result<[u8; 16], ServeError> {
-    let dialer = dialer(&[]);
     let give_up = Instant::now() + timeout;
     loop {
-        let mut last = Error::new(Code::Unavailable, "no address was given");
+        let (mut found, mut last) = (None, Error::new(Code::Unavailable, "no address was given"));
         for endpoint in peers {
-            match dialer.call_wait(endpoint, &JoinGroup::default(), Vec::new(), ASK_TIMEOUT) {
-                Ok((reply, _)) => match <[u8; 16]>::try_from(&reply.cluster_id[..]) {
-                    Ok(cluster_id) => {
-                        dialer.close();
-                        return Ok(cluster_id);
-                    }
-                    Err(_) => last = Error::new(Code::Unavailable, "it does not know its cluster yet"),
-                },
-                Err(error) => last = error,
+            match (ask_peer(endpoint), found) {
+                (Ok(id), None) => found = Some((endpoint, id)),
+                (Ok(id), Some((first, first_id))) if id != first_id => {
+                    let (first, second) = (first.to_string(), endpoint.to_string());
+                    return Err(ServeError::TwoClusters { first, first_id, second, second_id: id });
+                }
+                (Ok(_), Some(_)) => {}
+                (Err(error), _) => last = error,
             }
+        }
+        if let Some((_, cluster_id)) = found {
+            return Ok(cluster_id);
         }
         if Instant::now() >= give_up || !last.is_retryable() {
             let addresses: Vec<String> = peers.iter().map(|endpoint| endpoint.to_string()).collect();
@@ -246,6 +261,15 @@ fn ask_cluster(peers: &[&Endpoint], timeout: Duration) -> Result<[u8; 16], Serve
         tracing::warn!(error = %last, "no peer of the group to join answers; asking again");
         std::thread::sleep(ASK_AGAIN);
     }
+}
+
+/// Asks one peer. A dialer takes all its peers for one cluster, so each has its own.
+fn ask_peer(peer: &Endpoint) -> Result<[u8; 16], Error> {
+    let dialer = dialer(&[]);
+    let answer = dialer.call_wait(peer, &JoinGroup::default(), Vec::new(), ASK_TIMEOUT);
+    dialer.close();
+    let unknown = |_| Error::new(Code::Unavailable, "it does not know its cluster yet");
+    answer.and_then(|(reply, _)| <[u8; 16]>::try_from(&reply.cluster_id[..]).map_err(unknown))
 }
 
 /// What the manager lets its peers take. Only frames of the group have payloads.
