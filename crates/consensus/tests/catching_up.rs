@@ -247,6 +247,19 @@ fn p7_a_peer_asks_all_who_may_know_what_it_has_forgotten() {
     }
 }
 
+/// P12: a leader that must not lead, and another manager that must not either, whichever it is: the third leads.
+#[test]
+fn p12_leadership_goes_round_until_somebody_takes_it() {
+    for refuses in 1..3 {
+        let mut group = Group::start();
+        let leader = group.leader();
+        let (refusing, third) = ((leader + refuses) % 3, (leader + 3 - refuses) % 3);
+        [leader, refusing].iter().for_each(|at| group.peers[*at].set_may_lead(false));
+        (0..100).for_each(|_| group.tick());
+        assert!(group.peers[third].can_propose(), "{leader} leads, {refusing} refuses");
+    }
+}
+
 /// P12: whoever waits for peers that are full can say so; later it forgets.
 #[test]
 fn p12_a_peer_knows_who_has_said_that_its_disk_is_full() {

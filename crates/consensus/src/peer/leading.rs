@@ -4,6 +4,7 @@ use super::{Output, Peer};
 use crate::message;
 use bytes::Bytes;
 use raft::StateRole;
+use std::cmp::Reverse;
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, MembershipChange, PeerKind, SnapshotInfo};
 
@@ -193,6 +194,7 @@ impl Peer {
             && self.node.raft.lead_transferee.is_none()
             && let Some(manager) = self.best_manager()
         {
+            self.handed_to = Some(manager);
             self.node.transfer_leader(manager);
         }
     }
@@ -210,8 +212,9 @@ impl Peer {
         let is_manager = |id: u64| message::member(membership, id).is_some_and(|m| m.kind() == PeerKind::Manager);
         let progress = self.progress().into_iter();
         let able = progress.filter(|p| p.id != self.id() && p.is_active && votes(p.id) && is_manager(p.id));
-        // One that was chosen and did not take over may have entries left to apply: another comes first.
-        able.max_by_key(|p| (self.handed_to != Some(p.id), p.matched)).map(|p| p.id)
+        // One that was chosen and did not take over may have entries left to apply, or must not lead: the next in turn comes first.
+        let turn = |id: u64| Reverse(id.wrapping_sub(self.handed_to.unwrap_or(0).wrapping_add(1)));
+        able.max_by_key(|p| (p.matched, turn(p.id))).map(|p| p.id)
     }
 
     /// Where a snapshot of the state after entry `index` would stand, for whoever makes it. `None`: the log does not reach there.
