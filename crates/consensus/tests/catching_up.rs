@@ -260,7 +260,28 @@ fn p12_leadership_goes_round_until_somebody_takes_it() {
     }
 }
 
-/// P12: whoever waits for peers that are full can say so; later it forgets.
+/// P12: committed entries that the owner has not taken stay in the log beyond 64 MiB of them, and come once it takes them.
+#[test]
+fn p12_an_owner_that_takes_nothing_fills_no_memory() {
+    let mut peer = start(1, &SimDisk::new(1), membership(&[1], &[]));
+    let tick = |peer: &mut Peer, at: i64| peer.handle(at * 100_000_000, Input::Tick);
+    (0..50).for_each(|at| tick(&mut peer, at));
+    for _ in 0..80 {
+        peer.propose(vec![1; MIB].into()).unwrap();
+        peer.complete();
+    }
+    (50..60).for_each(|at| tick(&mut peer, at));
+    let take = |peer: &mut Peer| {
+        let outputs = std::iter::from_fn(|| peer.poll());
+        outputs.filter(|output| matches!(output, Output::Committed { data, .. } if data.len() == MIB)).count()
+    };
+    let first = take(&mut peer);
+    assert!((64..=72).contains(&first), "{first}");
+    (60..70).for_each(|at| tick(&mut peer, at));
+    assert_eq!(first + take(&mut peer), 80);
+}
+
+/// P12: a peer remembers for a while which others have said that their disks are full.
 #[test]
 fn p12_a_peer_knows_who_has_said_that_its_disk_is_full() {
     let mut group = Group::start();

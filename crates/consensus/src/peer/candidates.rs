@@ -20,7 +20,7 @@ const UNREACHABLE_TICKS: u64 = 600;
 
 /// A learner keeps its place for this long after it was last heard, in ns.
 const LINGERS_NS: i64 = 60_000_000_000;
-/// For this long after a peer has begun to lead, in ns, it may not have heard of everybody who runs: all learners keep their places, and
+/// For this long after a peer has begun to lead, in ns, it may not have heard of every peer that runs: all learners keep their places, and
 /// the group does not become smaller.
 const UNHEARD_NS: i64 = 10_000_000_000;
 
@@ -234,7 +234,7 @@ impl Peer {
         }
     }
 
-    /// Whether it leads for so short a time that it may not have heard of everybody who runs.
+    /// Whether it leads for so short a time that it may not have heard of every peer that runs.
     fn is_new_leader(&self) -> bool {
         self.leads_since_ns.is_some_and(|at| self.now_ns.saturating_sub(at) < UNHEARD_NS)
     }

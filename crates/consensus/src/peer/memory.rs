@@ -3,9 +3,9 @@
 //! Raft relies on every peer keeping its term, its vote and its entries. A restored copy of a directory, or a disk that lied about a
 //! sync, breaks that. Every frame therefore says what its sender has synced, others remember the highest, and a peer that starts asks
 //! the others what they remember before it takes part: all of them for two seconds, then a majority of the voters must do. The others
-//! are the members that its own, perhaps old, log names, and whoever writes to it meanwhile. Whoever it introduces itself to says so,
-//! too, and whoever later sees it fall behind. A rollback that nobody who answers remembers counts as a lost peer: the group survives
-//! one such peer as it survives any, but no more.
+//! are the members that its own, perhaps old, log names, and peers that write to it meanwhile. A peer to which it introduces itself
+//! tells it as well, and so does one that later sees it in an earlier term. A rollback that no answering peer remembers counts as a
+//! lost peer: the group survives one such peer as it survives any, but no more.
 
 use super::{Peer, PeerError};
 use std::collections::{BTreeMap, BTreeSet};

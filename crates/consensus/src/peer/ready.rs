@@ -130,9 +130,10 @@ impl Peer {
 
     /// Applies entries in their order. If the disk is full, the rest waits, and nothing reaches the library meanwhile.
     fn apply(&mut self) -> Result<(), LogError> {
-        self.save_members().inspect_err(|error| self.is_full = error.is_no_space())?;
-        self.is_full = false;
-        while let Some(entry) = self.unapplied.pop_front() {
+        loop {
+            self.save_members().inspect_err(|error| self.is_full = error.is_no_space())?;
+            self.is_full = false;
+            let Some(entry) = self.unapplied.pop_front() else { return Ok(()) };
             let entry = message::from_library(&entry);
             match entry.kind {
                 EntryKind::Membership => self.change_members(entry.index, &entry.data),
@@ -142,9 +143,7 @@ impl Peer {
                     self.outputs.push_back(Output::Committed { index, term, data });
                 }
             }
-            self.save_members().inspect_err(|error| self.is_full = error.is_no_space())?;
         }
-        Ok(())
     }
 
     fn change_members(&mut self, index: u64, data: &[u8]) {

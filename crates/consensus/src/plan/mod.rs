@@ -32,7 +32,7 @@ pub struct View {
     pub caught_up: BTreeSet<u64>,
     /// Learners that are silent, but were heard not long ago: one that copies on a busy machine answers late.
     pub lingering: BTreeSet<u64>,
-    /// The leader may not have heard yet of everybody who runs.
+    /// The leader may not have heard yet of every peer that runs.
     pub is_new_leader: bool,
     /// Members that somebody told to go, for instance with `tessera manager remove`.
     pub removed: BTreeSet<u64>,

@@ -199,7 +199,7 @@ impl Manager {
         else {
             return;
         };
-        // Whoever left the group since it reported has no vote on what is right.
+        // The report of a manager that has left the group since does not count.
         let voting: BTreeSet<u64> = self.voting_managers().iter().map(|member| member.id).collect();
         part.reports.retain(|id, _| voting.contains(id));
         self.comparisons.known_wrong.retain(|id| voting.contains(id));
