@@ -151,8 +151,8 @@ fn a_late_answer_of_another_cluster_ends_a_command() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The command has gone on with the manager that answers.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    // The command has gone on with the manager that answers, after it has waited for the other one in vain.
+    std::thread::sleep(std::time::Duration::from_secs(4));
     signal(right.manager.as_ref().unwrap(), rustix::process::Signal::CONT);
     // Longer than until the managers that have not answered are greeted again.
     std::thread::sleep(std::time::Duration::from_secs(5));
@@ -161,7 +161,8 @@ fn a_late_answer_of_another_cluster_ends_a_command() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let run = Run { code: output.status.code().unwrap(), stdout: Vec::new(), stderr };
     let words = ["two clusters", wrong.address(), right.address(), &ids[0], &ids[1]];
-    assert_refused(&run, 8, &words);
+    assert!(run.stderr.contains("this manager is silent"), "{run:?}");
+    assert_refused(&last_line(run), 8, &words);
     assert_ne!(wrong.run(&["stat", "tess:/f"]).code, 0, "it was stored in the wrong cluster");
     let disk = wrong.path().join("fresh");
     assert_refused(&last_line(refused_node(&wrong, &disk, &list, "n2")), 8, &words);

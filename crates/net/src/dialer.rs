@@ -3,8 +3,8 @@
 //! Every call gets exactly one result. After a failure the dialer does not try the peer again for
 //! [`RETRY_AFTER`], so calls to a dead node fail at once.
 //!
-//! All peers are of one cluster (P14): the one in the greeting, or else that of the first peer that names its own. A peer of
-//! another cluster gets no call. What each peer said about itself is kept ([`Dialer::identity`]).
+//! All peers are of one cluster (P14): the one in the greeting, or else the one that [`Dialer::settle_cluster`] names once. A
+//! peer of another cluster gets no call from then on. What each peer said about itself is kept ([`Dialer::identity`]).
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service, wait_for};
@@ -40,7 +40,7 @@ pub type GreetingCallback = Box<dyn FnOnce(Result<(), Error>) + Send>;
 pub struct Identity {
     /// Its role, as it said last.
     pub role: Role,
-    /// Its cluster, as it said first; empty if it named none.
+    /// Its cluster, as it said last; empty if it named none. Once it has named the cluster of the dialer, that stays.
     pub cluster_id: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ pub struct Dialer(Arc<Inner>);
 
 impl Dialer {
     /// A dialer that greets peers with `hello`; `service` serves their requests. Without a cluster id in it, the dialer
-    /// takes that of the first peer.
+    /// takes peers of any cluster until one is settled.
     pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool) -> Self {
         Dialer::with_timeout(hello, service, pool, CONNECT_TIMEOUT)
     }
@@ -136,10 +136,19 @@ impl Dialer {
         self.start(endpoint, Waiter::Greeting(callback));
     }
 
-    /// Whether a greeting or the maker of this dialer has said which cluster all peers are of.
+    /// The cluster of all peers, if it is known.
     #[must_use]
-    pub fn knows_cluster(&self) -> bool {
-        self.0.cluster_id.get().is_some()
+    pub fn cluster_id(&self) -> Option<Vec<u8>> {
+        self.0.cluster_id.get().cloned()
+    }
+
+    /// All peers are of this cluster from now on, unless another one is known already. Closes the connections to others.
+    pub fn settle_cluster(&self, cluster_id: &[u8]) {
+        let _ = self.0.cluster_id.set(cluster_id.to_vec());
+        let peers: Vec<Endpoint> = self.0.lines.lock().keys().cloned().collect();
+        let is_other =
+            |peer: &&Endpoint| self.identity(peer).is_some_and(|it| self.check_cluster(&it.cluster_id).is_err());
+        peers.iter().filter(is_other).for_each(|peer| self.hang_up(peer));
     }
 
     /// What the peer at `endpoint` has said about itself; `None`: it has answered no greeting.
@@ -226,44 +235,53 @@ impl Dialer {
         }
     }
 
-    fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>, Error> {
+    /// Connects and greets; returns the connection and the cluster that the peer named.
+    fn open(&self, endpoint: &Endpoint) -> Result<(Arc<Connection>, Vec<u8>), Error> {
         let unreachable =
             |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
         let stream = Stream::connect(endpoint, self.0.timeout).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
         let greeted = connection.call_wait(&self.0.hello, Vec::new(), self.0.timeout);
-        let checked = greeted.and_then(|(reply, _)| self.identified(endpoint, reply));
-        checked.inspect_err(|_| connection.close())?;
+        let (reply, _) = greeted.inspect_err(|_| connection.close())?;
+        self.note(endpoint, &reply);
         connection.note_greeting();
-        Ok(connection)
+        Ok((connection, reply.cluster_id))
     }
 
-    /// Keeps what a peer said about itself. Fixes the cluster if it was not known; otherwise refuses another one.
-    fn identified(&self, endpoint: &Endpoint, reply: HelloReply) -> Result<(), Error> {
-        let (role, cluster_id) = (reply.role(), reply.cluster_id);
-        {
-            let mut identities = self.0.identities.lock();
-            let first = Identity { role, cluster_id: cluster_id.clone() };
-            identities.entry(endpoint.clone()).or_insert(first).role = role;
-        }
-        if cluster_id.is_empty() {
-            return Ok(());
-        }
-        let known = self.0.cluster_id.get_or_init(|| cluster_id.clone()).clone();
-        Hello { cluster_id: known, ..self.0.hello.clone() }.check(&cluster_id)
+    /// Keeps what a peer said about itself.
+    fn note(&self, endpoint: &Endpoint, reply: &HelloReply) {
+        let mut identities = self.0.identities.lock();
+        let known = self.0.cluster_id.get();
+        let confirmed = known.filter(|known| identities.get(endpoint).is_some_and(|it| it.cluster_id == **known));
+        let cluster_id = confirmed.unwrap_or(&reply.cluster_id).clone();
+        identities.insert(endpoint.clone(), Identity { role: reply.role(), cluster_id });
     }
 
-    fn connected(&self, endpoint: Endpoint, opened: Result<Arc<Connection>, Error>) {
-        let line = match &opened {
-            Ok(connection) => Line::Open(connection.clone()),
-            Err(error) => Line::Failed(Instant::now(), error.clone()),
-        };
+    /// Refuses a peer that named another cluster than the known one.
+    fn check_cluster(&self, cluster_id: &[u8]) -> Result<(), Error> {
+        match self.0.cluster_id.get() {
+            Some(known) if !cluster_id.is_empty() => {
+                Hello { cluster_id: known.clone(), ..self.0.hello.clone() }.check(cluster_id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn connected(&self, endpoint: Endpoint, opened: Result<(Arc<Connection>, Vec<u8>), Error>) {
         let mut lines = self.0.lines.lock();
         if !matches!(lines.get(&endpoint), Some(Line::Connecting(_))) {
             drop(lines);
             // The dialer was closed meanwhile.
-            return opened.iter().for_each(|connection| connection.close());
+            return opened.iter().for_each(|(connection, _)| connection.close());
         }
+        // With the lines locked: a cluster that is settled later closes what is open by then.
+        let opened = opened.and_then(|(connection, cluster_id)| {
+            self.check_cluster(&cluster_id).inspect_err(|_| connection.close()).map(|()| connection)
+        });
+        let line = match &opened {
+            Ok(connection) => Line::Open(connection.clone()),
+            Err(error) => Line::Failed(Instant::now(), error.clone()),
+        };
         let before = lines.insert(endpoint, line);
         drop(lines);
         let Some(Line::Connecting(queue)) = before else { return };

@@ -2,11 +2,13 @@
 //!
 //! A manager that lost its directory and was started without `--join` founds a new, empty cluster at its old address. A process
 //! that asked only this one would take the empty cluster for its own, and would have its changes acknowledged there. So no call
-//! passes before all managers have answered, or [`PATIENCE`] after the first did. Those that have not answered are greeted until
-//! they do. As soon as two clusters have answered, no call passes any more, and those under way fail (P14).
+//! passes before most of the list are known to serve one cluster. Where fewer answer, all others must have refused the connection
+//! or been silent for the dialer's whole time-out (P14).
 //!
-//! A manager that has answered once and is of another cluster later is passed over: its first answer has confirmed the cluster.
+//! One thread greets those that did not answer until they do. What they say later counts too: if most of the list do not serve the
+//! cluster any more, and some serve another one, no call passes, and those under way fail. They pass again once it is mended.
 
+use super::tally::{Verdict, disagreement, judge};
 use super::{Inner, ManagerCall, Managers};
 use crate::dialer::{Failure, Identity};
 use crate::endpoint::Endpoint;
@@ -15,49 +17,73 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_wire::{Code, Error, Role, hex};
 
-/// Wait for further managers once one has answered: more than a round trip and a new connection take, and little beside a
-/// command.
-const PATIENCE: Duration = Duration::from_millis(300);
 /// Pause before managers that have not answered are greeted again.
 const GREET_AGAIN: Duration = Duration::from_secs(3);
+/// A greeting that failed after this long waited for a manager in vain; a refused connection takes less.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether calls may pass.
 pub(super) enum Gate {
-    /// No manager has been reached.
-    Closed,
+    /// No manager has been reached. The next call begins a greeting.
+    Unknown,
     /// The managers are greeted; these calls wait for it, each with the manager that it is to ask.
     Greeting(Vec<(Endpoint, ManagerCall)>),
-    /// One cluster answered.
+    /// The cluster is known.
     Open,
-    /// No call passes any more.
+    /// Two clusters answer: no call passes while they do.
     Refused(Error),
+    /// The process ends: no call passes any more.
+    Ended(Error),
 }
 
-/// How a greeting ended.
+/// How one greeting ended.
 struct Answer {
     manager: Endpoint,
     result: Result<(), Error>,
     took: Duration,
 }
 
+impl Answer {
+    fn is_silent(&self) -> bool {
+        self.result.is_err() && self.took >= SILENT_AFTER
+    }
+}
+
 impl Managers {
     /// Greets all managers, and waits until each has answered or its time is over. Returns the cluster that they serve.
     ///
+    /// Stricter than a call: what its caller does with the answer stays. One manager of another cluster is enough for an error.
+    ///
     /// # Errors
-    /// Two clusters answered, or no manager did: one of them and its error, of those that may answer later if there are any.
+    /// Two clusters answered; or no manager did; or less than most of the list did and another took the connection and was
+    /// silent. It comes with the manager that caused it, of those that may answer later if there are any.
     pub fn learn_cluster(&self) -> Result<Vec<u8>, (Endpoint, Error)> {
         let answers: Vec<Answer> = self.greet(self.list().endpoints()).iter().collect();
-        if let Some((other, error)) = self.conflict() {
-            return Err((other, error));
+        let said = self.said();
+        if let Some(disagreement) = disagreement(&said) {
+            return Err(disagreement);
         }
-        if let Some(first) = reached(&answers).first() {
-            let identity = self.0.dialer.identity(first).expect("a peer that answered has an identity");
-            return Ok(identity.cluster_id);
+        let failures = || answers.iter().filter_map(|it| it.result.as_ref().err().map(|error| (&it.manager, error)));
+        let hung = failures().find(|(_, error)| error.code() == Code::Timeout);
+        match judge(&said, answers.len(), hung.is_none()) {
+            Verdict::Cluster(id) if answers.iter().any(|it| it.result.is_ok()) => return Ok(id),
+            Verdict::Wait if !said.is_empty() => {
+                let hung = hung.expect("all have answered if none is silent").0;
+                let text = format!(
+                    "{hung} takes connections and answers nothing, so it may be of another cluster than {}; end it, or name \
+                     only the managers that answer",
+                    said[0].0
+                );
+                return Err((hung.clone(), Error::new(Code::Unavailable, text)));
+            }
+            _ => {}
         }
-        let failures = || answers.iter().filter_map(|it| it.result.as_ref().err().map(|error| (it, error)));
         let failure = failures().find(|(_, error)| error.is_retryable()).or_else(|| failures().next());
-        let (answer, error) = failure.expect("a list has at least one manager");
-        Err((answer.manager.clone(), error.clone()))
+        let unknown = || Error::new(Code::Unavailable, "it does not know its cluster yet");
+        Err(match failure {
+            Some((manager, error)) => (manager.clone(), error.clone()),
+            None => (answers[0].manager.clone(), unknown()),
+        })
     }
 
     /// Returns the call if it may go on; otherwise it is answered, or goes on after the greeting.
@@ -65,13 +91,13 @@ impl Managers {
         let mut gate = self.0.gate.lock();
         match &mut *gate {
             Gate::Open => return Some(call),
-            Gate::Refused(error) => {
+            Gate::Refused(error) | Gate::Ended(error) => {
                 let error = error.clone();
                 drop(gate);
                 (call.callback)(Err(error));
             }
             Gate::Greeting(waiting) => waiting.push((manager.clone(), call)),
-            Gate::Closed => {
+            Gate::Unknown => {
                 *gate = Gate::Greeting(vec![(manager.clone(), call)]);
                 drop(gate);
                 self.greet_in_background();
@@ -80,24 +106,19 @@ impl Managers {
         None
     }
 
-    /// Why no call passes any more, if so.
+    /// Why no call passes, if so.
     pub(super) fn refusal(&self) -> Option<Error> {
         match &*self.0.gate.lock() {
-            Gate::Refused(error) => Some(error.clone()),
-            Gate::Closed | Gate::Greeting(_) | Gate::Open => None,
+            Gate::Refused(error) | Gate::Ended(error) => Some(error.clone()),
+            Gate::Unknown | Gate::Greeting(_) | Gate::Open => None,
         }
     }
 
     /// Ends the calls that wait for the greeting, and lets none pass any more.
     pub(super) fn close_gate(&self) {
-        self.refuse_all(Error::new(Code::Unavailable, "the connections of this process were closed"));
-    }
-
-    /// No call passes any more if two clusters have answered.
-    pub(super) fn check_conflict(&self) {
-        if let Some((_, error)) = self.conflict().filter(|_| self.refusal().is_none()) {
-            self.refuse_all(error);
-        }
+        let error = Error::new(Code::Unavailable, "the connections of this process were closed");
+        let waiting = self.0.gate.lock().replace(Gate::Ended(error.clone()));
+        waiting.into_iter().for_each(|(_, call)| (call.callback)(Err(error.clone())));
     }
 
     /// The peer that was asked is a node, and can answer no manager's request.
@@ -111,23 +132,31 @@ impl Managers {
         }
     }
 
-    fn refuse_all(&self, error: Error) {
-        let before = std::mem::replace(&mut *self.0.gate.lock(), Gate::Refused(error.clone()));
-        if let Gate::Greeting(waiting) = before {
-            waiting.into_iter().for_each(|(_, call)| (call.callback)(Err(error.clone())));
+    /// The managers may have said something new about their clusters since the calls pass.
+    pub(super) fn review(&self) {
+        let Some(cluster_id) = self.0.dialer.cluster_id() else { return };
+        let said = self.said();
+        let verdict = judge(&said, self.list().endpoints().len(), true);
+        let mut gate = self.0.gate.lock();
+        match (&*gate, verdict) {
+            (Gate::Refused(_), Verdict::Cluster(id)) if id == cluster_id => {
+                tracing::warn!("the managers are of one cluster again");
+                *gate = Gate::Open;
+            }
+            (_, Verdict::Cluster(id)) if id == cluster_id => {}
+            (Gate::Open, _) => {
+                // Most of the list may serve another cluster now; what has been done in this one stays there.
+                if let Some((_, error)) = disagreement(&said) {
+                    *gate = Gate::Refused(error);
+                }
+            }
+            _ => {}
         }
     }
 
     fn greet_in_background(&self) {
-        let managers = self.clone();
-        let spawned = std::thread::Builder::new().name("greet-managers".into()).spawn(move || {
-            let answers = managers.greet(managers.list().endpoints());
-            managers.greeted(&gather(&answers));
-            let inner = Arc::downgrade(&managers.0);
-            managers.check_late(&answers);
-            drop(managers);
-            greet_the_rest(&inner);
-        });
+        let inner = Arc::downgrade(&self.0);
+        let spawned = std::thread::Builder::new().name("greet-managers".into()).spawn(move || keep_greeting(&inner));
         if let Err(error) = spawned {
             let error = Error::new(Code::Unavailable, format!("cannot start a thread to greet the managers: {error}"));
             let answer = |endpoint: &Endpoint| Answer {
@@ -135,7 +164,26 @@ impl Managers {
                 result: Err(error.clone()),
                 took: Duration::ZERO,
             };
-            self.greeted(&self.list().endpoints().iter().map(answer).collect::<Vec<_>>());
+            let answers: Vec<Answer> = self.list().endpoints().iter().map(answer).collect();
+            self.settle(&answers, true);
+        }
+    }
+
+    /// Greets the managers that are not known to be of this process's cluster. Returns whether some of them are left.
+    fn greet_once(&self) -> bool {
+        let peers = self.unconfirmed();
+        let mut answers = Vec::new();
+        for answer in self.greet(&peers) {
+            answers.push(answer);
+            if self.0.dialer.cluster_id().is_some() {
+                self.review();
+            } else {
+                self.settle(&answers, answers.len() == peers.len());
+            }
+        }
+        match &*self.0.gate.lock() {
+            Gate::Unknown | Gate::Ended(_) => false,
+            Gate::Greeting(_) | Gate::Refused(_) | Gate::Open => !self.unconfirmed().is_empty(),
         }
     }
 
@@ -154,109 +202,104 @@ impl Managers {
         receiver
     }
 
-    fn greeted(&self, answers: &[Answer]) {
-        self.check_conflict();
-        let reached = reached(answers);
-        let next = if reached.is_empty() { Gate::Closed } else { Gate::Open };
-        let mut gate = self.0.gate.lock();
-        // Closed meanwhile, or refused.
-        if !matches!(&*gate, Gate::Greeting(_)) {
-            return;
-        }
-        let Gate::Greeting(waiting) = std::mem::replace(&mut *gate, next) else { unreachable!("looked at above") };
-        drop(gate);
-        self.0.route.lock().prefer(&reached);
-        for (manager, mut call) in waiting {
-            if reached.contains(&manager) {
-                self.ask(manager, call);
-            } else if !reached.is_empty() {
-                let first = self.0.route.lock().begin(&mut call.search);
-                self.ask(first, call);
-            } else {
-                self.unreached(&manager, call, answers);
+    /// Opens the gate, refuses, or gives up, if these answers of a greeting decide. `is_complete`: no other will come.
+    fn settle(&self, answers: &[Answer], is_complete: bool) {
+        let said = self.said();
+        let reaches = |id: &[u8]| {
+            let serves =
+                |answer: &&Answer| answer.result.is_ok() && said.contains(&(answer.manager.clone(), id.to_vec()));
+            answers.iter().filter(serves).map(|answer| answer.manager.clone()).collect::<Vec<_>>()
+        };
+        match judge(&said, self.list().endpoints().len(), is_complete) {
+            Verdict::Wait => {}
+            Verdict::Conflict(_, error) => {
+                let waiting = self.0.gate.lock().replace(Gate::Refused(error.clone()));
+                waiting.into_iter().for_each(|(_, call)| (call.callback)(Err(error.clone())));
             }
+            Verdict::Cluster(id) if !reaches(&id).is_empty() => {
+                warn_of_others(&id, &said, answers);
+                self.0.dialer.settle_cluster(&id);
+                self.open_gate(&reaches(&id));
+            }
+            // Only nodes of the cluster have answered.
+            Verdict::Cluster(_) if !is_complete => {}
+            Verdict::Cluster(_) | Verdict::Nobody => {
+                let waiting = self.0.gate.lock().replace(Gate::Unknown);
+                waiting.into_iter().for_each(|(manager, call)| self.unreached(&manager, call, answers));
+            }
+        }
+    }
+
+    /// Lets the calls pass that wait: to the manager that each is to ask, or else to the first of `reached`.
+    fn open_gate(&self, reached: &[Endpoint]) {
+        let waiting = self.0.gate.lock().replace(Gate::Open);
+        self.0.route.lock().prefer(reached);
+        for (manager, mut call) in waiting {
+            let manager = match reached.contains(&manager) {
+                true => manager,
+                false => self.0.route.lock().begin(&mut call.search),
+            };
+            self.ask(manager, call);
         }
     }
 
     /// No manager was reached: the call goes its way as if it had asked by itself.
     fn unreached(&self, manager: &Endpoint, call: ManagerCall, answers: &[Answer]) {
         let answer = answers.iter().find(|answer| answer.manager == *manager);
-        let Some(Answer { result: Err(error), took, .. }) = answer else {
-            return self.attempt(manager.clone(), call);
+        let (error, took) = match answer {
+            Some(Answer { result: Err(error), took, .. }) => (error.clone(), *took),
+            _ => (Error::new(Code::Unavailable, format!("{manager} does not know its cluster yet")), Duration::ZERO),
         };
-        let began = Instant::now().checked_sub(*took).unwrap_or_else(Instant::now);
-        self.answered(manager, began, call, Err(Failure { error: error.clone(), is_sent: false }));
+        let began = Instant::now().checked_sub(took).unwrap_or_else(Instant::now);
+        self.answered(manager, began, call, Err(Failure { error, is_sent: false }));
     }
 
-    /// Looks at the answers that come after the calls have passed.
-    fn check_late(&self, answers: &Receiver<Answer>) {
-        answers.iter().for_each(|_| self.check_conflict());
+    /// The managers of the list that have named a cluster, in its order, each with its cluster.
+    fn said(&self) -> Vec<(Endpoint, Vec<u8>)> {
+        let cluster = |endpoint: &Endpoint| self.0.dialer.identity(endpoint).map(|it| it.cluster_id);
+        let said = |endpoint: &Endpoint| Some((endpoint.clone(), cluster(endpoint)?));
+        self.list().endpoints().iter().filter_map(said).filter(|(_, id)| !id.is_empty()).collect()
     }
 
-    /// Managers of the list that have not answered yet.
-    fn unidentified(&self) -> Vec<Endpoint> {
-        let is_new = |it: &&Endpoint| self.0.dialer.identity(it).is_none();
-        self.list().endpoints().iter().filter(is_new).cloned().collect()
-    }
-
-    /// The first of the list that is of another cluster than one before it, and the error of every call then.
-    fn conflict(&self) -> Option<(Endpoint, Error)> {
-        let mut clusters: Vec<(Vec<u8>, Vec<&Endpoint>)> = Vec::new();
-        for endpoint in self.list().endpoints() {
-            let identity = self.0.dialer.identity(endpoint).filter(|it| !it.cluster_id.is_empty());
-            let Some(Identity { cluster_id, .. }) = identity else { continue };
-            match clusters.iter_mut().find(|(id, _)| *id == cluster_id) {
-                Some((_, members)) => members.push(endpoint),
-                None => clusters.push((cluster_id, vec![endpoint])),
-            }
-        }
-        let (_, others) = clusters.get(1)?;
-        let serves = |(id, members): &(Vec<u8>, Vec<&Endpoint>)| {
-            let members: Vec<String> = members.iter().map(ToString::to_string).collect();
-            format!("cluster {} at {}", hex(id), members.join(","))
+    /// Managers of the list that have not said that they are of this process's cluster.
+    fn unconfirmed(&self) -> Vec<Endpoint> {
+        let known = self.0.dialer.cluster_id();
+        let confirms = |endpoint: &Endpoint| {
+            let identity = self.0.dialer.identity(endpoint);
+            known.is_some() && identity.map(|it| it.cluster_id) == known
         };
-        let clusters: Vec<String> = clusters.iter().map(serves).collect();
-        let text = format!(
-            "two clusters answer at the managers that were named: {}; was a manager whose directory was lost started without \
-             --join? `tessera manager list --manager ADDR` shows each; stop the one that is wrong, remove its directory, and \
-             start it with --join",
-            clusters.join(", ")
-        );
-        Some((others[0].clone(), Error::new(Code::WrongCluster, text)))
+        self.list().endpoints().iter().filter(|it| !confirms(it)).cloned().collect()
     }
 }
 
-/// Greets the managers that have not answered, until all have, no call passes any more, or nobody uses the managers.
-fn greet_the_rest(inner: &Weak<Inner>) {
-    loop {
-        let rest =
-            |managers: &Managers| if managers.refusal().is_some() { Vec::new() } else { managers.unidentified() };
-        if inner.upgrade().is_none_or(|inner| rest(&Managers(inner)).is_empty()) {
-            return;
+impl Gate {
+    /// Sets the gate, unless the process ends; returns the calls that waited.
+    fn replace(&mut self, next: Gate) -> Vec<(Endpoint, ManagerCall)> {
+        if matches!(self, Gate::Ended(_)) {
+            return Vec::new();
         }
+        match std::mem::replace(self, next) {
+            Gate::Greeting(waiting) => waiting,
+            Gate::Unknown | Gate::Open | Gate::Refused(_) | Gate::Ended(_) => Vec::new(),
+        }
+    }
+}
+
+/// Greets the managers again and again until all have named one cluster, or nobody uses them.
+fn keep_greeting(inner: &Weak<Inner>) {
+    while inner.upgrade().is_some_and(|inner| Managers(inner).greet_once()) {
         std::thread::sleep(GREET_AGAIN);
-        let Some(managers) = inner.upgrade().map(Managers) else { return };
-        managers.check_late(&managers.greet(&rest(&managers)));
     }
 }
 
-fn reached(answers: &[Answer]) -> Vec<Endpoint> {
-    answers.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.manager.clone()).collect()
-}
-
-/// The answers of all managers, or those that came within [`PATIENCE`] of the first good one.
-fn gather(receiver: &Receiver<Answer>) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut deadline: Option<Instant> = None;
-    loop {
-        let next = match deadline {
-            None => receiver.recv().ok(),
-            Some(deadline) => receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
-        };
-        let Some(answer) = next else { return answers };
-        if answer.result.is_ok() {
-            deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-        }
-        answers.push(answer);
+/// Logs which managers of the list are of another cluster than `id`, and which were silent although they may be.
+fn warn_of_others(id: &[u8], said: &[(Endpoint, Vec<u8>)], answers: &[Answer]) {
+    for (manager, other) in said.iter().filter(|(_, other)| other != id) {
+        let (cluster, other) = (hex(id), hex(other));
+        tracing::warn!(%manager, %other, %cluster, "this manager is of another cluster than most that were named");
+    }
+    for Answer { manager, .. } in answers.iter().filter(|it| it.is_silent()) {
+        let cluster = hex(id);
+        tracing::warn!(%manager, %cluster, "this manager is silent, and may be of another cluster than those that answer");
     }
 }

@@ -15,6 +15,7 @@ mod list;
 pub mod route;
 #[cfg(test)]
 mod route_tests;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -75,8 +76,8 @@ impl Managers {
     #[must_use]
     pub fn new(dialer: Dialer, list: ManagerList) -> Managers {
         let route = Mutex::new(Route::new(&list));
-        let learns_cluster = !dialer.knows_cluster() && list.endpoints().len() > 1;
-        let gate = Mutex::new(if learns_cluster { Gate::Closed } else { Gate::Open });
+        let learns_cluster = dialer.cluster_id().is_none();
+        let gate = Mutex::new(if learns_cluster { Gate::Unknown } else { Gate::Open });
         Managers(Arc::new(Inner { dialer, list, route, learns_cluster, gate, pauses: Mutex::default() }))
     }
 
@@ -178,7 +179,7 @@ impl Managers {
             return None;
         }
         if answer.as_ref().is_err_and(|failure| failure.error.code() == Code::WrongCluster) {
-            self.check_conflict();
+            self.review();
         }
         self.refusal()
     }
