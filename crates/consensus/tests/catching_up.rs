@@ -10,7 +10,8 @@ use tessera_consensus::{Input, Output, Peer, PeerConfig, PeerError};
 use tessera_disk::{Disk, OpenMode, SimDisk};
 use tessera_wire::Kind;
 use tessera_wire::consensus::{
-    ChangeKind, Consensus, Member, MemberChange, Membership, MembershipChange, PeerKind, Position, SnapshotInfo,
+    ChangeKind, Consensus, Member, MemberChange, Membership, MembershipChange, MessageKind, PeerKind, Position,
+    RaftMessage, SnapshotInfo,
 };
 use tessera_wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
@@ -82,7 +83,8 @@ impl Group {
             if self.cut_third_at.is_some_and(|entries| self.peers[2].log().last_index() >= entries) {
                 self.cut = Some(2);
             }
-            let result = match self.cut.is_some_and(|cut| from == cut || to == cut) {
+            let is_away = to >= self.peers.len() || self.cut.is_some_and(|cut| from == cut || to == cut);
+            let result = match is_away {
                 true => Err(Error::new(Code::Unavailable, "cut")),
                 false => self.ask(to, &call, payload),
             };
@@ -244,6 +246,95 @@ fn p7_a_peer_asks_all_who_may_know_what_it_has_forgotten() {
         (0..5).for_each(|_| group.tick());
         let why = group.peers[0].stopped();
         assert!(matches!(why, Some(PeerError::Forgotten { by: 3, known_term: 9, .. })), "{learners:?}: {why:?}");
+    }
+}
+
+/// Peer 1 has an older copy of its directory, which names these members; the others are a group of three that has gone on, and of
+/// which they were told. What the others remember of peer 1 is gone if `restarted`.
+fn with_old_copy(known: &Membership, restarted: bool, seeds: &[&str]) -> Group {
+    let mut group = Group::knowing(&membership(&[1, 2, 3], &[]), &membership(&[1, 2, 3], &[]));
+    let leader = group.leader();
+    for i in 0..10 {
+        group.peers[leader].propose(vec![i; 10].into()).unwrap();
+        group.peers[leader].complete();
+    }
+    group.ticks(10);
+    if restarted {
+        for at in 1..3 {
+            let disk: Arc<dyn Disk> = Arc::new(group.disks[at].clone());
+            let log = Log::open(disk.clone(), "log", LogOptions::default()).unwrap().unwrap();
+            let (files, config) =
+                (SnapshotFiles::open(disk, "log").unwrap(), PeerConfig::new(member(at as u64 + 1), 9));
+            group.peers[at] = Peer::start(log, files, 1, config).unwrap();
+        }
+    }
+    group.peers[0] = start(1, &SimDisk::new(1), known.clone());
+    group.peers[0].set_seeds(seeds.iter().map(ToString::to_string).collect());
+    group
+}
+
+/// P7: the log of the copy names its peer as a learner, which votes by now: it gives no second vote before it has asked.
+#[test]
+fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
+    let mut group = with_old_copy(&membership(&[2, 3], &[1]), false, &[]);
+    let vote = RaftMessage { kind: MessageKind::Vote as i32, term: 20, log_term: 20, index: 99, ..Default::default() };
+    let frame = Consensus {
+        cluster_id: CLUSTER.into(),
+        from: Some(member(3)),
+        to: 1,
+        position: Some(Position { term: 20, ..Position::default() }),
+        messages: vec![vote],
+        ..Consensus::default()
+    };
+    let body = frame.encode_to_vec().into();
+    group.peers[0].handle(0, Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() });
+    assert!(!group.peers[0].position().voted);
+    group.ticks(5);
+    let why = group.peers[0].stopped();
+    assert!(matches!(why, Some(PeerError::Forgotten { .. })), "{why:?}");
+}
+
+/// P12: a learner that nobody remembers takes part again, with a majority of the voters it knows and itself.
+#[test]
+fn p12_a_learner_goes_on_although_a_voter_is_away() {
+    let learns = membership(&[1, 2], &[3]);
+    let mut group = Group::knowing(&learns, &learns);
+    group.cut = Some(0);
+    group.ticks(15);
+    assert!(group.peers[2].asks());
+    group.ticks(10);
+    assert!(!group.peers[2].asks());
+}
+
+/// P7: the log of the copy names its peer as the only voter. It asks before it is elected by itself, and others know better: what
+/// they remember, or what they hold.
+#[test]
+fn p7_a_copy_of_a_peer_that_was_alone_is_found_out() {
+    for (restarted, seeds) in [(false, &["2"][..]), (true, &["3"]), (true, &["9", "1", "2"])] {
+        let mut group = with_old_copy(&membership(&[1], &[]), restarted, seeds);
+        for _ in 0..20 {
+            group.peers[0].campaign();
+            assert!(!group.peers[0].standing().leads, "{restarted}, {seeds:?}");
+            group.tick();
+        }
+        let why = group.peers[0].stopped();
+        assert!(matches!(why, Some(PeerError::Forgotten { .. })), "{restarted}, {seeds:?}: {why:?}");
+    }
+}
+
+/// P12: a peer that is alone leads at once; one that was told of others, which do not answer, after a while.
+#[test]
+fn p12_a_peer_that_is_alone_leads() {
+    for (seeds, ticks) in [(&[][..], 1), (&["1"], 1), (&["2"], 100)] {
+        let mut peer = start(1, &SimDisk::new(1), membership(&[1], &[]));
+        peer.set_seeds(seeds.iter().map(ToString::to_string).collect());
+        let mut ticked = 0;
+        while !peer.standing().leads {
+            ticked += 1;
+            peer.handle(ticked * 100_000_000, Input::Tick);
+            peer.campaign();
+        }
+        assert_eq!(ticked, ticks, "{seeds:?}");
     }
 }
 

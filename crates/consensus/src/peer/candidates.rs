@@ -61,9 +61,14 @@ impl Peer {
     }
 
     /// Addresses of managers, or of nodes with voters, where this peer introduces itself, beside those of the members: a manager until it is a member, and every
-    /// peer while it hears no leader, because the others may have moved, or let it go.
+    /// peer while it hears no leader, because the others may have moved, or let it go. If they are set before the first tick, the only voter
+    /// asks there whether its log is old.
     pub fn set_seeds(&mut self, seeds: Vec<String>) {
         self.candidates.seeds = seeds;
+        let is_other = |address: &String| !address.is_empty() && *address != self.config.member.address;
+        if self.candidates.ticks_sought == 0 && self.candidates.seeds.iter().any(is_other) {
+            self.ask_at_addresses();
+        }
     }
 
     /// Whether a leader is known and was heard lately. A learner never campaigns, so it knows its last leader for ever.
@@ -111,6 +116,12 @@ impl Peer {
         if reply.known.is_some_and(|known| self.has_forgotten(by, &known)) {
             return;
         }
+        if self.memory.asks() {
+            self.learn_from_introduction(&reply);
+            if self.stopped.is_some() {
+                return;
+            }
+        }
         let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
         for member in named.filter(|member| !member.address.is_empty()) {
             if self.sources.introduced.len() < super::PEERS_MAX {
@@ -152,7 +163,9 @@ impl Peer {
         let leads = self.standing().leads;
         let leader = self.leader().cloned().filter(|_| !leads);
         let receiver = Some(self.config.member.clone());
-        let mut reply = JoinGroupReply { cluster_id: own.to_vec(), leader, receiver, ..JoinGroupReply::default() };
+        let (position, commit) = (Some(self.position()), self.log().state().commit);
+        let cluster_id = own.to_vec();
+        let mut reply = JoinGroupReply { cluster_id, leader, receiver, position, commit, ..JoinGroupReply::default() };
         if request.cluster_id.is_empty() {
             return Ok(reply);
         }

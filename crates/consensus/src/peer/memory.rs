@@ -6,15 +6,23 @@
 //! are the members that its own, perhaps old, log names, and peers that write to it meanwhile. A peer to which it introduces itself
 //! tells it as well, and so does one that later sees it in an earlier term. A rollback that no answering peer remembers counts as a
 //! lost peer: the group survives one such peer as it survives any, but no more.
+//!
+//! An old log may name a voter of today as a learner. So a learner asks as well, and counts itself as a voter. An old log may also name
+//! its peer as the only voter: such a peer would be elected by itself and serve an old state. It asks the addresses that it was told,
+//! if there are any, for ten seconds or until everybody has answered. Its log holds everything that the group has committed, so a peer
+//! that knows of a later committed entry proves that the log is old.
 
-use super::{Peer, PeerError};
+use super::{PEERS_MAX, Peer, PeerError};
+use crate::message::MAX_TERM_AHEAD;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
-use tessera_wire::consensus::{Membership, Position};
+use tessera_wire::consensus::{JoinGroupReply, Membership, Position};
 
 #[derive(Default)]
 pub(super) struct Memory {
     positions: BTreeMap<u64, Position>,
+    /// It knows addresses and no member, and nobody has answered there yet.
+    awaits_introduction: bool,
     /// Peers that must still answer: empty once the peer takes part.
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
@@ -23,24 +31,24 @@ pub(super) struct Memory {
     led_ticks: u64,
 }
 
-/// After this many ticks a majority of answers is enough.
+/// After this many ticks a majority of answers is enough, …
 const ALL_TICKS: u64 = 20;
+/// … or after this many, if the peer alone is a majority.
+const ALONE_TICKS: u64 = 100;
 /// A peer that still asks after it was led for this many ticks asks peers that are gone.
 const OUTDATED_TICKS: u64 = 50;
 
 impl Memory {
-    /// A peer that votes with others asks them; one that is alone, or not a voter yet, has promised nothing.
+    /// A peer asks all members that its log names. Those that were learners may vote by now.
     pub(super) fn new(membership: &Membership, id: u64) -> Memory {
-        let voters = || membership.voters.iter().chain(&membership.voters_outgoing).copied();
-        let votes = voters().any(|voter| voter == id) && !failpoint::is_active("consensus.asks_nobody");
-        // A log that is older than the group names learners that vote by now.
-        let members = membership.members.iter().map(|member| member.id);
-        let asked = voters().chain(members).filter(|&other| other != id && votes).collect();
+        let voters = membership.voters.iter().chain(&membership.voters_outgoing).copied();
+        let members = voters.chain(membership.members.iter().map(|member| member.id));
+        let asked = members.filter(|&other| other != id && !failpoint::is_active("consensus.asks_nobody")).collect();
         Memory { asked, ..Memory::default() }
     }
 
     pub(super) fn asks(&self) -> bool {
-        !self.asked.is_empty()
+        self.awaits_introduction || !self.asked.is_empty()
     }
 
     /// Asks a peer as well that writes to this one while it asks.
@@ -111,6 +119,41 @@ impl Peer {
         !keeps
     }
 
+    /// A peer that has just started was told addresses. The only voter asks there before it takes part.
+    pub(super) fn ask_at_addresses(&mut self) {
+        self.memory.awaits_introduction = self.is_only_voter() && !failpoint::is_active("consensus.asks_nobody");
+    }
+
+    fn is_only_voter(&self) -> bool {
+        let membership = self.membership();
+        membership.voters == [self.id()] && membership.voters_outgoing.is_empty()
+    }
+
+    /// Takes in what a peer at an address that it was told says of itself and of others, while this one asks.
+    pub(super) fn learn_from_introduction(&mut self, reply: &JoinGroupReply) {
+        let (by, own) = (reply.receiver.as_ref().map_or(0, |receiver| receiver.id), self.position());
+        let term = reply.position.map_or(0, |position| position.term);
+        if term > own.term.saturating_add(MAX_TERM_AHEAD) {
+            return self.meet_term(term);
+        }
+        let is_of_group = own.term <= term.saturating_add(MAX_TERM_AHEAD);
+        if self.is_only_voter() && is_of_group && reply.commit > own.last_index {
+            return self.forgotten(by, term, reply.commit);
+        }
+        if self.is_only_voter() {
+            // Its log does not name them.
+            let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
+            for member in named.filter(|member| member.id != self.config.member.id && !member.address.is_empty()) {
+                if self.heard.len() < PEERS_MAX {
+                    self.heard.entry(member.id).or_insert_with(|| member.clone());
+                    self.memory.asked.insert(member.id);
+                }
+            }
+        }
+        self.memory.awaits_introduction &= by == self.id();
+        self.end_asking();
+    }
+
     /// A tick while it asks.
     pub(super) fn go_on_asking(&mut self) {
         self.memory.asked_ticks += 1;
@@ -131,18 +174,25 @@ impl Peer {
 
     /// Takes part once everybody has answered, or a majority after a while.
     fn end_asking(&mut self) {
-        let membership = self.log().membership();
-        let own = self.id();
-        let is_majority = |voters: &[u64]| {
+        let (membership, own) = (self.log().membership(), self.id());
+        let is_majority = |voters: &BTreeSet<u64>| {
             let answered = voters.iter().filter(|id| **id == own || self.memory.answered.contains(id)).count();
             voters.is_empty() || answered > voters.len() / 2
         };
-        let enough = self.memory.asked.is_subset(&self.memory.answered)
-            || self.memory.asked_ticks >= ALL_TICKS
-                && is_majority(&membership.voters)
-                && is_majority(&membership.voters_outgoing);
-        if enough {
+        // A peer that its log names as a learner may be a voter by now.
+        let voters = membership.voters.iter().copied().chain([own]).collect();
+        let outgoing = membership.voters_outgoing.iter().copied().collect();
+        let patience_ticks = if self.is_only_voter() { ALONE_TICKS } else { ALL_TICKS };
+        let have_all_answered = !self.memory.awaits_introduction && self.memory.asked.is_subset(&self.memory.answered);
+        let is_enough = self.memory.asked_ticks >= patience_ticks && is_majority(&voters) && is_majority(&outgoing);
+        if is_enough && !have_all_answered && self.is_only_voter() {
+            tracing::warn!(
+                "not every peer that this one knows of answers; it is the only voter that its log names, and goes on"
+            );
+        }
+        if is_enough || have_all_answered {
             self.memory.asked.clear();
+            self.memory.awaits_introduction = false;
         }
     }
 }

@@ -412,6 +412,12 @@ impl Peer {
         self.full_ns.get(&id).is_some_and(|at| *at >= since_ns)
     }
 
+    /// Whether it has just started, and asks others what they remember of it before it takes part.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.memory.asks()
+    }
+
     /// Why the peer takes part no more, if so.
     #[must_use]
     pub fn stopped(&self) -> Option<&PeerError> {

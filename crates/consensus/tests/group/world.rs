@@ -5,7 +5,7 @@ use crate::oracle::{Counts, Oracle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_consensus::plan::{self, Candidate};
-use tessera_consensus::{Input, Output, PeerError};
+use tessera_consensus::{Input, Output, Peer, PeerError};
 use tessera_disk::{CrashKind, Fault, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::PeerKind;
@@ -631,10 +631,13 @@ impl World {
     }
 
     fn roll_back(&mut self, host: usize) {
-        // Others must remember: a rollback of the only voter, or of one that a majority forgot, cannot be found out.
+        // Others must remember: a rollback of one that a majority forgot cannot be found out.
         if self.hosts[host].backup.is_none() {
-            // A copy from when the peer was alone does not know that there are others to ask.
-            if self.hosts[host].peer.as_ref().is_some_and(|p| p.membership().voters.len() >= 3) {
+            // A copy from when the peer was alone finds out what it lacks only from another manager, whose address it is told.
+            let has_other = self.managers().any(|manager| manager.name != host);
+            let votes = |p: &Peer| p.membership().voters.len() >= 3;
+            let can_ask = |p: &Peer| votes(p) || has_other && !p.membership().voters.is_empty();
+            if self.hosts[host].peer.as_ref().is_some_and(can_ask) {
                 self.hosts[host].back_up();
             }
             return;

@@ -132,6 +132,9 @@ fn leaderless(peer: &Peer) -> String {
     if !membership.voters.contains(&peer.id()) {
         return "this manager is not a member of the group yet: it waits for the leader to let it in".into();
     }
+    if peer.asks() && membership.voters == [peer.id()] {
+        return "this manager has just started, and asks at the addresses of --join whether its directory is an old copy; ask again".into();
+    }
     let silent = peer.silent();
     let is_majority = silent.len() * 2 < membership.voters.len();
     if silent.is_empty() || is_majority {

@@ -143,9 +143,11 @@ impl ManagerHost {
         Setup { home: DbHome::Memory, disk, config: self.config.clone(), peer }
     }
 
-    /// Founds the cluster on the empty disk.
+    /// Founds the cluster on the empty disk. It has no others to join.
     pub fn found(&mut self) {
+        let seeds = std::mem::take(&mut self.seeds);
         self.begin(Manager::found);
+        self.seeds = seeds;
     }
 
     /// Goes on from what is on disk; joins the group if that is nothing.
@@ -231,10 +233,9 @@ impl ManagerHost {
         self.backup.is_some()
     }
 
-    /// Keeps a copy of the directory as it is, unless it does not know yet that there are other peers to ask: a copy from when a
-    /// manager was alone cannot find out what it lacks.
+    /// Keeps a copy of the directory as it is. A copy from when the manager was alone asks at the addresses that it is told.
     pub fn back_up(&mut self) {
-        if self.manager.as_ref().is_none_or(|manager| manager.peer().membership().voters.len() < 3) {
+        if self.manager.as_ref().is_none_or(|manager| manager.peer().membership().voters.is_empty()) {
             return;
         }
         let image = self.manager.as_mut().and_then(Manager::image);
