@@ -10,8 +10,8 @@ use tessera_consensus::{Input, Output, Peer, PeerConfig, PeerError};
 use tessera_disk::{Disk, OpenMode, SimDisk};
 use tessera_wire::Kind;
 use tessera_wire::consensus::{
-    ChangeKind, Consensus, Member, MemberChange, Membership, MembershipChange, MessageKind, PeerKind, Position,
-    RaftMessage, SnapshotInfo,
+    ChangeKind, Consensus, JoinGroup, Member, MemberChange, Membership, MembershipChange, MessageKind, PeerKind,
+    Position, RaftMessage, SnapshotInfo,
 };
 use tessera_wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
@@ -176,6 +176,23 @@ fn p12_a_learner_that_is_silent_for_a_while_keeps_its_place() {
     assert!(group.has_third(), "it was heard less than a minute ago");
     group.ticks(200);
     assert!(!group.has_third(), "it was silent for more than a minute");
+}
+
+/// P12: a manager that is started with the address of a learner by mistake, and answers nowhere, does not end the learner's copy.
+#[test]
+fn p12_a_manager_with_the_address_of_another_replaces_nobody() {
+    let learns = membership(&[1, 2], &[3]);
+    let mut group = Group::knowing(&learns, &learns);
+    group.cut = Some(2);
+    let leader = group.leader();
+    let mistaken = Member { id: 9, host: "elsewhere".into(), ..member(3) };
+    let request = JoinGroup { cluster_id: CLUSTER.into(), member: Some(mistaken) };
+    let call = Call::new(Address::Address(String::new()), 0, &request, Vec::new(), 1_000);
+    for _ in 0..5 {
+        group.ask(leader, &call, Bytes::new()).unwrap();
+        group.ticks(10);
+        assert!(group.has_third());
+    }
 }
 
 /// P12: a new leader has not heard the learners yet.

@@ -291,6 +291,7 @@ impl Peer {
             lingering: self.lingering(),
             is_new_leader: self.is_new_leader(),
             removed: self.candidates.removed.clone(),
+            answered_at: self.answered_at.clone(),
             voters_max: self.config.voters_max,
             membership,
         }

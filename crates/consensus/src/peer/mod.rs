@@ -209,7 +209,8 @@ pub enum Output {
 }
 
 enum Sent {
-    Frame(u64),
+    /// To this peer, at this address.
+    Frame(u64, String),
     Piece,
     Introduction,
     /// A word to a peer of a group that this one replaces.
@@ -228,6 +229,8 @@ pub struct Peer {
     heard: BTreeMap<u64, Member>,
     /// When they were heard from last, ns.
     heard_ns: BTreeMap<u64, i64>,
+    /// Address to the member that answered a frame there last.
+    answered_at: BTreeMap<String, u64>,
     /// Bytes of committed entries among the outputs.
     queued_bytes: usize,
     /// When they last said that their disks are full, ns.
@@ -313,6 +316,7 @@ impl Peer {
             unsent: Vec::new(),
             heard: BTreeMap::new(),
             heard_ns: BTreeMap::new(),
+            answered_at: BTreeMap::new(),
             queued_bytes: 0,
             full_ns: BTreeMap::new(),
             handed_to: None,
@@ -554,7 +558,7 @@ impl Peer {
 
     fn answer(&mut self, answer: Answer) {
         match self.sent.remove(&answer.token) {
-            Some(Sent::Frame(to)) => self.frame_answered(to, answer),
+            Some(Sent::Frame(to, address)) => self.frame_answered(to, address, answer),
             Some(Sent::Piece) => self.piece_answered(answer),
             Some(Sent::Introduction) => self.introduced(answer),
             Some(Sent::Told(id)) => self.told(id, &answer),

@@ -167,7 +167,9 @@ impl Peer {
         self.node.mut_store().log.write_membership(after)?;
         self.unsaved = None;
         tracing::info!(index, voters, learners, "the members changed");
-        self.lines.retain(|id, _| message::member(self.node.store().log.membership(), *id).is_some());
+        let is_member = |id: u64| message::member(self.node.store().log.membership(), id).is_some();
+        self.lines.retain(|id, _| is_member(*id));
+        self.answered_at.retain(|_, id| is_member(*id));
         self.outputs.push_back(Output::Members);
         Ok(())
     }

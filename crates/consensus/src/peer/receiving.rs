@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn frame_answered(&mut self, to: u64, answer: Answer) {
+    pub(super) fn frame_answered(&mut self, to: u64, address: String, answer: Answer) {
         if let Some(line) = self.lines.get_mut(&to) {
             line.in_flight = line.in_flight.saturating_sub(1);
         }
@@ -67,6 +67,9 @@ impl Peer {
         match answer.decode::<Consensus>() {
             Ok((reply, payload)) if reply.from == to => {
                 self.heard_ns.insert(to, self.now_ns);
+                if message::contains(self.membership(), to) {
+                    self.answered_at.insert(address, to);
+                }
                 self.memory.note(to, reply.position.unwrap_or_default());
                 let asked = self.memory.asks();
                 self.learn_known(to, reply.known);

@@ -84,7 +84,7 @@ impl Peer {
             snapshot,
             asks_known: self.memory.asks(),
         };
-        let token = self.draw_token(Sent::Frame(to));
+        let token = self.draw_token(Sent::Frame(to, address.clone()));
         let call = Call::new(Address::Address(address), token, &frame, payload, self.config.call_timeout_ms);
         self.lines.entry(to).or_default().in_flight += 1;
         self.outputs.push_back(Output::Call(call));

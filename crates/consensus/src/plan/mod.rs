@@ -4,7 +4,7 @@
 //! survives two lost hosts and so must the metadata; else up to three; else all there are. The group never shrinks because somebody is
 //! silent: a member goes only if another takes its place in the same change, or if it was told to go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{ChangeKind, Member, MemberChange, Membership, MembershipChange, PeerKind};
 
@@ -36,6 +36,8 @@ pub struct View {
     pub is_new_leader: bool,
     /// Members that somebody told to go, for instance with `tessera manager remove`.
     pub removed: BTreeSet<u64>,
+    /// Address to the member that answered a frame there last.
+    pub answered_at: BTreeMap<String, u64>,
 }
 
 /// The number of voters that a cluster of so many hosts should have, if it may have this many.
@@ -89,22 +91,21 @@ fn must_go(view: &View, member: &Member) -> bool {
 }
 
 /// Whether the daemon has a new peer id: its directory was lost. Two peers at one address are never up at once, however lately both
-/// were heard.
+/// were heard: the one that answered there last runs.
+///
+/// A manager that only names the address proves nothing, because it may have been started with the address of another one by mistake. It
+/// answers frames once it is a learner. A node's voter is no learner as long as the older one keeps its place, but the node itself says
+/// which voter it has.
 fn is_replaced(view: &View, member: &Member) -> bool {
     let same = |other: &Member| (&other.name, other.kind) == (&member.name, member.kind) && other.id != member.id;
     let gone = candidate(view, member.id).is_none_or(|c| !c.is_up);
-    let succeeds = |other: &Member| other.address == member.address && came_after(view, other.id, member.id);
-    view.candidates.iter().any(|c| c.is_up && same(&c.member) && (gone || succeeds(&c.member)))
-}
-
-/// Whether a peer came to the group after another: a voter was a learner first, and a learner only a candidate.
-fn came_after(view: &View, id: u64, other: u64) -> bool {
-    let stage = |id: u64| match &view.membership {
-        group if group.voters.contains(&id) => 2,
-        group if group.learners.contains(&id) => 1,
-        _ => 0,
+    let answers = |other: &Member| view.answered_at.get(&other.address) == Some(&other.id);
+    let succeeds = |other: &Member| match gone {
+        true => other.kind() == PeerKind::Voter || answers(other),
+        false => other.address == member.address && answers(other),
     };
-    stage(id) < stage(other)
+    let is_member = view.membership.members.iter().any(|m| m.id == member.id);
+    is_member && view.candidates.iter().any(|c| c.is_up && same(&c.member) && succeeds(&c.member))
 }
 
 fn is_up(view: &View, id: u64) -> bool {

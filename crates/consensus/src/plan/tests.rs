@@ -171,16 +171,38 @@ fn a_peer_at_the_same_address_is_the_one_that_is_replaced() {
     again.member.id = 20;
     view.candidates.push(again.clone());
     apply(&mut view, &change([(ChangeKind::AddLearner, again.member.clone())]));
+    view.answered_at.insert("h2".into(), 20);
     let change = next(&view).unwrap();
     let changed = |kind| change.changes.iter().find(|c| c.kind() == kind).and_then(|c| c.member.as_ref()).unwrap().id;
     assert_eq!((changed(ChangeKind::AddVoter), changed(ChangeKind::Remove)), (20, 2));
     let mut third = again;
     third.member.id = 21;
     view.candidates.push(third);
-    assert!(
-        !wanted(&view).iter().any(|member| [2, 20].contains(&member.id)),
-        "the newest peer of the three is the one that runs"
-    );
+    let wants = |view: &View| [2, 20, 21].map(|id| wanted(view).iter().any(|member| member.id == id));
+    assert_eq!(wants(&view), [false, true, true], "the third one only names the address so far");
+    view.answered_at.insert("h2".into(), 21);
+    assert_eq!(wants(&view), [false, false, true]);
+}
+
+/// A manager is started with the address of another one by mistake. The other one stays, down or not, and whatever waits for its place.
+#[test]
+fn a_manager_that_only_names_an_address_replaces_nobody() {
+    for is_up in [true, false] {
+        let mut view = view(&[candidate(1, MANAGER), candidate(2, MANAGER), candidate(3, VOTER)]);
+        settle(&mut view);
+        view.answered_at = (1..=3).map(|id| (format!("h{id}"), id)).collect();
+        view.candidates[1].is_up = is_up;
+        let mut mistaken = candidate(20, MANAGER);
+        (mistaken.member.address, mistaken.member.name) = ("h2".into(), "h2".into());
+        view.candidates.extend([mistaken, candidate(4, VOTER)]);
+        apply(&mut view, &change([(ChangeKind::AddLearner, candidate(4, VOTER).member)]));
+        for _ in 0..10 {
+            let Some(change) = next(&view) else { break };
+            apply(&mut view, &change);
+            view.caught_up.remove(&20);
+        }
+        assert_eq!(sorted(&view.membership.voters), [1, 2, 3], "{is_up}");
+    }
 }
 
 #[test]
