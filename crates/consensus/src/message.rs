@@ -20,6 +20,8 @@ pub const MAX_TERM_AHEAD: u64 = 1_000_000;
 pub(crate) const END: u64 = 1 << 62;
 /// Limit of the members of a group that a description names.
 const MEMBERS_MAX: usize = 256;
+/// So many of the peers that were told to go are remembered.
+const EXPELLED_MAX: usize = 64;
 
 const KINDS: [(MessageKind, MessageType); 10] = [
     (MessageKind::Append, MessageType::MsgAppend),
@@ -204,7 +206,7 @@ pub(crate) fn conf_change(change: &MembershipChange) -> ConfChangeV2 {
         let kind = match change.kind() {
             ChangeKind::AddLearner => ConfChangeType::AddLearnerNode,
             ChangeKind::AddVoter => ConfChangeType::AddNode,
-            ChangeKind::Remove => ConfChangeType::RemoveNode,
+            ChangeKind::Remove | ChangeKind::Expel => ConfChangeType::RemoveNode,
             ChangeKind::Unknown => return None,
         };
         let node_id = change.member.as_ref()?.id;
@@ -233,12 +235,15 @@ pub(crate) fn conf_state(membership: &Membership) -> ConfState {
 pub(crate) fn membership(index: u64, state: &ConfState, before: &Membership, change: &MembershipChange) -> Membership {
     let mut members: std::collections::BTreeMap<u64, Member> =
         before.members.iter().map(|m| (m.id, m.clone())).collect();
+    let mut expelled = before.expelled.clone();
     for change in &change.changes {
         match (change.kind(), &change.member) {
             (ChangeKind::Remove, _) | (_, None) => {}
+            (ChangeKind::Expel, Some(member)) => expelled.push(member.id),
             (_, Some(member)) => _ = members.insert(member.id, member.clone()),
         }
     }
+    expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
     let sorted = |ids: &[u64]| {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
@@ -252,6 +257,7 @@ pub(crate) fn membership(index: u64, state: &ConfState, before: &Membership, cha
         learners_next: sorted(&state.learners_next),
         members: Vec::new(),
         replaced: before.replaced.clone(),
+        expelled,
     };
     after.members = members.into_values().filter(|member| contains(&after, member.id)).collect();
     after
@@ -312,7 +318,9 @@ pub fn is_sound(held: &DescribePeerReply) -> bool {
     };
     let numbers = [position.term, position.last_term, position.last_index, held.commit, held.base_index];
     let more = [held.base_term, held.fence_term, membership.index];
-    let is_short = membership.members.len() <= MEMBERS_MAX && membership.replaced.len() <= MEMBERS_MAX;
+    let is_short = membership.members.len() <= MEMBERS_MAX
+        && membership.replaced.len() <= MEMBERS_MAX
+        && membership.expelled.len() <= EXPELLED_MAX;
     let is_ordered = held.base_index <= position.last_index && held.base_term <= position.last_term;
     let has_snapshot = held.snapshot.as_ref().is_none_or(|info| snapshot(info).is_ok() && info.term < END);
     member.id != 0

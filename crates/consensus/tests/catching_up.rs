@@ -195,6 +195,32 @@ fn p12_a_manager_with_the_address_of_another_replaces_nobody() {
     }
 }
 
+/// P12: a manager that was removed asks to be let in by a leader that did not remove it: it learns that it was removed, and ends.
+#[test]
+fn p12_a_peer_that_was_removed_is_let_in_by_no_leader() {
+    let mut group = Group::start();
+    while group.leader() == 2 {
+        group.peers[2].transfer(1);
+        group.ticks(20);
+    }
+    let leader = group.leader();
+    group.cut = Some(2);
+    group.peers[leader].remove(3);
+    group.ticks(20);
+    assert!(!group.has_third());
+    let next = 1 - leader;
+    group.peers[leader].transfer(next as u64 + 1);
+    group.ticks(30);
+    assert_eq!(group.leader(), next);
+    assert_eq!(group.peers[next].membership().expelled, [3]);
+    group.cut = None;
+    for _ in 0..50 {
+        group.tick();
+        assert!(!group.has_third());
+    }
+    assert_eq!(group.peers[2].stopped(), Some(&PeerError::Expelled));
+}
+
 /// P12: a new leader has not heard the learners yet.
 #[test]
 fn p12_a_new_leader_waits_for_learners() {

@@ -1,7 +1,7 @@
 //! Who could be a member, as a leader hears of it, and the plan that follows.
 
 use super::fencing::is_replaced;
-use super::{Output, Peer, Sent};
+use super::{Output, Peer, PeerError, Sent};
 use crate::message;
 use crate::plan::{self, Candidate, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ impl Peer {
         self.candidates.known.extend(candidates.into_iter().map(|candidate| (candidate.member.id, candidate)));
     }
 
-    /// From now on a leader takes this peer out of the group, and never lets it in again.
+    /// From now on this leader takes the peer out of the group; the members remember that it is never let in again.
     pub fn remove(&mut self, id: u64) {
         self.candidates.removed.insert(id);
     }
@@ -115,6 +115,9 @@ impl Peer {
         let by = reply.receiver.as_ref().map_or(0, |receiver| receiver.id);
         if reply.known.is_some_and(|known| self.has_forgotten(by, &known)) {
             return;
+        }
+        if reply.expelled && by != self.id() {
+            return self.stop(PeerError::Expelled);
         }
         if self.memory.asks() {
             self.learn_from_introduction(&reply);
@@ -180,6 +183,10 @@ impl Peer {
         self.hear_of(member.clone());
         reply.members = self.others();
         reply.known = self.memory.known(member.id);
+        reply.expelled = self.membership().expelled.contains(&member.id);
+        if reply.expelled {
+            return Ok(reply);
+        }
         let is_replaced = is_replaced(self.membership(), member.id);
         if is_replaced {
             self.heard.insert(member.id, member.clone());
@@ -271,7 +278,7 @@ impl Peer {
         let active = |id: u64| self.is_heard(id) || progress.iter().any(|p| p.id == id && p.is_active);
         let membership = self.membership().clone();
         let mut candidates = self.candidates.known.clone();
-        candidates.retain(|id, _| !is_replaced(&membership, *id));
+        candidates.retain(|id, _| !is_replaced(&membership, *id) && !membership.expelled.contains(id));
         for member in &membership.members {
             // Whether a member runs, the group knows best; a node's health says when it is given up.
             let found =

@@ -113,6 +113,12 @@ pub enum PeerError {
          its directory away and join again under a new id"
     )]
     Outdated,
+    /// Somebody told it to go.
+    #[error(
+        "this peer was removed from the group (tessera manager remove) and is not let in again; delete its directory, or move it away and \
+         start with --join to join under a new id"
+    )]
+    Expelled,
     /// A restored group has replaced the peer's.
     #[error(
         "the group of this peer lost its majority and was replaced by a restored one (term {term}); move its directory away and join \

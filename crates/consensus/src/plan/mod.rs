@@ -84,6 +84,12 @@ fn moved(view: &View) -> Option<MembershipChange> {
     Some(change([(kind, candidate(view, member.id)?.member.clone())]))
 }
 
+/// The change with which a member goes.
+fn departure(view: &View, member: &Member) -> (ChangeKind, Member) {
+    let kind = if view.removed.contains(&member.id) { ChangeKind::Expel } else { ChangeKind::Remove };
+    (kind, member.clone())
+}
+
 fn must_go(view: &View, member: &Member) -> bool {
     view.removed.contains(&member.id)
         || candidate(view, member.id).is_some_and(|c| c.must_go && !failpoint::is_active("consensus.dead_stay"))
@@ -161,7 +167,7 @@ fn promote(view: &View) -> Option<MembershipChange> {
     leaving.sort_by_key(|m| is_up(view, m.id));
     let votes = view.membership.voters.len();
     if let (Some(first), Some(gone)) = (new.first(), leaving.first()) {
-        return Some(change([(ChangeKind::AddVoter, (*first).clone()), (ChangeKind::Remove, (*gone).clone())]));
+        return Some(change([(ChangeKind::AddVoter, (*first).clone()), departure(view, gone)]));
     }
     // Nobody serves before a manager votes, so it waits for no second one to be ready.
     let is_manager = |m: &Member| m.kind() == PeerKind::Manager;
@@ -188,7 +194,7 @@ fn shrink(view: &View) -> Option<MembershipChange> {
     // One too many, while all others are well: a manager has joined, or a host has left for good. The dead first.
     let surplus = voters(view).filter(|m| !is_wanted(m) && view.membership.voters.len() > wanted.len());
     let surplus = surplus.filter(|_| is_whole && !view.is_new_leader).min_by_key(|m| is_up(view, m.id));
-    idle.or(told).or(surplus).map(|m| change([(ChangeKind::Remove, m.clone())]))
+    idle.or(told).or(surplus).map(|m| change([departure(view, m)]))
 }
 
 #[cfg(test)]
