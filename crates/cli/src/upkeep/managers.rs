@@ -39,23 +39,16 @@ fn table(state: &ClusterStatus) -> Table {
     let mut table = Table::new("lllllrl", &["name", "kind", "host", "address", "state", "entry", "id"]);
     for peer in &state.peers {
         let member = member(peer);
-        let state = match (peer.leads, peer.is_up, peer.votes) {
-            (true, ..) => "leads",
-            (_, false, _) => "missing",
-            (_, _, true) => "follows",
-            (_, _, false) => "catches up",
+        let state = match (peer.leads, peer.is_up, peer.votes, peer.unapplied) {
+            (true, ..) => "leads".to_string(),
+            (_, false, ..) => "missing".to_string(),
+            (_, _, false, _) => "catches up".to_string(),
+            (_, _, true, 0) => "follows".to_string(),
+            (_, _, true, entries) => format!("applies {entries} entries"),
         };
         let kind = if member.kind() == PeerKind::Manager { "manager" } else { "voter" };
         let entry = peer.log_seq.to_string();
-        table.row([
-            member.name,
-            kind.into(),
-            member.host,
-            member.address,
-            state.into(),
-            entry,
-            format!("{:016x}", member.id),
-        ]);
+        table.row([member.name, kind.into(), member.host, member.address, state, entry, format!("{:016x}", member.id)]);
     }
     table
 }

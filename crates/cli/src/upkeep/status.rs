@@ -372,7 +372,7 @@ fn peer(it: &PeerStatus) -> Value {
     let kind = if member.kind() == PeerKind::Manager { "manager" } else { "voter" };
     json!({
         "id": format!("{:016x}", member.id), "kind": kind, "name": member.name, "host": member.host, "address": member.address,
-        "votes": it.votes, "leads": it.leads, "up": it.is_up, "log_seq": it.log_seq,
+        "votes": it.votes, "leads": it.leads, "up": it.is_up, "log_seq": it.log_seq, "unapplied": it.unapplied,
     })
 }
 

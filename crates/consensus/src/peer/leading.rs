@@ -212,9 +212,9 @@ impl Peer {
         let is_manager = |id: u64| message::member(membership, id).is_some_and(|m| m.kind() == PeerKind::Manager);
         let progress = self.progress().into_iter();
         let able = progress.filter(|p| p.id != self.id() && p.is_active && votes(p.id) && is_manager(p.id));
-        // One that was chosen and did not take over may have entries left to apply, or must not lead: the next in turn comes first.
+        // One that was chosen and did not take over must not lead: the next in turn comes first.
         let turn = |id: u64| Reverse(id.wrapping_sub(self.handed_to.unwrap_or(0).wrapping_add(1)));
-        able.max_by_key(|p| (p.matched, turn(p.id))).map(|p| p.id)
+        able.max_by_key(|p| (self.unapplied(p.id) == 0, p.matched, turn(p.id))).map(|p| p.id)
     }
 
     /// Where a snapshot of the state after entry `index` would stand, for whoever makes it. `None`: the log does not reach there.

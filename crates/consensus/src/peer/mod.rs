@@ -264,7 +264,10 @@ pub struct Peer {
     drawn_for: (u64, u8, u64),
     rng: SplitMix64,
     may_lead: bool,
-    is_behind: bool,
+    /// Committed entries that the owner has yet to apply.
+    unapplied_here: u64,
+    /// The same of other members, as they said last.
+    unapplied_there: BTreeMap<u64, u64>,
     candidates: Candidates,
     ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
@@ -341,7 +344,8 @@ impl Peer {
             standing: Standing::default(),
             drawn_for: (0, 0, 0),
             may_lead: true,
-            is_behind: false,
+            unapplied_here: 0,
+            unapplied_there: BTreeMap::new(),
             candidates: Candidates::default(),
             ticks: 0,
             answering: None,
@@ -447,12 +451,18 @@ impl Peer {
 
     /// A peer whose owner has yet to apply committed entries does not campaign: one that has applied them serves sooner. If it leads, it
     /// goes on.
-    pub fn set_behind(&mut self, is_behind: bool) {
-        self.is_behind = is_behind;
+    pub fn set_unapplied(&mut self, entries: u64) {
+        self.unapplied_here = entries;
+    }
+
+    /// Committed entries that another member has yet to apply, as it said last. Until then it takes no leadership over.
+    #[must_use]
+    pub fn unapplied(&self, id: u64) -> u64 {
+        self.unapplied_there.get(&id).copied().unwrap_or(0)
     }
 
     fn may_campaign(&self) -> bool {
-        self.may_lead && !self.is_behind
+        self.may_lead && self.unapplied_here == 0
     }
 
     /// The next output.

@@ -170,6 +170,7 @@ impl Peer {
         let is_member = |id: u64| message::member(self.node.store().log.membership(), id).is_some();
         self.lines.retain(|id, _| is_member(*id));
         self.answered_at.retain(|_, id| is_member(*id));
+        self.unapplied_there.retain(|id, _| is_member(*id));
         self.outputs.push_back(Output::Members);
         Ok(())
     }

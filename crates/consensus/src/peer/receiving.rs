@@ -44,7 +44,8 @@ impl Peer {
         self.can_answer()?;
         let (messages, payload) = self.take_messages(id);
         self.flush();
-        Ok((ConsensusReply { from: self.id(), position: Some(self.position()), messages, known }, payload))
+        let (from, position, unapplied) = (self.id(), Some(self.position()), self.unapplied_here);
+        Ok((ConsensusReply { from, position, messages, known, unapplied }, payload))
     }
 
     pub(super) fn can_answer(&self) -> Result<(), Error> {
@@ -69,6 +70,7 @@ impl Peer {
                 self.heard_ns.insert(to, self.now_ns);
                 if message::contains(self.membership(), to) {
                     self.answered_at.insert(address, to);
+                    self.unapplied_there.insert(to, reply.unapplied);
                 }
                 self.memory.note(to, reply.position.unwrap_or_default());
                 let asked = self.memory.asks();

@@ -50,6 +50,15 @@ impl Manager {
             PeerChange::Transfer if !self.peer.has_caught_up(id) => {
                 return refuse(Code::Unavailable, format!("{name} still catches up; ask again"));
             }
+            // It would not take over, and this manager would propose nothing for a second.
+            PeerChange::Transfer if self.peer.unapplied(id) > 0 => {
+                let text = format!(
+                    "{name} has {} committed entries left to apply before it can lead; tessera manager list shows how many are left, ask again \
+                     when there are none",
+                    self.peer.unapplied(id)
+                );
+                return refuse(Code::Unavailable, text);
+            }
             PeerChange::Transfer => self.peer.transfer(id),
             PeerChange::Remove if member.kind() != PeerKind::Manager => {
                 return refuse(Code::Invalid, format!("{name} is the voter of a node; drain the node instead"));
@@ -100,6 +109,7 @@ fn peers(peer: &Peer) -> Vec<PeerStatus> {
             leads: member.id == peer.id(),
             is_up: peer.is_heard(member.id),
             log_seq: progress.map_or(0, |progress| progress.matched),
+            unapplied: peer.unapplied(member.id),
             member: Some(member.clone()),
         }
     };

@@ -394,7 +394,7 @@ impl Manager {
                 break;
             }
         }
-        self.peer.set_behind(self.is_behind());
+        self.peer.set_unapplied(self.backlog.len() as u64);
     }
 
     /// Takes in what peer and core want, until both are quiet.

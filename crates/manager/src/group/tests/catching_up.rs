@@ -3,6 +3,7 @@
 use super::*;
 use crate::db::{FILE_NAME, LOG_KEPT_BYTES, digest};
 use std::path::Path;
+use tessera_wire::meta::{ChangePeer, PeerChange};
 
 /// Entries that the others commit while one is away.
 const ENTRIES: u64 = 10_000;
@@ -134,6 +135,30 @@ fn p7_a_manager_that_is_behind_does_not_campaign() {
     }
     assert!(ticks > 60, "after {ticks} ticks an election would be over");
     assert_eq!(away.group.dump(away.at), expected);
+    assert_eq!(away.group.settle_leader(), away.at);
+}
+
+/// It would not take leadership over, and the leader would propose nothing for a second.
+#[test]
+fn p12_leadership_is_not_handed_to_a_manager_that_is_behind() {
+    let mut away = Away::new(&[MANAGER, MANAGER, VOTER], keeps_log(), ENTRIES);
+    away.returns();
+    let peer_id = away.group.manager(away.at).peer().id();
+    while !away.group.manager(away.leader).peer().has_caught_up(peer_id) {
+        away.group.tick();
+    }
+    away.group.ticks(3);
+    let transfer = ChangePeer { peer_id, change: PeerChange::Transfer as i32, ..ChangePeer::default() };
+    let refused = away.group.ask(away.leader, &transfer).unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message.contains("left to apply"), "{refused}");
+    assert!(away.group.manager(away.leader).peer().can_propose(), "the leader goes on");
+    while away.group.manager(away.at).is_behind() {
+        away.group.tick();
+    }
+    away.group.ticks(5);
+    away.group.ask(away.leader, &transfer).unwrap();
+    away.group.ticks(5);
     assert_eq!(away.group.settle_leader(), away.at);
 }
 
