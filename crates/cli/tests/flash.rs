@@ -99,6 +99,11 @@ fn traces_are_shown_and_converted() {
     let plain = file(dir.path(), "t.spc", spc(1_000).as_bytes());
     let info = tessera(&["flash", "trace", "info", &plain, "--json"]).json();
     assert_eq!((&info["format"], &info["requests"], &info["devices"]), (&"spc".into(), &1_000.into(), &2.into()));
+    let mqsim = file(dir.path(), "t.mqsim", b"11413000 0 657728 16 1\n11565000 1 31244784 64 1\n");
+    let detected =
+        |options: &[&str]| tessera(&[&["flash", "trace", "info", &mqsim, "--json"], options].concat()).json();
+    assert_eq!(detected(&[])["formats"], serde_json::json!(["ssdsim", "mqsim"]));
+    assert_eq!(detected(&["--format", "mqsim"])["formats"], serde_json::json!(["mqsim"]));
     let converted = tessera(&["flash", "trace", "convert", &plain, "--to", "fio"]);
     let again = file(dir.path(), "t.fio", converted.text().as_bytes());
     let same = tessera(&["flash", "trace", "info", &again, "--json"]).json();
@@ -136,6 +141,40 @@ fn bzip2_and_stdin_are_read() {
 }
 
 #[test]
+fn a_damaged_file_is_named_and_not_a_wrong_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = spc(3_000);
+    // What is stored and not compressed becomes a wrong line by one bit.
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let level = ruzstd::encoding::CompressionLevel::Uncompressed;
+    let zstd = ruzstd::encoding::compress_to_vec(text.as_bytes(), level);
+    let bzip2 = include_bytes!("../../flash/tests/streams.bz2").to_vec();
+    for (name, packed, word) in
+        [("t.gz", gzip.finish().unwrap(), "checksum"), ("t.zst", zstd, "zstd: the checksum"), ("t.bz2", bzip2, "bzip2")]
+    {
+        let line = packed.windows(6).position(|bytes| bytes == b",4096,");
+        let mut damaged = packed.clone();
+        damaged[line.map_or(200, |at| at + 1)] ^= 1 << 6;
+        let trace = file(dir.path(), name, &damaged);
+        assert_refused(&tessera(&["flash", "trace", "info", &trace]), 1, &[name, word]);
+    }
+}
+
+#[test]
+fn a_write_buffer_absorbs_writes_for_every_layer() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |i: u64| format!("0,{},4096,W,{}.0\n", i % 3 * 8, i);
+    let trace = file(dir.path(), "t.spc", (0..300).map(line).collect::<String>().as_bytes());
+    let run = tessera(&["flash", "replay", &trace, "--capacity", "64M", "--write-buffer", "64K", "--json"]);
+    let documents: Vec<serde_json::Value> = run.text().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(documents.len(), 6);
+    for document in documents {
+        assert_eq!((&document["host_programs"], &document["requests"]), (&3.into(), &300.into()), "{document}");
+    }
+}
+
+#[test]
 fn bad_input_is_named_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let plain = file(dir.path(), "t.spc", spc(100).as_bytes());
@@ -143,6 +182,8 @@ fn bad_input_is_named_with_the_way_out() {
     let replay = |options: &[&str]| tessera(&[&["flash", "replay"], options].concat());
     for (options, words) in [
         (&[&plain[..], "--capacity", "5000"][..], &["5000", "whole number of pages"][..]),
+        (&[&plain, "--capacity", "0", "--json"], &["capacity", "above 0", "16G"]),
+        (&[&plain, "--write-buffer", "4K"], &["write buffer", "4096 bytes", "two pages"]),
         (&[&plain, "--capacity", "1M"], &["spare blocks", "raise"]),
         (&[&plain, "--capacity", "64M", "--map-cache", "64", "--ftl", "dftl"], &["64 bytes", "dftl", "128"]),
         (&[&plain, "--capacity", "8M", "--over-provisioning", "90%"], &["ends at byte", "--wrap"]),

@@ -13,6 +13,8 @@ pub struct Config {
     pub ftl: String,
     /// Bytes of map cache.
     pub map_cache: u64,
+    /// Bytes of the device's write buffer, in two halves; 0: none.
+    pub write_buffer: u64,
     /// What the layer `cpftl` does.
     pub cpftl: ftl::CpftlOptions,
     /// Pages by which a place that the layer `leaftl` predicts may be wrong.
@@ -40,6 +42,7 @@ impl Config {
             capacity,
             ftl: ftl.into(),
             map_cache: 256 << 10,
+            write_buffer: 0,
             cpftl: ftl::CpftlOptions::default(),
             error_bound: 0,
             shape: Shape::ONE_DIE,
@@ -151,6 +154,10 @@ impl Config {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }
         ftl::check_error_bound(self)?;
+        if (1..2 * u64::from(self.shape.page_bytes)).contains(&self.write_buffer) {
+            let (key, value) = ("the write buffer".into(), format!("{} bytes", self.write_buffer));
+            return Err(ConfigError::Key { key, value, range: "0, or at least two pages" });
+        }
         let min = layer.min_cache.map_or(0, |min| min(self));
         match self.map_cache < min {
             true => Err(ConfigError::MapCache { ftl: layer.name, bytes: self.map_cache, min }),

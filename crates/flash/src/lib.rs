@@ -33,6 +33,7 @@ mod replay;
 mod ssd;
 pub mod theory;
 pub mod trace;
+mod write_buffer;
 
 pub use collect::Policy;
 pub use config::{Config, ConfigError};

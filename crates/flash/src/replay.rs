@@ -140,6 +140,11 @@ impl Replay {
         }
     }
 
+    /// Programs what the device's write buffer still has, so that figures count it.
+    pub fn finish(&mut self) {
+        self.ssd.flush(self.end);
+    }
+
     /// The SSD.
     pub fn ssd(&self) -> &Ssd {
         &self.ssd

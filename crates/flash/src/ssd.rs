@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
 use crate::ftl::{CacheUse, Ftl, Layer, entries_per_page, translation_pages};
 use crate::mining::History;
+use crate::write_buffer::{WriteBuffer, run_of};
 use std::ops::Range;
 
 /// Pages between two reports of [`Ssd::preload`].
@@ -35,6 +36,7 @@ pub struct Ssd {
     second_lookups: u64,
     /// Requests to learn from, while the layer still has to.
     history: Option<History>,
+    buffer: Option<WriteBuffer>,
 }
 
 impl Ssd {
@@ -58,8 +60,10 @@ impl Ssd {
         let device = Device::new(geometry, config.timing, config.contents);
         let ftl = (layer.make)(&device, config);
         let collector = Collector::new(&device, config.policy, config.background, config.wear_levelling);
+        let half = config.write_buffer / u64::from(shape.page_bytes) / 2;
+        let buffer = (half > 0).then(|| WriteBuffer::new(half as usize));
         let (capacity, history) = (config.capacity, None);
-        Ok(Ssd { device, ftl, collector, capacity, mapped: 0, content: 0, second_lookups: 0, history })
+        Ok(Ssd { device, ftl, collector, capacity, mapped: 0, content: 0, second_lookups: 0, history, buffer })
     }
 
     /// Begins to note requests, if the layer has a use for it, until [`Ssd::learn`].
@@ -149,6 +153,9 @@ impl Ssd {
         if let Some(history) = &mut self.history {
             history.read(lpn);
         }
+        if self.buffered(lpn).is_some() {
+            return self.device.now();
+        }
         let ppn = self.ftl.lookup(&mut self.device, lpn);
         self.assert_owner(ppn, lpn);
         let translated = self.device.now();
@@ -156,19 +163,64 @@ impl Ssd {
     }
 
     fn write(&mut self, lpn: u32, whole: &Range<u32>) -> Ns {
-        if !whole.contains(&lpn) && self.ftl.peek(&self.device, lpn).is_some() {
+        let is_in_part = !whole.contains(&lpn) && self.buffered(lpn).is_none();
+        if is_in_part && self.ftl.peek(&self.device, lpn).is_some() {
             let arrived = self.read(lpn);
             self.device.wait(arrived);
-            self.second_lookups += 1;
+            self.second_lookups += u64::from(self.buffer.is_none());
         }
         self.content = self.content.wrapping_add(1);
-        let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, self.content);
+        let Some(buffer) = &mut self.buffer else { return self.program(lpn, self.content) };
+        buffer.insert(lpn, self.content);
+        if buffer.is_full() {
+            self.drain();
+        }
+        self.device.now()
+    }
+
+    fn program(&mut self, lpn: u32, content: u32) -> Ns {
+        let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, content);
         self.update(lpn, Some(ppn));
         self.mapped += 1;
         end.max(self.device.now())
     }
 
+    /// What the write buffer has of a page.
+    fn buffered(&self, lpn: u32) -> Option<u32> {
+        self.buffer.as_ref()?.get(lpn)
+    }
+
+    /// Begins to program what the write buffer has, once the half before is on flash.
+    fn drain(&mut self) {
+        let Some(buffer) = &mut self.buffer else { return };
+        self.device.wait(buffer.drained);
+        let (start, pages) = (self.device.now(), buffer.take());
+        let mut end = start;
+        for run in pages.chunk_by(|a, b| a.0 + 1 == b.0) {
+            self.ftl.request(run_of(run));
+            for (lpn, content) in run {
+                self.collector.make_room(&mut self.device, &mut *self.ftl);
+                end = end.max(self.program(*lpn, *content));
+            }
+        }
+        if let Some(buffer) = &mut self.buffer {
+            buffer.drained = end;
+        }
+        self.device.set_now(start);
+    }
+
+    /// Programs what the write buffer has; returns when all of it is on flash.
+    pub fn flush(&mut self, now: Ns) -> Ns {
+        self.collector.use_idle_time(&mut self.device, &mut *self.ftl, now);
+        self.device.set_now(now);
+        self.drain();
+        self.buffer.as_ref().map_or(now, |buffer| buffer.drained)
+    }
+
     fn trim(&mut self, lpn: u32) -> Ns {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.remove(lpn);
+        }
         self.update(lpn, None);
         self.device.now()
     }
@@ -194,7 +246,7 @@ impl Ssd {
 
     /// What a logical page holds: the number of the write, counted in pages from 1; for devices with contents.
     pub fn content(&self, lpn: u32) -> Option<u32> {
-        self.ftl.peek(&self.device, lpn).map(|ppn| self.device.content(ppn))
+        self.buffered(lpn).or_else(|| self.ftl.peek(&self.device, lpn).map(|ppn| self.device.content(ppn)))
     }
 
     /// Writes every page once, in order, and then begins to count and to measure time anew. After every few
@@ -212,14 +264,18 @@ impl Ssd {
                 break;
             }
         }
+        self.flush(0);
         self.reset();
     }
 
     /// Begins to count and to measure time anew; contents and wear stay.
     pub fn reset(&mut self) {
         self.device.reset();
-        self.ftl.cache_mut().reset();
+        self.ftl.reset();
         self.second_lookups = 0;
+        if let Some(buffer) = &mut self.buffer {
+            buffer.drained = 0;
+        }
     }
 
     /// Checks that the parts agree: each mapped page is valid and belongs to its logical page, each translation page

@@ -77,6 +77,18 @@ fn a_page_that_is_replaced_is_verified_where_its_place_is_not_exact() {
 }
 
 #[test]
+fn counters_begin_anew_after_preloading() {
+    let mut ssd = ssd(8);
+    write_with_gaps(&mut ssd);
+    write_with_gaps(&mut ssd);
+    assert!(figure(&ssd, "verifications") > 1_000);
+    let segments = figure(&ssd, "segments");
+    ssd.reset();
+    assert_eq!(["verifications", "mispredictions"].map(|name| figure(&ssd, name)), [0, 0]);
+    assert_eq!(figure(&ssd, "segments"), segments, "what it holds stays");
+}
+
+#[test]
 fn an_older_copy_nearby_is_not_taken_for_the_page() {
     for map_cache in [256, 512, 1024, 4096] {
         let config =

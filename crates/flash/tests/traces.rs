@@ -88,6 +88,44 @@ fn a_wrong_line_is_named_or_counted() {
 }
 
 #[test]
+fn formats_with_the_same_lines_are_named_together_and_others_are_told_apart() {
+    let detected = |text: &str| Reader::new(text.as_bytes(), None, false).map(|reader| reader.format().names());
+    assert_eq!(detected("11413000 0 657728 16 1\n").unwrap(), ["ssdsim", "mqsim"]);
+    assert_eq!(detected("128166372003061629,5,0,Read,7014609920,24576,41286\n").unwrap(), ["msr"], "a host named `5`");
+    assert_eq!(detected("1,5633898,28,4096,42932745\n").unwrap(), ["vscsi"], "0 and 1 are operations of Tencent's");
+    // A second of Tencent's, or a version of CloudPhysics'.
+    let error = detected("1,4247200,64,1,1058\n1,13896880,16,0,1063\n").unwrap_err().to_string();
+    assert_eq!(error, "the first lines of the trace may be vscsi or tencent; name the format with --format");
+}
+
+/// Ends with an error, as a decompressor does that finds a wrong checksum.
+struct Damaged<'a>(&'a [u8]);
+
+impl std::io::Read for Damaged<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 => Err(std::io::Error::other("the checksum is wrong")),
+            read => Ok(read),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_is_not_taken_for_wrong_lines() {
+    let (spc, other) = ("0,1,512,w,0.0\n".repeat(20_000), "what is this\n".repeat(20_000));
+    for (text, format) in [(&spc, find("msr")), (&other, None)] {
+        let read = |has_checksum| {
+            Reader::with_checksum(Damaged(text.as_bytes()), format, false, has_checksum)
+                .and_then(|mut reader| reader.find_map(Result::err).map_or(Ok(()), Err))
+        };
+        let error = read(true).unwrap_err().to_string();
+        assert!(error.contains("the checksum is wrong"), "{error}");
+        let error = read(false).unwrap_err().to_string();
+        assert!(error.contains("--format") || error.contains("--skip-bad"), "{error}");
+    }
+}
+
+#[test]
 fn a_line_without_end_takes_no_memory() {
     let long = format!("0,1,512,w,0.0\n{}\n0,2,512,R,1.0\n", "9".repeat(5 * LINE_MAX));
     let mut reader = Reader::new(long.as_bytes(), find("spc"), true).unwrap();

@@ -76,7 +76,7 @@ pub struct ReplayArgs {
     #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl", value_parser = layer)]
     pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
-    #[arg(long, value_name = "SIZE", value_parser = tessera_policy::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<u64>,
     /// Bytes of memory for the map.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256K", value_parser = tessera_policy::parse_size)]
@@ -106,6 +106,9 @@ pub struct ReplayArgs {
     /// Bytes of a write-back cache of the host in front of the device.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
     pub host_cache: u64,
+    /// Bytes of a write buffer in the device, whose pages are programmed in the order of logical pages.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
+    pub write_buffer: u64,
     /// Write every page once before the trace begins.
     #[arg(long)]
     pub preload: bool,
@@ -133,6 +136,13 @@ fn written(text: &str) -> Result<(&'static str, Writer), String> {
 
 fn layer(text: &str) -> Result<&'static Layer, String> {
     ftl::find(text).map_err(|e| e.to_string())
+}
+
+fn capacity(text: &str) -> Result<u64, String> {
+    match tessera_policy::parse_size(text).map_err(|e| e.to_string())? {
+        0 => Err("a device without pages serves nothing; name a capacity above 0, such as 16G".into()),
+        bytes => Ok(bytes),
+    }
 }
 
 fn policy(text: &str) -> Result<Policy, String> {

@@ -125,7 +125,11 @@ impl<R: Read> Read for Frames<R> {
             if read > 0 || buffer.is_empty() {
                 return Ok(read);
             }
-            let mut rest = self.decoder.take().map(StreamingDecoder::into_inner).expect("it was there");
+            let (mut rest, frame) = self.decoder.take().map(StreamingDecoder::into_parts).expect("it was there");
+            let expected = frame.get_checksum_from_data();
+            if expected.is_some() && expected != frame.get_calculated_checksum() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "zstd: the checksum of a frame is wrong"));
+            }
             if !rest.fill_buf()?.is_empty() {
                 self.decoder = Some(StreamingDecoder::new(rest).map_err(io::Error::other)?);
             }
@@ -141,6 +145,7 @@ impl<R: Read> Read for Frames<R> {
 pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Trace> {
     let mut input = BufReader::new(Counted { source: Source::open(path)?, read });
     let head = input.fill_buf().at(path)?;
+    let mut is_packed = true;
     let text: Box<dyn Read> = match head {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(input)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
@@ -148,16 +153,19 @@ pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Tr
             Box::new(Frames { decoder: Some(decoder) })
         }
         [b'B', b'Z', b'h', ..] => Box::new(Bzip2::new(input)),
-        _ => Box::new(input),
+        _ => {
+            is_packed = false;
+            Box::new(input)
+        }
     };
-    Reader::new(text, args.format, args.skip_bad).map_err(|e| wrong(path, &e))
+    Reader::with_checksum(text, args.format, args.skip_bad, is_packed).map_err(|e| wrong(path, &e))
 }
 
 /// The failure of a trace that cannot be read.
 pub fn wrong(path: &Path, error: &TraceError) -> Failure {
     let exit = match error {
         TraceError::Io { .. } => Exit::Failed,
-        TraceError::Field { .. } | TraceError::Unknown { .. } => Exit::Usage,
+        _ => Exit::Usage,
     };
     failure!(exit, "{}: {error}", path.display())
 }

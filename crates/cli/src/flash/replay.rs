@@ -88,6 +88,7 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
 fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config {
     Config {
         map_cache,
+        write_buffer: args.write_buffer,
         cpftl: args.cpftl,
         error_bound: args.error_bound,
         shape: args.geometry,
@@ -128,13 +129,16 @@ fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl
             span.lay(u64::from(args.geometry.page_bytes)).map_err(|e| Failure::usage(e).of(path.display()))?,
         ),
     };
-    let capacity = args.capacity.unwrap_or(layout.bytes());
-    if capacity == 0 {
+    if requests == 0 {
         bail!(
             Exit::Usage,
             "{}: the trace has no requests; see `tessera flash trace info`, or name a --format",
             path.display()
         );
+    }
+    let capacity = args.capacity.unwrap_or(layout.bytes());
+    if capacity == 0 {
+        bail!(Exit::Usage, "{}: the requests of the trace have no bytes; set --capacity", path.display());
     }
     Ok(Input { path: path.into(), layout, requests, capacity })
 }
@@ -206,6 +210,7 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
             break;
         }
     }
+    replay.finish();
     let cpu = cpu_time() - start;
     let agree = replay.ssd().check();
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;

@@ -27,10 +27,11 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
         }
         let span = span.lay(4096).map_err(crate::exit::Failure::usage)?;
         let requests: u64 = counts.iter().sum();
-        let (reads, format) = (counts[Op::Read as usize], trace.format().name);
+        let reads = counts[Op::Read as usize];
+        let names = args.format.map_or_else(|| trace.format().names(), |named| vec![named.name]);
         if out.json {
             out.document(&json!({
-                "trace": path, "format": format, "requests": requests, "reads": reads,
+                "trace": path, "format": names[0], "formats": names, "requests": requests, "reads": reads,
                 "writes": counts[Op::Write as usize], "trims": counts[Op::Trim as usize], "bytes": bytes,
                 "devices": span.devices(), "span_bytes": span.bytes(), "time_ns": end,
                 "skipped_lines": trace.skipped(), "reordered": trace.reordered(),
@@ -38,7 +39,7 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
         }
         table.row([
             path.display().to_string(),
-            format.into(),
+            names.join(" or "),
             units::count(requests),
             units::percent(reads, requests),
             units::bytes(bytes / requests.max(1)),

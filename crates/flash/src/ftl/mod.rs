@@ -127,6 +127,11 @@ pub trait Ftl: Send {
     /// As [`Ftl::cache`].
     fn cache_mut(&mut self) -> &mut CacheUse;
 
+    /// Begins to count anew what was done; what the layer holds stays.
+    fn reset(&mut self) {
+        self.cache_mut().reset();
+    }
+
     /// Figures of the layer's own, by name.
     fn figures(&self) -> Vec<(&'static str, u64)>;
 

@@ -22,11 +22,19 @@ pub struct FieldError {
 impl FieldError {
     /// An error about a field that holds `text`.
     pub fn new(field: &'static str, text: Option<&str>, expected: &'static str) -> Self {
-        let found = match text {
-            None => "missing".into(),
-            Some(text) => format!("`{}`", text.chars().take(40).collect::<String>()),
-        };
+        let found = text.map_or_else(|| "missing".into(), shown);
         FieldError { field, found, expected }
+    }
+}
+
+/// Characters of a field that messages show: any sum of two numbers fits.
+const SHOWN_MAX: usize = 48;
+
+/// The text of a field; a long one is shortened, and says so.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        None => format!("`{text}`"),
+        Some((end, _)) => format!("`{}…` ({} characters)", &text[..end], text.chars().count()),
     }
 }
 
@@ -127,6 +135,15 @@ pub fn request(at: Ns, op: Op, device: u64, offset: u64, bytes: u64) -> Result<O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_shown_whole_and_what_is_shortened_says_so() {
+        let error = request(0, Op::Read, 0, u64::MAX, u64::MAX).unwrap_err();
+        assert_eq!(error.found, "`18446744073709551615+18446744073709551615`");
+        let long = FieldError::new("size", Some(&"9".repeat(60)), "a number");
+        assert_eq!(long.found, format!("`{}…` (60 characters)", "9".repeat(48)));
+        assert_eq!(FieldError::new("size", Some(&"é".repeat(48)), "a number").found, format!("`{}`", "é".repeat(48)));
+    }
 
     #[test]
     fn times_are_exact() {

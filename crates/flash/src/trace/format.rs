@@ -19,9 +19,11 @@ pub struct Format {
     make: fn(&[&str]) -> Box<dyn LineParser>,
     /// How it is written, if it can be.
     pub writer: Option<Writer>,
+    /// An earlier format with the same lines, which mean the same.
+    same_as: Option<&'static str>,
 }
 
-/// Every format. Where lines fit several, the first is taken.
+/// Every format.
 pub const FORMATS: &[Format] = &[
     Format {
         name: "fio",
@@ -29,6 +31,7 @@ pub const FORMATS: &[Format] = &[
         fits: |line| fio::version(line).is_some(),
         make: |_| Box::new(Iolog::default()),
         writer: Some(Writer { heading: Some("fio version 3 iolog"), line: writing::fio }),
+        same_as: None,
     },
     Format {
         name: "vscsi",
@@ -38,6 +41,7 @@ pub const FORMATS: &[Format] = &[
         },
         make: |_| Box::new(Plain(columns::vscsi)),
         writer: None,
+        same_as: None,
     },
     Format {
         name: "msr",
@@ -51,20 +55,23 @@ pub const FORMATS: &[Format] = &[
         },
         make: |_| Box::<Msr>::default(),
         writer: writer(writing::msr),
+        same_as: None,
     },
     Format {
         name: "spc",
         about: "SPC (UMass): ASU,LBA,bytes,R|W,time_s",
-        fits: |line| is_fields(line, ',', &[is_number, is_number, is_number, is_letters, is_time]),
+        fits: |line| is_fields(line, ',', &[is_number, is_number, is_number, is_letter, is_time]),
         make: |_| Box::new(Plain(columns::spc)),
         writer: writer(writing::spc),
+        same_as: None,
     },
     Format {
         name: "tencent",
         about: "Tencent CBS: time_s,sector,sectors,0 read|1 write,volume",
-        fits: |line| is_fields(line, ',', &[is_number as Test; 5]),
+        fits: |line| is_fields(line, ',', &[is_number, is_number, is_number, is_bit, is_number]),
         make: |_| Box::new(Plain(columns::tencent)),
         writer: None,
+        same_as: None,
     },
     Format {
         name: "blkparse",
@@ -75,6 +82,7 @@ pub const FORMATS: &[Format] = &[
         },
         make: |head| Box::new(Blkparse::new(head)),
         writer: None,
+        same_as: None,
     },
     Format {
         name: "disksim",
@@ -84,20 +92,23 @@ pub const FORMATS: &[Format] = &[
         },
         make: |_| Box::new(Plain(columns::disksim)),
         writer: writer(writing::disksim),
+        same_as: None,
     },
     Format {
         name: "ssdsim",
         about: "SSDSim: time_ns device sector sectors 0 write|1 read",
-        fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
+        fits: |line| is_fields(line, ' ', &[is_number, is_number, is_number, is_number, is_bit]),
         make: |_| Box::new(Plain(columns::ssdsim)),
         writer: writer(writing::ssdsim),
+        same_as: None,
     },
     Format {
         name: "mqsim",
         about: "MQSim: the same fields as SSDSim",
-        fits: |line| is_fields(line, ' ', &[is_number as Test; 5]),
+        fits: |line| is_fields(line, ' ', &[is_number, is_number, is_number, is_number, is_bit]),
         make: |_| Box::new(Plain(columns::ssdsim)),
         writer: writer(writing::ssdsim),
+        same_as: Some("ssdsim"),
     },
 ];
 
@@ -129,6 +140,16 @@ fn is_version(text: &str) -> bool {
     matches!(text, "1" | "2")
 }
 
+/// A read or a write as a number.
+fn is_bit(text: &str) -> bool {
+    matches!(text, "0" | "1")
+}
+
+/// A read or a write as a letter.
+fn is_letter(text: &str) -> bool {
+    text.len() == 1 && is_letters(text)
+}
+
 fn is_letters(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
@@ -145,13 +166,22 @@ impl Format {
         (self.make)(head)
     }
 
-    /// The format that at least half of these first lines have.
-    pub fn detect(head: &[&str]) -> Option<&'static Format> {
-        let first = head.first()?;
+    /// The formats that at least half of these first lines have. Of those whose lines mean the same, the first.
+    pub fn detect(head: &[&str]) -> Vec<&'static Format> {
+        let Some(first) = head.first() else { return Vec::new() };
         let by_heading =
             FORMATS.iter().take(2).find(|f| !first.starts_with(|c: char| c.is_ascii_digit()) && (f.fits)(first));
-        let fitting = |f: &&Format| head.iter().filter(|line| (f.fits)(line)).count() * 2 >= head.len();
-        by_heading.or_else(|| FORMATS.iter().find(fitting))
+        let fits = |f: &&Format| head.iter().filter(|line| (f.fits)(line)).count() * 2 >= head.len();
+        match by_heading {
+            Some(format) => vec![format],
+            None => FORMATS.iter().filter(|f| f.same_as.is_none()).filter(fits).collect(),
+        }
+    }
+
+    /// The names of all formats whose lines mean the same: lines cannot tell them apart.
+    pub fn names(&self) -> Vec<&'static str> {
+        let is_it = |f: &&Format| f.name == self.name || f.same_as == Some(self.name);
+        FORMATS.iter().filter(is_it).map(|f| f.name).collect()
     }
 }
 

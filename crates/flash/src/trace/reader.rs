@@ -35,6 +35,12 @@ pub enum TraceError {
         /// Names of the formats.
         known: String,
     },
+    /// Several formats fit, and mean different requests.
+    #[error("the first lines of the trace may be {names}; name the format with --format")]
+    Ambiguous {
+        /// Names of the formats.
+        names: String,
+    },
 }
 
 /// Reads the requests of a trace.
@@ -48,44 +54,79 @@ pub struct Reader<R> {
     line: Vec<u8>,
     line_number: u64,
     skip_bad: bool,
+    has_checksum: bool,
     skipped: u64,
     reordered: u64,
     first: Option<Ns>,
     last: Ns,
 }
 
+/// Reads the first lines, by which a format is recognized.
+fn read_head<R: Read>(input: &mut BufReader<R>) -> Result<Vec<u8>, TraceError> {
+    let mut head = Vec::new();
+    for line in 1..=HEAD_LINES as u64 {
+        let before = head.len();
+        let mut limited = input.by_ref().take(LINE_MAX as u64);
+        limited.read_until(b'\n', &mut head).map_err(|error| TraceError::Io { line, error })?;
+        if head.len() == before || head.len() > LINE_MAX {
+            break;
+        }
+    }
+    Ok(head)
+}
+
+/// The format of a trace with these first lines.
+fn recognize(lines: &[&str]) -> Result<&'static Format, TraceError> {
+    let names = |formats: &[&Format], between| formats.iter().map(|f| f.name).collect::<Vec<_>>().join(between);
+    match Format::detect(lines)[..] {
+        [] => Err(TraceError::Unknown { known: names(&super::FORMATS.iter().collect::<Vec<_>>(), ", ") }),
+        [format] => Ok(format),
+        ref several => Err(TraceError::Ambiguous { names: names(several, " or ") }),
+    }
+}
+
 impl<R: Read> Reader<R> {
-    /// A reader of a text that is not compressed (any more). Without `format` it is recognized by the first lines.
+    /// A reader of a text that is not compressed. Without `format` it is recognized by the first lines.
     ///
     /// # Errors
-    /// The input cannot be read, or no format fits.
+    /// The input cannot be read, or no format fits, or several do.
     pub fn new(input: R, format: Option<&'static Format>, skip_bad: bool) -> Result<Self, TraceError> {
+        Reader::with_checksum(input, format, skip_bad, false)
+    }
+
+    /// As [`Reader::new`], for a text that a decompressor checks: if a line is wrong, the rest is read first, so that a damaged
+    /// file is not taken for wrong lines.
+    ///
+    /// # Errors
+    /// As [`Reader::new`].
+    pub fn with_checksum(
+        input: R,
+        format: Option<&'static Format>,
+        skip_bad: bool,
+        has_checksum: bool,
+    ) -> Result<Self, TraceError> {
         let mut input = BufReader::with_capacity(LINE_MAX, input);
-        let mut head = Vec::new();
-        for line in 1..=HEAD_LINES as u64 {
-            let before = head.len();
-            let mut limited = input.by_ref().take(LINE_MAX as u64);
-            limited.read_until(b'\n', &mut head).map_err(|error| TraceError::Io { line, error })?;
-            if head.len() == before || head.len() > LINE_MAX {
-                break;
-            }
-        }
+        let head = read_head(&mut input)?;
         let text = String::from_utf8_lossy(&head);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| is_content(l)).collect();
-        let unknown =
-            || TraceError::Unknown { known: super::FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", ") };
-        let format = format.or_else(|| Format::detect(&lines)).ok_or_else(unknown)?;
+        let format = match format.map_or_else(|| recognize(&lines), Ok) {
+            Err(_) if has_checksum => {
+                read_rest(&mut input, 1)?;
+                recognize(&lines)?
+            }
+            found => found?,
+        };
         let parser = format.parser(&lines);
-        let (head, head_used) = (head, 0);
         Ok(Reader {
             input,
             head,
-            head_used,
+            head_used: 0,
             parser,
             format,
             line: Vec::new(),
             line_number: 0,
             skip_bad,
+            has_checksum,
             skipped: 0,
             reordered: 0,
             first: None,
@@ -152,18 +193,29 @@ impl<R: Read> Reader<R> {
         Request { at: self.last, ..request }
     }
 
+    fn wrong_line(&mut self, error: FieldError) -> TraceError {
+        let line = self.line_number;
+        let rest = if self.has_checksum { read_rest(&mut self.input, line) } else { Ok(()) };
+        rest.err().unwrap_or(TraceError::Field { line, error })
+    }
+
     fn advance(&mut self) -> Result<Option<Request>, TraceError> {
         while self.read_line()? {
             match self.parse_line() {
                 Ok(Some(request)) => return Ok(Some(self.in_order(request))),
                 Ok(None) => {}
                 Err(_) if self.skip_bad => self.skipped += 1,
-                Err(error) => return Err(TraceError::Field { line: self.line_number, error }),
+                Err(error) => return Err(self.wrong_line(error)),
             }
             self.skip_line()?;
         }
         Ok(None)
     }
+}
+
+/// Reads up to the end, so that the decompressor checks everything.
+fn read_rest(input: &mut impl Read, line: u64) -> Result<(), TraceError> {
+    std::io::copy(input, &mut std::io::sink()).map(drop).map_err(|error| TraceError::Io { line, error })
 }
 
 fn is_content(line: &str) -> bool {

@@ -279,6 +279,11 @@ impl Ftl for Cpftl {
 
     directory_and_cache!();
 
+    fn reset(&mut self) {
+        self.cache.reset();
+        self.correlated.fate = correlated::Fate { built: self.correlated.fate.built, ..correlated::Fate::default() };
+    }
+
     fn moved(&mut self, device: &mut Device, moves: &[Move]) {
         self.move_entries(device, moves);
         self.correlated.moved(device, &mut self.directory, moves);

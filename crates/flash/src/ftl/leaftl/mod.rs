@@ -393,6 +393,11 @@ impl Ftl for LeaFtl {
 
     directory_and_cache!();
 
+    fn reset(&mut self) {
+        self.cache.reset();
+        (self.mispredicted, self.verified) = (0, 0);
+    }
+
     fn figures(&self) -> Vec<(&'static str, u64)> {
         let groups = || self.groups.iter().map(|entry| &entry.group).filter(|group| !group.is_empty());
         let segments = || groups().flat_map(|group| group.segments());
