@@ -114,6 +114,41 @@ fn traces_are_shown_and_converted() {
 }
 
 #[test]
+fn a_synthetic_trace_says_so_and_has_what_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = file(dir.path(), "t.spc", spc(3_000).as_bytes());
+    let make = |options: &[&str]| tessera(&[&["flash", "trace", "synthesize"], options].concat());
+    let fitted = make(&[&plain, "--requests", "9000", "--correlated", "30%", "--groups", "20", "--to", "fio"]);
+    let text = fitted.text();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("fio version 3 iolog"));
+    let label = [lines.next(), lines.next()].map(Option::unwrap);
+    assert_eq!(label[0], "# SYNTHETIC trace of `tessera flash trace synthesize`, fitted to t.spc");
+    let correlated = "30.0 % of reads correlated in 20 groups of 8 pages";
+    assert!(
+        label[1].starts_with("# 9000 requests, seed 1, 33.3 % reads, 0.0 % sequential")
+            && label[1].ends_with(correlated)
+    );
+    assert!(fitted.stderr.contains("of the reads belong to correlated groups"), "{fitted:?}");
+    let made = file(dir.path(), "made.fio", text.as_bytes());
+    let info = tessera(&["flash", "trace", "info", &made, "--json"]).json();
+    assert_eq!((&info["requests"], &info["devices"]), (&9_000.into(), &2.into()));
+    let stated = make(&["--requests", "500", "--footprint", "8M", "--reads", "100%", "--gap", "2ms", "--seed", "7"]);
+    let made = file(dir.path(), "made.spc", stated.text().as_bytes());
+    let info = tessera(&["flash", "trace", "info", &made, "--json"]).json();
+    assert_eq!((&info["reads"], &info["time_ns"]), (&500.into(), &(499 * 2_000_000u64).into()));
+    for (options, words) in [
+        (&["--reads", "101%"][..], &["101%", "0% to 100%"][..]),
+        (&["--sequential", "90%", "--reads", "100%", "--correlated", "20%"], &["90.0 %", "20.0 %", "lower"]),
+        (&["--skew", "9"], &["`9`", "0 to 5"]),
+        (&["--gap", "2h"], &["2h", "1.5ms"]),
+        (&[&plain, "--footprint", "1G"], &["--footprint", "TRACE"]),
+    ] {
+        assert_refused(&make(&[options, &["--json"]].concat()), 2, words);
+    }
+}
+
+#[test]
 fn bzip2_and_stdin_are_read() {
     let streams = include_bytes!("../../flash/tests/streams.bz2");
     let dir = tempfile::tempdir().unwrap();
@@ -183,6 +218,7 @@ fn bad_input_is_named_with_the_way_out() {
     for (options, words) in [
         (&[&plain[..], "--capacity", "5000"][..], &["5000", "whole number of pages"][..]),
         (&[&plain, "--capacity", "0", "--json"], &["capacity", "above 0", "16G"]),
+        (&[&plain, "--preload=backwards", "--json"], &["backwards", "--preload=random"]),
         (&[&plain, "--write-buffer", "4K"], &["write buffer", "4096 bytes", "two pages"]),
         (&[&plain, "--capacity", "1M"], &["spare blocks", "raise"]),
         (&[&plain, "--capacity", "64M", "--map-cache", "64", "--ftl", "dftl"], &["64 bytes", "dftl", "128"]),

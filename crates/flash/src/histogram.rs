@@ -49,6 +49,11 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
+    /// Times within 1 %, with how often each came.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (Ns, u64)> + '_ {
+        (0..).zip(&self.counts).filter(|(_, count)| **count > 0).map(|(bucket, count)| (value(bucket), *count))
+    }
+
     /// How many there are.
     pub fn len(&self) -> u64 {
         self.len

@@ -5,7 +5,7 @@ use crate::device::{Counters, Ns};
 use crate::ftl::CacheUse;
 use crate::histogram::Histogram;
 use crate::host_cache::HostCache;
-use crate::ssd::{Op, Ssd};
+use crate::ssd::{Op, Order, Ssd};
 use std::ops::Range;
 
 /// How a trace is replayed.
@@ -79,9 +79,9 @@ impl Replay {
         Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, requests: 0, response, end: 0 })
     }
 
-    /// Fills the device before the trace begins; see [`Ssd::preload`].
-    pub fn preload(&mut self, goes_on: impl FnMut(u64) -> bool) {
-        self.ssd.preload(goes_on);
+    /// Fills the device before the trace begins; see [`Ssd::preload_in`].
+    pub fn preload(&mut self, order: Order, goes_on: impl FnMut(u64) -> bool) {
+        self.ssd.preload_in(order, goes_on);
     }
 
     /// What is served from here on is to be learned from, until [`Replay::learn`].
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_preloaded_device_is_full_and_its_figures_begin_at_zero() {
         let (mut full, mut pages) = (replay(ReplayOptions::default()), 0);
-        full.preload(|count| {
+        full.preload(Order::Random, |count| {
             pages += count;
             true
         });

@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::device::{Cause, Counters, Device, Ns, Owner, Ppn, Stream};
 use crate::ftl::{CacheUse, Ftl, Layer, entries_per_page, translation_pages};
 use crate::mining::History;
+use crate::permutation::Permutation;
 use crate::write_buffer::{WriteBuffer, run_of};
 use std::ops::Range;
 
@@ -20,6 +21,15 @@ pub enum Op {
     Write,
     /// Says that the contents are not needed any more.
     Trim,
+}
+
+/// In which order all pages are written before a trace begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// That of the logical pages: neighbours lie together on flash.
+    Sequential,
+    /// A random one, always the same: no layer finds runs.
+    Random,
 }
 
 /// An SSD.
@@ -249,15 +259,22 @@ impl Ssd {
         self.buffered(lpn).or_else(|| self.ftl.peek(&self.device, lpn).map(|ppn| self.device.content(ppn)))
     }
 
-    /// Writes every page once, in order, and then begins to count and to measure time anew. After every few
-    /// thousand pages `goes_on` gets their number; `false` ends it early.
-    pub fn preload(&mut self, mut goes_on: impl FnMut(u64) -> bool) {
+    /// Writes every page once, in order; see [`Ssd::preload_in`].
+    pub fn preload(&mut self, goes_on: impl FnMut(u64) -> bool) {
+        self.preload_in(Order::Sequential, goes_on);
+    }
+
+    /// Writes every page once, and then begins to count and to measure time anew. After every few thousand pages
+    /// `goes_on` gets their number; `false` ends it early.
+    pub fn preload_in(&mut self, order: Order, mut goes_on: impl FnMut(u64) -> bool) {
         let page = u64::from(self.device.geometry().shape.page_bytes);
         let pages = u64::from(self.device.geometry().logical_pages);
+        let random = Permutation::new(pages, 1);
         for first in (0..pages).step_by(PRELOAD_STEP) {
             let step = first..pages.min(first + PRELOAD_STEP as u64);
             let count = step.end - step.start;
-            for lpn in step {
+            for place in step {
+                let lpn = if order == Order::Random { random.at(place) } else { place };
                 self.submit(0, Op::Write, lpn * page, page);
             }
             if !goes_on(count) {

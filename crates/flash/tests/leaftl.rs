@@ -1,7 +1,7 @@
 //! Each mechanism of LeaFTL has its effect, shown on requests that are made for it.
 
 use tessera_disk::SplitMix64;
-use tessera_flash::{Cause, Config, ConfigError, Op, Shape, Ssd};
+use tessera_flash::{Cause, Config, ConfigError, Op, Order, Shape, Ssd};
 
 const PAGE: u64 = 4096;
 
@@ -43,6 +43,14 @@ fn runs_need_a_hundredth_of_the_bytes_of_entries() {
     assert!(figure(&ssd, "map_bytes") * 100 < 2 * entries, "{:?}", ssd.layer_figures());
     assert_eq!((figure(&ssd, "groups"), figure(&ssd, "approximate_segments")), (64, 0));
     assert!(ssd.cache().bytes < 5_000, "{:?}", ssd.cache());
+}
+
+#[test]
+fn pages_that_were_preloaded_in_random_order_have_no_runs() {
+    let mut ssd = ssd(0);
+    ssd.preload_in(Order::Random, |_| true);
+    ssd.check().unwrap();
+    assert!(figure(&ssd, "segments") > 12_000, "{:?}", ssd.layer_figures());
 }
 
 #[test]

@@ -4,8 +4,9 @@ use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tessera_flash::ftl::{self, CpftlOptions, Layer};
+use tessera_flash::synthetic::Plan;
 use tessera_flash::trace::{FORMATS, Format, Writer};
-use tessera_flash::{Policy, Shape, Timing};
+use tessera_flash::{Order, Policy, Shape, Timing, parse_duration};
 
 /// `tessera flash …`.
 #[derive(Debug, Subcommand)]
@@ -50,6 +51,95 @@ pub enum TraceCommand {
         #[command(flatten)]
         output: Out,
     },
+    /// Make a synthetic trace, fitted to a trace or of stated shares, and write it to stdout; its first lines say so.
+    #[command(after_help = "\
+Examples:
+  tessera flash trace synthesize web.trace --requests 5000000 --correlated 60% > web-long.spc
+  tessera flash trace synthesize --footprint 16G --reads 65.6% --skew 0.9 --read-size 2560 --gap 9ms > oltp.spc")]
+    Synthesize(SynthesizeArgs),
+}
+
+/// Arguments of `tessera flash trace synthesize`.
+#[derive(Debug, Clone, Args)]
+pub struct SynthesizeArgs {
+    /// A trace to fit to; without one, every share is as stated. What is stated replaces what was measured.
+    #[arg(value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+    /// Format of TRACE; without it, it is recognized.
+    #[arg(long, value_parser = format)]
+    pub format: Option<&'static Format>,
+    /// Leave out lines of TRACE that are wrong.
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Requests to make.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub requests: u64,
+    /// Equal seeds make equal traces.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Format to write: spc, msr, disksim, ssdsim, mqsim or fio.
+    #[arg(long, value_name = "FORMAT", default_value = "spc", value_parser = written)]
+    pub to: (&'static str, Writer),
+    /// Share of reads.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub reads: Option<f64>,
+    /// Share of requests that begin where the one before them ended.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub sequential: Option<f64>,
+    /// Share of the reads that belong to groups of pages which are read together.
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub correlated: Option<f64>,
+    /// Pages of such a group.
+    #[arg(long, value_name = "PAGES", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub group: u32,
+    /// Number of such groups.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub groups: u32,
+    /// Exponent of a Zipf distribution of such groups; 0: all are read equally often.
+    #[arg(long, value_name = "EXPONENT", default_value = "0", value_parser = skew)]
+    pub group_skew: f64,
+    /// Bytes of the device in which the pages of such groups lie; without it, all that are touched.
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    pub cluster: Option<u64>,
+    /// Draw pages by a Zipf distribution with this exponent, in place of the reuse distances of TRACE; 0 is uniform.
+    #[arg(long, value_name = "EXPONENT", value_parser = skew)]
+    pub skew: Option<f64>,
+    /// Bytes of the device that are touched; with TRACE, they are those that it touches.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = capacity, conflicts_with = "trace")]
+    pub footprint: u64,
+    /// Mean size of a read.
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    pub read_size: Option<u64>,
+    /// Mean size of a write.
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    pub write_size: Option<u64>,
+    /// Mean time between arrivals, with ns, us or ms.
+    #[arg(long, value_name = "TIME", value_parser = gap)]
+    pub gap: Option<u64>,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+}
+
+impl SynthesizeArgs {
+    /// What the trace is to be like.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            requests: self.requests,
+            seed: self.seed,
+            reads: self.reads,
+            sequential: self.sequential,
+            correlated: self.correlated,
+            group: self.group,
+            groups: self.groups,
+            group_skew: self.group_skew,
+            cluster: self.cluster,
+            skew: self.skew,
+            footprint: self.footprint,
+            sizes: [self.read_size, self.write_size],
+            gap: self.gap,
+        }
+    }
 }
 
 /// How traces are read.
@@ -109,9 +199,9 @@ pub struct ReplayArgs {
     /// Bytes of a write buffer in the device, whose pages are programmed in the order of logical pages.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
     pub write_buffer: u64,
-    /// Write every page once before the trace begins.
-    #[arg(long)]
-    pub preload: bool,
+    /// Write every page once before the trace begins, in `sequential` or `random` order.
+    #[arg(long, value_name = "ORDER", num_args = 0..=1, require_equals = true, default_missing_value = "sequential", value_parser = order)]
+    pub preload: Option<Order>,
     /// Let requests beyond the end of the device begin again at its start.
     #[arg(long)]
     pub wrap: bool,
@@ -145,12 +235,34 @@ fn capacity(text: &str) -> Result<u64, String> {
     }
 }
 
+fn order(text: &str) -> Result<Order, String> {
+    match text {
+        "sequential" => Ok(Order::Sequential),
+        "random" => Ok(Order::Random),
+        _ => Err("write --preload=sequential or --preload=random".into()),
+    }
+}
+
 fn policy(text: &str) -> Result<Policy, String> {
     match text {
         "greedy" => Ok(Policy::Greedy),
         "cost-benefit" => Ok(Policy::CostBenefit),
         _ => Err("write greedy or cost-benefit".into()),
     }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = percent(text).ok().filter(|share| *share <= 1.0);
+    share.ok_or_else(|| format!("`{text}` is not a share from 0% to 100%"))
+}
+
+fn skew(text: &str) -> Result<f64, String> {
+    let exponent = text.parse::<f64>().ok().filter(|exponent| (0.0..=5.0).contains(exponent));
+    exponent.ok_or_else(|| format!("`{text}` is not an exponent from 0 to 5"))
+}
+
+fn gap(text: &str) -> Result<u64, String> {
+    parse_duration(text).ok_or_else(|| format!("`{text}` is not a time up to 10 s: write 500ns, 25us or 1.5ms"))
 }
 
 fn train(text: &str) -> Result<f64, String> {

@@ -3,6 +3,7 @@
 
 mod input;
 mod replay;
+mod synthesize;
 mod trace;
 
 use crate::args::{FlashCommand, TraceCommand};
@@ -13,13 +14,17 @@ use crate::exit::Outcome;
 /// # Errors
 /// The failure of the command.
 pub fn run(command: FlashCommand) -> Outcome {
-    input::check(match &command {
-        FlashCommand::Replay(args) => &args.reading,
-        FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => reading,
-    })?;
+    match &command {
+        FlashCommand::Replay(args) => input::check(&args.reading)?,
+        FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => {
+            input::check(reading)?;
+        }
+        FlashCommand::Trace(TraceCommand::Synthesize(_)) => {}
+    }
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
         FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
+        FlashCommand::Trace(TraceCommand::Synthesize(args)) => synthesize::synthesize(&args),
     }
 }

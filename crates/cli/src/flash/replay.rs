@@ -148,7 +148,7 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
     let results: Vec<Mutex<Option<Outcome<Done>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
     let (next, served, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let page_bytes = u64::from(args.geometry.page_bytes);
-    let preloaded = |run: &Run<'_>| if args.preload { run.input.capacity / page_bytes } else { 0 };
+    let preloaded = |run: &Run<'_>| if args.preload.is_some() { run.input.capacity / page_bytes } else { 0 };
     let total = runs.iter().map(|run| run.input.requests + preloaded(run)).sum();
     let progress = Progress::items(args.output, "replay");
     let work = || {
@@ -186,8 +186,8 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
         served.fetch_add(count, Ordering::Relaxed);
         !stop.load(Ordering::Relaxed)
     };
-    if args.preload {
-        replay.preload(goes_on);
+    if let Some(order) = args.preload {
+        replay.preload(order, goes_on);
     }
     let lesson = (run.input.requests as f64 * args.train) as u64;
     if lesson > 0 {

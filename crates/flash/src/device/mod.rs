@@ -10,7 +10,7 @@ pub(crate) use blocks::Blocks;
 pub use counters::{Cause, Counters};
 pub use geometry::{Geometry, PAGES_MAX, RESERVE_BLOCKS, STREAMS, Shape};
 pub(crate) use timing::Schedule;
-pub use timing::{Ns, Timing};
+pub use timing::{Ns, Timing, parse_duration};
 
 use blocks::NONE;
 

@@ -54,14 +54,18 @@ impl Timing {
                 _ => return Err(ConfigError::Timing(part.into())),
             };
             let range = "0ns to 10000ms, as a number with ns, us or ms";
-            *field =
-                parse_time(value).ok_or_else(|| ConfigError::Key { key: key.into(), value: value.into(), range })?;
+            *field = parse_duration(value).ok_or_else(|| ConfigError::Key {
+                key: key.into(),
+                value: value.into(),
+                range,
+            })?;
         }
         Ok(timing)
     }
 }
 
-fn parse_time(text: &str) -> Option<Ns> {
+/// A time up to 10 s, written with ns, us or ms.
+pub fn parse_duration(text: &str) -> Option<Ns> {
     let (digits, unit) = [("ns", 1.0), ("us", 1e3), ("ms", 1e6)]
         .iter()
         .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|digits| (digits, unit)))?;
