@@ -210,6 +210,36 @@ fn a_write_buffer_absorbs_writes_for_every_layer() {
 }
 
 #[test]
+fn a_page_shows_every_replay_without_other_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = file(dir.path(), "a<b>.spc", spc(2_000).as_bytes());
+    let page = dir.path().join("page.html").display().to_string();
+    let options = ["--capacity", "64M", "--ftl", "ideal,dftl,sftl", "--map-cache", "16K,64K"];
+    let run = tessera(&[&["flash", "replay", &trace, "--html", &page], &options[..]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.contains("a&lt;b&gt;.spc") && !html.contains("a<b>"), "names are escaped");
+    for outside in ["<script", "http:", "https:", "url(", "@import", " src=", "<link"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    let count = |text: &str| html.matches(text).count();
+    // Five replays: lines of the first plot, bars of four others, rows of the table under its headings.
+    assert_eq!((count("<svg"), count("<polyline"), count("<rect"), count("<tr>")), (5, 5, 4 * 5, 6));
+    for tag in ["svg", "table", "figure", "text"] {
+        assert_eq!(count(&format!("<{tag}>")) + count(&format!("<{tag} ")), count(&format!("</{tag}>")), "{tag}");
+    }
+    // The times of the table and of the page are the same.
+    let line = run.text().lines().find(|line| line.contains("sftl")).unwrap().to_string();
+    let mean = line.split("  ").filter(|cell| cell.contains('s')).nth(2).unwrap().trim();
+    assert!(html.contains(&format!("<td>{mean}</td>")), "{mean} of {line}");
+    fs::write(&page, "before").unwrap();
+    let refused = tessera(&["flash", "replay", &trace, "--html", &page, "--capacity", "5000"]);
+    assert_eq!((refused.code, &fs::read_to_string(&page).unwrap()[..]), (2, "before"));
+    let nowhere = dir.path().join("no/page.html").display().to_string();
+    assert_refused(&tessera(&["flash", "replay", &trace, "--html", &nowhere]), 3, &["no/page.html", "No such file"]);
+}
+
+#[test]
 fn bad_input_is_named_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let plain = file(dir.path(), "t.spc", spc(100).as_bytes());

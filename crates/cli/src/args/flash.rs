@@ -208,6 +208,9 @@ pub struct ReplayArgs {
     /// Leave out regions of 1 MiB that no request touches.
     #[arg(long)]
     pub compact: bool,
+    /// Also write a page with the table and plots; it needs no other file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Output.
     #[command(flatten)]
     pub output: Out,

@@ -1,8 +1,11 @@
 //! `tessera flash`: the shell of the flash laboratory. It opens traces and runs simulations in threads; everything that
 //! is simulated is in `tessera_flash` (docs/flash.md).
 
+mod html;
 mod input;
 mod replay;
+mod report;
+mod svg;
 mod synthesize;
 mod trace;
 

@@ -1,19 +1,19 @@
 //! `tessera flash replay`: every combination of trace, layer and map cache, as many at a time as there are cores.
 
 use super::input::{self, open, wrong};
+use super::report;
 use crate::args::ReplayArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
-use crate::term::{Progress, Table, units};
+use crate::term::Progress;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tessera_flash::ftl::Layer;
 use tessera_flash::trace::{Compact, Request, Span};
-use tessera_flash::{Cause, Config, Figures, Replay, ReplayOptions};
+use tessera_flash::{Config, Figures, Replay, ReplayOptions};
 
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -44,30 +44,39 @@ impl Layout {
 }
 
 /// A trace and what the replays of it share.
-struct Input {
-    path: PathBuf,
+pub struct Input {
+    /// Its file.
+    pub path: PathBuf,
     layout: Layout,
     requests: u64,
     capacity: u64,
 }
 
 /// One replay.
-struct Run<'a> {
-    input: &'a Input,
-    layer: &'static Layer,
-    config: Config,
+pub struct Run<'a> {
+    /// The trace.
+    pub input: &'a Input,
+    /// The translation layer.
+    pub layer: &'static Layer,
+    /// The device.
+    pub config: Config,
 }
 
 /// What a replay showed, with what it took to simulate.
-struct Done {
-    figures: Figures,
-    layer: Vec<(&'static str, u64)>,
-    cpu: Duration,
-    skipped: u64,
+pub struct Done {
+    /// Figures of the device.
+    pub figures: Figures,
+    /// Figures of the layer's own.
+    pub layer: Vec<(&'static str, u64)>,
+    /// CPU time of the measured part.
+    pub cpu: Duration,
+    /// Lines of the trace that were left out.
+    pub skipped: u64,
 }
 
 /// Replays every combination.
 pub fn replay(args: &ReplayArgs) -> Outcome {
+    report::check_page(args)?;
     input::spool(&args.reading)?;
     let inputs = read_layouts(args)?;
     let mut runs = Vec::new();
@@ -82,7 +91,7 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
         }
     }
     let results = run_all(args, &runs)?;
-    show(args, &runs, &results)
+    report::show(args, &runs, &results)
 }
 
 fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config {
@@ -222,98 +231,4 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-fn show(args: &ReplayArgs, runs: &[Run<'_>], results: &[Done]) -> Outcome {
-    let headings = [
-        "trace",
-        "ftl",
-        "cache",
-        "hits",
-        "mean",
-        "p50",
-        "p99",
-        "p99.9",
-        "map reads",
-        "map writes",
-        "moved",
-        "WA",
-        "erases",
-        "CPU/req",
-    ];
-    let mut table = Table::new("llrrrrrrrrrrrr", &headings);
-    for (run, done) in runs.iter().zip(results) {
-        if args.output.json {
-            args.output.document(&document(run, done))?;
-        }
-        table.row(row(run, done));
-        if done.skipped > 0 {
-            let lines = units::plural(done.skipped, "wrong line");
-            args.output.note(format!("{}: {lines} left out", run.input.path.display()));
-        }
-    }
-    if args.output.json { Ok(()) } else { args.output.table(&table) }
-}
-
-/// A time in us, ms or s.
-fn short(ns: f64) -> String {
-    match ns {
-        ..1e7 => format!("{:.0} us", ns / 1e3),
-        ..1e10 => format!("{:.0} ms", ns / 1e6),
-        _ => format!("{:.1} s", ns / 1e9),
-    }
-}
-
-/// CPU time for each request, in ns.
-fn cpu_per_request(done: &Done) -> u64 {
-    done.cpu.as_nanos() as u64 / done.figures.requests.max(1)
-}
-
-fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
-    let Figures { response, counters: c, cache, wear, .. } = &done.figures;
-    let quantile = |p| short(response.quantile(p) as f64);
-    vec![
-        run.input.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        run.layer.name.into(),
-        units::bytes(cache.peak),
-        units::percent(cache.hits, cache.lookups),
-        short(response.mean()),
-        quantile(0.5),
-        quantile(0.99),
-        quantile(0.999),
-        units::count(c.reads(Cause::Map) + c.reads(Cause::MapGc)),
-        units::count(c.programs(Cause::Map) + c.programs(Cause::MapGc)),
-        units::count(c.programs(Cause::Gc) + c.programs(Cause::GcTranslation) + c.programs(Cause::Wear)),
-        format!("{:.3}", c.write_amplification()),
-        format!("{} {:.1} {}", wear.min, wear.mean, wear.max),
-        format!("{} ns", cpu_per_request(done)),
-    ]
-}
-
-fn document(run: &Run<'_>, done: &Done) -> Value {
-    let Figures { response, counters: c, cache, wear, .. } = &done.figures;
-    let map_cache = run.layer.min_cache.map(|_| run.config.map_cache);
-    let mut document = json!({
-        "trace": run.input.path, "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
-        "map_cache_bytes": map_cache, "map_cache_peak_bytes": cache.peak,
-        "map_lookups": cache.lookups, "map_hits": cache.hits,
-        "requests": done.figures.requests, "device_requests": done.figures.device_requests,
-        "skipped_lines": done.skipped, "end_ns": done.figures.end,
-        "response_ns": {
-            "mean": response.mean(), "p50": response.quantile(0.5), "p99": response.quantile(0.99),
-            "p99.9": response.quantile(0.999), "max": response.max(),
-        },
-        "host_reads": c.reads(Cause::Host), "host_programs": c.programs(Cause::Host),
-        "map_reads": c.reads(Cause::Map), "map_reads_by_gc": c.reads(Cause::MapGc),
-        "map_programs": c.programs(Cause::Map), "map_programs_by_gc": c.programs(Cause::MapGc),
-        "moved_data_pages": c.programs(Cause::Gc), "moved_map_pages": c.programs(Cause::GcTranslation),
-        "moved_by_wear_levelling": c.programs(Cause::Wear), "programs": c.all_programs(),
-        "erases": c.all_erases(), "write_amplification": c.write_amplification(),
-        "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
-        "cpu_ns_per_request": cpu_per_request(done),
-    });
-    if !done.layer.is_empty() {
-        document[run.layer.name] = done.layer.iter().map(|(name, value)| (*name, *value)).collect();
-    }
-    document
 }
