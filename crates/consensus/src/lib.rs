@@ -16,4 +16,4 @@ pub mod peer;
 pub mod plan;
 mod storage;
 
-pub use peer::{Input, Output, Peer, PeerConfig, PeerError, Standing};
+pub use peer::{Input, Output, Peer, PeerConfig, PeerError, Room, Standing};

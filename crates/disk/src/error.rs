@@ -72,7 +72,7 @@ pub enum DiskError {
         path: String,
     },
     /// The disk is full. Part of the write may be in the file: truncate it away.
-    #[error("{path} at {offset}: no space left for {len} bytes; free space or add a disk")]
+    #[error("{path} at {offset}: the disk is full, {len} more bytes do not fit; free space on it")]
     NoSpace {
         /// Path below the disk's root.
         path: String,

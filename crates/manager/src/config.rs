@@ -64,6 +64,10 @@ tessera_knobs::knobs! {
         /// … and past this share of the last snapshot's size; 0: whatever its size.
         snapshot_log_percent: u64 = 20, in 0..=u64::MAX;
 
+        /// While fewer bytes are free on a manager's disk, or less than a sixteenth of a small one, it refuses requests that make the
+        /// metadata grow, and another manager leads if one has more room; 0: never.
+        min_free_bytes: u64 = 64 << 20, in 0..=u64::MAX;
+
         /// A manager does not lead if its wall clock is further than this from the time of the last change: it is set wrong, or the
         /// store was off for that long.
         max_clock_jump_ms: u64 = 30 * 24 * 3_600_000;

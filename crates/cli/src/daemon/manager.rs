@@ -100,6 +100,7 @@ fn refused(error: ServeError) -> Failure {
             StartError::LogMissing { .. } | StartError::NothingLeft { .. } | StartError::Restoring { .. },
         ) => Exit::Refused,
         ServeError::Config(tessera_manager::error::Failure::Refused(error)) => Exit::of_code(error.code()),
+        ServeError::Full { .. } => Exit::NoSpace,
         ServeError::NoPeer { error, .. } => Exit::of_code(error.code()),
         ServeError::Address { .. } | ServeError::JoinsItself { .. } | ServeError::TwoClusters { .. } => Exit::Usage,
         _ => Exit::Failed,
@@ -119,6 +120,7 @@ pub(super) fn of_database(error: &DbError) -> Exit {
         DbError::NoDirectory { .. } => Exit::Conflict,
         DbError::Absent { .. } => Exit::NotFound,
         DbError::Exists { .. } => Exit::Conflict,
+        error if error.is_full() => Exit::NoSpace,
         _ => Exit::Failed,
     }
 }

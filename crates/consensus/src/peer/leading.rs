@@ -1,6 +1,6 @@
 //! What a leader does, besides what the library does: proposals, confirmations of reads, ends of changes, hand-overs.
 
-use super::{Output, Peer};
+use super::{Output, Peer, Room};
 use crate::message;
 use bytes::Bytes;
 use raft::StateRole;
@@ -10,6 +10,8 @@ use tessera_wire::consensus::{Member, MembershipChange, PeerKind, SnapshotInfo};
 
 /// Ticks between two plans of the membership.
 const PLAN_TICKS: u64 = 2;
+/// Ticks between two attempts of a leader whose room is scarce to hand leadership over. One that nobody takes stops proposals for a second.
+const SCARCE_TICKS: u64 = 100;
 
 /// Why a proposal was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -188,13 +190,19 @@ impl Peer {
             self.plan();
         }
         self.tell_replaced();
-        let must_go = self.leads_as_voter() || !self.may_lead;
+        let lacks_room = match self.room {
+            Room::Enough => false,
+            Room::Scarce => self.ticks >= self.offers_at,
+            Room::Missing => true,
+        };
+        let must_go = self.leads_as_voter() || !self.may_lead || lacks_room;
         if must_go
             && !failpoint::is_active("consensus.voter_keeps_leading")
             && self.node.raft.lead_transferee.is_none()
             && let Some(manager) = self.best_manager()
         {
             self.handed_to = Some(manager);
+            self.offers_at = self.ticks + SCARCE_TICKS;
             self.node.transfer_leader(manager);
         }
     }

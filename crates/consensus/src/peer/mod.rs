@@ -84,6 +84,18 @@ impl PeerConfig {
     }
 }
 
+/// Room on the disk of a peer's owner. A peer finds out by itself that its log cannot grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Room {
+    /// There is enough.
+    #[default]
+    Enough,
+    /// It is scarce: another manager had better lead.
+    Scarce,
+    /// The owner can store nothing.
+    Missing,
+}
+
 /// Why a peer takes part no more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
@@ -266,8 +278,13 @@ pub struct Peer {
     may_lead: bool,
     /// Committed entries that the owner has yet to apply.
     unapplied_here: u64,
-    /// The same of other members, as they said last.
+    /// Their bytes.
+    unapplied_bytes: usize,
+    /// Entries that other members have yet to apply, as they said last.
     unapplied_there: BTreeMap<u64, u64>,
+    room: Room,
+    /// The tick of the next attempt to hand leadership over because room is scarce.
+    offers_at: u64,
     candidates: Candidates,
     ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
@@ -346,6 +363,9 @@ impl Peer {
             may_lead: true,
             unapplied_here: 0,
             unapplied_there: BTreeMap::new(),
+            unapplied_bytes: 0,
+            room: Room::Enough,
+            offers_at: 0,
             candidates: Candidates::default(),
             ticks: 0,
             answering: None,
@@ -450,15 +470,20 @@ impl Peer {
     }
 
     /// A peer whose owner has yet to apply committed entries does not campaign: one that has applied them serves sooner. If it leads, it
-    /// goes on.
-    pub fn set_unapplied(&mut self, entries: u64) {
-        self.unapplied_here = entries;
+    /// goes on. It gets no more entries while it has too many bytes of them.
+    pub fn set_unapplied(&mut self, entries: u64, bytes: usize) {
+        (self.unapplied_here, self.unapplied_bytes) = (entries, bytes);
     }
 
     /// Committed entries that another member has yet to apply, as it said last. Until then it takes no leadership over.
     #[must_use]
     pub fn unapplied(&self, id: u64) -> u64 {
         self.unapplied_there.get(&id).copied().unwrap_or(0)
+    }
+
+    /// A leader whose owner lacks room hands leadership to another manager, if one takes it, and takes it from none.
+    pub fn set_room(&mut self, room: Room) {
+        self.room = room;
     }
 
     fn may_campaign(&self) -> bool {
@@ -523,6 +548,16 @@ impl Peer {
         self.full_ticks += 1;
         if self.full_ticks >= FULL_TICKS && self.node.raft.state == StateRole::Leader {
             tracing::warn!("this peer leads no more: its disk is full");
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, 0);
+            self.note_standing();
+        }
+    }
+
+    /// Leads no more, without choosing who does.
+    pub fn resign(&mut self) {
+        self.complete();
+        if self.node.raft.state == StateRole::Leader && self.stopped.is_none() {
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, 0);
             self.note_standing();

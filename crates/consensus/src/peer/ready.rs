@@ -15,7 +15,7 @@ impl Peer {
     /// Takes what the library wants to be done, and sends what need not wait for a write.
     pub(super) fn begin(&mut self) {
         assert!(self.unwritten.is_none(), "one thing is written at a time");
-        let is_ahead_of_owner = self.queued_bytes >= QUEUED_BYTES_MAX;
+        let is_ahead_of_owner = self.queued_bytes + self.unapplied_bytes >= QUEUED_BYTES_MAX;
         if self.stopped.is_some() || is_ahead_of_owner || !self.node.has_ready() {
             return;
         }

@@ -1,10 +1,10 @@
 //! Frames from other peers, and answers to this one's: what they say of their senders, then the library's messages.
 
-use super::{PEERS_MAX, Peer, PeerError, memory};
+use super::{PEERS_MAX, Peer, PeerError, Room, memory};
 use crate::message;
 use bytes::Bytes;
 use prost::Message as _;
-use tessera_wire::consensus::{Consensus, ConsensusReply, SnapshotInfo};
+use tessera_wire::consensus::{Consensus, ConsensusReply, PeerKind, SnapshotInfo};
 use tessera_wire::rpc::Answer;
 use tessera_wire::{Code, Error};
 
@@ -108,7 +108,7 @@ impl Peer {
                 return self.forgotten(message.from, known_term, known_index);
             }
             MsgAppendResponse if !message.reject && message.index > last => return,
-            MsgTimeoutNow if !self.may_campaign() => return,
+            MsgTimeoutNow if !self.may_campaign() || self.leaves_lead_to(message.from) => return,
             MsgSnapshot => {
                 let info = message.snapshot.as_ref().and_then(|s| SnapshotInfo::decode(&s.data[..]).ok());
                 let Some(info) = info else { return };
@@ -120,6 +120,13 @@ impl Peer {
         }
         // The library refuses what does not concern it, such as answers of peers that have left.
         let _ = self.node.step(message);
+    }
+
+    /// Whether a manager that lacks room refuses to take leadership from another manager, which may have more. From a voter it takes
+    /// it: it can answer reads.
+    fn leaves_lead_to(&self, from: u64) -> bool {
+        let is_manager = self.find(from).is_some_and(|member| member.kind() == PeerKind::Manager);
+        self.room != Room::Enough && is_manager
     }
 
     pub(super) fn forgotten(&mut self, by: u64, known_term: u64, known_index: u64) {

@@ -135,8 +135,10 @@ impl ManagerCore {
         composed: Vec<(Origin, Bytes)>,
     ) {
         const FULL: &str = "the manager's disk is full: nothing was changed; make room in its directory";
-        const LATE: &str = "the manager's disk is full; make room in its directory, and start it again";
-        let is_full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
+        const LATE: &str =
+            "the manager's disk is full, and it applies this once there is room in its directory; ask again";
+        let is_full = crate::db::is_full(&error);
+        self.is_full = is_full && is_logged;
         let unknown = || format!("the manager's database failed ({error}); restart the manager to see what is on disk");
         let answer = match (is_full, is_logged) {
             (true, false) => Error::new(Code::NoSpace, FULL),

@@ -29,6 +29,7 @@ mod limits;
 mod locking;
 pub mod reading;
 mod requests;
+mod room;
 mod ticks;
 
 use crate::clock::{Clock, Time};
@@ -54,6 +55,7 @@ use bytes::Bytes;
 use prost::Message;
 use reading::{ReadDone, ReadJob};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use tessera_consensus::Room;
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{CloseSession, CommitReply, Entry};
 use tessera_wire::rpc::{self, Call, Peer};
@@ -194,6 +196,10 @@ pub struct ManagerCore {
     last_prune_ns: i64,
     last_expiry_ns: i64,
     stopped: Option<Error>,
+    /// The database could not take a batch that the group has committed.
+    is_full: bool,
+    /// The disk lacks room: how much, and what refused requests are told.
+    lack: Option<(Room, Error)>,
     metrics: Metrics,
 }
 
@@ -232,6 +238,8 @@ impl ManagerCore {
             last_prune_ns: now_ns,
             last_expiry_ns: now_ns,
             stopped: None,
+            is_full: false,
+            lack: None,
             metrics: Metrics::default(),
             caches: Caches::default(),
             config,
@@ -329,6 +337,11 @@ impl ManagerCore {
     /// Why the manager has stopped serving, if it has.
     pub fn stopped(&self) -> Option<&Error> {
         self.stopped.as_ref()
+    }
+
+    /// Whether it has stopped because its disk could not take what the group has committed.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Numbers for `/metrics`.

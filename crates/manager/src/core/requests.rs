@@ -31,6 +31,9 @@ impl ManagerCore {
                 return self.reply(origin, answer);
             }
         }
+        if let Some(error) = self.lacks_room_for(origin, &queued.command) {
+            return self.reply(origin, Err(error));
+        }
         if self.queue.len() + self.parked.len() >= self.config.max_waiting_requests {
             let text = format!("{} requests wait already; try again shortly", self.config.max_waiting_requests);
             return self.reply(origin, Err(Error::new(Code::Unavailable, text)));

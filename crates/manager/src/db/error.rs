@@ -5,7 +5,30 @@ use std::path::Path;
 use tessera_pagesum::Damage;
 use thiserror::Error;
 
+/// Whether SQLite failed because the disk is full. It tells so of its own files, but not of the memory that connections share.
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    let extended = error.sqlite_error().map(|error| error.extended_code);
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+        || extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
+}
+
+/// Whether a file could not be written because the disk, or a quota on it, is full.
+pub(crate) fn is_full_file(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 impl DbError {
+    /// Whether more room on the disk would help.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            DbError::Sqlite { source, .. } => is_full(source),
+            DbError::Io { source, .. } => is_full_file(source),
+            _ => false,
+        }
+    }
+
     /// Whether the file is there and is not, or cannot be known to be, the database that was written. The log beside it has all that it held.
     pub(crate) fn is_damage(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};

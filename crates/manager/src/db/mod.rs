@@ -18,7 +18,7 @@ pub(crate) mod sql;
 
 pub use digest::{digest, part};
 pub use error::DbError;
-pub(crate) use error::describe;
+pub(crate) use error::{describe, is_full, is_full_file};
 
 use crate::db::meta::Meta;
 use error::{io, sqlite};

@@ -7,7 +7,7 @@
 use super::compare::asked_by;
 use super::{Manager, State};
 use crate::internal::CompareMetadata;
-use crate::log::batch;
+use crate::log::batch::{self, ReplayError};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::VecDeque;
@@ -30,6 +30,7 @@ pub(super) struct Backlog {
     bytes: usize,
 }
 
+#[derive(Clone)]
 struct Committed {
     index: u64,
     term: u64,
@@ -40,6 +41,8 @@ struct Committed {
 /// Entries that are applied in one transaction.
 #[derive(Default)]
 struct Portion {
+    /// As they came.
+    taken: Vec<Committed>,
     entries: Vec<LogEntry>,
     /// What follows from the last one.
     then: Option<Then>,
@@ -62,6 +65,18 @@ impl Backlog {
         self.entries.push_back(committed);
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Puts a portion back that could not be applied.
+    fn give_back(&mut self, portion: Portion) {
+        for committed in portion.taken.into_iter().rev() {
+            self.bytes += committed.data.len();
+            self.entries.push_front(committed);
+        }
+    }
+
     /// Whether it is so long that the leader has to wait for this manager.
     pub(super) fn is_long(&self) -> bool {
         self.bytes > BACKLOG_BYTES
@@ -79,8 +94,10 @@ impl Backlog {
     fn take_portion(&mut self, applied: u64) -> Result<Portion, String> {
         let (mut portion, mut bytes) = (Portion::default(), 0);
         while portion.then.is_none() && portion.entries.len() < PORTION_ENTRIES && bytes < PORTION_BYTES {
-            let Some(Committed { index, term, data }) = self.entries.pop_front() else { break };
-            self.bytes -= data.len();
+            let Some(committed) = self.entries.pop_front() else { break };
+            self.bytes -= committed.data.len();
+            portion.taken.push(committed.clone());
+            let Committed { index, term, data } = committed;
             if data.is_empty() {
                 portion.then = Some(Then::Term(term));
                 continue;
@@ -99,10 +116,10 @@ impl Backlog {
 }
 
 impl Manager {
-    /// Whether committed entries wait to be applied: whoever runs the manager calls [`Manager::catch_up`] until none do.
+    /// Whether committed entries wait to be applied, and there is room for them: whoever runs the manager calls [`Manager::catch_up`] until none do.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        !self.backlog.is_empty()
+        !self.backlog.is_empty() && !self.room.waits()
     }
 
     /// Applies a portion of the entries that wait.
@@ -117,6 +134,11 @@ impl Manager {
         {
             self.proposed = None;
             core.finish_batch();
+            if core.is_full() {
+                self.depose();
+                self.backlog.push(Committed { index, term, data });
+                return self.wait_for_room();
+            }
             return self.follow_asked(index);
         }
         self.follow_standing();
@@ -131,19 +153,26 @@ impl Manager {
     pub(super) fn apply_portion(&mut self, now_ns: i64) {
         assert!(self.core().is_none() || self.backlog.is_empty(), "a leader has applied everything before its term");
         let State::Standby { db, meta, caches } = &mut self.state else { return };
-        let applied = self.backlog.take_portion(meta.log_seq).and_then(|Portion { entries, then }| {
-            batch::replay(db, meta, caches, &entries).map_err(|error| error.to_string())?;
-            Ok(then)
+        let applied = self.backlog.take_portion(meta.log_seq).and_then(|portion| {
+            match batch::replay(db, meta, caches, &portion.entries) {
+                Ok(()) => Ok(Some(portion.then)),
+                Err(ReplayError::Full) => {
+                    self.backlog.give_back(portion);
+                    Ok(None)
+                }
+                Err(error) => Err(error.to_string()),
+            }
         });
         match applied {
-            Ok(Some(Then::Digest(index, part))) => self.begin_digest(index, part),
-            Ok(Some(Then::Term(term))) => {
+            Ok(None) => self.wait_for_room(),
+            Ok(Some(Some(Then::Digest(index, part)))) => self.begin_digest(index, part),
+            Ok(Some(Some(Then::Term(term)))) => {
                 let standing = self.peer.standing();
                 if standing.leads && standing.term == term {
                     self.lead(now_ns, term);
                 }
             }
-            Ok(None) => {}
+            Ok(Some(None)) => {}
             Err(why) => self.fail(Error::new(Code::Unavailable, format!("what is committed cannot be applied: {why}"))),
         }
     }

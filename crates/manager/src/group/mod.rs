@@ -14,6 +14,7 @@ mod inspect;
 mod members;
 mod replies;
 pub mod restore;
+mod room;
 mod snapshots;
 mod start;
 #[cfg(test)]
@@ -37,12 +38,13 @@ use bytes::Bytes;
 use compare::{Comparisons, OwnState, REPORT_TOKEN};
 use members::not_leading;
 use replies::Unconfirmed;
+use room::DiskRoom;
 use std::collections::VecDeque;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
-use tessera_wire::{Code, Error, Kind};
+use tessera_wire::{Code, Error, Kind, Role};
 
 /// Ticks between two looks at the length of the log, and at the nodes.
 const CHORE_TICKS: u64 = 2;
@@ -87,17 +89,22 @@ pub enum GroupError {
 impl GroupError {
     /// The error of a rebuild from the snapshot beside the database. Where the disk is only full, the snapshot is still good.
     fn while_rebuilding(self) -> GroupError {
-        let mut cause: Option<&dyn std::error::Error> = Some(&self);
-        while let Some(error) = cause {
-            if error
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
-            {
-                return self;
-            }
-            cause = error.source();
+        if self.is_full() { self } else { GroupError::Rebuild(Box::new(self)) }
+    }
+
+    /// Whether more room on the disk would help.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        use tessera_consensus::log::LogOpenError;
+        match self {
+            GroupError::Open(LogOpenError::Disk(error)) => error.is_no_space(),
+            GroupError::Log(error) => error.is_no_space(),
+            GroupError::Db(error) => error.is_full(),
+            GroupError::Sql(error) => crate::db::is_full(error),
+            GroupError::File { source, .. } => crate::db::is_full_file(source),
+            GroupError::Rebuild(error) => error.is_full(),
+            GroupError::Open(_) | GroupError::Peer(_) => false,
         }
-        GroupError::Rebuild(Box::new(self))
     }
 }
 
@@ -149,6 +156,7 @@ pub struct Manager {
     copies: bool,
     comparisons: Comparisons,
     own: OwnState,
+    room: DiskRoom,
     /// A snapshot failed: none is taken before this tick.
     no_snapshot_before: u64,
     /// Why it serves no more.
@@ -266,13 +274,13 @@ impl Manager {
                 self.peer.handle(now_ns, Input::Answer(answer));
             }
             Event::Answer(answer) if answer.token == REPORT_TOKEN => self.report_answered(answer),
-            Event::Request { connection, request_id, kind, .. } if self.core().is_none() => {
-                let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
+            Event::Request { connection, role, request_id, kind, .. } if self.core().is_none() => {
+                let error = self.refusal(role);
                 let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
                 return self.actions.push_back(GroupAction::Core(reply));
             }
             Event::Read(done) if self.core().is_none() => {
-                let error = self.failed.clone().unwrap_or_else(|| not_leading(&self.peer));
+                let error = self.refusal(Role::Client);
                 self.actions.push_back(GroupAction::Core(done.refused(error)));
             }
             Event::Request { connection, role, request_id, kind: kind @ Kind::ChangePeer, body, .. } => {
@@ -309,6 +317,7 @@ impl Manager {
     #[must_use]
     pub fn wants_commit(&self) -> bool {
         self.proposed.is_none()
+            && !self.room.is_missing()
             && self.peer.can_propose()
             && self.core().is_some_and(|core| core.wants_commit() && core.stopped().is_none())
     }
@@ -317,7 +326,8 @@ impl Manager {
     /// entry to the other peers, and then calls [`Manager::complete`], which writes it here.
     pub fn begin(&mut self, now_ns: i64) -> bool {
         self.peer.complete();
-        if !self.peer.can_propose() {
+        self.look_at_room();
+        if !self.peer.can_propose() || self.room.is_missing() {
             // Leadership moves, or the disk is full: the commands wait.
             self.settle(now_ns);
             return false;
@@ -361,6 +371,8 @@ impl Manager {
         }
         self.peer.handle(now_ns, Input::Tick);
         self.ticks += 1;
+        self.retry_for_room();
+        self.look_at_room();
         if self.peer.standing().leader.is_none() && self.is_due_alone() {
             self.peer.campaign();
         }
@@ -394,7 +406,10 @@ impl Manager {
                 break;
             }
         }
-        self.peer.set_unapplied(self.backlog.len() as u64);
+        if self.backlog.is_empty() {
+            self.note_applied();
+        }
+        self.peer.set_unapplied(self.backlog.len() as u64, self.backlog.bytes());
     }
 
     /// Takes in what peer and core want, until both are quiet.
@@ -417,7 +432,8 @@ impl Manager {
                 action => self.actions.push_back(GroupAction::Core(action)),
             }
         }
-        let stopped = core.stopped().cloned();
+        // One whose disk is full is deposed.
+        let stopped = core.stopped().filter(|_| !core.is_full()).cloned();
         self.confirm();
         if let Some(error) = stopped {
             // Its database failed: another manager serves until this one is started again.
@@ -480,6 +496,12 @@ impl Manager {
         }
     }
 
+    /// Why this manager does not serve.
+    fn refusal(&self, role: Role) -> Error {
+        let lack = || self.lack().filter(|_| role == Role::Client);
+        self.failed.clone().or_else(lack).unwrap_or_else(|| not_leading(&self.peer))
+    }
+
     /// Notes in the directory that the database is damaged.
     fn note_damage(&self, is_damaged: bool) {
         if let DbHome::Dir { dir, .. } = &self.home
@@ -532,7 +554,12 @@ impl Manager {
                 self.forget_difference(info.index);
                 self.state = State::Standby { db, meta, caches: Caches::default() };
             }
-            Err(error) => self.fail(Error::new(Code::Unavailable, format!("a snapshot cannot be used: {error}"))),
+            Err(error) => {
+                let code = if error.is_full() { Code::NoSpace } else { Code::Unavailable };
+                let way_out =
+                    if error.is_full() { "; free space on the manager's disk, and start it again" } else { "" };
+                self.fail(Error::new(code, format!("a snapshot cannot be used: {error}{way_out}")));
+            }
         }
     }
 

@@ -32,6 +32,12 @@ impl Manager {
                     tracing::error!(%error, "taking a snapshot");
                 }
             }
+            DbHome::Dir { .. } if !self.has_room_for_copy() => {
+                tracing::warn!(
+                    "the disk has no room for a snapshot, so the log goes on growing; it is tried again in a minute"
+                );
+                self.no_snapshot_before = self.ticks + RETRY_TICKS;
+            }
             DbHome::Dir { dir, readers, .. } => {
                 self.copies = true;
                 let job = SnapshotJob::copy(readers, dir, self.peer.files());

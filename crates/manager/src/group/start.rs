@@ -3,6 +3,7 @@
 use super::backlog::Backlog;
 use super::compare::{Comparisons, OwnState};
 use super::replies::Unconfirmed;
+use super::room::DiskRoom;
 use super::{DbHome, GroupError, LOG_DIR, Manager, State};
 use crate::config::Config;
 use crate::db::cache::Caches;
@@ -188,6 +189,7 @@ impl Manager {
             copies: false,
             comparisons: Comparisons::default(),
             own: OwnState::default(),
+            room: DiskRoom::default(),
             no_snapshot_before: 0,
             failed: None,
         })

@@ -333,7 +333,7 @@ pub enum ReplayError {
         why: String,
     },
     /// The database cannot grow.
-    #[error("the manager's disk is full; make room in its directory, and start it again")]
+    #[error("the manager's disk is full; make room in its directory: it then goes on by itself")]
     Full,
     /// SQLite failed.
     #[error("command log: {0}")]
@@ -342,9 +342,9 @@ pub enum ReplayError {
 
 impl From<rusqlite::Error> for ReplayError {
     fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => ReplayError::Full,
-            _ => ReplayError::Database(error),
+        match crate::db::is_full(&error) {
+            true => ReplayError::Full,
+            false => ReplayError::Database(error),
         }
     }
 }

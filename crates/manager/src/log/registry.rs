@@ -307,6 +307,22 @@ impl Command {
         Ok(reply)
     }
 
+    /// Whether the command makes the metadata grow: it is refused while the manager's disk is nearly full.
+    pub fn grows(&self) -> bool {
+        use Command::*;
+        matches!(
+            self,
+            MakeDir(_)
+                | MakeNode(_)
+                | Link(_)
+                | Symlink(_)
+                | SetXattr(_)
+                | OpenWrite(_)
+                | AllocateChunks(_)
+                | Commit(_)
+        )
+    }
+
     /// Whether the command changed nothing and its reply must not be cached: a retry may succeed.
     pub fn is_stale_answer(&self, reply: &Bytes) -> bool {
         matches!(self, Command::Commit(_))

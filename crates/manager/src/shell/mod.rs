@@ -6,6 +6,7 @@
 
 mod reading;
 mod restore;
+mod room;
 mod run;
 mod service;
 mod start;

@@ -1,7 +1,7 @@
 //! How a manager's process starts: it listens, opens its directory or joins a group, and starts its threads.
 
 use super::run::CoreLoop;
-use super::{In, Job, ManagerServer, RELEASE, Shared, spawn};
+use super::{In, Job, ManagerServer, RELEASE, Shared, room, spawn};
 use crate::config::Config;
 use crate::db::{Db, DbError, DirLock};
 use crate::error::Failure;
@@ -106,6 +106,19 @@ pub enum ServeError {
         /// Its cluster.
         second_id: [u8; 16],
     },
+    /// The disk has no room for what a start writes.
+    #[error(
+        "{dir}: the disk is full ({free_bytes} bytes are free, about {needed_bytes} are needed); free space on it, then start this manager \
+         again"
+    )]
+    Full {
+        /// The directory, absolute.
+        dir: String,
+        /// Free bytes.
+        free_bytes: u64,
+        /// Bytes that a start may need.
+        needed_bytes: u64,
+    },
     /// None of the peers named by `--join` answers.
     #[error("none of {addresses} answers ({error}); check --join, and that one of them runs")]
     NoPeer {
@@ -141,11 +154,11 @@ impl ManagerServer {
             // An address that is taken must leave no trace in a new directory.
             tessera_net::probe(&options.listen)?;
         }
-        let lock = Db::lock(&options.dir)?;
+        let lock = Db::lock(&options.dir).map_err(|error| room::explain(&options.dir, error.into()))?;
         let server =
             Server::start(&options.listen, shared.clone(), BufferPool::new(16 << 20), limits(&options.config))?;
         let address = public_address(&options, server.endpoints())?;
-        let mut manager = open(&options, &lock, address)?;
+        let mut manager = open(&options, &lock, address).map_err(|error| room::explain(&options.dir, error))?;
         let cluster_id = manager.peer().log().identity().cluster_id;
         manager.set_seeds(options.join.iter().map(Endpoint::to_string).collect());
         let _ = shared.cluster_id.set(cluster_id);

@@ -1,0 +1,92 @@
+//! A manager whose disk gets full, on real processes and a small file system (P12, P14). Needs the right to mount; skipped without.
+
+mod common;
+
+use common::{Cluster, assert_refused, eventually, tessera};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A file system of 48 MiB, unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: PathBuf) -> Option<SmallDisk> {
+        fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=48m", "none"]).arg(&path).output();
+        match mounted.is_ok_and(|mounted| mounted.status.success()) {
+            true => Some(SmallDisk(path)),
+            false => {
+                eprintln!("skipped: no file system can be mounted");
+                None
+            }
+        }
+    }
+
+    /// Takes all its room.
+    fn fill(&self) {
+        let error = fs::write(self.0.join("fill"), vec![1; 64 << 20]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    fn clear(&self) {
+        fs::remove_file(self.0.join("fill")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn manager(dir: &Path, more: &[&str]) -> common::Run {
+    let mut args = vec!["manager", "--listen", "127.0.0.1:0", "--dir", dir.to_str().unwrap()];
+    args.extend(more);
+    let run = tessera(&args);
+    // Its log comes before.
+    common::Run { stderr: run.stderr.lines().last().unwrap_or_default().to_string(), ..run }
+}
+
+#[test]
+fn p14_a_manager_that_starts_on_a_full_disk_names_the_disk_and_the_way_out() {
+    let dir = TempDir::new().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk")) else { return };
+    let home = disk.0.join("manager");
+    fs::create_dir(&home).unwrap();
+    disk.fill();
+    let words = [home.to_str().unwrap(), "0 bytes are free", "8388608 are needed", "free space on it"];
+    assert_refused(&manager(&home, &[]), 7, &words);
+    let cluster = Cluster::start(0);
+    let joins = manager(&home, &["--join", cluster.address()]);
+    assert_refused(&joins, 7, &words);
+    assert!(!joins.stderr.contains("add a disk"), "{joins:?}");
+}
+
+#[test]
+fn p12_a_manager_whose_disk_gets_full_serves_reads_and_goes_on_once_there_is_room() {
+    let dir = TempDir::new().unwrap();
+    let mut cluster = Cluster::start(0);
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk")) else { return };
+    cluster.kill_manager();
+    // A cluster of its own in the small file system.
+    let home = disk.0.join("manager");
+    let mut args = cluster.manager_args(&[]);
+    let at = args.iter().position(|arg| arg == "--dir").unwrap() + 1;
+    args[at] = home.display().to_string();
+    cluster.manager = Some(common::Daemon::start(&args, &cluster.log("manager")));
+    eventually("the manager serves", || cluster.run(&["mkdir", "tess:/a"]).code == 0);
+    disk.fill();
+    eventually("the disk is full", || {
+        let refused = cluster.run(&["mkdir", "-p", "tess:/b"]);
+        refused.code == 7 && refused.stderr.contains(home.to_str().unwrap()) && refused.stderr.contains("free space")
+    });
+    assert!(cluster.ok(&["ls", "tess:/"]).text().contains('a'));
+    assert_eq!(cluster.run(&["rm", "-r", "tess:/a"]).code, 7);
+    disk.clear();
+    eventually("there is room", || cluster.run(&["mkdir", "tess:/c"]).code == 0);
+    cluster.ok(&["rm", "-r", "tess:/a"]);
+    cluster.stop();
+}

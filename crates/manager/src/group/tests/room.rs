@@ -1,0 +1,149 @@
+//! A disk that gets full while a manager runs, and has room again (P12, P14).
+
+use super::*;
+use tessera_disk::OpenMode;
+use tessera_wire::meta::Unlink;
+
+/// Room below which growth is refused in these tests. With a quarter of it nothing is proposed any more.
+const MIN_BYTES: u64 = 64 << 10;
+const PLENTY: u64 = 1 << 40;
+
+impl Group {
+    fn on_small_disks(kinds: &[PeerKind]) -> Group {
+        let group = Group::with(kinds, Config { min_free_bytes: MIN_BYTES, ..config() });
+        for host in &group.hosts {
+            // The share of `min_free_bytes` that counts depends on the size of the disk.
+            host.disk.open("ballast", OpenMode::Create).unwrap().truncate(32 * MIN_BYTES).unwrap();
+        }
+        group
+    }
+
+    /// Leaves so many bytes free on a host's disk.
+    fn leave_free(&mut self, at: usize, bytes: u64) {
+        let disk = &self.hosts[at].disk;
+        disk.set_capacity(u64::MAX);
+        let space = disk.space().unwrap();
+        disk.set_capacity(space.capacity_bytes - space.free_bytes + bytes);
+        self.ticks(2);
+    }
+
+    fn remove(&mut self, at: usize, name: &str) -> Result<Entry, Error> {
+        self.next += 1;
+        self.ask(at, &Unlink { op_id: self.next, parent: 1, name: name.into(), directory: true })
+    }
+
+    fn term(&self, at: usize) -> u64 {
+        self.manager(at).peer().standing().term
+    }
+
+    fn assert_alike(&mut self, managers: &[usize]) {
+        self.ticks(50);
+        managers.iter().for_each(|at| {
+            assert!(self.manager(*at).failed().is_none());
+            assert_eq!(self.dump(*at), self.dump(managers[0]));
+        });
+    }
+}
+
+#[test]
+fn p12_a_manager_whose_disk_is_nearly_full_serves_what_needs_no_room() {
+    let mut group = Group::on_small_disks(&[MANAGER, VOTER, VOTER]);
+    let at = group.settle_leader();
+    group.ticks(60);
+    group.mkdir(at, "a").unwrap();
+    group.mkdir(at, "b").unwrap();
+    let term = group.term(at);
+    group.leave_free(at, MIN_BYTES / 2);
+    let error = group.mkdir(at, "c").unwrap_err();
+    assert!(error.code() == Code::NoSpace && error.message.contains("free space"), "{error}");
+    assert!(error.message.contains(&MIN_BYTES.to_string()), "{error}");
+    group.lookup(at, "a").unwrap();
+    group.remove(at, "a").unwrap();
+    group.leave_free(at, 100);
+    for _ in 0..5 {
+        assert_eq!(group.remove(at, "b").unwrap_err().code(), Code::NoSpace);
+        group.lookup(at, "b").unwrap();
+        group.ticks(60);
+    }
+    assert_eq!(group.term(at), term, "it went on leading");
+    group.leave_free(at, PLENTY);
+    group.mkdir(at, "c").unwrap();
+    group.remove(at, "b").unwrap();
+}
+
+/// What was queued when the disk got full is answered, too.
+#[test]
+fn p14_no_request_waits_for_room() {
+    let mut group = Group::on_small_disks(&[MANAGER]);
+    let at = group.settle_leader();
+    group.hosts[at].disk.set_capacity(33 * MIN_BYTES);
+    let space = group.hosts[at].disk.space().unwrap();
+    group.hosts[at].disk.set_capacity(space.capacity_bytes - space.free_bytes + 100);
+    assert_eq!(group.mkdir(at, "a").unwrap_err().code(), Code::NoSpace);
+}
+
+#[test]
+fn p12_a_leader_whose_disk_is_nearly_full_leaves_the_lead_to_a_manager_with_room() {
+    for bytes in [MIN_BYTES / 2, 100] {
+        let mut group = Group::on_small_disks(&[MANAGER, MANAGER, VOTER]);
+        let first = group.settle_leader();
+        group.ticks(60);
+        group.leave_free(first, bytes);
+        group.ticks(150);
+        let second = group.settle_leader();
+        assert_ne!(second, first, "{bytes} bytes are left");
+        group.mkdir(second, "a").unwrap();
+        // Nobody has room: the one that leads serves reads.
+        group.leave_free(second, bytes);
+        for _ in 0..10 {
+            group.ticks(60);
+            assert_eq!(group.leader(), Some(second));
+            group.lookup(second, "a").unwrap();
+            assert_eq!(group.mkdir(second, "b").unwrap_err().code(), Code::NoSpace);
+        }
+        group.leave_free(first, PLENTY);
+        group.ticks(150);
+        assert_eq!(group.settle_leader(), first);
+        group.mkdir(first, "b").unwrap();
+        group.leave_free(second, PLENTY);
+        group.assert_alike(&[first, second]);
+    }
+}
+
+/// P7, P8: what the group has committed and no disk of a manager could take is applied once there is room, without a restart.
+#[test]
+fn p8_a_manager_alone_applies_what_found_no_room_and_serves_again() {
+    for kinds in [&[MANAGER][..], &[MANAGER, VOTER, VOTER]] {
+        let mut group = Group::on_small_disks(kinds);
+        let at = group.settle_leader();
+        group.ticks(60);
+        group.manager(at).db().unwrap().fail_next_commit(FailPoint::CommitFull);
+        let request = MakeDir { op_id: 5, parent: 1, name: b"d".to_vec(), ..MakeDir::default() };
+        let error = group.ask(at, &request).unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        let error = group.lookup(at, "d").unwrap_err();
+        assert!(error.code() == Code::NoSpace && error.message.contains("free space"), "{error}");
+        group.manager(at).db().unwrap().fail_next_commit(FailPoint::CommitFull);
+        group.ticks(30);
+        assert_eq!(group.settle_leader(), at);
+        let entry = group.ask(at, &request).unwrap();
+        assert_eq!(group.lookup(at, "d").unwrap().attr, entry.attr);
+        assert!(group.manager(at).failed().is_none());
+    }
+}
+
+#[test]
+fn p8_a_standby_applies_what_found_no_room() {
+    let mut group = Group::on_small_disks(&[MANAGER, MANAGER, VOTER]);
+    let leader = group.settle_leader();
+    group.ticks(60);
+    let standby = 1 - leader;
+    for name in ["a", "b", "c"] {
+        group.manager(standby).db().unwrap().fail_next_commit(FailPoint::CommitFull);
+        group.mkdir(leader, name).unwrap();
+        group.ticks(1);
+        assert_ne!(group.dump(leader), group.dump(standby));
+    }
+    group.assert_alike(&[leader, standby]);
+    assert_eq!(group.leader(), Some(leader));
+}
