@@ -123,7 +123,11 @@ impl Store {
         loop {
             let (managers, error) = match Client::connect(&common.manager, options.clone()) {
                 Err(Error::Connect { managers, error }) => (managers, error),
-                other => return Ok(other?),
+                other => {
+                    let client = other?;
+                    client.cluster_doubt().into_iter().for_each(|doubt| common.output.caution(doubt.to_string()));
+                    return Ok(client);
+                }
             };
             if !error.is_retryable() {
                 return Err(Failure::from(error).of(format!("manager {managers}")));

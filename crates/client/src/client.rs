@@ -28,6 +28,7 @@ const POOL_BYTES: usize = 384 << 20;
 pub struct Client {
     pub(crate) context: Arc<Context>,
     pub(crate) directories: Arc<DirectoryCache>,
+    pub(crate) cluster_doubt: Option<String>,
 }
 
 impl Client {
@@ -59,10 +60,17 @@ impl Client {
         let timeout = Duration::from_millis(options.manager_timeout_ms);
         let (map, _) = managers.call_wait(&first, Vec::new(), timeout).map_err(failed)?;
         view.write().merge(&map, true);
+        let cluster_doubt = managers.doubt();
         let transport = NetTransport::new(dialer, managers, view.clone());
         let context = Context::start(Arc::new(transport), pool, view, options)
             .map_err(|e| failed(WireError::new(Code::Io, format!("cannot start threads: {e}"))))?;
-        Ok(Client { context, directories })
+        Ok(Client { context, directories, cluster_doubt })
+    }
+
+    /// What the user should know of the cluster that this client works with: managers that were named are of another one, or may be.
+    #[must_use]
+    pub fn cluster_doubt(&self) -> Option<&str> {
+        self.cluster_doubt.as_deref()
     }
 
     /// Sends a request to the manager once; `done` gets the answer, on any thread, and must not block. Waits for the

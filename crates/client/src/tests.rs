@@ -50,7 +50,7 @@ fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>
     let transport = Loopback::start(cluster);
     let cluster = transport.cluster.clone();
     let context = Context::start(transport, BufferPool::new(64 << 20), view, options).unwrap();
-    (Client { context, directories: Default::default() }, cluster)
+    (Client { context, directories: Default::default(), cluster_doubt: None }, cluster)
 }
 
 fn path(text: &str) -> StorePath {

@@ -18,6 +18,8 @@ use tessera_wire::{Code, Error, Hello, HelloReply, Kind, Request, Role};
 
 /// Longest wait for a connection, and for the answer to the greeting, unless the maker of a dialer sets another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// So many members are kept of those that a peer names.
+const MEMBERS_MAX: usize = 64;
 /// Time after a failure before the peer is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -33,7 +35,16 @@ pub struct Failure {
 /// Receives the result of an attempt, as [`Callback`] that of a call.
 pub type AttemptCallback = Box<dyn FnOnce(Result<(Bytes, Bytes), Failure>) + Send>;
 /// Receives how a greeting ended.
-pub type GreetingCallback = Box<dyn FnOnce(Result<(), Error>) + Send>;
+pub type GreetingCallback = Box<dyn FnOnce(Result<(), Unreached>) + Send>;
+
+/// Why a greeting failed.
+#[derive(Debug, Clone)]
+pub struct Unreached {
+    /// As of a call.
+    pub error: Error,
+    /// Somebody took the connection at that address.
+    pub is_taken: bool,
+}
 
 /// What a peer says about itself in its answer to the greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +53,8 @@ pub struct Identity {
     pub role: Role,
     /// Its cluster, as it said last; empty if it named none. Once it has named the cluster of the dialer, that stays.
     pub cluster_id: Vec<u8>,
+    /// Of a manager: members of its group, itself among them, as it said last.
+    pub members: Vec<Endpoint>,
 }
 
 /// What waits for a connection.
@@ -66,7 +79,7 @@ enum OnResult {
 enum Line {
     Connecting(Vec<Waiter>),
     Open(Arc<Connection>),
-    Failed(Instant, Error),
+    Failed(Instant, Unreached),
 }
 
 struct Inner {
@@ -166,10 +179,10 @@ impl Dialer {
                 waiter.go(&connection);
             }
             Some(Line::Connecting(queue)) => queue.push(waiter),
-            Some(Line::Failed(when, error)) if when.elapsed() < RETRY_AFTER => {
-                let error = error.clone();
+            Some(Line::Failed(when, why)) if when.elapsed() < RETRY_AFTER => {
+                let why = why.clone();
                 drop(lines);
-                waiter.refuse(error);
+                waiter.refuse(why);
             }
             _ => {
                 lines.insert(endpoint.clone(), Line::Connecting(vec![waiter]));
@@ -215,7 +228,8 @@ impl Dialer {
             match line {
                 Line::Open(connection) => connection.close(),
                 Line::Connecting(queue) => {
-                    let closed = Error::new(Code::Unavailable, "the connections of this process were closed");
+                    let error = Error::new(Code::Unavailable, "the connections of this process were closed");
+                    let closed = Unreached { error, is_taken: false };
                     queue.into_iter().for_each(|waiter| waiter.refuse(closed.clone()));
                 }
                 Line::Failed(..) => {}
@@ -231,18 +245,25 @@ impl Dialer {
         });
         if let Err(error) = spawned {
             let message = format!("cannot start a thread to dial {endpoint}: {error}");
-            self.connected(endpoint.clone(), Err(Error::new(Code::Unavailable, message)));
+            let error = Error::new(Code::Unavailable, message);
+            self.connected(endpoint.clone(), Err(Unreached { error, is_taken: false }));
         }
     }
 
     /// Connects and greets; returns the connection and the cluster that the peer named.
-    fn open(&self, endpoint: &Endpoint) -> Result<(Arc<Connection>, Vec<u8>), Error> {
-        let unreachable =
-            |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
+    fn open(&self, endpoint: &Endpoint) -> Result<(Arc<Connection>, Vec<u8>), Unreached> {
+        let unreachable = |error: std::io::Error| Unreached {
+            error: Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}")),
+            is_taken: false,
+        };
         let stream = Stream::connect(endpoint, self.0.timeout).map_err(unreachable)?;
         let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
         let greeted = connection.call_wait(&self.0.hello, Vec::new(), self.0.timeout);
-        let (reply, _) = greeted.inspect_err(|_| connection.close())?;
+        let refused = |error| {
+            connection.close();
+            Unreached { error, is_taken: true }
+        };
+        let (reply, _) = greeted.map_err(refused)?;
         self.note(endpoint, &reply);
         connection.note_greeting();
         Ok((connection, reply.cluster_id))
@@ -254,7 +275,8 @@ impl Dialer {
         let known = self.0.cluster_id.get();
         let confirmed = known.filter(|known| identities.get(endpoint).is_some_and(|it| it.cluster_id == **known));
         let cluster_id = confirmed.unwrap_or(&reply.cluster_id).clone();
-        identities.insert(endpoint.clone(), Identity { role: reply.role(), cluster_id });
+        let members = reply.members.iter().take(MEMBERS_MAX).filter_map(|address| address.parse().ok()).collect();
+        identities.insert(endpoint.clone(), Identity { role: reply.role(), cluster_id, members });
     }
 
     /// Refuses a peer that named another cluster than the known one.
@@ -267,7 +289,7 @@ impl Dialer {
         }
     }
 
-    fn connected(&self, endpoint: Endpoint, opened: Result<(Arc<Connection>, Vec<u8>), Error>) {
+    fn connected(&self, endpoint: Endpoint, opened: Result<(Arc<Connection>, Vec<u8>), Unreached>) {
         let mut lines = self.0.lines.lock();
         if !matches!(lines.get(&endpoint), Some(Line::Connecting(_))) {
             drop(lines);
@@ -276,11 +298,12 @@ impl Dialer {
         }
         // With the lines locked: a cluster that is settled later closes what is open by then.
         let opened = opened.and_then(|(connection, cluster_id)| {
-            self.check_cluster(&cluster_id).inspect_err(|_| connection.close()).map(|()| connection)
+            let checked = self.check_cluster(&cluster_id).inspect_err(|_| connection.close());
+            checked.map(|()| connection).map_err(|error| Unreached { error, is_taken: true })
         });
         let line = match &opened {
             Ok(connection) => Line::Open(connection.clone()),
-            Err(error) => Line::Failed(Instant::now(), error.clone()),
+            Err(why) => Line::Failed(Instant::now(), why.clone()),
         };
         let before = lines.insert(endpoint, line);
         drop(lines);
@@ -288,7 +311,7 @@ impl Dialer {
         for waiter in queue {
             match &opened {
                 Ok(connection) => waiter.go(connection),
-                Err(error) => waiter.refuse(error.clone()),
+                Err(why) => waiter.refuse(why.clone()),
             }
         }
     }
@@ -304,10 +327,10 @@ impl Waiter {
     }
 
     /// There is no connection.
-    fn refuse(self, error: Error) {
+    fn refuse(self, why: Unreached) {
         match self {
-            Waiter::Call(call) => call.refuse(error),
-            Waiter::Greeting(callback) => callback(Err(error)),
+            Waiter::Call(call) => call.refuse(why.error),
+            Waiter::Greeting(callback) => callback(Err(why)),
         }
     }
 }

@@ -170,6 +170,12 @@ impl Manager {
         &self.peer
     }
 
+    /// Addresses of the members of its group that it knows.
+    pub fn member_addresses(&self) -> Vec<String> {
+        let members = self.peer.membership().members.iter();
+        members.map(|member| member.address.clone()).filter(|address| !address.is_empty()).collect()
+    }
+
     /// The serving core, while this manager leads.
     #[must_use]
     pub fn core(&self) -> Option<&ManagerCore> {

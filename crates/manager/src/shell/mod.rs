@@ -54,6 +54,8 @@ struct Shared {
     /// Set once the directory is open.
     cluster_id: OnceLock<[u8; 16]>,
     inbox: Arc<Inbox<In>>,
+    /// Addresses of the members of the group.
+    members: Mutex<Vec<String>>,
     /// Connections that have greeted, with their role.
     greeted: Mutex<HashMap<u64, Greeted>>,
 }

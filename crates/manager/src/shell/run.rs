@@ -66,6 +66,8 @@ pub(super) struct CoreLoop {
     scrub: Option<(Arc<Watch>, MetadataScrub)>,
     /// Addresses of nodes, as of a map version.
     addresses: (u64, HashMap<u64, Endpoint>),
+    /// Connections are greeted with the members as of this entry.
+    told_index: u64,
     /// Requests of peers, by token.
     asked: HashMap<u64, PeerRequest>,
     next_token: u64,
@@ -94,6 +96,7 @@ impl CoreLoop {
             metrics,
             scrub: None,
             addresses: (u64::MAX, HashMap::new()),
+            told_index: 0,
             asked: HashMap::new(),
             next_token: 0,
             next_tick: Instant::now(),
@@ -126,6 +129,7 @@ impl CoreLoop {
                 self.manager.handle(boot_ns(), Event::Tick);
                 *self.metrics.lock() = self.manager.metrics();
                 self.follow_database();
+                self.tell_members();
             }
             if self.manager.is_behind() {
                 self.manager.catch_up(boot_ns());
@@ -172,6 +176,15 @@ impl CoreLoop {
             taken += 1;
             let is_due = taken >= EVENTS_AT_ONCE || begun.elapsed() >= TURN;
             next = if is_due { None } else { self.inbox.take() };
+        }
+    }
+
+    /// Whoever greets this manager learns the members of its group.
+    fn tell_members(&mut self) {
+        let index = self.manager.peer().membership().index;
+        if std::mem::replace(&mut self.told_index, index) != index {
+            let members = self.manager.member_addresses();
+            self.post(0, move |shared, _| *shared.members.lock() = members);
         }
     }
 

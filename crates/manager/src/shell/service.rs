@@ -35,6 +35,7 @@ impl Shared {
             cluster_id: cluster_id.to_vec(),
             release: RELEASE.to_string(),
             role: Role::Manager as i32,
+            members: self.members.lock().clone(),
         };
         Ok(prost::Message::encode_to_vec(&reply).into())
     }

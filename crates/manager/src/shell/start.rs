@@ -149,7 +149,12 @@ impl ManagerServer {
     pub fn start(options: ServeOptions) -> Result<ManagerServer, ServeError> {
         crate::placement::groups::check_config(&options.config)?;
         let inbox = Arc::<Inbox<In>>::default();
-        let shared = Arc::new(Shared { cluster_id: OnceLock::new(), inbox: inbox.clone(), greeted: Mutex::default() });
+        let shared = Arc::new(Shared {
+            cluster_id: OnceLock::new(),
+            inbox: inbox.clone(),
+            members: Mutex::default(),
+            greeted: Mutex::default(),
+        });
         if !Db::is_in(&options.dir) {
             // An address that is taken must leave no trace in a new directory.
             tessera_net::probe(&options.listen)?;
@@ -161,6 +166,7 @@ impl ManagerServer {
         let mut manager = open(&options, &lock, address).map_err(|error| room::explain(&options.dir, error))?;
         let cluster_id = manager.peer().log().identity().cluster_id;
         manager.set_seeds(options.join.iter().map(Endpoint::to_string).collect());
+        *shared.members.lock() = manager.member_addresses();
         let _ = shared.cluster_id.set(cluster_id);
         let metrics = Arc::new(Mutex::new(manager.metrics()));
         let dialer = dialer(&cluster_id);

@@ -77,7 +77,7 @@ impl Managers {
     pub fn new(dialer: Dialer, list: ManagerList) -> Managers {
         let route = Mutex::new(Route::new(&list));
         let learns_cluster = dialer.cluster_id().is_none();
-        let gate = Mutex::new(if learns_cluster { Gate::Unknown } else { Gate::Open });
+        let gate = Mutex::new(Gate::new(!learns_cluster));
         Managers(Arc::new(Inner { dialer, list, route, learns_cluster, gate, pauses: Mutex::default() }))
     }
 

@@ -38,6 +38,8 @@ enum Manner {
     OtherCluster,
     /// Leads, and answers the greeting [`LATE`].
     Late,
+    /// Opens its database.
+    Opening,
     /// Is a node.
     Node,
 }
@@ -48,6 +50,8 @@ struct Group {
     manners: Vec<Manner>,
     addresses: Vec<String>,
     requests: HashMap<usize, usize>,
+    /// Managers do not name the others as members of their group.
+    is_apart: bool,
 }
 
 struct Fake {
@@ -63,9 +67,20 @@ impl Service for Fake {
             let cluster_id = if manner == Manner::OtherCluster { OTHER_CLUSTER } else { CLUSTER }.to_vec();
             let hello = Hello::decode(frame.body).unwrap();
             let role = if manner == Manner::Node { Role::Node } else { Role::Manager } as i32;
-            let reply = HelloReply { cluster_id: cluster_id.clone(), role, ..HelloReply::default() }.encode_to_vec();
-            if manner == Manner::Late {
-                std::thread::sleep(LATE);
+            // One that founded another cluster knows no other manager.
+            let members = match self.group.lock() {
+                group if group.is_apart || manner == Manner::OtherCluster => Vec::new(),
+                group => group.addresses.clone(),
+            };
+            let reply = HelloReply { cluster_id: cluster_id.clone(), role, members, ..HelloReply::default() };
+            let reply = reply.encode_to_vec();
+            match manner {
+                Manner::Late => std::thread::sleep(LATE),
+                Manner::Opening => {
+                    let error = Error::new(Code::Unavailable, "this manager is opening its database");
+                    return connection.reply(kind, id, Err(error));
+                }
+                _ => {}
             }
             let admitted = hello.check(&cluster_id).and_then(|()| connection.admit(Role::Client));
             return connection.reply(kind, id, admitted.map(|()| (reply.into(), Vec::new())));
@@ -86,7 +101,7 @@ impl Service for Fake {
             }
             Manner::Node => Err(Error::new(Code::Unsupported, "a node serves no such request")),
             Manner::Breaks => return connection.close(),
-            Manner::Silent => return,
+            Manner::Silent | Manner::Opening => return,
         };
         connection.reply(kind, id, answer);
     }
@@ -109,6 +124,13 @@ fn hello() -> Hello {
 
 fn cluster(manners: &[Manner]) -> Cluster {
     cluster_as(hello(), manners)
+}
+
+/// Managers that name no other as a member of their group.
+fn managers_apart(manners: &[Manner]) -> Cluster {
+    let cluster = cluster(manners);
+    cluster.group.lock().is_apart = true;
+    cluster
 }
 
 /// A cluster whose managers have [`HASTE`] to answer the greeting.
@@ -273,7 +295,7 @@ fn calls_pass_to_the_cluster_of_most_managers() {
 #[test]
 fn no_call_passes_if_two_clusters_answer() {
     for manners in [[Manner::OtherCluster, Manner::Leads], [Manner::Leads, Manner::OtherCluster]] {
-        let cluster = cluster(&manners);
+        let cluster = managers_apart(&manners);
         for _ in 0..2 {
             let error = cluster.ask().unwrap_err();
             assert_eq!(error.code(), Code::WrongCluster);
@@ -283,10 +305,21 @@ fn no_call_passes_if_two_clusters_answer() {
     }
 }
 
+/// P14: the group that a manager left by losing its directory still names it.
+#[test]
+fn calls_pass_to_the_cluster_that_names_the_other_manager() {
+    for manners in [[Manner::OtherCluster, Manner::Late], [Manner::Leads, Manner::OtherCluster]] {
+        let cluster = cluster(&manners);
+        let right = manners.iter().position(|manner| *manner != Manner::OtherCluster).unwrap();
+        assert_eq!(cluster.ask().unwrap() as usize, right);
+        assert_eq!(cluster.requests()[1 - right], 0);
+    }
+}
+
 /// P14: a manager that takes the connection may be the right one, so the calls wait for it.
 #[test]
 fn a_late_manager_is_waited_for() {
-    let cluster = cluster(&[Manner::OtherCluster, Manner::Late]);
+    let cluster = managers_apart(&[Manner::OtherCluster, Manner::Late]);
     assert_two_clusters(&cluster, &cluster.ask().unwrap_err(), 1, 0);
     assert_eq!(cluster.requests(), [0; 3]);
 }
@@ -313,6 +346,38 @@ fn a_late_answer_of_another_cluster_refuses_all_that_follows() {
     let _ = cluster.requests();
     assert_two_clusters(&cluster, &cluster.ask().unwrap_err(), 1, 0);
     assert_eq!(cluster.requests(), [0; 3]);
+}
+
+/// P14: after a power cut all managers start, and the wrong one, which has nothing to open, is the first that serves.
+#[test]
+fn managers_that_are_starting_are_waited_for() {
+    let cluster = cluster(&[Manner::Opening, Manner::Opening, Manner::OtherCluster]);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| cluster.ask().unwrap());
+        std::thread::sleep(HASTE);
+        assert_eq!(cluster.requests(), [0; 3]);
+        cluster.set(&[NAMES, Manner::Leads, Manner::OtherCluster]);
+        assert_eq!(asking.join().unwrap(), 1);
+    });
+    assert_eq!(cluster.requests()[2], 0);
+}
+
+/// P14: whoever takes a cluster that others of the list do not confirm is told so.
+#[test]
+fn a_cluster_that_does_not_know_the_other_managers_is_in_doubt() {
+    let mut alone = cluster(&[Manner::OtherCluster, Manner::Leads, Manner::Opening]);
+    alone.stop(1);
+    assert_eq!(alone.ask().unwrap(), 0);
+    let doubt = alone.managers.doubt().unwrap();
+    assert!(alone.group.lock().addresses[1..].iter().all(|address| doubt.contains(address)), "{doubt}");
+    let outvoted = cluster(&[Manner::Leads, Manner::OtherCluster, NAMES]);
+    assert_eq!(outvoted.ask().unwrap(), 0);
+    outvoted.ask_until(|_| outvoted.dialer.identity(&outvoted.managers.list().endpoints()[1]).is_some()).unwrap();
+    let mut known = cluster(&[NAMES, Manner::Leads, NAMES]);
+    known.stop(0);
+    known.stop(2);
+    assert_eq!(known.ask().unwrap(), 1);
+    assert_eq!(known.managers.doubt(), None);
 }
 
 impl Cluster {
@@ -357,7 +422,7 @@ fn a_manager_that_starts_later_is_heard() {
 /// P14: somebody starts the lost manager without `--join`, sees what it does, and mends it.
 #[test]
 fn calls_pass_again_once_all_managers_are_of_one_cluster() {
-    let mut cluster = cluster(&[Manner::Leads, Manner::OtherCluster]);
+    let mut cluster = managers_apart(&[Manner::Leads, Manner::OtherCluster]);
     let endpoint = cluster.stop(1);
     assert_eq!(cluster.ask().unwrap(), 0);
     cluster.restart(1, endpoint);
@@ -365,7 +430,7 @@ fn calls_pass_again_once_all_managers_are_of_one_cluster() {
     cluster.set(&[Manner::Leads, NAMES]);
     assert_eq!(cluster.ask_until(Result::is_ok).unwrap(), 0);
     // Also if no call has passed before.
-    let cluster = self::cluster(&[Manner::Leads, Manner::OtherCluster]);
+    let cluster = managers_apart(&[Manner::Leads, Manner::OtherCluster]);
     cluster.ask().unwrap_err();
     cluster.set(&[Manner::Leads, NAMES]);
     // It was ended, and its directory removed.
@@ -432,12 +497,18 @@ fn learning_the_cluster_waits_for_every_manager() {
     let mut one = cluster(&[Manner::Leads, NAMES]);
     drop(one.servers.remove(0));
     assert_eq!(one.managers.learn_cluster().unwrap(), CLUSTER);
+    // A member that is silent is known to the others; nobody knows what else one that they do not know may be.
     let hung = hasty_cluster(&[Manner::Leads, Manner::Late]);
-    let (silent, error) = hung.managers.learn_cluster().unwrap_err();
-    assert_eq!(silent.to_string(), hung.group.lock().addresses[1]);
-    assert!(error.is_retryable() && error.message.contains("takes connections and answers nothing"), "{error:?}");
-    let outvoted = hasty_cluster(&[Manner::Leads, NAMES, Manner::Late]);
-    assert_eq!(outvoted.managers.learn_cluster().unwrap(), CLUSTER);
+    assert_eq!(hung.managers.learn_cluster().unwrap(), CLUSTER);
+    let mut gone = cluster(&[Manner::OtherCluster, Manner::Leads]);
+    gone.stop(1);
+    let opening = cluster(&[Manner::OtherCluster, Manner::Opening]);
+    let hung = hasty_cluster(&[Manner::OtherCluster, Manner::Late]);
+    for unknown in [gone, opening, hung] {
+        let (silent, error) = unknown.managers.learn_cluster().unwrap_err();
+        assert_eq!(silent.to_string(), unknown.group.lock().addresses[1]);
+        assert!(error.is_retryable() && error.message.contains("does not know"), "{error:?}");
+    }
     let two = cluster(&[Manner::Leads, NAMES, Manner::OtherCluster]);
     assert_eq!(two.managers.learn_cluster().unwrap_err().1.code(), Code::WrongCluster);
     let node = cluster(&[Manner::Node]);

@@ -54,6 +54,7 @@ impl NodeService {
             cluster_id: node.cluster_id.to_vec(),
             release: env!("CARGO_PKG_VERSION").into(),
             role: Role::Node as i32,
+            members: Vec::new(),
         };
         Ok(reply.encode_to_vec().into())
     }
