@@ -440,6 +440,7 @@ mod tests {
             leads,
             is_up: true,
             log_seq: 7,
+            unapplied: 0,
         };
         ClusterStatus {
             cluster_id: vec![0xab; 16],

@@ -52,6 +52,7 @@ impl std::fmt::Debug for Step {
 
 /// What a [`SnapshotJob`] did.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum SnapshotDone {
     /// The database is copied, with the state after this entry.
     Copied(u64),
