@@ -195,6 +195,22 @@ fn p12_a_manager_with_the_address_of_another_replaces_nobody() {
     }
 }
 
+/// P12: a manager lost its directory, came back under another id and leads: the older id goes.
+#[test]
+fn p12_a_leader_replaces_its_own_older_id() {
+    let mut known = membership(&[1, 2, 3, 9], &[]);
+    known.members[3] = Member { id: 9, ..member(1) };
+    let mut group = Group::knowing(&known, &known);
+    while group.leader() != 0 {
+        let leader = group.leader();
+        group.peers[leader].transfer(1);
+        group.ticks(20);
+    }
+    group.ticks(200);
+    let leader = group.leader();
+    assert_eq!((leader, &group.peers[0].membership().voters[..]), (0, &[1, 2, 3][..]));
+}
+
 /// P12: a manager that was removed asks to be let in by a leader that did not remove it: it learns that it was removed, and ends.
 #[test]
 fn p12_a_peer_that_was_removed_is_let_in_by_no_leader() {

@@ -277,6 +277,9 @@ impl Peer {
         // The library begins to count anew every second or so.
         let active = |id: u64| self.is_heard(id) || progress.iter().any(|p| p.id == id && p.is_active);
         let membership = self.membership().clone();
+        // The leader sends itself no frames.
+        let mut answered_at = self.answered_at.clone();
+        answered_at.insert(self.config.member.address.clone(), self.id());
         let mut candidates = self.candidates.known.clone();
         candidates.retain(|id, _| !is_replaced(&membership, *id) && !membership.expelled.contains(id));
         for member in &membership.members {
@@ -298,7 +301,7 @@ impl Peer {
             lingering: self.lingering(),
             is_new_leader: self.is_new_leader(),
             removed: self.candidates.removed.clone(),
-            answered_at: self.answered_at.clone(),
+            answered_at,
             voters_max: self.config.voters_max,
             membership,
         }
