@@ -249,6 +249,8 @@ pub struct Peer {
     heard_ns: BTreeMap<u64, i64>,
     /// Address to the member that answered a frame there last.
     answered_at: BTreeMap<String, u64>,
+    /// When they last said that they have just started, ns.
+    started_ns: BTreeMap<u64, i64>,
     /// Bytes of committed entries among the outputs.
     queued_bytes: usize,
     /// When they last said that their disks are full, ns.
@@ -343,6 +345,7 @@ impl Peer {
             heard: BTreeMap::new(),
             heard_ns: BTreeMap::new(),
             answered_at: BTreeMap::new(),
+            started_ns: BTreeMap::new(),
             queued_bytes: 0,
             full_ns: BTreeMap::new(),
             handed_to: None,
@@ -437,6 +440,12 @@ impl Peer {
     pub fn is_heard(&self, id: u64) -> bool {
         let since_ns = self.now_ns.saturating_sub(SILENT_NS);
         id == self.id() || self.heard_ns.get(&id).is_some_and(|at| *at >= since_ns)
+    }
+
+    /// Whether another peer has started at this time or later: what it was asked before, it may have forgotten.
+    #[must_use]
+    pub fn has_started_since(&self, id: u64, ns: i64) -> bool {
+        self.started_ns.get(&id).is_some_and(|at| *at >= ns)
     }
 
     /// Whether another peer said lately that its disk is full. It takes no part until there is room.

@@ -25,6 +25,9 @@ impl Peer {
         let known = self.memory.known(id).filter(|known| frame.asks_known || !memory::keeps_vote(&position, known));
         self.heard.insert(id, from);
         self.heard_ns.insert(id, self.now_ns);
+        if frame.asks_known {
+            self.started_ns.insert(id, self.now_ns);
+        }
         self.memory.note(id, position);
         // A peer that was never a member may join a group of any term.
         let own_term = if self.is_new() { self.node.raft.term.max(position.term) } else { self.node.raft.term };

@@ -190,7 +190,9 @@ impl Manager {
             return;
         }
         let limit_ns = |id: &u64| if self.comparisons.known_wrong.contains(id) { WAIT_KNOWN_NS } else { WAIT_NS };
-        let is_awaited = |id: &u64| !part.reports.contains_key(id) && !is_late(limit_ns(id));
+        // One that has started since has applied the entry before, and does not report.
+        let has_forgotten = |id: &u64| self.peer.has_started_since(*id, part.asked_ns);
+        let is_awaited = |id: &u64| !part.reports.contains_key(id) && !is_late(limit_ns(id)) && !has_forgotten(id);
         if self.active_managers().iter().any(is_awaited) {
             return;
         }
@@ -309,6 +311,12 @@ impl Manager {
     pub(super) fn waits_for_entry(&self) -> bool {
         let part = self.comparisons.pass.as_ref().and_then(|pass| pass.part.as_ref());
         part.is_some_and(|part| part.seq.is_none())
+    }
+
+    /// The entry of the part for whose reports this leader waits.
+    #[cfg(test)]
+    pub(super) fn waits_for_reports_of(&self) -> Option<u64> {
+        self.comparisons.pass.as_ref()?.part.as_ref()?.seq
     }
 
     /// The entry that a snapshot must hold, because managers that differ wait for one, or will.

@@ -307,6 +307,35 @@ fn p7_the_leader_may_change_while_databases_are_compared() {
 }
 
 /// A leader that is cut off keeps nothing of its comparison.
+/// It has applied the entry that asks for a digest, and has forgotten that: the leader would wait 30 s for its report.
+#[test]
+fn p12_nobody_waits_for_the_report_of_a_manager_that_started_again() {
+    let mut group = Group::comparing(&THREE, often());
+    let leader = group.settle_leader();
+    let standby = (leader + 1) % 3;
+    group.loses_reports = true;
+    let asked = loop {
+        group.tick();
+        if let Some(seq) = group.manager(leader).waits_for_reports_of() {
+            break seq;
+        }
+    };
+    group.ticks(2);
+    for at in [standby, (leader + 2) % 3] {
+        assert!(group.manager(at).applied().unwrap() >= asked, "it applies what the leader has committed");
+        group.kill(at);
+        group.restart(at);
+    }
+    group.loses_reports = false;
+    for ticks in 0.. {
+        group.tick();
+        if group.manager(leader).waits_for_reports_of() != Some(asked) {
+            return;
+        }
+        assert!(ticks < 50, "{ticks} ticks, and it still waits");
+    }
+}
+
 #[test]
 fn p7_a_deposed_leader_judges_nobody() {
     for after in (0..40).step_by(3) {

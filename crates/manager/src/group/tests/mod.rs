@@ -52,6 +52,8 @@ struct Group {
     next: u64,
     /// Jobs that read a digest.
     digests: usize,
+    /// Reports of digests do not arrive.
+    loses_reports: bool,
 }
 
 fn member(at: usize, kind: PeerKind) -> Member {
@@ -79,7 +81,7 @@ impl Group {
 
     fn with(kinds: &[PeerKind], config: Config) -> Group {
         let (now_ns, replies) = (1_000_000 * MS, HashMap::new());
-        let mut group = Group { hosts: Vec::new(), config, now_ns, replies, next: 0, digests: 0 };
+        let mut group = Group { hosts: Vec::new(), config, now_ns, replies, next: 0, digests: 0, loses_reports: false };
         for (at, &kind) in kinds.iter().enumerate() {
             let disk = SimDisk::new(at as u64 + 7);
             let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -195,7 +197,8 @@ impl Group {
     fn call(&mut self, from: usize, call: Call) {
         let Address::Address(address) = &call.peer else { return };
         let to: usize = address[1..].parse().unwrap();
-        let result = match self.hosts[from].is_cut || self.hosts[to].is_cut {
+        let is_lost = self.loses_reports && call.kind == Kind::ReportDigest;
+        let result = match is_lost || self.hosts[from].is_cut || self.hosts[to].is_cut {
             true => Err(Error::new(Code::Unavailable, "cut")),
             false => self.deliver(to, &call),
         };
