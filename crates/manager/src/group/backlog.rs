@@ -21,7 +21,7 @@ const PORTION_ENTRIES: usize = 64;
 const PORTION_BYTES: usize = 256 << 10;
 
 /// Above so many bytes, entries are applied before anything else is answered: a manager that is slower than the group slows what it is sent.
-const BACKLOG_BYTES: usize = 64 << 20;
+pub(super) const BACKLOG_BYTES: usize = 64 << 20;
 
 /// Entries in the order in which they are applied.
 #[derive(Default)]
@@ -56,6 +56,11 @@ enum Then {
 }
 
 impl Backlog {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -120,6 +125,11 @@ impl Manager {
     #[must_use]
     pub fn is_behind(&self) -> bool {
         !self.backlog.is_empty() && !self.room.waits()
+    }
+
+    /// Whether so much waits that it is applied before anything else is answered.
+    pub(super) fn is_far_behind(&self) -> bool {
+        self.backlog.is_long()
     }
 
     /// Applies a portion of the entries that wait.

@@ -408,7 +408,7 @@ impl Manager {
         while self.is_behind() {
             self.apply_portion(now_ns);
             self.take_outputs();
-            if !self.backlog.is_long() || !matches!(self.state, State::Standby { .. }) {
+            if !self.is_far_behind() || !matches!(self.state, State::Standby { .. }) {
                 break;
             }
         }

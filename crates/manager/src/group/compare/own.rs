@@ -43,8 +43,9 @@ impl OwnState {
 impl Manager {
     /// The entry that was just applied asks for a digest of the state after it.
     pub(in crate::group) fn begin_digest(&mut self, seq: u64, part: CompareMetadata) {
-        // A snapshot that a deposed leader still makes could otherwise pass for one of a manager that is right (`tend_own`).
-        if self.own.reads() || self.copies && self.core().is_none() {
+        // A snapshot that a deposed leader still makes could otherwise pass for one of a manager that is right (`tend_own`). A manager that
+        // is far behind applies one portion after another before the job begins, and would report too late.
+        if self.own.reads() || self.is_far_behind() || self.copies && self.core().is_none() {
             return;
         }
         let Some(db) = self.db() else { return };

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::db::{FILE_NAME, LOG_KEPT_BYTES, digest};
+use crate::group::backlog::BACKLOG_BYTES;
+use crate::internal::{CompareMetadata, Internal, Proposal, RecordRefusal};
 use std::path::Path;
+use tessera_wire::log::{LogEntry, LoggedCommand};
 use tessera_wire::meta::{ChangePeer, PeerChange};
 
 /// Entries that the others commit while one is away.
@@ -138,6 +141,52 @@ fn p7_a_manager_that_is_behind_does_not_campaign() {
     assert_eq!(away.group.settle_leader(), away.at);
 }
 
+/// A standby to which entries of 1 MiB come faster than it applies them; some ask for a digest.
+fn flooded(dir: &Path, entries: u64) -> Manager {
+    let lock = Db::lock(dir).unwrap();
+    let db = Db::create_with(dir, lock.clone(), [7; 16]).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let setup = Setup { home: DbHome::in_dir(dir, lock), ..setup(disk, PeerConfig::new(member(0, MANAGER), 1)) };
+    let mut manager = Manager::join(db, setup).unwrap();
+    for seq in 1..=entries {
+        let error = Some(Error::new(Code::Invalid, "x".repeat(1 << 20)));
+        let refusal = RecordRefusal { client_id: 1, op_id: seq, error }.propose();
+        let compare = CompareMetadata { from: None, max_bytes: 1 << 20 }.propose();
+        let of = |Proposal { kind, body }| LoggedCommand { kind, body, ..LoggedCommand::default() };
+        let commands = [refusal].into_iter().chain(seq.is_multiple_of(10).then_some(compare)).map(of).collect();
+        let entry = LogEntry { term: 1, seq, now_ns: 1, wall_ns: 1, commands };
+        manager.committed(seq, 1, entry.encode_to_vec().into());
+    }
+    manager
+}
+
+/// P12: a manager that is slower than the group slows what it is sent, and computes no digests meanwhile: their reads would keep the
+/// write-ahead log from beginning anew.
+#[test]
+fn p12_a_standby_keeps_no_more_entries_than_its_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manager = flooded(dir.path(), 100);
+    assert!(manager.backlog.bytes() > 99 << 20);
+    manager.catch_up(1);
+    let left = manager.backlog.bytes();
+    assert!((BACKLOG_BYTES - (2 << 20)..=BACKLOG_BYTES).contains(&left), "{left} bytes are left");
+    assert!(manager.applied().unwrap() >= 36, "all before is applied");
+    let digests = |manager: &mut Manager| {
+        let actions = std::iter::from_fn(|| manager.poll());
+        actions.filter(|action| matches!(action, GroupAction::Digest(_))).count()
+    };
+    assert_eq!(digests(&mut manager), 0);
+    let wal_bytes = dir.path().join(format!("{FILE_NAME}-wal")).metadata().unwrap().len();
+    assert!(wal_bytes <= LOG_KEPT_BYTES, "{wal_bytes} bytes");
+    let before = manager.applied().unwrap();
+    manager.catch_up(1);
+    assert_eq!(manager.applied().unwrap(), before + 1, "from now on it answers after each portion");
+    while manager.applied().unwrap() < 40 {
+        manager.catch_up(1);
+    }
+    assert_eq!(digests(&mut manager), 1, "it computes digests again");
+}
+
 /// It would not take leadership over, and the leader would propose nothing for a second.
 #[test]
 fn p12_leadership_is_not_handed_to_a_manager_that_is_behind() {
@@ -148,7 +197,7 @@ fn p12_leadership_is_not_handed_to_a_manager_that_is_behind() {
         away.group.tick();
     }
     away.group.ticks(3);
-    let transfer = ChangePeer { peer_id, change: PeerChange::Transfer as i32, ..ChangePeer::default() };
+    let transfer = ChangePeer { peer_id, change: PeerChange::Transfer as i32 };
     let refused = away.group.ask(away.leader, &transfer).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message.contains("left to apply"), "{refused}");
