@@ -230,8 +230,10 @@ impl Client {
         wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))
     }
 
-    /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is.
+    /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is: what a node did not take
+    /// since the last call is left to repair.
     pub fn flush(&self, limit: Duration) -> bool {
-        wait_until(limit, || self.context.in_background() == 0)
+        let are_over = wait_until(limit, || self.context.in_background() == 0);
+        are_over && std::mem::take(&mut self.context.view.write().left_to_repair) == 0
     }
 }

@@ -25,6 +25,8 @@ pub struct View {
     latencies: Latencies,
     /// Chunk ids granted in advance.
     pub preallocated: PreallocatedPool,
+    /// Chunks of optimistic writes of which not all redundancy was stored, since somebody asked.
+    pub left_to_repair: u64,
 }
 
 #[derive(Debug)]

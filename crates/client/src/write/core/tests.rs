@@ -423,6 +423,22 @@ fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
     }
 }
 
+/// P12: a node that takes nothing holds up the end of an optimistic write for ten seconds, not for two minutes. The other fragments follow.
+#[test]
+fn p12_redundancy_that_a_node_does_not_take_is_left_to_repair_soon() {
+    for away in 1..=6 {
+        let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+        drive.cluster.node(away).refuse_puts = Some(Error::new(Code::Unavailable, "it does not answer"));
+        let began = drive.now;
+        put(&mut drive, "a", &data(50_000, 1)).unwrap();
+        let (took_ms, late_ms) = ((drive.now - began) / crate::config::MS, drive.options.late_deadline_ms as i64);
+        assert!((late_ms..late_ms + 5_000).contains(&took_ms), "node {away}: {took_ms} ms");
+        assert!(drive.cluster.chunks().iter().all(|c| c.missing.len() == 1), "node {away}");
+        assert_eq!(drive.view.read().left_to_repair, drive.cluster.chunks().len() as u64);
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
+    }
+}
+
 /// P11: no acknowledgement counts under an epoch that a node reported before the map shows what it changed.
 #[test]
 fn an_optimistic_commit_does_not_claim_an_epoch_that_the_map_does_not_show() {
