@@ -66,6 +66,29 @@ fn p14_a_manager_that_starts_on_a_full_disk_names_the_disk_and_the_way_out() {
 }
 
 #[test]
+fn p14_a_node_that_starts_on_a_full_disk_names_the_disk_and_the_way_out() {
+    let dir = TempDir::new().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk")) else { return };
+    let home = disk.0.join("n1");
+    fs::create_dir(&home).unwrap();
+    disk.fill();
+    let cluster = Cluster::start(0);
+    let run = cluster.run(&[
+        "node",
+        "--disk",
+        home.to_str().unwrap(),
+        "--name",
+        "n1",
+        "--host",
+        "h1",
+        "--set",
+        "reserve_bytes=0",
+    ]);
+    let run = common::Run { stderr: run.stderr.lines().last().unwrap_or_default().to_string(), ..run };
+    assert_refused(&run, 7, &["full", "free space"]);
+}
+
+#[test]
 fn p12_a_manager_whose_disk_gets_full_serves_reads_and_goes_on_once_there_is_room() {
     let dir = TempDir::new().unwrap();
     let mut cluster = Cluster::start(0);

@@ -39,6 +39,18 @@ pub enum VoterError {
     Peer(#[from] PeerError),
 }
 
+impl VoterError {
+    /// Whether more room on the disk would help.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            VoterError::Open(LogOpenError::Disk(error)) => error.is_no_space(),
+            VoterError::Log(error) => error.is_no_space(),
+            VoterError::Open(_) | VoterError::Peer(_) => false,
+        }
+    }
+}
+
 /// What a voter wants done.
 #[derive(Debug)]
 pub enum VoterAction {

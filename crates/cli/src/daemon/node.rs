@@ -99,6 +99,7 @@ fn rejected(error: tessera_wire::Error) -> Failure {
 
 fn refused(error: StartError) -> Failure {
     let exit = match &error {
+        full if full.is_full() => Exit::NoSpace,
         StartError::NoDisks | StartError::Advertise { .. } => Exit::Usage,
         StartError::Disk(DiskError::Locked { .. })
         | StartError::Identity(IdentityError::Disk(DiskError::Locked { .. })) => Exit::Refused,

@@ -77,3 +77,17 @@ pub enum StartError {
         source: std::io::Error,
     },
 }
+
+impl StartError {
+    /// Whether more room on a disk would help.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            StartError::Disk(error) | StartError::Lock { source: error, .. } => error.is_no_space(),
+            StartError::Identity(IdentityError::Disk(error)) => error.is_no_space(),
+            StartError::Store { source: OpenError::Disk(error), .. } => error.is_no_space(),
+            StartError::Voter { source, .. } => source.is_full(),
+            _ => false,
+        }
+    }
+}
