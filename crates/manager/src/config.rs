@@ -56,6 +56,7 @@ tessera_knobs::knobs! {
         /// Pages whose references one command takes off at most, so that dropping a huge file never holds up others.
         sweep_pages: u32 = 64;
         /// Peers that keep the metadata, if there are that many hosts: 5, 3 or 1. With 1 only managers do, and what they lose is lost.
+        /// All managers vote, even if there are more.
         max_voters: u32 = 5, in 1..=5;
         /// A manager with an empty directory waits this long for a peer of the group that it joins.
         join_timeout_ms: u64 = 60_000;

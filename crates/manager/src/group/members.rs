@@ -24,6 +24,20 @@ impl Manager {
 }
 
 impl Manager {
+    /// What to know if more managers vote than `max_voters` allows. A manager that does not vote could not take over, so all of them do.
+    pub(super) fn surplus_managers(&self) -> Option<String> {
+        let (membership, max) = (self.peer.membership(), self.config.max_voters as usize);
+        let votes = |member: &&Member| member.kind() == PeerKind::Manager && membership.voters.contains(&member.id);
+        let managers = membership.members.iter().filter(votes).count();
+        (managers > max).then(|| {
+            let majority = managers / 2 + 1;
+            format!(
+                "{managers} managers vote, although max_voters is {max}: every change waits for {majority} of them; remove what is not \
+                 needed (tessera manager remove NAME), or raise max_voters"
+            )
+        })
+    }
+
     /// Has a manager lead, or leave the group.
     pub(super) fn change_peer(&mut self, body: &[u8]) -> Result<Bytes, Error> {
         let refuse = |code, text: String| Err(Error::new(code, text));

@@ -474,7 +474,7 @@ impl Manager {
                 self.actions.extend(ready.into_iter().map(GroupAction::Core));
                 self.confirm();
             }
-            Output::Members => {}
+            Output::Members => _ = self.surplus_managers().inspect(|text| tracing::warn!("{text}")),
             Output::Stopped(error) => {
                 let error = Error::new(Code::Unavailable, error.to_string());
                 self.fail(error);

@@ -337,6 +337,21 @@ impl Group {
 const MANAGER: PeerKind = PeerKind::Manager;
 const VOTER: PeerKind = PeerKind::Voter;
 
+/// All managers vote, whatever `max_voters` says: one that does not could not take over. The log says so.
+#[test]
+fn p14_more_managers_than_max_voters_vote_and_are_named() {
+    let mut group = Group::with(&[MANAGER, MANAGER, MANAGER], Config { max_voters: 1, ..config() });
+    let leader = group.settle_leader();
+    group.ticks(100);
+    assert_eq!(group.manager(leader).peer().membership().voters.len(), 3);
+    let said = group.manager(leader).surplus_managers().unwrap();
+    assert!(said.contains("3 managers vote") && said.contains("tessera manager remove"), "{said}");
+    let mut enough = Group::new(&[MANAGER, MANAGER, MANAGER]);
+    enough.settle_leader();
+    enough.ticks(100);
+    assert_eq!(enough.manager(0).surplus_managers(), None);
+}
+
 #[test]
 fn p7_one_manager_alone_serves_as_before() {
     let mut group = Group::new(&[MANAGER]);
