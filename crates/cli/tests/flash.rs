@@ -210,6 +210,25 @@ fn a_write_buffer_absorbs_writes_for_every_layer() {
 }
 
 #[test]
+fn power_cuts_are_survived_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = file(dir.path(), "t.spc", spc(3_000).as_bytes());
+    let replay = |more: &[&str]| {
+        let run = tessera(&[&["flash", "replay", &trace, "--capacity", "64M", "--json"], more].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        run.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    for (cut, whole) in replay(&["--cut-every", "1000"]).iter().zip(&replay(&[])) {
+        assert_eq!((&cut["power_cuts"], &cut["host_programs"]), (&3.into(), &whole["host_programs"]), "{cut}");
+        assert!(whole.get("power_cuts").is_none(), "{whole}");
+        // Three times every page that was written so far is read.
+        let (reads, programs) = (cut["recovery_reads"].as_u64().unwrap(), cut["recovery_programs"].as_u64().unwrap());
+        assert!(reads > 3_500 && (programs > 0) == (cut["ftl"] != "ideal"), "{cut}");
+        assert!(cut["recovery_ns_per_cut"].as_u64().unwrap() >= reads / 3 * 25_000, "{cut}");
+    }
+}
+
+#[test]
 fn a_page_shows_every_replay_without_other_files() {
     let dir = tempfile::tempdir().unwrap();
     let trace = file(dir.path(), "a<b>.spc", spc(2_000).as_bytes());

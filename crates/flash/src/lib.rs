@@ -30,6 +30,7 @@ mod histogram;
 mod host_cache;
 pub mod mining;
 mod permutation;
+mod power;
 mod replay;
 mod ssd;
 pub mod synthetic;
@@ -39,7 +40,9 @@ mod write_buffer;
 
 pub use collect::Policy;
 pub use config::{Config, ConfigError};
-pub use device::{Cause, Counters, Device, Geometry, Ns, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing, parse_duration};
+pub use device::{
+    Cause, Counters, Device, Geometry, Ns, Operation, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing, parse_duration,
+};
 pub use histogram::Histogram;
 pub use replay::{Figures, Replay, ReplayOptions, Wear};
 pub use ssd::{Op, Order, Ssd};

@@ -53,6 +53,10 @@ pub struct Figures {
     pub wear: Wear,
     /// When the last request was complete.
     pub end: Ns,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Time that recovery took, from the return of the power on.
+    pub recovery: Ns,
 }
 
 /// A replay under way.
@@ -64,6 +68,8 @@ pub struct Replay {
     requests: u64,
     response: Histogram,
     end: Ns,
+    power_cuts: u64,
+    recovery: Ns,
 }
 
 impl Replay {
@@ -76,7 +82,8 @@ impl Replay {
         let page_bytes = u64::from(config.shape.page_bytes);
         let cache = (options.host_cache > 0).then(|| HostCache::new((options.host_cache / page_bytes) as usize));
         let response = Histogram::default();
-        Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, requests: 0, response, end: 0 })
+        let wrap = options.wrap;
+        Ok(Replay { ssd, cache, wrap, page_bytes, requests: 0, response, end: 0, power_cuts: 0, recovery: 0 })
     }
 
     /// Fills the device before the trace begins; see [`Ssd::preload_in`].
@@ -95,6 +102,7 @@ impl Replay {
         self.ssd.learn();
         self.ssd.reset();
         (self.requests, self.response, self.end) = (0, Histogram::default(), 0);
+        (self.power_cuts, self.recovery) = (0, 0);
     }
 
     /// Serves a request for `bytes` at `offset` that arrives at `at`.
@@ -140,6 +148,13 @@ impl Replay {
         }
     }
 
+    /// Cuts the power of the device between two requests, and recovers; the clock of the trace stands still meanwhile, and the host's
+    /// cache stays.
+    pub fn cut_power(&mut self) {
+        self.power_cuts += 1;
+        self.recovery += self.ssd.cut_power();
+    }
+
     /// Programs what the device's write buffer still has, so that figures count it.
     pub fn finish(&mut self) {
         self.ssd.flush(self.end);
@@ -167,6 +182,8 @@ impl Replay {
             cache: self.ssd.cache(),
             wear,
             end: self.end,
+            power_cuts: self.power_cuts,
+            recovery: self.recovery,
         }
     }
 }

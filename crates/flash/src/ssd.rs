@@ -34,19 +34,21 @@ pub enum Order {
 
 /// An SSD.
 pub struct Ssd {
-    device: Device,
-    ftl: Box<dyn Ftl>,
-    collector: Collector,
-    capacity: u64,
+    pub(crate) device: Device,
+    pub(crate) ftl: Box<dyn Ftl>,
+    pub(crate) collector: Collector,
+    pub(crate) capacity: u64,
     /// Logical pages with contents.
-    mapped: u64,
+    pub(crate) mapped: u64,
     /// The number that the last write stored as its contents.
-    content: u32,
+    pub(crate) content: u32,
     /// Lookups of pages that are written in part: the update that follows finds the entry again, which is no hit.
-    second_lookups: u64,
+    pub(crate) second_lookups: u64,
     /// Requests to learn from, while the layer still has to.
-    history: Option<History>,
-    buffer: Option<WriteBuffer>,
+    pub(crate) history: Option<History>,
+    pub(crate) buffer: Option<WriteBuffer>,
+    pub(crate) config: Config,
+    pub(crate) make: fn(&Device, &Config) -> Box<dyn Ftl>,
 }
 
 impl Ssd {
@@ -68,12 +70,25 @@ impl Ssd {
         let translation = (layer.map_pages)(shape, config.capacity / u64::from(shape.page_bytes));
         let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;
         let device = Device::new(geometry, config.timing, config.contents);
-        let ftl = (layer.make)(&device, config);
-        let collector = Collector::new(&device, config.policy, config.background, config.wear_levelling);
-        let half = config.write_buffer / u64::from(shape.page_bytes) / 2;
-        let buffer = (half > 0).then(|| WriteBuffer::new(half as usize));
-        let (capacity, history) = (config.capacity, None);
-        Ok(Ssd { device, ftl, collector, capacity, mapped: 0, content: 0, second_lookups: 0, history, buffer })
+        Ok(Ssd::of(device, config, layer.make))
+    }
+
+    /// An SSD without a map whose device is as given.
+    pub(crate) fn of(device: Device, config: &Config, make: fn(&Device, &Config) -> Box<dyn Ftl>) -> Ssd {
+        let half = config.write_buffer / u64::from(config.shape.page_bytes) / 2;
+        Ssd {
+            ftl: make(&device, config),
+            collector: Collector::new(&device, config.policy, config.background, config.wear_levelling),
+            device,
+            capacity: config.capacity,
+            mapped: 0,
+            content: 0,
+            second_lookups: 0,
+            history: None,
+            buffer: (half > 0).then(|| WriteBuffer::new(half as usize)),
+            config: config.clone(),
+            make,
+        }
     }
 
     /// Begins to note requests, if the layer has a use for it, until [`Ssd::learn`].

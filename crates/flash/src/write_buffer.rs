@@ -32,6 +32,12 @@ impl WriteBuffer {
         self.pages.remove(&lpn);
     }
 
+    /// Forgets all pages, and the half that is being programmed.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+        self.drained = 0;
+    }
+
     /// What a page holds, if it waits.
     pub fn get(&self, lpn: u32) -> Option<u32> {
         self.pages.get(&lpn).copied()

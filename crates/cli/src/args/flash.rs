@@ -202,6 +202,9 @@ pub struct ReplayArgs {
     /// Write every page once before the trace begins, in `sequential` or `random` order.
     #[arg(long, value_name = "ORDER", num_args = 0..=1, require_equals = true, default_missing_value = "sequential", value_parser = order)]
     pub preload: Option<Order>,
+    /// Cut the power of the device after so many requests, again and again; layers recover the map from out-of-band areas.
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cut_every: Option<u64>,
     /// Let requests beyond the end of the device begin again at its start.
     #[arg(long)]
     pub wrap: bool,

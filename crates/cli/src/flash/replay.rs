@@ -204,13 +204,16 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     }
     let mut start = cpu_time();
     let mut trace = open(path, &args.reading, Arc::default())?;
-    for (number, request) in (1..).zip(trace.by_ref()) {
+    for (number, request) in (1u64..).zip(trace.by_ref()) {
         let request = request.map_err(|e| wrong(path, &e))?;
         let changed =
             || failure!(Exit::Failed, "{}: the trace changed while it was replayed; run again", path.display());
         let offset = run.input.layout.place(&request).ok_or_else(changed)?;
         let done = replay.request(request.at, request.op, offset, request.bytes);
         done.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
+        if args.cut_every.is_some_and(|every| number.is_multiple_of(every)) {
+            replay.cut_power();
+        }
         if number == lesson {
             replay.learn();
             start = cpu_time();

@@ -37,6 +37,11 @@ pub fn show(args: &ReplayArgs, runs: &[Run<'_>], results: &[Done]) -> Outcome {
             args.output.document(&document(run, done))?;
         }
         table.row(row(run, done));
+        if done.figures.power_cuts > 0 {
+            let (cuts, ns) = (done.figures.power_cuts, done.figures.recovery / done.figures.power_cuts);
+            let cuts = units::plural(cuts, "power cut");
+            args.output.note(format!("{}: {cuts}, {} of recovery each", run.layer.name, short(ns as f64)));
+        }
         if done.skipped > 0 {
             let lines = units::plural(done.skipped, "wrong line");
             args.output.note(format!("{}: {lines} left out", run.input.path.display()));
@@ -102,6 +107,12 @@ fn document(run: &Run<'_>, done: &Done) -> Value {
         "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
         "cpu_ns_per_request": cpu_per_request(done),
     });
+    if done.figures.power_cuts > 0 {
+        document["power_cuts"] = done.figures.power_cuts.into();
+        document["recovery_ns_per_cut"] = (done.figures.recovery / done.figures.power_cuts).into();
+        document["recovery_reads"] = c.reads(Cause::Recovery).into();
+        document["recovery_programs"] = c.programs(Cause::Recovery).into();
+    }
     if !done.layer.is_empty() {
         document[run.layer.name] = done.layer.iter().map(|(name, value)| (*name, *value)).collect();
     }

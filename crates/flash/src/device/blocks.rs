@@ -46,18 +46,48 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub fn new(planes: u32, per_plane: u32, pages: u32) -> Self {
         let empty = Block { changed: 0, erases: 0, prev: NONE, next: NONE, valid: 0, written: 0, listed: false };
-        let plane = |p: u32| Plane {
-            free: (p * per_plane..(p + 1) * per_plane).map(|b| (0, b)).collect(),
+        let blocks = vec![empty; (planes * per_plane) as usize];
+        let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0 };
+        blocks.restore(planes, pages, |_| 0);
+        blocks
+    }
+
+    /// Makes the lists anew from what stays without power: how much of each block is written, and its wear. A block that is written in part
+    /// counts as full.
+    pub fn restore(&mut self, planes: u32, pages: u32, valid: impl Fn(u32) -> u32) {
+        let empty = |_| Plane {
+            free: BTreeSet::new(),
             victims: vec![(NONE, NONE); pages as usize + 1],
             fewest: pages as usize + 1,
             valid: 0,
         };
-        Blocks {
-            blocks: vec![empty; (planes * per_plane) as usize],
-            planes: (0..planes).map(plane).collect(),
-            per_plane,
-            short_planes: 0,
+        self.planes = (0..planes).map(empty).collect();
+        for block in 0..planes * self.per_plane {
+            let b = &mut self.blocks[block as usize];
+            (b.valid, b.listed) = (valid(block) as u16, false);
+            let plane = &mut self.planes[(block / self.per_plane) as usize];
+            plane.valid += u32::from(b.valid);
+            if b.written == 0 {
+                plane.free.insert((b.erases, block));
+            } else {
+                self.list(block);
+            }
         }
+        let short = |plane: &&Plane| plane.free.len() < RESERVE_BLOCKS as usize;
+        self.short_planes = self.planes.iter().filter(short).count() as u32;
+    }
+
+    /// Notes that the first pages of a block are written.
+    pub fn set_written(&mut self, block: u32, pages: u32) {
+        let written = &mut self.blocks[block as usize].written;
+        *written = (*written).max(pages as u16);
+    }
+
+    /// Notes that a block was erased.
+    pub fn set_erased(&mut self, block: u32) {
+        let b = &mut self.blocks[block as usize];
+        b.written = 0;
+        b.erases += 1;
     }
 
     pub fn get(&self, block: u32) -> &Block {

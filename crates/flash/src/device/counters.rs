@@ -16,10 +16,12 @@ pub enum Cause {
     MapGc,
     /// A page that static wear levelling moves, or the erase of its block.
     Wear,
+    /// An out-of-band area that is read, or a translation page that is written, after a power cut.
+    Recovery,
 }
 
 /// Number of causes.
-const CAUSES: usize = 6;
+const CAUSES: usize = 7;
 
 /// How often each operation was done, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,11 +4,13 @@
 mod blocks;
 mod counters;
 mod geometry;
+mod power;
 mod timing;
 
 pub(crate) use blocks::Blocks;
 pub use counters::{Cause, Counters};
 pub use geometry::{Geometry, PAGES_MAX, RESERVE_BLOCKS, STREAMS, Shape};
+pub use power::Operation;
 pub(crate) use timing::Schedule;
 pub use timing::{Ns, Timing, parse_duration};
 
@@ -90,6 +92,8 @@ pub struct Device {
     /// When the operation that is under way reached its current step.
     now: Ns,
     pub(crate) counters: Counters,
+    /// What changed flash, if somebody is to see it.
+    pub(crate) journal: Option<Vec<Operation>>,
 }
 
 impl Device {
@@ -111,6 +115,7 @@ impl Device {
             order: 0,
             now: 0,
             counters: Counters::default(),
+            journal: None,
         }
     }
 
@@ -247,11 +252,19 @@ impl Device {
     }
 
     fn store(&mut self, ppn: Ppn, owner: Owner, content: u32) {
+        self.set_page(ppn, owner, self.order, content);
+        self.valid[ppn as usize / 64] |= 1 << (ppn % 64);
+        if let Some(journal) = &mut self.journal {
+            journal.push(Operation::Program { ppn, owner, order: self.order, content });
+        }
+    }
+
+    /// Sets what the cells of a page hold.
+    fn set_page(&mut self, ppn: Ppn, owner: Owner, order: u64, content: u32) {
         let at = ppn as usize;
         self.owners[at] = owner;
-        self.order_low[at] = self.order as u32;
-        self.order_high[at] = u8::try_from(self.order >> 32).expect("order numbers have 40 bits");
-        self.valid[at / 64] |= 1 << (at % 64);
+        self.order_low[at] = order as u32;
+        self.order_high[at] = u8::try_from(order >> 32).expect("order numbers have 40 bits");
         if let Some(slot) = self.contents.get_mut(at) {
             *slot = content;
         }
@@ -273,6 +286,9 @@ impl Device {
     /// Erases a block without valid pages; returns when it is done.
     pub(crate) fn erase(&mut self, block: u32, cause: Cause) -> Ns {
         self.counters.erases[cause as usize] += 1;
+        if let Some(journal) = &mut self.journal {
+            journal.push(Operation::Erase { block });
+        }
         self.blocks.erase(block);
         self.schedule.erase(self.blocks.plane_of(block), self.now)
     }

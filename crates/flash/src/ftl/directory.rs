@@ -83,6 +83,11 @@ impl Directory {
         std::mem::replace(&mut self.entries[lpn as usize], ppn)
     }
 
+    /// Sets all entries, for translation pages that are to be written anew.
+    pub fn restore(&mut self, map: &[u32]) {
+        self.entries.copy_from_slice(map);
+    }
+
     /// Reads a translation page; the request waits for it.
     pub fn load(&self, device: &mut Device, page: u32, cause: Cause) {
         if self.places[page as usize] != NONE {

@@ -41,6 +41,10 @@ impl Ftl for Ideal {
         some(self.map[lpn as usize])
     }
 
+    fn restore(&mut self, _: &Device, map: &[u32]) {
+        self.map.copy_from_slice(map);
+    }
+
     fn directory(&self) -> Option<&Directory> {
         None
     }

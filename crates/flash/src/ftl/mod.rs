@@ -45,7 +45,7 @@ pub(crate) use index::{Index, Links, List, Slab};
 pub(crate) use leaftl::check_error_bound;
 
 use crate::config::{Config, ConfigError};
-use crate::device::{Device, Ppn, Shape};
+use crate::device::{Cause, Device, Ppn, Shape};
 use crate::mining::History;
 use std::ops::Range;
 
@@ -120,6 +120,23 @@ pub trait Ftl: Send {
 
     /// As [`Ftl::directory`].
     fn directory_mut(&mut self) -> Option<&mut Directory>;
+
+    /// Takes over the map that was recovered after a power cut: where each logical page is, or [`NONE`]. The layer is new; it
+    /// writes nothing.
+    fn restore(&mut self, _device: &Device, map: &[u32]) {
+        if let Some(directory) = self.directory_mut() {
+            directory.restore(map);
+        }
+    }
+
+    /// Writes a translation page of a map that was restored.
+    fn checkpoint(&mut self, device: &mut Device, page: u32) {
+        if let Some(directory) = self.directory_mut()
+            && directory.range(page).any(|lpn| directory.get(lpn) != NONE)
+        {
+            directory.store(device, page, Cause::Recovery);
+        }
+    }
 
     /// Figures of the map cache.
     fn cache(&self) -> &CacheUse;

@@ -1,5 +1,7 @@
 //! A small device beside a plain map of what each page holds.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use proptest::prelude::*;
 use std::collections::HashMap;
 use tessera_flash::ftl::CpftlOptions;
@@ -49,7 +51,6 @@ pub fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Runs the steps on an SSD beside a map, `rounds` times. It has no write buffer: every write is a program.
-#[allow(dead_code, reason = "not every test has devices without a buffer")]
 pub fn run(ssd: Ssd, steps: &[Step], rounds: usize) -> Ssd {
     let (ssd, writes) = run_counting(ssd, steps, rounds);
     assert_eq!(ssd.counters().programs(Cause::Host), u64::from(writes));

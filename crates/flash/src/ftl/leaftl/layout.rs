@@ -29,6 +29,11 @@ impl Layout {
         self.page_of[group as usize]
     }
 
+    /// Pages with groups.
+    pub fn pages(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
     /// The groups of a page.
     pub fn groups(&self, page: u32) -> Range<u32> {
         self.pages[page as usize].clone()

@@ -393,6 +393,23 @@ impl Ftl for LeaFtl {
 
     directory_and_cache!();
 
+    fn restore(&mut self, device: &Device, map: &[u32]) {
+        for (number, places) in (0..).zip(map.chunks(self.group_pages as usize)) {
+            let points = places.iter().enumerate().filter(|(_, ppn)| **ppn != NONE);
+            let points: Vec<Point> = points.map(|(i, ppn)| (i as u8, *ppn)).collect();
+            if !points.is_empty() {
+                self.absorb(device, number, &points);
+            }
+        }
+    }
+
+    fn checkpoint(&mut self, device: &mut Device, page: u32) {
+        // Pages that dividing adds are written with the page that was divided.
+        if page < self.layout.pages() && self.of_page(page).iter().any(|entry| entry.is_dirty) {
+            self.store(device, page, Cause::Recovery);
+        }
+    }
+
     fn reset(&mut self) {
         self.cache.reset();
         (self.mispredicted, self.verified) = (0, 0);
