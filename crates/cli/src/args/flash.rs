@@ -22,6 +22,13 @@ Examples:
   xzcat web.trace.xz | tessera flash replay - --ftl leaftl --error-bound 4
   tessera flash replay msr.csv --geometry channels=8,dies=2 --timing read=50us,transfer=10us --compact")]
     Replay(ReplayArgs),
+    /// Serve an emulated SSD as a network block device, until the command is ended; what it holds is in memory, and is lost then.
+    #[command(after_help = "\
+Examples:
+  tessera flash serve --capacity 4G --ftl cpftl --nbd unix:/tmp/ssd.sock --timing emulator
+  tessera flash serve --capacity 1G --nbd 127.0.0.1:10809
+  nbdcopy image 'nbd+unix:///?socket=/tmp/ssd.sock'")]
+    Serve(ServeArgs),
     /// Look at block traces.
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -58,6 +65,38 @@ Examples:
   tessera flash trace synthesize --footprint 16G --reads 65.6% --skew 0.9 --read-size 2560 --gap 9ms > oltp.spc")]
     Synthesize(SynthesizeArgs),
 }
+
+/// Arguments of `tessera flash serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Bytes that the host can address, with K, M, G.
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    pub capacity: u64,
+    /// Where to listen: unix:PATH or HOST:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    pub nbd: String,
+    /// Translation layer.
+    #[arg(long, default_value = "ideal", value_parser = layer)]
+    pub ftl: &'static Layer,
+    /// Bytes of memory for the map.
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = tessera_policy::parse_size)]
+    pub map_cache: u64,
+    /// Delay replies as an SSD with these times would: simulation, emulator, or as for replay; `none`: as fast as it goes.
+    #[arg(long, default_value = "none", value_parser = delays)]
+    pub timing: Delays,
+    /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
+    #[arg(long, default_value = "four-channels", value_parser = Shape::parse)]
+    pub geometry: Shape,
+    /// Spare blocks in percent of the capacity.
+    #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
+    pub over_provisioning: f64,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+}
+
+/// Times of flash operations, if replies are delayed.
+pub type Delays = std::option::Option<Timing>;
 
 /// Arguments of `tessera flash trace synthesize`.
 #[derive(Debug, Clone, Args)]
@@ -238,6 +277,13 @@ fn capacity(text: &str) -> Result<u64, String> {
     match tessera_policy::parse_size(text).map_err(|e| e.to_string())? {
         0 => Err("a device without pages serves nothing; name a capacity above 0, such as 16G".into()),
         bytes => Ok(bytes),
+    }
+}
+
+fn delays(text: &str) -> Result<Delays, String> {
+    match text {
+        "none" => Ok(None),
+        _ => Timing::parse(text).map(Some).map_err(|e| e.to_string()),
     }
 }
 

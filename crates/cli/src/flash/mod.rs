@@ -3,8 +3,10 @@
 
 mod html;
 mod input;
+mod listen;
 mod replay;
 mod report;
+mod serve;
 mod svg;
 mod synthesize;
 mod trace;
@@ -22,10 +24,11 @@ pub fn run(command: FlashCommand) -> Outcome {
         FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => {
             input::check(reading)?;
         }
-        FlashCommand::Trace(TraceCommand::Synthesize(_)) => {}
+        FlashCommand::Trace(TraceCommand::Synthesize(_)) | FlashCommand::Serve(_) => {}
     }
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
+        FlashCommand::Serve(args) => serve::serve(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
         FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
         FlashCommand::Trace(TraceCommand::Synthesize(args)) => synthesize::synthesize(&args),

@@ -1,0 +1,133 @@
+//! Where `serve` listens: a Unix socket or a TCP address.
+
+use crate::exit::{At, Exit, Failure, Outcome, failure};
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A listening socket.
+pub enum Listener {
+    /// A Unix socket, and its path.
+    Unix(UnixListener, PathBuf),
+    /// A TCP socket.
+    Tcp(TcpListener),
+}
+
+/// A connection.
+pub enum Stream {
+    /// Over a Unix socket.
+    Unix(UnixStream),
+    /// Over TCP.
+    Tcp(TcpStream),
+}
+
+impl Listener {
+    /// Listens at `unix:PATH` or `HOST:PORT`. A Unix socket that nothing listens at any more is replaced; it is its user's alone.
+    ///
+    /// # Errors
+    /// The address is taken, or no address.
+    pub fn bind(address: &str) -> Outcome<Listener> {
+        match address.strip_prefix("unix:") {
+            Some(path) => bind_unix(Path::new(path)),
+            None => {
+                let failed = |e: io::Error| {
+                    let usage = e.kind() == io::ErrorKind::InvalidInput;
+                    let way_out = if usage { "write unix:PATH or HOST:PORT" } else { "name another address" };
+                    let exit = if usage { Exit::Usage } else { Exit::Failed };
+                    failure!(exit, "cannot listen at `{address}`: {e}; {way_out}")
+                };
+                TcpListener::bind(address).map(Listener::Tcp).map_err(failed)
+            }
+        }
+    }
+
+    /// The address as clients of NBD write it.
+    pub fn uri(&self) -> String {
+        match self {
+            Listener::Unix(_, path) => format!("nbd+unix:///?socket={}", path.display()),
+            Listener::Tcp(listener) => {
+                format!("nbd://{}", listener.local_addr().map_or_else(|_| String::new(), |address| address.to_string()))
+            }
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn accept(&self) -> Outcome<Stream> {
+        match self {
+            Listener::Unix(listener, path) => listener.accept().at(path).map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().at("the socket")?;
+                stream.set_nodelay(true).at("the socket")?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+}
+
+fn bind_unix(path: &Path) -> Outcome<Listener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // Connecting to a file that is no socket is refused as well.
+            let is_socket = std::fs::symlink_metadata(path).at(path)?.file_type().is_socket();
+            let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+            if !is_socket || !UnixStream::connect(path).is_err_and(refused) {
+                let taken = if is_socket { "another server listens there" } else { "it is no socket" };
+                return Err(failure!(
+                    Exit::Conflict,
+                    "cannot listen at {}: {taken}; name another path",
+                    path.display()
+                ));
+            }
+            std::fs::remove_file(path).at(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    };
+    let listener = listener.map_err(|error| Failure::io(path, &error))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).at(path)?;
+    Ok(Listener::Unix(listener, path.into()))
+}
+
+impl Stream {
+    /// Another handle of the connection.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn try_clone(&self) -> io::Result<Stream> {
+        match self {
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
+            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => stream.flush(),
+            Stream::Tcp(stream) => stream.flush(),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `tessera flash serve`: an emulated SSD, seen by a client of the tests' own and by other people's.
+
+mod common;
+
+use common::{assert_refused, tessera};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const SIZE: u64 = 64 << 20;
+
+/// A server; it ends with the test.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+    uri: String,
+}
+
+impl Server {
+    fn start(dir: &Path, options: &[&str]) -> Server {
+        let socket = dir.join("ssd.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
+        command
+            .args(["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd"])
+            .arg(format!("unix:{}", socket.display()));
+        let mut child = command.args(options).stdout(Stdio::piped()).spawn().unwrap();
+        let mut uri = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        Server { child, socket, uri: uri.trim().into() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A client that took the export.
+struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    fn connect(server: &Server) -> Client {
+        let mut stream = UnixStream::connect(&server.socket).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        stream.write_all(&[&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 0]].concat()).unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).unwrap();
+        assert_eq!(export[..8], SIZE.to_be_bytes());
+        Client { stream }
+    }
+
+    fn send(&mut self, cookie: u64, number: u16, offset: u64, length: u32, data: &[u8]) {
+        let head = [&0x2560_9513u32.to_be_bytes()[..], &[0, 0], &number.to_be_bytes(), &cookie.to_be_bytes()].concat();
+        self.stream.write_all(&[&head[..], &offset.to_be_bytes(), &length.to_be_bytes(), data].concat()).unwrap();
+    }
+
+    /// Error and cookie of the next reply.
+    fn reply(&mut self) -> (u32, u64) {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head).unwrap();
+        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
+        (u32::from_be_bytes(head[4..8].try_into().unwrap()), u64::from_be_bytes(head[8..].try_into().unwrap()))
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.send(1, 1, offset, data.len() as u32, data);
+        self.reply().0
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
+        self.send(2, 0, offset, length as u32, &[]);
+        assert_eq!(self.reply(), (0, 2));
+        let mut data = vec![0; length];
+        self.stream.read_exact(&mut data).unwrap();
+        data
+    }
+}
+
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_over_any_connection_with_and_without_delays() {
+    for options in [&["--ftl", "dftl"][..], &["--ftl", "cpftl", "--timing", "emulator"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(dir.path(), options);
+        let (mut one, mut other) = (Client::connect(&server), Client::connect(&server));
+        let data = pattern(3, 300_000);
+        assert_eq!(one.write(12_345, &data), 0);
+        assert_eq!(other.read(12_345, data.len()), data);
+        assert_eq!(other.read(12_340, 5), [0; 5]);
+        // A page that is trimmed is zero, and one that is trimmed in part stays.
+        one.send(7, 4, 16_384, 4_096 + 100, &[]);
+        assert_eq!(one.reply(), (0, 7));
+        let after = other.read(12_345, data.len());
+        assert_eq!(after[16_384 - 12_345..20_480 - 12_345], [0; 4_096]);
+        assert_eq!(after[20_480 - 12_345..], data[20_480 - 12_345..]);
+        one.send(8, 6, 20_000, 1_000_000, &[]);
+        assert_eq!(one.reply(), (0, 8));
+        assert_eq!(other.read(20_000, 300_000), [0; 300_000]);
+        one.send(9, 3, 0, 0, &[]);
+        assert_eq!(one.reply(), (0, 9));
+        // Wrong commands get an error, and the connection goes on.
+        assert_eq!((one.write(SIZE - 1, b"ab"), one.write(SIZE - 2, b"ab")), (28, 0));
+        one.send(10, 0, SIZE, 1, &[]);
+        assert_eq!(one.reply(), (22, 10));
+        one.send(11, 99, 0, 1, &[]);
+        assert_eq!((one.reply(), one.read(SIZE - 2, 2)), ((95, 11), b"ab".to_vec()));
+    }
+}
+
+#[test]
+fn replies_of_other_dies_overtake_a_slow_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--timing", "read=1ms,program=300ms"]);
+    let mut client = Client::connect(&server);
+    client.send(1, 1, 0, 4_096, &pattern(1, 4_096));
+    // Nothing was written there, so nothing is read from flash.
+    client.send(2, 0, 1 << 20, 1, &[]);
+    assert_eq!(client.reply(), (0, 2));
+    client.stream.read_exact(&mut [0]).unwrap();
+    assert_eq!(client.reply(), (0, 1));
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_ends_its_own_connection_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["-q"]);
+    let mode = fs::metadata(&server.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the socket is its user's alone");
+    let (mut bad, mut good) = (Client::connect(&server), Client::connect(&server));
+    bad.stream.write_all(&[9; 28]).unwrap();
+    assert_eq!(bad.stream.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert_eq!((good.write(0, b"abc"), good.read(0, 3)), (0, b"abc".to_vec()));
+}
+
+#[test]
+fn an_address_that_is_taken_is_refused_and_one_that_was_left_is_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let address = format!("unix:{}", server.socket.display());
+    let serve = |address: &str| {
+        tessera(&["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd", address])
+    };
+    assert_refused(&serve(&address), 6, &["ssd.sock", "another server", "name another path"]);
+    drop(server);
+    let again = Server::start(dir.path(), &[]);
+    assert_eq!(Client::connect(&again).read(0, 1), [0]);
+    assert_refused(&serve("nowhere"), 2, &["`nowhere`", "unix:PATH or HOST:PORT"]);
+    fs::write(dir.path().join("file"), "kept").unwrap();
+    let file = format!("unix:{}", dir.path().join("file").display());
+    assert_refused(&serve(&file), 6, &["no socket", "another path"]);
+    assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "kept");
+}
+
+/// Whether a program is installed; a line says so if it is not.
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
+    text.into_owned()
+}
+
+#[test]
+fn other_peoples_clients_copy_to_it_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--ftl", "leaftl"]);
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let mut image = pattern(9, 20 << 20);
+    image[5 << 20..11 << 20].fill(0);
+    image.resize(SIZE as usize, 0);
+    fs::write(&from, &image).unwrap();
+    let [from, to] = [from, to].map(|path| path.display().to_string());
+    if has("nbdinfo") {
+        assert_eq!(run("nbdinfo", &["--size", &server.uri]).trim(), SIZE.to_string());
+        let text = run("nbdinfo", &[&server.uri]);
+        for part in ["can_flush: true", "can_fua: true", "can_trim: true", "can_zero: true", "can_multi_conn: true"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+    if has("nbdcopy") {
+        run("nbdcopy", &["--flush", &from, &server.uri]);
+        run("nbdcopy", &[&server.uri, &to]);
+        assert!(fs::read(&to).unwrap() == image, "nbdcopy");
+    }
+    if has("qemu-img") {
+        run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &from, &server.uri]);
+        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &from, &server.uri]);
+    }
+}
