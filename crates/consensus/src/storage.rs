@@ -13,6 +13,8 @@ pub(crate) struct PeerStorage {
     pub(crate) files: SnapshotFiles,
     /// A peer needs a snapshot, and none that it could continue from is held.
     pub(crate) lacks_snapshot: Cell<bool>,
+    /// The library gets no committed entries to apply: the owner has enough of them.
+    pub(crate) holds_back: Cell<bool>,
     /// The first failure of a read; the peer stops at it.
     pub(crate) failure: RefCell<Option<LogError>>,
 }
@@ -29,8 +31,12 @@ impl Storage for PeerStorage {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> Result<Vec<Entry>> {
+        // Entries for other peers are read in a context that may be asynchronous.
+        if self.holds_back.get() && !context.can_async() {
+            return Ok(Vec::new());
+        }
         if low <= self.log.base().index {
             return Err(Error::Store(StorageError::Compacted));
         }

@@ -47,6 +47,8 @@ struct Group {
     cut_third_at: Option<u64>,
     calls: VecDeque<(usize, Call)>,
     longest_bytes: usize,
+    /// Committed commands that each peer has passed on.
+    passed_on: [usize; 3],
 }
 
 impl Group {
@@ -59,14 +61,25 @@ impl Group {
         let disks: Vec<SimDisk> = (1..=3).map(SimDisk::new).collect();
         let known = |id: u64| if id == 3 { third.clone() } else { known.clone() };
         let peers = (1..).zip(&disks).map(|(id, disk)| start(id, disk, known(id))).collect();
-        Group { now_ns: 0, disks, peers, cut: None, cut_third_at: None, calls: VecDeque::new(), longest_bytes: 0 }
+        Group {
+            now_ns: 0,
+            disks,
+            peers,
+            cut: None,
+            cut_third_at: None,
+            calls: VecDeque::new(),
+            longest_bytes: 0,
+            passed_on: [0; 3],
+        }
     }
 
     fn collect(&mut self) {
         for at in 0..self.peers.len() {
             while let Some(output) = self.peers[at].poll() {
-                if let Output::Call(call) = output {
-                    self.calls.push_back((at, call));
+                match output {
+                    Output::Call(call) => self.calls.push_back((at, call)),
+                    Output::Committed { .. } => self.passed_on[at] += 1,
+                    _ => {}
                 }
             }
         }
@@ -101,6 +114,7 @@ impl Group {
             match output {
                 Output::Answer { result, .. } => answer = Some(result),
                 Output::Call(call) => self.calls.push_back((to, call)),
+                Output::Committed { .. } => self.passed_on[to] += 1,
                 _ => {}
             }
         }
@@ -500,4 +514,26 @@ fn p12_a_snapshot_without_room_leaves_the_disk_as_it_was() {
         assert_eq!(files.receive(&info, (at * MIB) as u64, piece).unwrap(), at == 9);
     }
     assert!(files.holds(&info));
+}
+
+/// P12: a manager with much to apply keeps its vote: the group has no majority without it.
+#[test]
+fn p12_a_manager_with_a_long_backlog_answers_and_votes() {
+    let mut group = Group::start();
+    let leader = group.leader();
+    group.ticks(20);
+    let (away, behind) = ((leader + 1) % 3, (leader + 2) % 3);
+    group.cut = Some(away);
+    group.ticks(30);
+    group.peers[behind].set_unapplied(1_000, 64 << 20);
+    let before = group.passed_on[behind];
+    for _ in 0..60 {
+        group.peers[leader].propose(Bytes::from_static(b"entry")).unwrap();
+        group.tick();
+    }
+    assert_eq!(group.passed_on[leader], before + 60, "two of three voted");
+    assert_eq!(group.passed_on[behind], before, "it has enough to apply");
+    group.peers[behind].set_unapplied(0, 0);
+    group.ticks(10);
+    assert_eq!(group.passed_on[behind], before + 60);
 }

@@ -266,6 +266,8 @@ pub struct Peer {
     sources: Sources,
     /// What must be written before anything else.
     unwritten: Option<raft::Ready>,
+    /// The library was asked during this input what it wants.
+    has_begun: bool,
     /// Committed entries that are not applied yet, and members that are not written yet: both wait for room on the disk.
     unapplied: VecDeque<raft::eraftpb::Entry>,
     unsaved: Option<Membership>,
@@ -332,7 +334,13 @@ impl Peer {
             ..raft::Config::default()
         };
         let memory = Memory::new(log.membership(), config.member.id);
-        let storage = PeerStorage { log, files, lacks_snapshot: Cell::new(false), failure: RefCell::new(None) };
+        let storage = PeerStorage {
+            log,
+            files,
+            lacks_snapshot: Cell::new(false),
+            holds_back: Cell::new(false),
+            failure: RefCell::new(None),
+        };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&library, storage, &logger).map_err(|error| PeerError::Log(error.to_string()))?;
         let mut rng = SplitMix64::new(config.seed);
@@ -357,6 +365,7 @@ impl Peer {
             fetch: None,
             sources: Sources::default(),
             unwritten: None,
+            has_begun: false,
             unapplied: VecDeque::new(),
             unsaved: None,
             is_full: false,

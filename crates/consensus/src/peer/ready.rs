@@ -15,20 +15,29 @@ impl Peer {
     /// Takes what the library wants to be done, and sends what need not wait for a write.
     pub(super) fn begin(&mut self) {
         assert!(self.unwritten.is_none(), "one thing is written at a time");
-        let is_ahead_of_owner = self.queued_bytes + self.unapplied_bytes >= QUEUED_BYTES_MAX;
-        if self.stopped.is_some() || is_ahead_of_owner || !self.node.has_ready() {
+        // The library always has something ready while committed entries wait, so it is asked once an input: others are answered.
+        let is_ahead = self.is_ahead_of_owner();
+        if self.stopped.is_some() || is_ahead && self.has_begun || !self.node.has_ready() {
             return;
         }
+        self.has_begun = true;
         self.follow_timeout();
+        self.node.store().holds_back.set(is_ahead);
         let mut ready = self.node.ready();
+        self.node.store().holds_back.set(false);
         // A leader's followers write while it does (Raft dissertation, section 10.2.1).
         self.post(ready.take_messages());
         self.flush();
         self.unwritten = Some(ready);
     }
 
+    fn is_ahead_of_owner(&self) -> bool {
+        self.queued_bytes + self.unapplied_bytes >= QUEUED_BYTES_MAX
+    }
+
     /// Runs the library until it wants nothing.
     pub(super) fn process(&mut self) {
+        self.has_begun = false;
         loop {
             let was_full = self.is_full;
             let result = if self.has_unapplied() {
@@ -73,7 +82,9 @@ impl Peer {
         self.unapplied.extend(ready.take_committed_entries());
         let applied = self.apply();
         self.post(ready.take_persisted_messages());
+        self.node.store().holds_back.set(self.is_ahead_of_owner());
         let mut light = self.node.advance_append(ready);
+        self.node.store().holds_back.set(false);
         self.post(light.take_messages());
         self.unapplied.extend(light.take_committed_entries());
         applied?;

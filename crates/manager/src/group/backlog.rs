@@ -56,11 +56,6 @@ enum Then {
 }
 
 impl Backlog {
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -70,6 +65,7 @@ impl Backlog {
         self.entries.push_back(committed);
     }
 
+    /// Bytes of its entries.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
