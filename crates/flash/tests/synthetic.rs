@@ -120,6 +120,19 @@ fn groups_lie_in_a_cluster_if_one_is_asked_for() {
 }
 
 #[test]
+fn no_request_ends_beyond_the_footprint_whatever_its_size() {
+    let large = Plan {
+        correlated: Some(0.5),
+        sequential: Some(0.3),
+        footprint: 2 << 20,
+        sizes: [Some(20_480), Some(100_000)],
+        ..plan(20_000)
+    };
+    let last = Generator::new(&large, None).unwrap().map(|request| request.end()).max();
+    assert_eq!(last, Some(2 << 20), "the last pages are used too");
+}
+
+#[test]
 fn groups_can_be_read_unequally_often() {
     let most = |group_skew| {
         let skewed = Plan { reads: Some(1.0), correlated: Some(1.0), groups: 100, group_skew, ..plan(80_000) };

@@ -121,6 +121,15 @@ impl Addresses {
         }
     }
 
+    /// The place, moved back if a request of so many bytes would end in a region that is not touched.
+    pub fn clip(&self, (device, offset): Place, bytes: u64) -> Place {
+        if self.holds(device, offset + bytes) {
+            return (device, offset);
+        }
+        let end = (offset / REGION_BYTES + 1) * REGION_BYTES;
+        (device, end.saturating_sub(bytes))
+    }
+
     /// Whether a request that ends there lies in a region that the trace touches.
     pub fn holds(&self, device: u64, end: u64) -> bool {
         self.regions.binary_search(&(device, (end - 1) / REGION_BYTES)).is_ok()

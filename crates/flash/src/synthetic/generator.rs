@@ -247,6 +247,7 @@ impl Iterator for Generator {
     fn next(&mut self) -> Option<Request> {
         self.left = self.left.checked_sub(1)?;
         let (op, place, bytes) = self.draw();
+        let place = self.addresses.clip(place, bytes);
         let at = self.at as u64;
         self.at += self.gaps.draw(&mut self.rng).unwrap_or(1_000_000) as f64 * self.gap_scale;
         self.addresses.touch(place);
