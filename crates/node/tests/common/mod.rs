@@ -109,6 +109,7 @@ impl Desk {
                 let hello: Hello = decode(kind, body);
                 hello.check(&CLUSTER)?;
                 HelloReply {
+                    members: Vec::new(),
                     protocol_version: PROTOCOL_VERSION,
                     cluster_id: CLUSTER.to_vec(),
                     release: "test".into(),
