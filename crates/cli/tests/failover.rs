@@ -245,6 +245,24 @@ fn p14_a_manager_that_founds_another_cluster_at_an_old_address_gets_no_request()
     assert!(listed.contains("kept") && !listed.contains("lost"), "{listed}");
 }
 
+/// P12: what is written to a directory that is gone is found by no restart, and nothing can be read from it.
+#[test]
+fn p12_a_leader_whose_directory_is_moved_away_ends_and_another_one_leads() {
+    let mut group = Group::start();
+    group.c.ok(&["mkdir", "tess:/kept"]);
+    let leader = group.leader();
+    let dir = group.c.path().join(format!("m{}", leader + 1));
+    let away = group.c.path().join("away");
+    std::fs::rename(&dir, &away).unwrap();
+    let child = &mut group.managers[leader].as_mut().unwrap().child;
+    eventually("the manager ends", || child.try_wait().unwrap().is_some());
+    assert_ne!(group.leader(), leader);
+    assert!(group.c.ok(&["ls", "tess:/"]).text().contains("kept"));
+    std::fs::rename(&away, &dir).unwrap();
+    group.restart(leader);
+    group.wait_whole();
+}
+
 /// A scrub whose leader is killed begins again at the next one; it does not say that it is done.
 #[test]
 fn a_scrub_outlives_its_leader() {

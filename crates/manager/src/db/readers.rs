@@ -41,6 +41,12 @@ impl DbReaders {
         DbReaders(Arc::new(Inner { path: dir.join(FILE_NAME), gate: RwLock::new(()), open: Mutex::default() }))
     }
 
+    /// The database's file, unless it is gone from its place.
+    #[must_use]
+    pub fn missing(&self) -> Option<&Path> {
+        Some(&*self.0.path).filter(|path| !path.exists())
+    }
+
     /// Runs `read` with a new connection. Statements of one transaction see one state.
     ///
     /// # Errors

@@ -569,6 +569,16 @@ impl Manager {
         }
     }
 
+    /// Somebody moved or removed the directory while this manager runs: it writes to files that no restart will find.
+    pub fn lose_directory(&mut self, path: &std::path::Path) {
+        let text = format!(
+            "{} is gone: its directory was moved or removed while this manager ran; move it back and start this manager again, or start it \
+             with an empty directory and --join",
+            path.display()
+        );
+        self.fail(Error::new(Code::Io, text));
+    }
+
     /// Serves no more, and lets another manager lead. A restart finds out what is on disk.
     fn fail(&mut self, error: Error) {
         if self.failed.is_some() {

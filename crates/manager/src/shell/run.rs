@@ -22,6 +22,8 @@ use tessera_wire::{Code, Error, Kind};
 
 /// Interval of ticks.
 const TICK: Duration = Duration::from_millis(100);
+/// A database whose file is gone for so many ticks was moved or removed.
+const MISSING_TICKS: u32 = 5;
 /// Most events handled before a group commit, …
 const EVENTS_AT_ONCE: usize = 4096;
 /// … and the longest time that commands, ticks and frames of the group wait because of them.
@@ -66,6 +68,8 @@ pub(super) struct CoreLoop {
     scrub: Option<(Arc<Watch>, MetadataScrub)>,
     /// Addresses of nodes, as of a map version.
     addresses: (u64, HashMap<u64, Endpoint>),
+    /// Ticks since the database's file is gone from its place.
+    missing_ticks: u32,
     /// Connections are greeted with the members as of this entry.
     told_index: u64,
     /// Requests of peers, by token.
@@ -96,6 +100,7 @@ impl CoreLoop {
             metrics,
             scrub: None,
             addresses: (u64::MAX, HashMap::new()),
+            missing_ticks: 0,
             told_index: 0,
             asked: HashMap::new(),
             next_token: 0,
@@ -128,6 +133,7 @@ impl CoreLoop {
                 self.manager.note_wall(boot_ns(), wall_ns());
                 self.manager.handle(boot_ns(), Event::Tick);
                 *self.metrics.lock() = self.manager.metrics();
+                self.look_for_database();
                 self.follow_database();
                 self.tell_members();
             }
@@ -185,6 +191,15 @@ impl CoreLoop {
         if std::mem::replace(&mut self.told_index, index) != index {
             let members = self.manager.member_addresses();
             self.post(0, move |shared, _| *shared.members.lock() = members);
+        }
+    }
+
+    /// Ends the manager if somebody took its directory away. A snapshot may replace the file meanwhile.
+    fn look_for_database(&mut self) {
+        let path = self.manager.readers().and_then(DbReaders::missing).map(std::path::Path::to_path_buf);
+        self.missing_ticks = if path.is_some() { self.missing_ticks + 1 } else { 0 };
+        if let Some(path) = path.filter(|_| self.missing_ticks >= MISSING_TICKS) {
+            self.manager.lose_directory(&path);
         }
     }
 
