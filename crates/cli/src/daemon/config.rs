@@ -137,6 +137,12 @@ impl ManagerSettings {
         };
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
+        if file.join.as_ref().is_some_and(Vec::is_empty) && args.join.is_empty() {
+            bail!(
+                Exit::Usage,
+                "join is empty: name managers or nodes of the cluster to join, or leave the key out to start a new one"
+            );
+        }
         let join = if args.join.is_empty() { file.join.unwrap_or_default() } else { args.join };
         let mut core = tessera_manager::config::Config::default();
         apply(&mut [&mut (tessera_manager::config::Config::KNOBS, &mut core)], &file.tuning, &args.flags)?;
@@ -149,10 +155,10 @@ impl ManagerSettings {
         }
         Ok(ManagerSettings {
             dir,
-            listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            listen: endpoints("listen", &listen)?,
             advertise: advertised(args.advertise.or(file.advertise))?,
-            host: args.host.or(file.host).unwrap_or_else(host_name),
-            join: join.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            host: named_host(args.host.or(file.host))?,
+            join: endpoints("join", &join)?,
             restoring: args.restoring,
             flags: merged(args.flags, file.metrics, file.log_format, file.log_level),
             core,
@@ -191,7 +197,7 @@ impl NodeSettings {
         let Endpoint::Tcp(listen) = endpoint(&listen)? else {
             bail!(Exit::Usage, "--listen {listen}: a node listens on HOST:PORT; its Unix socket is --unix-socket");
         };
-        let host = args.host.or(file.host).unwrap_or_else(host_name);
+        let host = named_host(args.host.or(file.host))?;
         let mut options = NodeOptions::new(managers, &listen, Vec::new());
         let mut own = (NodeConfig::KNOBS, &mut options.config);
         let mut segments = (tessera_segment::Options::KNOBS, &mut options.segments);
@@ -243,6 +249,25 @@ fn advertised(address: Option<String>) -> Outcome<Option<String>> {
 /// A usage error that shows the valid forms.
 pub fn endpoint(text: &str) -> Outcome<Endpoint> {
     text.parse().map_err(Failure::usage)
+}
+
+/// Parses the values of a list; errors name it.
+///
+/// # Errors
+/// As [`endpoint`].
+pub fn endpoints(name: &str, texts: &[String]) -> Outcome<Vec<Endpoint>> {
+    let parse = |text: &String| text.parse().map_err(|error| Failure::usage(format!("{name}: {error}")));
+    texts.iter().map(parse).collect()
+}
+
+/// The host that the user named, or else this one.
+fn named_host(named: Option<String>) -> Outcome<String> {
+    match named {
+        Some(host) if host.trim().is_empty() => {
+            bail!(Exit::Usage, "host is empty: name this host, or leave --host out to take the system's name")
+        }
+        named => Ok(named.unwrap_or_else(host_name)),
+    }
 }
 
 /// This machine's name.
@@ -300,6 +325,22 @@ mod tests {
         let cli = Cli::try_parse_from([&["tessera", "node"], words].concat()).unwrap();
         let Command::Node(args) = cli.command else { panic!("not a node") };
         NodeSettings::new(args.run)
+    }
+
+    /// P14.
+    #[test]
+    fn empty_hosts_and_addresses_are_refused_by_name() {
+        let (_dir, empty_list) = file("join = []");
+        for (words, says) in [
+            (&["--host", ""][..], "host is empty"),
+            (&["--join", ""], "join: \"\" is not an address"),
+            (&["--listen", "here"], "listen: \"here\" is not an address"),
+            (&["--config", &empty_list], "join is empty"),
+        ] {
+            let error = manager(&[&["--dir", "d"], words].concat()).err().unwrap();
+            assert!(error.message.starts_with(says), "{}", error.message);
+        }
+        assert!(node(&["--disk", "d", "--host", " "]).is_err_and(|error| error.message.contains("host is empty")));
     }
 
     fn file(text: &str) -> (tempfile::TempDir, String) {

@@ -18,7 +18,7 @@ use tessera_wire::consensus::{Member, PeerKind};
 pub fn run(settings: &ManagerSettings) -> Outcome {
     let args = &settings.restoring;
     let out = Out { json: args.json, quiet: false };
-    let from = args.from.iter().map(|address| config::endpoint(address)).collect::<Outcome<_>>()?;
+    let from = config::endpoints("from", &args.from)?;
     let listen = settings.listen.first().map(Endpoint::to_string).unwrap_or_default();
     let options = RestoreOptions {
         from,
