@@ -4,6 +4,7 @@
 //! and syncs its own log while the entry travels. The binary handles SIGTERM: it calls [`ManagerServer::stop`], which hands leadership
 //! to another manager if there is one.
 
+mod new_paths;
 mod reading;
 mod restore;
 mod room;

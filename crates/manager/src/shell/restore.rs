@@ -1,7 +1,8 @@
 //! `tessera manager --restore`: a [`Restore`] over sockets.
 
+use super::new_paths::NewPaths;
 use super::start::{dialer, draw_id};
-use crate::db::{Db, DirLock, LOCK_NAME};
+use crate::db::{Db, DirLock};
 use crate::group::restore::{Ask, Restore, RestoreError, Restored, Survey};
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -61,6 +62,8 @@ impl PlannedRestore {
     pub fn new(dir: &Path, options: RestoreOptions) -> Result<PlannedRestore, RestoreError> {
         let made = NewPaths::before_locking(dir);
         let lock = Db::lock(dir)?;
+        // Dropped before the lock.
+        let made = made;
         let ask = Sockets::default();
         let begun = restore(&ask, dir, &options).begun()?;
         let addresses: Vec<String> = options.from.iter().map(Endpoint::to_string).collect();
@@ -107,28 +110,6 @@ fn restore<'a>(ask: &'a Sockets, dir: &Path, options: &RestoreOptions) -> Restor
         member: Member { id: draw_id(), kind: PeerKind::Manager as i32, name, host, address },
         state_of: options.state_of.clone(),
         force: options.force,
-    }
-}
-
-/// What locking a directory makes, and a restore that does not run removes: the file and directories that did not exist before, the
-/// inner ones first.
-struct NewPaths(Vec<PathBuf>);
-
-impl NewPaths {
-    fn before_locking(dir: &Path) -> NewPaths {
-        let lock = dir.join(LOCK_NAME);
-        NewPaths(lock.ancestors().take_while(|path| !path.exists()).map(Path::to_path_buf).collect())
-    }
-
-    fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for NewPaths {
-    fn drop(&mut self) {
-        // A directory that has other entries by now stays.
-        self.0.iter().for_each(|path| drop(std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path))));
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a manager's process starts: it listens, opens its directory or joins a group, and starts its threads.
 
+use super::new_paths::NewPaths;
 use super::run::CoreLoop;
 use super::{In, Job, ManagerServer, RELEASE, Shared, room, spawn};
 use crate::config::Config;
@@ -159,11 +160,15 @@ impl ManagerServer {
             // An address that is taken must leave no trace in a new directory.
             tessera_net::probe(&options.listen)?;
         }
+        let made = NewPaths::before_locking(&options.dir);
         let lock = Db::lock(&options.dir).map_err(|error| room::explain(&options.dir, error.into()))?;
+        // Dropped before the lock.
+        let made = made;
         let server =
             Server::start(&options.listen, shared.clone(), BufferPool::new(16 << 20), limits(&options.config))?;
         let address = public_address(&options, server.endpoints())?;
         let mut manager = open(&options, &lock, address).map_err(|error| room::explain(&options.dir, error))?;
+        made.keep();
         let cluster_id = manager.peer().log().identity().cluster_id;
         manager.set_seeds(options.join.iter().map(Endpoint::to_string).collect());
         *shared.members.lock() = manager.member_addresses();

@@ -70,8 +70,8 @@ impl Answer {
 impl Managers {
     /// Greets all managers, and waits until each has answered or its time is over. Returns the cluster that they serve.
     ///
-    /// Stricter than a call: what its caller does with the answer stays. One manager of another cluster is enough for an error, and so is
-    /// one that says nothing and that the others do not name as a member.
+    /// Stricter than a call: what its caller does with the answer stays. One manager of another cluster is enough for an error, and so
+    /// are silent ones that leave the cluster without most of the list.
     ///
     /// # Errors
     /// Two clusters may be meant, or no manager named one. It comes with the manager that caused it, of those that may answer later if
@@ -83,10 +83,11 @@ impl Managers {
         if let Some(disagreement) = disagreement(&said) {
             return Err(disagreement);
         }
+        let has_most = judge(&said, list, false) != Verdict::Wait;
         match judge(&said, list, true) {
             Verdict::Cluster(id) if answers.iter().any(|it| it.result.is_ok()) => {
                 let unknown = strays(&said, list, &id);
-                let Some((first, _)) = unknown.first() else { return Ok(id) };
+                let Some((first, _)) = unknown.first().filter(|_| !has_most) else { return Ok(id) };
                 let names: Vec<String> = unknown.iter().map(|(manager, _)| manager.to_string()).collect();
                 let text = format!(
                     "{} serves cluster {}, does not know {} as a member, and gets no answer from there, so two clusters may be named; \

@@ -509,6 +509,9 @@ fn learning_the_cluster_waits_for_every_manager() {
         assert_eq!(silent.to_string(), unknown.group.lock().addresses[1]);
         assert!(error.is_retryable() && error.message.contains("does not know"), "{error:?}");
     }
+    let mut planned = managers_apart(&[Manner::Leads, NAMES, NAMES]);
+    planned.stop(2);
+    assert_eq!(planned.managers.learn_cluster().unwrap(), CLUSTER);
     let two = cluster(&[Manner::Leads, NAMES, Manner::OtherCluster]);
     assert_eq!(two.managers.learn_cluster().unwrap_err().1.code(), Code::WrongCluster);
     let node = cluster(&[Manner::Node]);
