@@ -3,9 +3,14 @@
 //! Collection runs between the page operations of requests, never inside a translation layer. In the foreground it
 //! runs when a plane has fewer free blocks than the reserve, and the request waits; in the background, up to twice the
 //! reserve, when the device is idle for as long as a collection takes.
+//!
+//! The collection of a block of data may write more pages than it frees, because a layer may write a translation page, or more, for each
+//! page that moved. Several such collections in a row would use up any fixed reserve. So when free blocks are few, the map makes its
+//! own room: [`Directory::store`] first collects a block of the map, which changes no translation page and always frees
+//! more than it takes. [`RESERVE_BLOCKS`] says why that suffices.
 
-use crate::device::{Cause, Device, Ns, Owner, Ppn, RESERVE_BLOCKS, Stream};
-use crate::ftl::{Ftl, Move};
+use crate::device::{Cause, Device, KEPT_BLOCKS, Ns, Owner, Ppn, RESERVE_BLOCKS, Stream};
+use crate::ftl::{Directory, Ftl, Move};
 
 /// How the block to collect is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,26 +37,34 @@ pub(crate) struct Collector {
     /// For each plane, erases until wear is looked at again: looking goes through all blocks.
     wear_check: Vec<u32>,
     moves: Vec<Move>,
+    /// Whether every plane had its reserve since the start: a power cut leaves less.
+    had_reserve: bool,
 }
 
 impl Collector {
     pub fn new(device: &Device, policy: Policy, background: bool, wear_levelling: bool) -> Self {
         let geometry = device.geometry();
         let wear_check = vec![geometry.blocks; geometry.shape.units() as usize];
-        Collector { policy, background, wear_levelling, wear_check, moves: Vec::new() }
+        Collector { policy, background, wear_levelling, wear_check, moves: Vec::new(), had_reserve: false }
     }
 
-    /// Collects until every plane has its reserve of free blocks.
+    /// Collects until every plane has its reserve of free blocks, and all together have those for translation pages that were
+    /// never written.
     pub fn make_room(&mut self, device: &mut Device, ftl: &mut dyn Ftl) {
-        if device.blocks.short_planes() == 0 {
-            return;
-        }
-        for plane in 0..device.geometry().shape.units() {
-            while device.blocks.free(plane) < RESERVE_BLOCKS {
-                let victim = self.victim(device, plane).expect("a plane that is not full has a block to collect");
-                self.empty(device, ftl, victim, Cause::Gc);
-                self.level_wear(device, ftl, plane);
-            }
+        loop {
+            let victim = if device.blocks.short_planes() > 0 {
+                let plane = (0..device.geometry().shape.units()).find(|p| device.blocks.free(*p) < RESERVE_BLOCKS);
+                plane.and_then(|plane| self.victim(device, plane))
+            } else if device.blocks.all_free() < reserve(device, ftl) {
+                let planes = 0..device.geometry().shape.units();
+                planes.filter_map(|p| self.victim(device, p)).min_by_key(|block| device.blocks.get(*block).valid)
+            } else {
+                self.had_reserve = true;
+                return;
+            };
+            let victim = victim.expect("a plane that is not full has a block to collect");
+            self.empty(device, ftl, victim, Cause::Gc);
+            self.level_wear(device, ftl, device.blocks.plane_of(victim));
         }
     }
 
@@ -75,20 +88,24 @@ impl Collector {
         }
     }
 
-    fn victim(&self, device: &mut Device, plane: u32) -> Option<u32> {
+    fn victim(&self, device: &Device, plane: u32) -> Option<u32> {
         match self.policy {
             Policy::Greedy => device.blocks.fewest_valid(plane),
             Policy::CostBenefit => best_benefit(device, plane),
         }
-        .filter(|block| u32::from(device.blocks.get(*block).valid) < device.geometry().shape.pages)
+        .filter(|block| device.has_garbage(*block))
     }
 
     /// Moves the valid pages of a block within its plane, tells the layer, and erases the block.
     fn empty(&mut self, device: &mut Device, ftl: &mut dyn Ftl, block: u32, cause: Cause) {
+        let (plane, free) = (device.blocks.plane_of(block), device.blocks.free(device.blocks.plane_of(block)));
+        assert!(
+            free >= KEPT_BLOCKS || !self.had_reserve,
+            "a collection begins in plane {plane} with {free} free blocks"
+        );
         device.blocks.unlist(block);
-        let pages = device.geometry().shape.pages;
         self.moves.clear();
-        let mut valid: Vec<Ppn> = (block * pages..(block + 1) * pages).filter(|ppn| device.is_valid(*ppn)).collect();
+        let mut valid: Vec<Ppn> = device.pages_of(block).filter(|ppn| device.is_valid(*ppn)).collect();
         if ftl.moves_in_order() {
             valid.sort_unstable_by_key(|ppn| device.owner(*ppn));
         }
@@ -105,24 +122,19 @@ impl Collector {
 
     fn move_page(&mut self, device: &mut Device, ftl: &mut dyn Ftl, from: u32, cause: Cause) {
         let (owner, content) = (device.owner(from), device.content(from));
-        let plane = device.blocks.plane_of(from / device.geometry().shape.pages);
-        let (stream, cause) = match (owner.as_translation(), cause) {
-            (Some(page), Cause::Gc) => {
-                let directory = ftl.directory().expect("it has translation pages");
-                (directory.stream(page), Cause::GcTranslation)
-            }
-            (_, Cause::Wear) => (Stream::Cold, Cause::Wear),
-            (_, cause) => (Stream::Moved, cause),
-        };
+        if owner.as_translation().is_some() {
+            let cause = if cause == Cause::Gc { Cause::GcTranslation } else { cause };
+            // Also for wear levelling it stays in blocks of the map, which are collected when free blocks are few.
+            return ftl.directory_mut().expect("it has translation pages").relocate(device, from, cause);
+        }
+        let plane = device.plane_of(from);
+        let stream = if cause == Cause::Wear { Stream::Cold } else { Stream::Moved };
         let arrived = device.read(from, cause);
         device.wait(arrived);
         let (to, end) = device.program_in(plane, stream, owner, cause, content);
         device.invalidate(from);
         device.wait(end);
-        match owner.as_translation() {
-            Some(page) => ftl.directory_mut().expect("it has translation pages").moved(page, to),
-            None => self.moves.push(Move { lpn: data(owner), from, to }),
-        }
+        self.moves.push(Move { lpn: data(owner), from, to });
     }
 
     /// Static wear levelling: from time to time, data that does not change leaves blocks that are worn least, so that
@@ -145,11 +157,18 @@ impl Collector {
         lagging.sort_unstable_by_key(|block| device.blocks.get(*block).changed);
         lagging.truncate(device.geometry().blocks.div_ceil(WEAR_SHARE) as usize);
         for block in lagging {
-            if device.blocks.free(plane) >= RESERVE_BLOCKS {
+            // Emptying the blocks before this one may have collected it.
+            if device.blocks.free(plane) >= RESERVE_BLOCKS && device.blocks.is_listed(block) {
                 self.empty(device, ftl, block, Cause::Wear);
             }
         }
     }
+}
+
+/// Free blocks of all planes below which garbage is collected.
+fn reserve(device: &Device, ftl: &dyn Ftl) -> u32 {
+    let shape = &device.geometry().shape;
+    shape.units() * RESERVE_BLOCKS + ftl.directory().map_or(0, Directory::unwritten).div_ceil(shape.pages)
 }
 
 fn data(owner: Owner) -> u32 {

@@ -1,4 +1,4 @@
-//! Blocks and their lists: free ones by wear, full ones by how many of their pages are valid.
+//! Blocks and their lists: free ones by wear, full ones by how many of their pages are valid, those of the map apart.
 
 use super::RESERVE_BLOCKS;
 use std::collections::BTreeSet;
@@ -20,6 +20,26 @@ pub(crate) struct Block {
     pub written: u16,
     /// Whether it stands in a list of victims.
     listed: bool,
+    /// Whether it holds pages of the map.
+    is_map: bool,
+}
+
+/// Full blocks by the number of valid pages.
+#[derive(Debug)]
+struct Victims {
+    /// First and last block of each list. The first has not changed for longest.
+    ends: Vec<(u32, u32)>,
+}
+
+impl Victims {
+    fn new(pages: u32) -> Self {
+        Victims { ends: vec![(NONE, NONE); pages as usize + 1] }
+    }
+
+    /// The first block of each list, those with the fewest valid pages first.
+    fn firsts(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ends.iter().map(|ends| ends.0).filter(|block| *block != NONE)
+    }
 }
 
 /// The lists of a plane.
@@ -27,10 +47,8 @@ pub(crate) struct Block {
 struct Plane {
     /// Erased blocks by erases.
     free: BTreeSet<(u32, u32)>,
-    /// Full blocks by the number of valid pages: first and last. The first has not changed for longest.
-    victims: Vec<(u32, u32)>,
-    /// No list below it has blocks.
-    fewest: usize,
+    /// Full blocks of data, and of the map.
+    victims: [Victims; 2],
     valid: u32,
 }
 
@@ -41,30 +59,28 @@ pub(crate) struct Blocks {
     planes: Vec<Plane>,
     per_plane: u32,
     short_planes: u32,
+    /// Free blocks of all planes.
+    free: u32,
 }
 
 impl Blocks {
     pub fn new(planes: u32, per_plane: u32, pages: u32) -> Self {
-        let empty = Block { changed: 0, erases: 0, prev: NONE, next: NONE, valid: 0, written: 0, listed: false };
+        let empty =
+            Block { changed: 0, erases: 0, prev: NONE, next: NONE, valid: 0, written: 0, listed: false, is_map: false };
         let blocks = vec![empty; (planes * per_plane) as usize];
-        let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0 };
+        let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0, free: 0 };
         blocks.restore(planes, pages, |_| 0);
         blocks
     }
 
     /// Makes the lists anew from what stays without power: how much of each block is written, and its wear. A block that is written in part
-    /// counts as full.
+    /// counts as full. None counts as one of the map, because no page of the map is valid then.
     pub fn restore(&mut self, planes: u32, pages: u32, valid: impl Fn(u32) -> u32) {
-        let empty = |_| Plane {
-            free: BTreeSet::new(),
-            victims: vec![(NONE, NONE); pages as usize + 1],
-            fewest: pages as usize + 1,
-            valid: 0,
-        };
+        let empty = |_| Plane { free: BTreeSet::new(), victims: [Victims::new(pages), Victims::new(pages)], valid: 0 };
         self.planes = (0..planes).map(empty).collect();
         for block in 0..planes * self.per_plane {
             let b = &mut self.blocks[block as usize];
-            (b.valid, b.listed) = (valid(block) as u16, false);
+            (b.valid, b.listed, b.is_map) = (valid(block) as u16, false, false);
             let plane = &mut self.planes[(block / self.per_plane) as usize];
             plane.valid += u32::from(b.valid);
             if b.written == 0 {
@@ -75,6 +91,7 @@ impl Blocks {
         }
         let short = |plane: &&Plane| plane.free.len() < RESERVE_BLOCKS as usize;
         self.short_planes = self.planes.iter().filter(short).count() as u32;
+        self.free = self.planes.iter().map(|plane| plane.free.len() as u32).sum();
     }
 
     /// Notes that the first pages of a block are written.
@@ -107,6 +124,11 @@ impl Blocks {
         self.planes[plane as usize].free.len() as u32
     }
 
+    /// Free blocks of all planes.
+    pub fn all_free(&self) -> u32 {
+        self.free
+    }
+
     pub fn valid(&self, plane: u32) -> u32 {
         self.planes[plane as usize].valid
     }
@@ -116,13 +138,17 @@ impl Blocks {
         self.short_planes
     }
 
-    /// Takes the least worn free block (dynamic wear levelling), or the most worn one for data that does not change.
-    pub fn take(&mut self, plane: u32, most_worn: bool) -> u32 {
+    /// Takes a block for pages of the map or for data: the least worn free one (dynamic wear levelling), or the most worn one for
+    /// data that does not change.
+    pub fn take(&mut self, plane: u32, most_worn: bool, is_map: bool) -> u32 {
         let free = &mut self.planes[plane as usize].free;
         let taken = if most_worn { free.pop_last() } else { free.pop_first() };
         self.short_planes += u32::from(free.len() + 1 == RESERVE_BLOCKS as usize);
-        let (_, block) = taken.expect("the reserve of a plane suffices");
+        let (_, block) =
+            taken.unwrap_or_else(|| panic!("plane {plane} has no free block: the reserve did not suffice"));
         assert_eq!(self.blocks[block as usize].written, 0, "block {block} is written without an erase");
+        self.blocks[block as usize].is_map = is_map;
+        self.free -= 1;
         block
     }
 
@@ -154,11 +180,10 @@ impl Blocks {
 
     /// Makes a full block a candidate for collection.
     pub fn list(&mut self, block: u32) {
-        let plane = &mut self.planes[(block / self.per_plane) as usize];
-        let count = self.blocks[block as usize].valid as usize;
-        let (first, last) = plane.victims[count];
-        plane.victims[count] = (if first == NONE { block } else { first }, block);
-        plane.fewest = plane.fewest.min(count);
+        let Block { valid, is_map, .. } = self.blocks[block as usize];
+        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[usize::from(is_map)];
+        let (first, last) = victims.ends[valid as usize];
+        victims.ends[valid as usize] = (if first == NONE { block } else { first }, block);
         if last != NONE {
             self.blocks[last as usize].next = block;
         }
@@ -171,7 +196,8 @@ impl Blocks {
     pub fn unlist(&mut self, block: u32) {
         let b = self.blocks[block as usize];
         assert!(b.listed, "block {block} stands in no list");
-        let ends = &mut self.planes[(block / self.per_plane) as usize].victims[b.valid as usize];
+        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[usize::from(b.is_map)];
+        let ends = &mut victims.ends[b.valid as usize];
         match b.prev {
             NONE => ends.0 = b.next,
             prev => self.blocks[prev as usize].next = b.next,
@@ -184,17 +210,19 @@ impl Blocks {
     }
 
     /// The full block with the fewest valid pages.
-    pub fn fewest_valid(&mut self, plane: u32) -> Option<u32> {
-        let plane = &mut self.planes[plane as usize];
-        while plane.fewest < plane.victims.len() && plane.victims[plane.fewest].0 == NONE {
-            plane.fewest += 1;
-        }
-        plane.victims.get(plane.fewest).map(|ends| ends.0)
+    pub fn fewest_valid(&self, plane: u32) -> Option<u32> {
+        let firsts = self.planes[plane as usize].victims.iter().filter_map(|victims| victims.firsts().next());
+        firsts.min_by_key(|block| (self.get(*block).valid, self.get(*block).changed))
+    }
+
+    /// The full block of the map with the fewest valid pages.
+    pub fn fewest_valid_of_map(&self, plane: u32) -> Option<u32> {
+        self.planes[plane as usize].victims[1].firsts().next()
     }
 
     /// The blocks that have not changed for longest, for each number of valid pages.
     pub fn oldest(&self, plane: u32) -> impl Iterator<Item = u32> + '_ {
-        self.planes[plane as usize].victims.iter().map(|ends| ends.0).filter(|block| *block != NONE)
+        self.planes[plane as usize].victims.iter().flat_map(Victims::firsts)
     }
 
     /// Whether a block is full and may be collected.
@@ -211,6 +239,7 @@ impl Blocks {
         let free = &mut self.planes[(block / self.per_plane) as usize].free;
         free.insert((b.erases, block));
         self.short_planes -= u32::from(free.len() == RESERVE_BLOCKS as usize);
+        self.free += 1;
     }
 
     /// Erases of each block.

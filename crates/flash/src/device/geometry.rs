@@ -5,10 +5,23 @@ use crate::ConfigError;
 /// The most logical pages: the top bit of a page's owner marks translation pages ([`super::Owner`]).
 pub const PAGES_MAX: u64 = (1 << 31) - 2;
 
-/// Free blocks of each plane below which garbage is collected before a write goes on. A write and the collection of one
-/// victim need at most one block for data, one for moved pages and three for translation pages, often changed ones apart;
-/// correlated pages are not written when blocks are that few.
+/// Free blocks of each plane below which garbage is collected before a write goes on. Of them a write takes at most one for data, and
+/// the collections that follow take one for moved pages, which the erase gives back. The map takes one, and never the
+/// [`KEPT_BLOCKS`].
+///
+/// That suffices however many translation pages a layer writes. A page that is written again leaves garbage in another block of the map.
+/// So free pages, free pages of open blocks of the map and garbage of the map stay as many as they were: at
+/// least three blocks' worth in each plane. If no plane has more than the kept two blocks free, and no block of the map is open, the rest
+/// is garbage in full blocks of the map, and collecting one of them makes room. A page that is written for the first time leaves no
+/// garbage; blocks for all of those stay free beyond the reserve.
 pub const RESERVE_BLOCKS: u32 = 5;
+
+/// Free blocks of a plane that the map does not take: one for moved pages, and one to collect a block of the map into, whose erase gives
+/// it back.
+pub(crate) const KEPT_BLOCKS: u32 = 2;
+
+const _: () =
+    assert!(RESERVE_BLOCKS > KEPT_BLOCKS + 2, "data and moved pages take a block each, and the map needs one");
 
 /// Blocks of a plane that may be partly written: one for each stream of writes.
 pub const STREAMS: usize = 6;

@@ -9,6 +9,7 @@ mod timing;
 
 pub(crate) use blocks::Blocks;
 pub use counters::{Cause, Counters};
+pub(crate) use geometry::KEPT_BLOCKS;
 pub use geometry::{Geometry, PAGES_MAX, RESERVE_BLOCKS, STREAMS, Shape};
 pub use power::Operation;
 pub(crate) use timing::Schedule;
@@ -66,6 +67,18 @@ pub enum Stream {
     Correlated,
     /// Data that static wear levelling moves to worn blocks.
     Cold,
+}
+
+/// The streams with pages of the map.
+const MAP_STREAMS: [Stream; 3] = [Stream::Translation, Stream::HotTranslation, Stream::Correlated];
+
+/// Where the next page of the map goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MapRoom {
+    /// To this plane.
+    Plane(u32),
+    /// To the plane of this block, which is to be collected first.
+    After(u32),
 }
 
 /// A flash device.
@@ -148,7 +161,7 @@ impl Device {
         ppn / self.geometry.shape.pages
     }
 
-    fn plane_of(&self, ppn: Ppn) -> u32 {
+    pub(crate) fn plane_of(&self, ppn: Ppn) -> u32 {
         self.blocks.plane_of(self.block_of(ppn))
     }
 
@@ -199,28 +212,70 @@ impl Device {
 
     /// The pages of the block that has a page.
     pub fn block_pages(&self, ppn: Ppn) -> std::ops::Range<Ppn> {
-        let start = ppn - ppn % self.geometry.shape.pages;
-        start..start + self.geometry.shape.pages
+        self.pages_of(self.block_of(ppn))
+    }
+
+    /// The pages of a block.
+    pub(crate) fn pages_of(&self, block: u32) -> std::ops::Range<Ppn> {
+        block * self.geometry.shape.pages..(block + 1) * self.geometry.shape.pages
     }
 
     /// Programs a page on the stream's next plane; returns it, and when it is done.
     pub fn program(&mut self, stream: Stream, owner: Owner, cause: Cause, content: u32) -> (Ppn, Ns) {
-        let plane = self.next_plane(stream);
+        let most = self.geometry.valid_max();
+        let plane = self.next_plane(stream, |device, plane| device.blocks.valid(plane) <= most);
+        let plane = plane.expect("a geometry has planes that are not full of valid pages");
         self.program_in(plane, stream, owner, cause, content)
     }
 
-    /// Planes take turns; one that is full of valid pages is left out.
-    fn next_plane(&mut self, stream: Stream) -> u32 {
-        let (units, most) = (self.geometry.shape.units(), self.geometry.valid_max());
-        let turn = &mut self.turn[stream as usize];
-        for _ in 0..units {
-            let plane = *turn;
-            *turn = if plane + 1 == units { 0 } else { plane + 1 };
-            if self.blocks.valid(plane) <= most {
-                return plane;
+    /// Planes take turns; those that do not suit are left out.
+    fn next_plane(&mut self, stream: Stream, suits: impl Fn(&Self, u32) -> bool) -> Option<u32> {
+        let (units, turn) = (self.geometry.shape.units(), self.turn[stream as usize]);
+        let plane = (turn..units).chain(0..turn).find(|plane| suits(self, *plane))?;
+        self.turn[stream as usize] = if plane + 1 == units { 0 } else { plane + 1 };
+        Some(plane)
+    }
+
+    /// Where the next page of the map goes, so that [`KEPT_BLOCKS`] stay free. Planes that are full of valid pages come last.
+    pub(crate) fn map_room(&mut self, stream: Stream) -> MapRoom {
+        let most = self.geometry.valid_max();
+        for is_full in [false, true] {
+            let suits = |device: &Self, plane| (device.blocks.valid(plane) > most) == is_full;
+            if let Some(plane) = self.next_plane(stream, |d, plane| suits(d, plane) && d.has_map_room(plane)) {
+                return MapRoom::Plane(plane);
+            }
+            let planes = (0..self.geometry.shape.units()).filter(|plane| suits(self, *plane));
+            let victims = planes.filter_map(|plane| self.blocks.fewest_valid_of_map(plane));
+            let fewest = victims.min_by_key(|block| self.blocks.get(*block).valid);
+            if let Some(block) = fewest.filter(|block| self.has_garbage(*block)) {
+                return MapRoom::After(block);
             }
         }
-        unreachable!("a geometry has planes with fewer than {most} valid pages")
+        // Only after a power cut is there so little: open blocks were closed.
+        let most_free = (0..self.geometry.shape.units()).max_by_key(|plane| self.blocks.free(*plane));
+        MapRoom::Plane(most_free.expect("a device has planes"))
+    }
+
+    /// Whether a plane has room for a page of the map without the blocks that are kept.
+    fn has_map_room(&self, plane: u32) -> bool {
+        self.blocks.free(plane) > KEPT_BLOCKS || MAP_STREAMS.into_iter().any(|stream| self.is_open(plane, stream))
+    }
+
+    fn is_open(&self, plane: u32, stream: Stream) -> bool {
+        self.open[plane as usize][stream as usize] != NONE
+    }
+
+    /// Whether a full block has pages that do not count.
+    pub(crate) fn has_garbage(&self, block: u32) -> bool {
+        u32::from(self.blocks.get(block).valid) < self.geometry.shape.pages
+    }
+
+    /// The stream whose block a page is written to. When no free block can be spared, streams of the map share what is open.
+    fn shared(&self, plane: u32, stream: Stream) -> Stream {
+        if !MAP_STREAMS.contains(&stream) || self.is_open(plane, stream) || self.blocks.free(plane) > KEPT_BLOCKS {
+            return stream;
+        }
+        MAP_STREAMS.into_iter().find(|other| self.is_open(plane, *other)).unwrap_or(stream)
     }
 
     /// Programs a page in a plane.
@@ -232,9 +287,10 @@ impl Device {
         cause: Cause,
         content: u32,
     ) -> (Ppn, Ns) {
+        let stream = self.shared(plane, stream);
         let open = &mut self.open[plane as usize][stream as usize];
         if *open == NONE {
-            *open = self.blocks.take(plane, stream == Stream::Cold);
+            *open = self.blocks.take(plane, stream == Stream::Cold, MAP_STREAMS.contains(&stream));
         }
         let block = *open;
         self.order += 1;

@@ -2,7 +2,7 @@
 //! directory in memory that says where each of them is.
 
 use super::index::NONE;
-use crate::device::{Cause, Device, Owner, Ppn, Shape, Stream};
+use crate::device::{Cause, Device, MapRoom, Owner, Ppn, Shape, Stream};
 
 /// Bytes of a physical page number in a translation page.
 pub const ENTRY_BYTES: u32 = 4;
@@ -27,6 +27,8 @@ pub struct Directory {
     per_page: u32,
     /// Translation pages; further places are those of a layer's own pages.
     pages: u32,
+    /// Translation pages that were never written.
+    unwritten: u32,
     /// Translation pages that change often.
     hot: Vec<bool>,
 }
@@ -42,6 +44,7 @@ impl Directory {
             places: vec![NONE; pages as usize],
             per_page: entries_per_page(&geometry.shape),
             pages,
+            unwritten: pages,
             hot: vec![false; pages as usize],
         }
     }
@@ -49,7 +52,7 @@ impl Directory {
     /// Translation pages whose contents the layer keeps itself; they have no entries here.
     pub fn of_pages(pages: u32) -> Self {
         let (places, hot) = (vec![NONE; pages as usize], vec![false; pages as usize]);
-        Directory { entries: Vec::new(), places, per_page: 0, pages, hot }
+        Directory { entries: Vec::new(), places, per_page: 0, pages, unwritten: pages, hot }
     }
 
     /// The translation page with the entry of a logical page.
@@ -96,14 +99,48 @@ impl Directory {
         }
     }
 
-    /// Writes a translation page; the request waits for it.
+    /// Writes a translation page; the request waits for it. If free blocks are few, a block of the map is collected first, so that
+    /// a layer may write as many pages as it has to.
     pub fn store(&mut self, device: &mut Device, page: u32, cause: Cause) {
-        let (ppn, end) = device.program(self.stream(page), Owner::translation(page), cause, 0);
-        let place = std::mem::replace(&mut self.places[page as usize], ppn);
-        if place != NONE {
-            device.invalidate(place);
+        let stream = self.stream(page);
+        let plane = match device.map_room(stream) {
+            MapRoom::Plane(plane) => plane,
+            MapRoom::After(block) => self.collect(device, block),
+        };
+        let (ppn, end) = device.program_in(plane, stream, Owner::translation(page), cause, 0);
+        match std::mem::replace(&mut self.places[page as usize], ppn) {
+            NONE => self.unwritten -= u32::from(page < self.pages),
+            place => device.invalidate(place),
         }
         device.wait(end);
+    }
+
+    /// Empties and erases a block of the map; returns its plane.
+    fn collect(&mut self, device: &mut Device, block: u32) -> u32 {
+        device.blocks.unlist(block);
+        for ppn in device.pages_of(block).filter(|ppn| device.is_valid(*ppn)).collect::<Vec<_>>() {
+            self.relocate(device, ppn, Cause::GcTranslation);
+        }
+        let end = device.erase(block, Cause::Gc);
+        device.wait(end);
+        device.blocks.plane_of(block)
+    }
+
+    /// Moves a translation page within its plane; the request waits for it.
+    pub(crate) fn relocate(&mut self, device: &mut Device, from: Ppn, cause: Cause) {
+        let (owner, plane) = (device.owner(from), device.plane_of(from));
+        let page = owner.as_translation().expect("a block of the map has pages of the map");
+        let arrived = device.read(from, cause);
+        device.wait(arrived);
+        let (to, end) = device.program_in(plane, self.stream(page), owner, cause, 0);
+        device.invalidate(from);
+        device.wait(end);
+        self.places[page as usize] = to;
+    }
+
+    /// Translation pages that were never written. They may have to be at any time, and leave no garbage then.
+    pub fn unwritten(&self) -> u32 {
+        self.unwritten
     }
 
     /// The number of translation pages; numbers from here on are those of [`Directory::set_own_pages`].
@@ -142,11 +179,6 @@ impl Directory {
             Some(true) => Stream::HotTranslation,
             Some(false) => Stream::Translation,
         }
-    }
-
-    /// Notes that a translation page was moved.
-    pub fn moved(&mut self, page: u32, to: Ppn) {
-        self.places[page as usize] = to;
     }
 
     /// Where each written translation page is.
