@@ -62,8 +62,10 @@ class Bench:
         return path
 
     def replay(self, trace, setup, ftl=LAYERS, cpftl=CPFTL, *more):
+        """A row for each layer. Results name the trace, and not where it lay on the machine."""
         words = ["replay", trace, *setup.split(), "--ftl", ftl, "--cpftl", cpftl, *more, "--json"]
-        return [json.loads(line) for line in self.run(*words).splitlines()]
+        rows = [json.loads(line) for line in self.run(*words).splitlines()]
+        return [{**row, "trace": os.path.basename(row["trace"])} for row in rows]
 
 
 def given(bench, traces):
