@@ -125,7 +125,9 @@ impl Store {
                 Err(Error::Connect { managers, error }) => (managers, error),
                 other => {
                     let client = other?;
-                    client.cluster_doubt().into_iter().for_each(|doubt| common.output.caution(doubt.to_string()));
+                    if let Some(doubt) = client.cluster_doubt() {
+                        common.output.caution(doubt.to_string());
+                    }
                     return Ok(client);
                 }
             };

@@ -9,6 +9,7 @@
 //! One thread greets those that have not named the cluster until they do. What they say later counts too: if most of the list do not serve the
 //! cluster any more, and some serve another one, no call passes, and those under way fail. They pass again once it is mended.
 
+use super::route::SILENT_AFTER;
 use super::tally::{Said, Verdict, disagreement, judge, strays};
 use super::{Inner, ManagerCall, Managers};
 use crate::dialer::{Failure, Identity, Unreached};
@@ -24,8 +25,6 @@ const GREET_AGAIN: Duration = Duration::from_secs(3);
 const STARTING: Duration = Duration::from_millis(250);
 /// A manager that takes connections and names no cluster is waited for this long: it opens its database.
 const STARTS_WITHIN: Duration = Duration::from_secs(3);
-/// A greeting that failed after this long waited for a manager in vain; other failures take less.
-const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether calls may pass, and who greets the managers.
 pub(super) struct Gate {
@@ -167,9 +166,10 @@ impl Managers {
     /// The managers may have said something new about their clusters since the calls pass.
     pub(super) fn review(&self) {
         let Some(cluster_id) = self.0.dialer.cluster_id() else { return };
+        let mut gate = self.0.gate.lock();
+        // Under the lock: of two threads that review, the later one must not decide by what it heard first.
         let said = self.said();
         let is_right = judge(&said, self.list().endpoints(), true) == Verdict::Cluster(cluster_id);
-        let mut gate = self.0.gate.lock();
         match &gate.state {
             State::Refused(_) if is_right => {
                 tracing::warn!("the managers are of one cluster again");
@@ -208,8 +208,8 @@ impl Managers {
             Some(_) => self.greet(&self.unconfirmed()).iter().for_each(|_| self.review()),
             None => self.make_first_contact(),
         }
-        let is_complete = self.unconfirmed().is_empty();
         let mut gate = self.0.gate.lock();
+        let is_complete = self.unconfirmed().is_empty();
         let pause = match &gate.state {
             // A call came after those that this greeting has answered.
             State::Greeting(_) => Some(Duration::ZERO),

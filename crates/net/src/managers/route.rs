@@ -15,7 +15,7 @@ const AVOID_SILENT: Duration = Duration::from_secs(3);
 pub const PAUSE: Duration = Duration::from_millis(150);
 /// A manager that took this long and gave no answer is silent: its host is gone, or its process stopped. A connection that
 /// is refused takes less.
-const SILENT_AFTER: Duration = Duration::from_secs(1);
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Most managers asked in one round: the list, and as many that others named.
 const MAX_ASKED: usize = 2 * MAX_MANAGERS;
 
