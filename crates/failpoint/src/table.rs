@@ -89,6 +89,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.patch_keeps_pages", "a commit over another mount's version leaves the kernel the pages below it (P7)"),
     ("mount.push_not_recognized", "after a crash a mount does not recognize the version that it pushed itself"),
     ("mount.push_over_newer", "a push replaces a version that another mount committed"),
+    ("mount.pushed_file_leaves_early", "a pushed file counts as closed before its attributes are those of the push"),
     ("mount.pushed_log_stays", "a log stays in the spool after its content is stored, and is pushed again"),
     ("mount.recall_answered_early", "a recalled delegation is given back before its deferred creates are known (P7)"),
     ("mount.recall_keeps_entries", "names and attributes stay cached when their lease is recalled (P7)"),

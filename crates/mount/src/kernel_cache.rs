@@ -57,6 +57,12 @@ impl KernelCache {
         inode.generation
     }
 
+    /// Whether these attributes are older than a version that the kernel has: the manager sent them before that version's
+    /// commit ended.
+    pub fn has_newer(&self, attr: &Attr) -> bool {
+        self.inodes.get(&attr.ino).is_some_and(|inode| inode.version != NONE && attr.version < inode.version)
+    }
+
     /// A name of the inode was removed here; `attr`: the attributes after that.
     pub fn name_removed(&mut self, attr: Attr) {
         if let Some(inode) = self.inodes.get_mut(&attr.ino)
@@ -156,6 +162,7 @@ mod tests {
         assert_ne!(second, first);
         kernel.committed(5, 3, 30, true);
         assert_eq!(kernel.looked_up(&attr(3, 30), false, false), second, "written here");
+        assert!(kernel.has_newer(&attr(2, 20)) && !kernel.has_newer(&attr(3, 30)));
         assert!(kernel.opens(5, 3, 30));
         assert!(!kernel.opens(5, 4, 31));
         assert!(!kernel.shows(5, 4, 31), "its length is the old one");
@@ -228,6 +235,7 @@ mod tests {
         let mut kernel = KernelCache::default();
         let first = kernel.looked_up(&attr(4, 31), false, false);
         kernel.holds_uncommitted(5);
+        assert!(!kernel.has_newer(&attr(3, 30)), "it has no version");
         assert!(kernel.must_look_up_again(5, 31) && !kernel.opens(5, 4, 31));
         kernel.holds_uncommitted(5);
         assert_ne!(kernel.looked_up(&attr(3, 30), false, false), first, "it becomes another inode");

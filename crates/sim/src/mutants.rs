@@ -247,6 +247,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.lost_locks_count", Theme::Locks),
     ("mount.patch_keeps_pages", Theme::Locks),
     ("mount.push_over_newer", Theme::Spool),
+    ("mount.pushed_file_leaves_early", Theme::Spool),
     ("mount.pushed_log_stays", Theme::Spool),
     ("mount.recall_answered_early", Theme::Creates),
     ("mount.recall_keeps_entries", Theme::Mixed),

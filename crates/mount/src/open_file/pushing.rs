@@ -69,8 +69,9 @@ impl<B: Backend> OpenFile<B> {
             (state.version, state.content) = (version, content);
         }
         state.created = None;
-        if state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view)) {
-            state.replaced = false;
+        let done = state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view));
+        state.replaced &= !done;
+        if done && failpoint::is_active("mount.pushed_file_leaves_early") {
             state.drop_log(mount);
         }
         // Only sessions keep a file without a name: open the new one before dropping the old.
@@ -78,6 +79,10 @@ impl<B: Backend> OpenFile<B> {
         state.base = newest;
         mount.namespace.forget(&[self.ino]);
         mount.kernel.lock().committed(self.ino, version, state.size_bytes, true);
+        // The file may leave the table of open files here: whoever looks it up from now on must get the new attributes.
+        if done {
+            state.drop_log(mount);
+        }
         drop(state);
         self.count_pushed(mount);
     }
@@ -156,6 +161,7 @@ impl<B: Backend> OpenFile<B> {
 
     /// Another mount's version stands; the log's content was kept under another name.
     pub async fn replaced_by(&self, mount: &Mount<B>, attr: &Attr, view: &View) {
+        mount.namespace.forget(&[self.ino]);
         let mut state = self.state.lock().await;
         // Bytes that were written after `view` belong to the log's state, not to the other version: the log then stays,
         // and a later push keeps all of it beside the file. The kernel may set a time at any moment; a time alone does
@@ -163,12 +169,10 @@ impl<B: Backend> OpenFile<B> {
         if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
             (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
             (state.base, state.replaced) = (None, false);
-            state.drop_log(mount);
             state.replacement = Some((attr.version, attr.size_bytes));
             mount.kernel.lock().holds_uncommitted(self.ino);
+            state.drop_log(mount);
         }
-        drop(state);
-        mount.namespace.forget(&[self.ino]);
     }
 
     /// If another mount's version replaced the file's content, shows that version to the programs that have the file

@@ -51,7 +51,12 @@ impl<B: Backend> Mount<B> {
         self.show_file(attr, false).await
     }
 
-    async fn show_file(&self, attr: Attr, held_open: bool) -> ShownEntry {
+    async fn show_file(&self, mut attr: Attr, held_open: bool) -> ShownEntry {
+        if self.kernel.lock().has_newer(&attr) {
+            self.namespace.forget(&[attr.ino]);
+            // On an error, the kernel shows the older attributes until it looks again.
+            attr = self.namespace.get(attr.ino).await.map_or(attr, |known| known.attr);
+        }
         // A closed file leaves the table when its commit ends. The attributes may be older than the commit, and the file is not.
         let file = self.files.get(attr.ino);
         let uncommitted = match &file {

@@ -8,7 +8,7 @@ pub mod tasks;
 use crate::errno::Errno;
 use crate::mount::{Mount, Options, Queues};
 use crate::namespace::driver;
-use crate::ops::Caller;
+use crate::ops::{Caller, ListedEntry};
 use crate::spool::{SpoolConfig, push};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -270,6 +270,36 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
         until_pushed(&mount).await;
         assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"ddBB"[..], 3));
         assert!(!keeps_pages(&mount, ino).await);
+    });
+}
+
+/// A listing has the length from before the file was written here. The kernel must not go back to it.
+#[test]
+fn a_listing_that_is_older_than_a_commit_does_not_show_the_length_of_before() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(async {
+        let listing = mount.open_directory(ROOT).await.unwrap();
+        let mut first = 0;
+        let dots = |entry: &ListedEntry<'_>| {
+            first = entry.next;
+            entry.name == b".."
+        };
+        mount.read_directory(ROOT, listing, 0, true, dots).await.unwrap();
+        mount.read_directory(ROOT, listing, first, true, |_| true).await.unwrap();
+        write(&mount, ino, b"afterwards").await;
+        until_pushed(&mount).await;
+        let mut shown = None;
+        let mut show = |entry: &ListedEntry<'_>| {
+            shown = entry.shown.clone();
+            false
+        };
+        mount.read_directory(ROOT, listing, first, true, &mut show).await.unwrap();
+        let (listed, looked_up) = (shown.unwrap(), mount.lookup((ROOT, b"file")).await.unwrap());
+        assert_eq!(listed.attr.size_bytes, 10);
+        assert_eq!(listed.generation, looked_up.generation);
     });
 }
 

@@ -288,6 +288,13 @@ impl Backend for Client {
         self.store.entry(ino)
     }
 
+    async fn list(&self, parent: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        let names = self.store.list(parent).into_iter().filter(|(name, _)| name.as_bytes() > after);
+        let entry =
+            |(name, ino): (String, u64)| Ok(Dirent { name: name.into_bytes(), attr: self.store.entry(ino)?.attr });
+        Ok((names.map(entry).collect::<Result<_, Error>>()?, false))
+    }
+
     async fn make_directory(&self, _: u64, _: &[u8], _: Owner, inos: u32) -> Result<Entry, Error> {
         let (ino, kind) = (1000 + self.store.number(), InodeKind::Directory as i32);
         let attr = Some(Attr { ino, kind, nlink: 2, ..Attr::default() });
