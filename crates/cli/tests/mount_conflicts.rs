@@ -83,8 +83,7 @@ fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
         assert!(kept[PAGE..2 * PAGE] == data(20 + number, PAGE) && kept.starts_with(b"more") == more, "{number}");
         assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs, "{number}");
         drop(file);
-        // The kernel tells the mount of the last close after `close` has returned; until then it keeps the length that the file had.
-        common::eventually("who opens the file anew sees their commit", || fs::read(m.at("d/f")).unwrap() == theirs);
+        assert!(fs::read(m.at("d/f")).unwrap() == theirs, "seen by who opens it anew, {number}");
     }
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
 }

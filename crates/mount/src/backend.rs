@@ -283,8 +283,8 @@ pub trait Backend: 'static {
     /// The kernel's. `NotFound`, `NotConnected` and `BrokenPipe`: the file or the mount is gone.
     async fn write_back_pages(&self, ino: u64) -> io::Result<()>;
 
-    /// Makes the kernel drop its pages of a file, and take `size_bytes` as the file's length. The caller holds no lock
-    /// of the file, and the kernel is not waiting for the caller's operation.
+    /// Makes the kernel drop its pages of a file, and take over the file's length, which was `size_bytes` a moment ago.
+    /// The caller holds no lock of the file, and the kernel is not waiting for the caller's operation.
     ///
     /// # Errors
     /// As [`Backend::write_back_pages`].

@@ -114,6 +114,11 @@ impl KernelCache {
         self.inodes.get(&ino).is_some_and(|inode| (inode.version, inode.shown_bytes) == (version, size_bytes))
     }
 
+    /// Whether the kernel knows the file, with another length.
+    pub fn lacks(&self, ino: u64, size_bytes: u64) -> bool {
+        self.inodes.get(&ino).is_some_and(|inode| inode.shown_bytes != size_bytes)
+    }
+
     /// Whether to refuse an open with `ESTALE`: the kernel then looks the name up again, learns the new length, and opens once more. If
     /// the file changes in between, it is refused again, and the program gets the error; the next open still has the old length.
     /// Not refused is an open after a look-up that could not show the length.

@@ -3,10 +3,11 @@
 //! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events, `SIM_FAMILY` names the
 //! plans: `survivable`, `beyond`, `differing`, `rotten`, `slow` or `mounts`. The last line is for `bench/soak.py`, too.
 
+use tessera_failpoint::activate;
 use tessera_sim::mount_host::host::MountHost;
 use tessera_sim::mount_world::MountWorld;
 use tessera_sim::mount_world::plan::Plan as MountPlan;
-use tessera_sim::mutants::Mutant;
+use tessera_sim::mutants::{Mutant, OF_MOUNTS};
 use tessera_sim::oracle::Violation;
 use tessera_sim::plan::Plan;
 use tessera_sim::world::World;
@@ -46,6 +47,7 @@ fn main() {
         .chain(Mutant::LIES.iter().map(|(lie, _)| *lie))
         .find(|p| format!("{p:?}") == name)
         .unwrap_or(Mutant::None);
+    let _mistake = OF_MOUNTS.iter().find(|(of_mounts, _)| *of_mounts == name).map(|(name, _)| activate(name));
     let keep_log = std::env::var_os("SIM_LOG").is_some();
     let family = std::env::var("SIM_FAMILY").unwrap_or_else(|_| "survivable".into());
     let (mut broken, mut events) = (0, 0);

@@ -14,7 +14,7 @@ mod spooled;
 mod table;
 
 pub use spooled::open_version;
-pub use table::Files;
+pub use table::{Files, IsClosed};
 
 use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, Outcome, failed};

@@ -176,10 +176,12 @@ impl<B: Backend> OpenFile<B> {
     }
 
     /// If another mount's version replaced the file's content, shows that version to the programs that have the file
-    /// open. Waits for the kernel.
+    /// open. Waits for the kernel. Programs that write see it when they open the file again: a shorter length would cut
+    /// off what they wrote and the kernel has not handed over.
     pub async fn show_replacement(&self, mount: &Mount<B>) {
         let replacement = self.state.lock().await.replacement.take();
-        let Some((version, size_bytes)) = replacement.filter(|_| mount.files.is_open(self.ino)) else { return };
+        let only_read = mount.files.is_open(self.ino) && !mount.files.has_writers(self.ino);
+        let Some((version, size_bytes)) = replacement.filter(|_| only_read) else { return };
         match mount.backend.drop_pages(self.ino, size_bytes).await {
             Ok(()) => mount.kernel.lock().holds(self.ino, version, size_bytes),
             Err(error) => {

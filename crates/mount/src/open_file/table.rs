@@ -3,67 +3,119 @@
 use super::{OpenFile, State};
 use crate::backend::Backend;
 use crate::mount::Mount;
+use crate::race::race;
 use crate::spool::log::Log;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tessera_failpoint as failpoint;
+use tokio::sync::Notify;
+
+/// Longest wait for the kernel to release handles that programs have closed. A handle that looks closed may stay: a
+/// program that shares it with another one has closed its own descriptor.
+const RELEASE_WITHIN: Duration = Duration::from_millis(100);
 
 /// Open files by inode.
-pub struct Files<B: Backend>(Mutex<BTreeMap<u64, Slot<B>>>);
+pub struct Files<B: Backend> {
+    slots: Mutex<BTreeMap<u64, Slot<B>>>,
+    /// A handle is open or gone.
+    changed: Notify,
+}
 
 struct Slot<B: Backend> {
     file: Arc<OpenFile<B>>,
     handles: usize,
     writers: usize,
+    /// Handles that the kernel does not have yet.
+    opening: usize,
+    /// Handles that programs have closed, and the kernel has not released.
+    closed: usize,
 }
+
+impl<B: Backend> Slot<B> {
+    /// Whether no program uses the file.
+    fn is_idle(&self) -> bool {
+        self.handles == self.opening + self.closed
+    }
+}
+
+/// A handle is being opened until this is dropped.
+pub struct Opening<'a, B: Backend>(&'a Files<B>, u64);
+
+impl<B: Backend> Drop for Opening<'_, B> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.slots.lock().get_mut(&self.1) {
+            slot.opening -= 1;
+        }
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// Whether a program has closed a handle and nobody has used it since.
+#[derive(Default)]
+pub struct IsClosed(AtomicBool);
 
 impl<B: Backend> Default for Files<B> {
     fn default() -> Files<B> {
-        Files(Mutex::default())
+        Files { slots: Mutex::default(), changed: Notify::new() }
     }
 }
 
 impl<B: Backend> Files<B> {
     /// Whether a handle of the file is open.
     pub fn is_open(&self, ino: u64) -> bool {
-        self.0.lock().contains_key(&ino)
+        self.slots.lock().contains_key(&ino)
     }
 
     /// Whether a handle is open for writing.
     pub fn has_writers(&self, ino: u64) -> bool {
-        self.0.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
     }
 
     /// Whether exactly one handle is open.
     pub fn is_open_once(&self, ino: u64) -> bool {
-        self.0.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
     }
 
     /// Whether no file is open.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.slots.lock().is_empty()
     }
 
     /// Number of open files, and number of those with uncommitted changes.
     pub async fn count(&self) -> (u64, u64) {
         let changed = self.filter(async |file| file.size().await.1).await;
-        (self.0.lock().len() as u64, changed.len() as u64)
+        (self.slots.lock().len() as u64, changed.len() as u64)
     }
 
     /// The file, if a handle of it is open.
     pub fn get(&self, ino: u64) -> Option<Arc<OpenFile<B>>> {
-        self.0.lock().get(&ino).map(|slot| slot.file.clone())
+        self.slots.lock().get(&ino).map(|slot| slot.file.clone())
+    }
+
+    /// Adds a handle that the kernel does not have before the guard is dropped.
+    pub fn begin_open(&self, ino: u64, writes: bool, now_ns: i64) -> (Arc<OpenFile<B>>, Opening<'_, B>) {
+        (self.add(ino, 0, writes, 1, now_ns), Opening(self, ino))
     }
 
     /// Adds a handle. `size_bytes`: the file's length, used if no handle is open yet.
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool, now_ns: i64) -> Arc<OpenFile<B>> {
-        let mut files = self.0.lock();
+        self.add(ino, size_bytes, writes, 0, now_ns)
+    }
+
+    fn add(&self, ino: u64, size_bytes: u64, writes: bool, opening: usize, now_ns: i64) -> Arc<OpenFile<B>> {
+        let mut files = self.slots.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
             file: Arc::new(OpenFile::new(State::new(ino, size_bytes))),
             handles: 0,
             writers: 0,
+            opening: 0,
+            closed: 0,
         });
         slot.handles += 1;
+        slot.opening += opening;
         slot.writers += usize::from(writes);
         if writes {
             slot.file.meter.lock().opened(now_ns);
@@ -76,38 +128,88 @@ impl<B: Backend> Files<B> {
         let leaves = |slot: &mut Slot<B>| {
             slot.handles -= 1;
             slot.writers -= usize::from(writes);
+            assert!(slot.opening + slot.closed <= slot.handles, "a handle that is released counts as nothing else");
             slot.handles == 0 || (writes && slot.writers == 0)
         };
         // The handle is counted off before the commit: if two close at once, exactly one is the last.
-        if !self.0.lock().get_mut(&file.ino).is_some_and(leaves) {
+        let is_last = self.slots.lock().get_mut(&file.ino).is_some_and(leaves);
+        self.changed.notify_waiters();
+        if !is_last {
             return;
         }
         // Flush already reported failures to the program that closed. A program that opens the file meanwhile shares
         // and keeps this `OpenFile`.
         let _ = file.close_session(mount).await;
-        if self.remove_unused(file.ino) {
+        let is_gone = self.remove_unused(file.ino);
+        self.changed.notify_waiters();
+        if is_gone {
             mount.namespace.closed(file.ino).await;
         }
     }
 
+    /// A program closed a handle (`closed`), or it is used or released.
+    pub fn set_closed(&self, ino: u64, handle: &IsClosed, closed: bool) {
+        if handle.0.load(Ordering::Relaxed) == closed {
+            return;
+        }
+        let mut slots = self.slots.lock();
+        if handle.0.swap(closed, Ordering::Relaxed) != closed
+            && let Some(slot) = slots.get_mut(&ino)
+        {
+            slot.closed = if closed { slot.closed + 1 } else { slot.closed - 1 };
+        }
+    }
+
+    /// Whether every handle is one that is being opened.
+    pub fn is_only_opening(&self, ino: u64) -> bool {
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.handles == slot.opening)
+    }
+
+    /// If no program uses the file: waits until the kernel has released the handles that programs have closed. It
+    /// reports a release after `close` has returned, and keeps its length of the file until then.
+    pub async fn until_released(&self, backend: &B, ino: u64) {
+        self.wait_while(backend, ino, |slot| slot.is_idle() && slot.closed > 0).await;
+    }
+
+    /// As [`Files::until_released`]; also waits until the handles that are being opened are open or gone.
+    pub async fn until_decided(&self, backend: &B, ino: u64) {
+        self.wait_while(backend, ino, Slot::is_idle).await;
+    }
+
+    async fn wait_while(&self, backend: &B, ino: u64, waits: impl Fn(&Slot<B>) -> bool) {
+        let gone = async {
+            loop {
+                // Made before the look, so that no change is missed.
+                let changed = self.changed.notified();
+                if !self.slots.lock().get(&ino).is_some_and(&waits) || failpoint::is_active("mount.release_not_awaited")
+                {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _ = race(gone, backend.sleep(RELEASE_WITHIN)).await;
+    }
+
     /// Adds the spool's handle: a file that waits in the spool stays open.
     pub(super) fn hold_spooled(&self, ino: u64) {
-        if let Some(slot) = self.0.lock().get_mut(&ino) {
+        if let Some(slot) = self.slots.lock().get_mut(&ino) {
             slot.handles += 1;
         }
     }
 
     /// Drops the spool's handle.
     pub(super) fn release_spooled(&self, ino: u64) {
-        if let Some(slot) = self.0.lock().get_mut(&ino) {
+        if let Some(slot) = self.slots.lock().get_mut(&ino) {
             slot.handles -= 1;
         }
         self.remove_unused(ino);
+        self.changed.notify_waiters();
     }
 
     /// Removes a file without handles. Returns whether none is left, also if the file was removed before.
     fn remove_unused(&self, ino: u64) -> bool {
-        let mut files = self.0.lock();
+        let mut files = self.slots.lock();
         if files.get(&ino).is_some_and(|slot| slot.handles == 0) {
             files.remove(&ino);
         }
@@ -117,7 +219,7 @@ impl<B: Backend> Files<B> {
     /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile<B>> {
         let file = Arc::new(OpenFile::with_log(ino, log));
-        self.0.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0 });
+        self.slots.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0, opening: 0, closed: 0 });
         file
     }
 
@@ -132,7 +234,7 @@ impl<B: Backend> Files<B> {
     }
 
     async fn filter(&self, wanted: impl AsyncFn(&OpenFile<B>) -> bool) -> Vec<Arc<OpenFile<B>>> {
-        let all: Vec<_> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
+        let all: Vec<_> = self.slots.lock().values().map(|slot| slot.file.clone()).collect();
         let mut found = Vec::new();
         for file in all {
             if wanted(&file).await {

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{NameRef, Scope};
-use crate::open_file::{OpenFile, read_version};
+use crate::open_file::{IsClosed, OpenFile, read_version};
 use crate::synthetic::SyntheticInode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +19,7 @@ pub(crate) enum Handle<B: Backend> {
     File {
         file: Arc<OpenFile<B>>,
         writes: bool,
+        closed: IsClosed,
     },
     Directory(tokio::sync::Mutex<OpenDirectory>),
     /// One old version of a file.
@@ -40,7 +41,10 @@ impl<B: Backend> Mount<B> {
 
     fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
         match &*self.handle(handle)? {
-            Handle::File { file, .. } => Ok(file.clone()),
+            Handle::File { file, closed, .. } => {
+                self.files.set_closed(file.ino, closed, false);
+                Ok(file.clone())
+            }
             _ => Err(Errno::EBADF),
         }
     }
@@ -57,31 +61,40 @@ impl<B: Backend> Mount<B> {
             let version = self.history.open(self, ino).await?;
             return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true });
         }
-        let file = self.files.open(ino, 0, writes, self.backend.now_ns());
+        let (file, opening) = self.files.begin_open(ino, writes, self.backend.now_ns());
         let (version, size_bytes) = match file.refresh(self).await {
             Ok(found) => found,
             Err(errno) => {
                 self.namespace.forget(&[ino]);
+                drop(opening);
                 self.files.release(self, &file, writes).await;
                 // The inode that the kernel had cached for the name is gone. `ESTALE` makes the kernel look the name up
                 // again.
                 return Err(if errno == Errno::ENOENT { Errno::ESTALE } else { errno });
             }
         };
-        if self.files.is_open_once(ino) && self.kernel.lock().must_look_up_again(ino, size_bytes) {
+        if self.kernel.lock().lacks(ino, size_bytes) {
+            self.files.until_released(&*self.backend, ino).await;
+        }
+        if self.files.is_only_opening(ino) && self.kernel.lock().must_look_up_again(ino, size_bytes) {
             self.namespace.forget(&[ino]);
+            drop(opening);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
         let keep_cache = self.kernel.lock().opens(ino, version, size_bytes);
-        Ok(Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache })
+        Ok(Opened { handle: self.add_file(file, writes), keep_cache })
+    }
+
+    fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool) -> u64 {
+        self.add_handle(Handle::File { file, writes, closed: IsClosed::default() })
     }
 
     /// Opens a file for a loopback thread of the shell, without looking for a newer version. Returns the handle.
     pub async fn open_loopback(&self, ino: u64) -> u64 {
         let size_bytes = self.known(ino).await.map_or(0, |known| known.attr.size_bytes);
         let file = self.files.open(ino, size_bytes, false, self.backend.now_ns());
-        self.add_handle(Handle::File { file, writes: false })
+        self.add_file(file, false)
     }
 
     /// Creates a file and opens it. An existing file is opened, unless `exclusive`.
@@ -113,7 +126,7 @@ impl<B: Backend> Mount<B> {
         let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
         file.set_created(Some(entry)).await;
         let shown = self.show(attr).await;
-        Ok((shown, Opened { handle: self.add_handle(Handle::File { file, writes }), keep_cache: true }))
+        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true }))
     }
 
     async fn open_existing(&self, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
@@ -130,7 +143,7 @@ impl<B: Backend> Mount<B> {
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         match &*self.handle(handle)? {
             Handle::Version(version) => read_version(&**version, offset, len).await,
-            Handle::File { file, .. } => file.read(self, offset, len).await,
+            Handle::File { .. } => self.open_file(handle)?.read(self, offset, len).await,
             Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
         }
     }
@@ -149,12 +162,16 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// Those of the commit; the locks are released anyway.
     pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Outcome {
-        let flushed = match self.handle(handle).as_deref() {
-            Ok(Handle::File { file, writes: true }) => file.close(self).await,
+        let handle = self.handle(handle);
+        let flushed = match handle.as_deref() {
+            Ok(Handle::File { file, writes: true, .. }) => file.close(self).await,
             _ => Ok(()),
         };
-        let closed = self.close_locks(ino, owner).await;
-        flushed.and(closed)
+        let unlocked = self.close_locks(ino, owner).await;
+        if let Ok(Handle::File { closed, .. }) = handle.as_deref() {
+            self.files.set_closed(ino, closed, true);
+        }
+        flushed.and(unlocked)
     }
 
     /// Commits the file.
@@ -169,7 +186,8 @@ impl<B: Backend> Mount<B> {
     pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
         let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
-        if let Some(Handle::File { file, writes }) = handle.as_deref() {
+        if let Some(Handle::File { file, writes, closed }) = handle.as_deref() {
+            self.files.set_closed(ino, closed, false);
             self.files.release(self, file, *writes).await;
         }
         if let Some(owner) = flock_owner {

@@ -52,6 +52,9 @@ impl<B: Backend> Mount<B> {
     }
 
     async fn show_file(&self, mut attr: Attr, held_open: bool) -> ShownEntry {
+        if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
+            self.files.until_decided(&*self.backend, attr.ino).await;
+        }
         if self.kernel.lock().has_newer(&attr) {
             self.namespace.forget(&[attr.ino]);
             // On an error, the kernel shows the older attributes until it looks again.

@@ -197,9 +197,14 @@ impl Backend for SimBackend {
         synced.map_err(|errno| io::Error::from_raw_os_error(errno as i32))
     }
 
-    async fn drop_pages(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
+    /// The kernel takes over the length that the mount has by then.
+    async fn drop_pages(&self, ino: u64, _: u64) -> io::Result<()> {
         self.env().sleep_ms(self.link.random() % 2).await;
-        match self.kernel.drop_pages(ino, size_bytes) {
+        let Some(mount) = self.mount.get().and_then(Weak::upgrade) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let attr = mount.attributes(ino).await.map_err(|errno| io::Error::from_raw_os_error(errno as i32))?;
+        match self.kernel.drop_pages(ino, attr.size_bytes) {
             true => Ok(()),
             false => Err(io::ErrorKind::NotFound.into()),
         }

@@ -5,7 +5,7 @@ use super::fs::{At, FileSystem, Found, Handle};
 use super::link::RecallHook;
 use super::store::BLOCK_BYTES;
 use crate::mount_world::{Host, Setup};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -20,12 +20,16 @@ use tessera_wire::meta::{FileLock, LockFamily, LockMode};
 
 /// User of all programs.
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
+/// Longest time from the end of a `close` to the release of the handle, ns.
+const LONGEST_RELEASE_NS: u64 = 4_000_000;
 
 /// See the module.
 pub struct MountHost {
     mount: Arc<Mount<SimBackend>>,
     /// Inode of each handle.
     handles: RefCell<BTreeMap<u64, u64>>,
+    /// Number of handles that programs have closed and the kernel has not released.
+    releasing: Rc<Cell<usize>>,
 }
 
 /// Passes recalls on to the core.
@@ -62,10 +66,13 @@ impl Host for MountHost {
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             env.spawn(owner, spool::push::work(Arc::downgrade(&mount), queue));
         }
-        Rc::new(MountHost { mount, handles: RefCell::default() })
+        Rc::new(MountHost { mount, handles: RefCell::default(), releasing: Rc::default() })
     }
 
     async fn unmount(&self) -> usize {
+        while self.releasing.get() > 0 {
+            self.backend().env().sleep_ms(1).await;
+        }
         match self.mount.store_all().await {
             0 => self.mount.store_all().await,
             failed => failed,
@@ -90,6 +97,20 @@ impl MountHost {
     fn shown(&self, attr: &Attr) -> Found {
         let known = self.backend().kernel.size_bytes(attr.ino);
         Found { size_bytes: known.unwrap_or(attr.size_bytes), ..found(attr) }
+    }
+
+    /// The kernel releases a handle after `close` has returned.
+    fn release_later(&self, ino: u64, handle: u64, owner: u64) {
+        let (mount, kernel, releasing) = (self.mount.clone(), self.backend().kernel.clone(), self.releasing.clone());
+        let (env, process) = (self.backend().env().clone(), self.backend().process());
+        let at_ns = env.now_ns() + (self.backend().random() % LONGEST_RELEASE_NS) as i64;
+        releasing.set(releasing.get() + 1);
+        env.clone().spawn(process, async move {
+            env.sleep_until(at_ns).await;
+            mount.release(ino, handle, Some(owner)).await;
+            kernel.closed(ino);
+            releasing.set(releasing.get() - 1);
+        });
     }
 
     /// The kernel looks a name up before it makes it.
@@ -203,9 +224,7 @@ impl FileSystem for MountHost {
         let ino = self.ino(file);
         let flushed = self.mount.flush(ino, file.0, owner).await;
         self.handles.borrow_mut().remove(&file.0);
-        // A real kernel reports this after `close` has returned.
-        self.mount.release(ino, file.0, Some(owner)).await;
-        self.backend().kernel.closed(ino);
+        self.release_later(ino, file.0, owner);
         flushed
     }
 

@@ -204,7 +204,12 @@ impl<F: FileSystem> Program<F> {
         if !self.open.is_empty() {
             let at = self.rng.between(0, self.open.len() as u64 - 1) as usize;
             let open = self.open.remove(at);
+            let ino = open.ino;
             self.close(open).await;
+            // The kernel has not released the handle yet.
+            if self.recent.as_ref().is_some_and(|(_, found)| found.ino == ino) && self.rng.percent(50) {
+                Box::pin(self.open_existing()).await;
+            }
         }
     }
 
