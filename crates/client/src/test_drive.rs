@@ -303,7 +303,7 @@ pub(crate) fn write_all(data: &[u8], chunk: usize) -> Vec<WriteEvent> {
         let ready = ChunkReady::new(i as u64, (i * chunk) as u64, Bytes::copy_from_slice(piece));
         events.push(WriteRequest::Chunk(ready).into());
     }
-    events.push(WriteRequest::EndOfInput { size_bytes: data.len() as u64, keep_session: false }.into());
+    events.push(WriteRequest::EndOfInput { size_bytes: data.len() as u64, cuts: false, keep_session: false }.into());
     events
 }
 

@@ -319,7 +319,10 @@ impl ClientHost {
             let piece = whole.slice(start..(start + self.piece_bytes).min(bytes.len()));
             core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(index as u64, start as u64, piece)));
         }
-        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes: bytes.len() as u64, keep_session: false });
+        core.handle(
+            now_ns,
+            WriteRequest::EndOfInput { size_bytes: bytes.len() as u64, cuts: false, keep_session: false },
+        );
         core.handle(now_ns, WriteRequest::Open);
         core
     }

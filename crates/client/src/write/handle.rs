@@ -22,6 +22,8 @@ pub struct WriteHandle {
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
     size_bytes: u64,
+    /// The file was shortened since the last commit.
+    cuts: bool,
     lock_fence: Option<LockFence>,
 }
 
@@ -41,6 +43,7 @@ impl WriteHandle {
             run_at: 0,
             written: Default::default(),
             size_bytes: if mode == CommitMode::Patch { base_size } else { 0 },
+            cuts: false,
             lock_fence: None,
         })
     }
@@ -123,6 +126,7 @@ impl WriteHandle {
         if self.run.len > 0 || !self.written.is_empty() {
             self.sync()?;
         }
+        self.cuts |= size_bytes < self.size_bytes;
         self.size_bytes = size_bytes;
         Ok(())
     }
@@ -150,7 +154,8 @@ impl WriteHandle {
     /// The write failed; bytes written since the last sync are lost.
     pub fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.cut_run(true)?;
-        let done = self.writer.finish(self.size_bytes, true)?;
+        let done = self.writer.finish(self.size_bytes, self.cuts, true)?;
+        self.cuts = false;
         self.set_times(Times::default());
         self.set_content(0);
         self.written.clear();
@@ -166,7 +171,7 @@ impl WriteHandle {
     /// As [`WriteHandle::sync`].
     pub fn finish(mut self) -> Result<WriteDone, FileError> {
         self.cut_run(true)?;
-        self.writer.finish(self.size_bytes, false)
+        self.writer.finish(self.size_bytes, self.cuts, false)
     }
 
     fn hole(&mut self, from: u64, to: u64) -> Result<(), FileError> {

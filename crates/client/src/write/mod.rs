@@ -165,9 +165,9 @@ impl Writer {
     }
 
     /// Ends the input and waits for the version. Waits first for pieces that are still being hashed.
-    fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, FileError> {
+    fn finish(&mut self, size_bytes: u64, cuts: bool, keep_session: bool) -> Result<WriteDone, FileError> {
         self.wait(|status| (status.hashing_bytes == 0).then_some(()))?;
-        self.driver.post_and_drive([WriteRequest::EndOfInput { size_bytes, keep_session }]);
+        self.driver.post_and_drive([WriteRequest::EndOfInput { size_bytes, cuts, keep_session }]);
         self.await_version(keep_session)
     }
 
@@ -209,7 +209,7 @@ pub(crate) fn put(
         let len = first.bytes.len() as u64;
         let (chunks, _) = writer.cutting(&expected)?.feed(&first);
         let mut events: Vec<_> = chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect();
-        events.push(WriteRequest::EndOfInput { size_bytes: len, keep_session: false });
+        events.push(WriteRequest::EndOfInput { size_bytes: len, cuts: false, keep_session: false });
         events.push(WriteRequest::Open);
         writer.driver.post_and_drive(events);
         let done = writer.await_version(false)?;
@@ -229,7 +229,7 @@ pub(crate) fn put(
             report(at);
         }
         if stretch.last {
-            return writer.finish(at, false);
+            return writer.finish(at, false, false);
         }
         drop(stretch);
         stretch = input.next(rest).map_err(read_failed)?;

@@ -259,7 +259,7 @@ impl Committer<'_> {
         let refs = &mut self.refs;
         let number = inode.version_number + 1;
         let shift = if mode == CommitMode::Append { inode.size_bytes } else { 0 };
-        let size_bytes = match shift.checked_add(request.size_bytes) {
+        let mut size_bytes = match shift.checked_add(request.size_bytes) {
             Some(size) if size <= MAX_FILE_BYTES => size,
             _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
         };
@@ -276,6 +276,10 @@ impl Committer<'_> {
                 let mut all = staged::take(ctx, session.session_id, shift, refs)?;
                 all.append(&mut pieces);
                 pieces = all;
+            }
+            if mode == CommitMode::Patch && size_bytes < inode.size_bytes && !request.cuts {
+                // Another writer made the file longer since the session was opened.
+                size_bytes = inode.size_bytes;
             }
             if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
                 // A hole up to the old end removes the bytes beyond the new length.

@@ -23,7 +23,7 @@ struct Part {
 #[derive(Debug, Clone)]
 enum Op {
     Replace { file: u8, parts: Vec<Part>, staged: usize },
-    Patch { file: u8, parts: Vec<Part>, staged: usize, size: u64 },
+    Patch { file: u8, parts: Vec<Part>, staged: usize, size: u64, cuts: bool },
     Append { file: u8, parts: Vec<Part>, staged: usize },
     Lifetime { file: u8, keep: u64 },
     Unlink { file: u8 },
@@ -48,8 +48,8 @@ fn op() -> impl Strategy<Value = Op> {
     let file = || 0u8..3;
     prop_oneof![
         3 => (file(), parts(), 0usize..3).prop_map(|(file, parts, staged)| Op::Replace { file, parts, staged }),
-        6 => (file(), parts(), 0usize..3, 0u64..900)
-            .prop_map(|(file, parts, staged, size)| Op::Patch { file, parts, staged, size }),
+        6 => (file(), parts(), 0usize..3, 0u64..900, any::<bool>())
+            .prop_map(|(file, parts, staged, size, cuts)| Op::Patch { file, parts, staged, size, cuts }),
         4 => (file(), parts(), 0usize..3).prop_map(|(file, parts, staged)| Op::Append { file, parts, staged }),
         1 => (file(), 0u64..4).prop_map(|(file, keep)| Op::Lifetime { file, keep }),
         1 => file().prop_map(|file| Op::Unlink { file }),
@@ -120,13 +120,14 @@ struct Write<'a> {
     mode: CommitMode,
     pieces: &'a [(u64, u8, u64, u64)],
     size_bytes: u64,
+    cuts: bool,
     staged: usize,
     abandon: bool,
 }
 
 /// Allocates, stages and commits.
 fn write(rig: &mut Rig, model: &mut Model, write: Write) -> Result<CommitReply, Error> {
-    let Write { file, mode, pieces, size_bytes, staged, abandon } = write;
+    let Write { file, mode, pieces, size_bytes, cuts, staged, abandon } = write;
     let session_id = rig.open_write(model.dir, &name(file), &[])?.session_id;
     let names: Vec<ChunkName> = pieces.iter().filter(|p| p.1 != 0).map(|p| chunk(p.1)).collect();
     let answers = if names.is_empty() { Vec::new() } else { rig.allocate(session_id, &names)?.answers };
@@ -145,7 +146,7 @@ fn write(rig: &mut Rig, model: &mut Model, write: Write) -> Result<CommitReply, 
     let mut acks = acks(&answers);
     let staged = staged.min(extents.len());
     let (first, rest) = extents.split_at(staged);
-    let commit = Commit { session_id, mode: mode as i32, size_bytes, ..Default::default() };
+    let commit = Commit { session_id, mode: mode as i32, size_bytes, cuts, ..Default::default() };
     if staged > 0 || abandon {
         let op_id = rig.op();
         let partial = Commit { op_id, partial: true, extents: first.to_vec(), acks: acks.clone(), ..commit.clone() };
@@ -191,6 +192,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
                     mode: CommitMode::Replace,
                     pieces: &pieces,
                     size_bytes: bytes.len() as u64,
+                    cuts: false,
                     staged: *staged,
                     abandon: false,
                 },
@@ -198,13 +200,14 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
             .unwrap();
             committed(model, *file, &reply, bytes);
         }
-        Op::Patch { file, parts, staged, size } => {
+        Op::Patch { file, parts, staged, size, cuts } => {
             let pieces = lay_out(parts, false);
             let mut bytes = model.files.get(file).map_or(Vec::new(), |f| f.versions[&f.number].clone());
             paint(&mut bytes, 0, &pieces);
             let end = pieces.last().map_or(0, |p| p.0 + p.3);
             let size = (*size).max(end);
-            bytes.resize(size as usize, (0, 0));
+            let kept = if *cuts { size } else { size.max(bytes.len() as u64) };
+            bytes.resize(kept as usize, (0, 0));
             let reply = write(
                 rig,
                 model,
@@ -213,6 +216,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
                     mode: CommitMode::Patch,
                     pieces: &pieces,
                     size_bytes: size,
+                    cuts: *cuts,
                     staged: *staged,
                     abandon: false,
                 },
@@ -234,6 +238,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
                     mode: CommitMode::Append,
                     pieces: &pieces,
                     size_bytes: len,
+                    cuts: false,
                     staged: *staged,
                     abandon: false,
                 },
@@ -289,6 +294,7 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
                     mode: CommitMode::Replace,
                     pieces: &pieces,
                     size_bytes: 0,
+                    cuts: false,
                     staged: pieces.len(),
                     abandon: true,
                 },
@@ -448,6 +454,27 @@ fn a_small_patch_of_a_long_file_writes_one_page() {
     let patch = Commit { op_id, mode, extents: vec![extent(5_000, 1)], acks: vec![], ..commit };
     rig.ask(&patch).unwrap();
     assert_eq!(pages(&rig), before + 1);
+    rig.audit();
+}
+
+/// Two clients patch a file without locks: who wrote less does not cut off what the other one appended, unless it
+/// shortened the file.
+#[test]
+fn a_patch_keeps_what_another_writer_appended() {
+    let mut rig = Rig::new(4);
+    rig.put(1, "f", b"a").unwrap();
+    let open = |rig: &mut Rig| rig.open_write(1, "f", &[]).unwrap().session_id;
+    let (longer, shorter, cutter) = (open(&mut rig), open(&mut rig), open(&mut rig));
+    let patch = |rig: &mut Rig, session_id: u64, size_bytes: u64, cuts: bool| {
+        let (op_id, mode) = (rig.op(), CommitMode::Patch as i32);
+        let extents = vec![Extent::hole(size_bytes - 10, 10)];
+        let commit =
+            Commit { op_id, session_id, mode, size_bytes, cuts, extents, want_lease: true, ..Commit::default() };
+        rig.ask(&commit).unwrap().entry.unwrap().attr.unwrap().size_bytes
+    };
+    assert_eq!(patch(&mut rig, longer, 300, false), 300);
+    assert_eq!(patch(&mut rig, shorter, 100, false), 300);
+    assert_eq!(patch(&mut rig, cutter, 50, true), 50);
     rig.audit();
 }
 

@@ -16,6 +16,7 @@ const MOST_STALE: u32 = 32;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ending {
     pub size_bytes: u64,
+    pub cuts: bool,
     pub keep_session: bool,
 }
 
@@ -128,6 +129,7 @@ impl WriteCore {
             content: self.params.content,
             lock_fence: self.params.lock_fence,
             keep_session: self.committer.ending.is_some_and(|e| e.keep_session),
+            cuts: !partial && self.committer.ending.is_some_and(|e| e.cuts),
             ..Commit::default()
         };
         self.add_open_request(&mut request);
@@ -297,7 +299,7 @@ impl WriteCore {
         self.committer.staged_to = 0;
         let ending = self.committer.ending.take();
         self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));
-        if let Some(Ending { size_bytes, keep_session: true }) = ending {
+        if let Some(Ending { size_bytes, keep_session: true, .. }) = ending {
             self.committer.committed_bytes = size_bytes;
             self.chunks.forget_names();
             if self.params.mode == CommitMode::Replace {

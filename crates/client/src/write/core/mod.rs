@@ -105,6 +105,8 @@ pub enum WriteRequest {
     EndOfInput {
         /// Length of the file (`Append`: of what is appended), in bytes.
         size_bytes: u64,
+        /// `Patch`: the input shortened the file, so what other writers appended meanwhile goes too.
+        cuts: bool,
         /// The session continues afterwards and patches what was committed (an open file is synced).
         keep_session: bool,
     },
@@ -319,8 +321,8 @@ impl Core for WriteCore {
             Event::Request(WriteRequest::SetTimes { times }) => self.params.times = times,
             Event::Request(WriteRequest::SetContent { content }) => self.params.content = content,
             Event::Request(WriteRequest::SetLockFence { fence }) => self.params.lock_fence = fence,
-            Event::Request(WriteRequest::EndOfInput { size_bytes, keep_session }) => {
-                self.committer.ending = Some(Ending { size_bytes, keep_session });
+            Event::Request(WriteRequest::EndOfInput { size_bytes, cuts, keep_session }) => {
+                self.committer.ending = Some(Ending { size_bytes, cuts, keep_session });
             }
             Event::Tick => self.tick(),
             Event::Cancel => self.fail(Cause::Cancelled),

@@ -85,7 +85,7 @@ fn empty_files_and_holes_cost_no_chunks() {
         WriteRequest::Open,
         WriteRequest::Hole { index: 0, offset: 0, len_bytes: 1 << 20 },
         WriteRequest::Chunk(ChunkReady::new(1, 1 << 20, Bytes::from_static(b"end"))),
-        WriteRequest::EndOfInput { size_bytes: (1 << 20) + 3, keep_session: false },
+        WriteRequest::EndOfInput { size_bytes: (1 << 20) + 3, cuts: false, keep_session: false },
     ];
     drive.write(&mut core, events).0.unwrap();
     let read = read_all(&mut drive, "sparse").unwrap();
@@ -276,7 +276,7 @@ fn patches_appends_and_compare_and_swap() {
     let events = vec![
         WriteRequest::Open,
         WriteRequest::Chunk(ChunkReady::new(0, 15_123, Bytes::from(patch.clone()))),
-        WriteRequest::EndOfInput { size_bytes: 60_000, keep_session: false },
+        WriteRequest::EndOfInput { size_bytes: 60_000, cuts: false, keep_session: false },
     ];
     let second = drive.write(&mut core, events).0.unwrap();
     bytes[15_123..22_123].copy_from_slice(&patch);
@@ -303,7 +303,11 @@ fn a_synced_handle_goes_on() {
     let mut core = drive.writer("a", CommitMode::Append, None);
     let piece =
         |i: u64, bytes: &[u8]| WriteRequest::Chunk(ChunkReady::new(i, i * 20_000, Bytes::copy_from_slice(bytes)));
-    let end = |keep| WriteRequest::EndOfInput { size_bytes: if keep { 20_000 } else { 40_000 }, keep_session: keep };
+    let end = |keep| WriteRequest::EndOfInput {
+        size_bytes: if keep { 20_000 } else { 40_000 },
+        cuts: false,
+        keep_session: keep,
+    };
     core.handle(drive.now, WriteRequest::Open);
     core.handle(drive.now, piece(0, &a));
     core.handle(drive.now, end(true));

@@ -132,6 +132,7 @@ impl Store {
             position: 0,
             blocks: BTreeMap::new(),
             size_bytes: if patch { reply.base_size_bytes } else { 0 },
+            cuts: false,
             times: Times::default(),
             content: 0,
             lock_fence: None,

@@ -15,6 +15,8 @@ pub struct BlockWriter {
     /// Written since the last commit.
     pub(super) blocks: BTreeMap<u64, Block>,
     pub(super) size_bytes: u64,
+    /// The file was shortened since the last commit.
+    pub(super) cuts: bool,
     pub(super) times: Times,
     pub(super) content: u64,
     pub(super) lock_fence: Option<LockFence>,
@@ -64,6 +66,7 @@ impl BlockWriter {
         if size_bytes != self.size_bytes && !self.blocks.is_empty() {
             self.sync().await?;
         }
+        self.cuts |= size_bytes < self.size_bytes;
         self.size_bytes = size_bytes;
         Ok(())
     }
@@ -135,6 +138,7 @@ impl BlockWriter {
             extents,
             acks,
             size_bytes: self.size_bytes,
+            cuts: self.cuts,
             mtime_ns: self.times.mtime_ns,
             ctime_ns: self.times.ctime_ns,
             content: self.content,
@@ -146,6 +150,7 @@ impl BlockWriter {
         let done = done(&self.file, reply)?;
         self.session.closed.set(!keep_session);
         self.blocks.clear();
+        self.cuts = false;
         (self.times, self.content) = (Times::default(), 0);
         self.mode = CommitMode::Patch;
         self.if_version = self.if_version.map(|_| done.version);
