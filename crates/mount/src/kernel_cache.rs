@@ -28,6 +28,8 @@ struct Inode {
     size_bytes: u64,
     /// The length that the kernel uses.
     shown_bytes: u64,
+    /// It was opened here although the kernel has a length that another mount changed.
+    hidden: bool,
     /// An open was refused since the last change, so that the kernel looks the name up again.
     sent_back: bool,
     /// It did so, and kept its length, because the file was open here.
@@ -97,7 +99,7 @@ impl KernelCache {
     /// What was written here became this version. `follows`: its only changes to the version before are this mount's.
     /// If not, the kernel lacks the other changes, and later commits do not bring them: it must drop its data first.
     pub fn committed(&mut self, ino: u64, version: u64, size_bytes: u64, follows: bool) {
-        match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE) {
+        match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE && !inode.hidden) {
             true => self.holds(ino, version, size_bytes),
             false => self.holds_uncommitted(ino),
         }
@@ -129,23 +131,23 @@ impl KernelCache {
         inode.sent_back
     }
 
-    /// Whether the data in the kernel's cache is this version's. From now on it counts as this version's.
-    pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64) -> bool {
-        match self.inodes.get_mut(&ino) {
-            Some(inode) if inode.version == version || failpoint::is_active("mount.kernel_keeps_pages") => true,
-            Some(inode) => {
-                (inode.version, inode.size_bytes) = (version, size_bytes);
-                false
-            }
-            None => false,
+    /// Whether the data in the kernel's cache is this version's. From now on it counts as this version's. `uncommitted`:
+    /// the length is that of changes that are in no version.
+    pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64, uncommitted: bool) -> bool {
+        let Some(inode) = self.inodes.get_mut(&ino) else { return false };
+        inode.hidden |= !uncommitted && inode.shown_bytes != size_bytes;
+        let is_current = inode.version == version || failpoint::is_active("mount.kernel_keeps_pages");
+        if !is_current {
+            (inode.version, inode.size_bytes) = (version, size_bytes);
         }
+        is_current
     }
 }
 
 impl Inode {
     fn holds(&mut self, version: u64, size_bytes: u64) {
         (self.version, self.size_bytes, self.shown_bytes) = (version, size_bytes, size_bytes);
-        (self.sent_back, self.in_vain) = (false, false);
+        (self.sent_back, self.in_vain, self.hidden) = (false, false, false);
     }
 }
 
@@ -168,8 +170,8 @@ mod tests {
         kernel.committed(5, 3, 30, true);
         assert_eq!(kernel.looked_up(&attr(3, 30), false, false), second, "written here");
         assert!(kernel.has_newer(&attr(2, 20)) && !kernel.has_newer(&attr(3, 30)));
-        assert!(kernel.opens(5, 3, 30));
-        assert!(!kernel.opens(5, 4, 31));
+        assert!(kernel.opens(5, 3, 30, false));
+        assert!(!kernel.opens(5, 4, 31, false));
         assert!(!kernel.shows(5, 4, 31), "its length is the old one");
         assert!(kernel.must_look_up_again(5, 31));
         kernel.holds(5, 4, 31);
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(kernel.unlinked(5), Some(attr(3, 30)));
         kernel.forgot(5, 1);
         assert!(kernel.unlinked(5).is_none());
-        assert!(!kernel.opens(5, 4, 31), "forgotten");
+        assert!(!kernel.opens(5, 4, 31, false), "forgotten");
     }
 
     /// A file that another mount changed was opened while it was open here, so the kernel kept its length.
@@ -219,7 +221,7 @@ mod tests {
     fn a_length_that_is_not_shown_is_shown_after_the_last_close() {
         let mut kernel = KernelCache::default();
         let first = kernel.looked_up(&attr(1, 10), false, false);
-        assert!(!kernel.opens(5, 2, 20));
+        assert!(!kernel.opens(5, 2, 20, false));
         assert_eq!(kernel.looked_up(&attr(2, 20), true, false), first, "open here");
         assert_ne!(kernel.looked_up(&attr(2, 20), false, false), first);
         assert!(kernel.shows(5, 2, 20));
@@ -235,13 +237,27 @@ mod tests {
         assert!(kernel.shows(5, 1, 10));
     }
 
+    /// Another mount made the file longer, and it was opened while it was open here.
+    #[test]
+    fn a_commit_here_does_not_bring_a_length_that_the_kernel_was_not_told() {
+        let mut kernel = KernelCache::default();
+        kernel.looked_up(&attr(1, 10), false, false);
+        assert!(!kernel.opens(5, 2, 20, false));
+        kernel.committed(5, 3, 20, true);
+        assert!(!kernel.shows(5, 3, 20), "it has 10 bytes");
+        kernel.holds(5, 3, 20);
+        assert!(kernel.opens(5, 3, 25, true), "5 bytes were written here");
+        kernel.committed(5, 4, 25, true);
+        assert!(kernel.shows(5, 4, 25));
+    }
+
     #[test]
     fn what_was_never_committed_is_not_shown() {
         let mut kernel = KernelCache::default();
         let first = kernel.looked_up(&attr(4, 31), false, false);
         kernel.holds_uncommitted(5);
         assert!(!kernel.has_newer(&attr(3, 30)), "it has no version");
-        assert!(kernel.must_look_up_again(5, 31) && !kernel.opens(5, 4, 31));
+        assert!(kernel.must_look_up_again(5, 31) && !kernel.opens(5, 4, 31, false));
         kernel.holds_uncommitted(5);
         assert_ne!(kernel.looked_up(&attr(3, 30), false, false), first, "it becomes another inode");
     }

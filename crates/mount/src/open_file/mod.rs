@@ -38,6 +38,16 @@ const HOLD_BYTES: usize = 32 << 20;
 /// Bytes of the file whose extents a read fetches when it opens a version.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
+/// What an open of a file finds.
+pub struct Current {
+    /// The version below the changes made here.
+    pub version: u64,
+    /// Length as this mount shows it.
+    pub size_bytes: u64,
+    /// It is the length of changes that are in no version.
+    pub uncommitted: bool,
+}
+
 /// One file and its unwritten state. See the module.
 pub struct OpenFile<B: Backend> {
     pub ino: u64,
@@ -106,14 +116,14 @@ impl<B: Backend> OpenFile<B> {
         (state.size_bytes, state.pending.is_unsaved())
     }
 
-    /// Opens the current version, as an open does, unless uncommitted changes wait. Returns the version below and its
-    /// length.
+    /// Opens the current version, as an open does, unless uncommitted changes wait.
     ///
     /// # Errors
     /// As the open of a version.
-    pub async fn refresh(&self, mount: &Mount<B>) -> Outcome<(u64, u64)> {
+    pub async fn refresh(&self, mount: &Mount<B>) -> Outcome<Current> {
         let mut state = self.state.lock().await;
-        if !state.pending.is_unsaved() {
+        let uncommitted = state.pending.is_unsaved();
+        if !uncommitted {
             let base = open_base(mount, self.ino).await?;
             if base.opened().version.version != state.version {
                 // Another client changed the file; the session builds on the old version.
@@ -128,7 +138,7 @@ impl<B: Backend> OpenFile<B> {
             state.base = Some(base);
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
-        Ok((version, state.size_bytes))
+        Ok(Current { version, size_bytes: state.size_bytes, uncommitted })
     }
 
     /// Sets the attributes from the create: this mount created the file just now. None: they changed since.

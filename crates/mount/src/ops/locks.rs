@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome};
 use crate::locks::Interrupted;
 use crate::mount::Mount;
+use crate::open_file::Current;
 use crate::race::race;
 use parking_lot::Mutex;
 use std::io::{Error as IoError, ErrorKind};
@@ -84,6 +85,10 @@ impl<B: Backend> Mount<B> {
             return self.acquire(lock, wait, interrupted).await;
         }
         written_back?;
+        if !held {
+            // What was closed before must not depend on a lock that may be lost.
+            self.commit_open(lock.ino).await?;
+        }
         self.acquire(lock, wait, interrupted).await?;
         let shown = match self.revalidate(lock.ino).await {
             // While this mount was cut off, the manager may have given the lock to another one.
@@ -174,7 +179,7 @@ impl<B: Backend> Mount<B> {
             return Ok(());
         }
         self.write_back(ino).await?;
-        let (version, size_bytes) = file.refresh(self).await?;
+        let Current { version, size_bytes, .. } = file.refresh(self).await?;
         match self.backend.drop_pages(ino, size_bytes).await {
             Ok(()) => self.kernel.lock().holds(ino, version, size_bytes),
             Err(error) if is_gone(&error) => {}

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{NameRef, Scope};
-use crate::open_file::{IsClosed, OpenFile, read_version};
+use crate::open_file::{Current, IsClosed, OpenFile, read_version};
 use crate::synthetic::SyntheticInode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ impl<B: Backend> Mount<B> {
             return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true });
         }
         let (file, opening) = self.files.begin_open(ino, writes, self.backend.now_ns());
-        let (version, size_bytes) = match file.refresh(self).await {
+        let Current { version, size_bytes, uncommitted } = match file.refresh(self).await {
             Ok(found) => found,
             Err(errno) => {
                 self.namespace.forget(&[ino]);
@@ -82,7 +82,7 @@ impl<B: Backend> Mount<B> {
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
-        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes);
+        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted);
         Ok(Opened { handle: self.add_file(file, writes), keep_cache })
     }
 
