@@ -1,10 +1,13 @@
 //! The log: structured, on stderr, as text or JSON lines, without characters that a terminal would act on.
 
+use super::repeats::Repeats;
 use crate::args::{DaemonFlags, LogFormat};
 use crate::exit::{Exit, Outcome, failure};
 use crate::term::{printable, printable_json};
 use std::io::{self, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Default level.
 pub const DEFAULT_LEVEL: &str = "info";
@@ -40,8 +43,14 @@ fn start_at(level: &str, format: LogFormat) -> Outcome {
     // stderr, and that panics.
     let builder = builder.log_internal_errors(false);
     match format {
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).with_writer(|| Text).init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_writer(|| Json).init(),
+        LogFormat::Text => {
+            let text = builder.with_ansi(io::stderr().is_terminal()).with_writer(|| Text);
+            text.finish().with(Repeats::default()).init();
+        }
+        LogFormat::Json => {
+            let json = builder.json().flatten_event(true).with_writer(|| Json);
+            json.finish().with(Repeats::default()).init();
+        }
     }
     Ok(())
 }

@@ -30,9 +30,13 @@ pub fn manager(command: ManagerCommand) -> Outcome {
 fn show(common: &Common, state: &ClusterStatus) -> Outcome {
     let out = common.output;
     match out.json {
-        true => out.document(&status::peers_document(state)),
-        false => table(state).lines().iter().try_for_each(|line| out.line(line)),
+        true => out.document(&status::peers_document(state))?,
+        false => table(state).lines().iter().try_for_each(|line| out.line(line))?,
     }
+    if !state.surplus_managers.is_empty() {
+        out.note(&state.surplus_managers);
+    }
+    Ok(())
 }
 
 fn table(state: &ClusterStatus) -> Table {

@@ -13,13 +13,14 @@ use tessera_wire::{Ack, Code, Error, Health, NodeInfo};
 impl Manager {
     /// Tells the peer which voters the nodes have, and the core what becomes of the peers.
     pub(super) fn follow_nodes(&mut self) {
+        let surplus = self.surplus_managers().unwrap_or_default();
         let State::Leading(core) = &mut self.state else { return };
         match candidates(core, &self.peer) {
             Ok(found) if found.is_empty() => {}
             Ok(found) => self.peer.set_candidates(found),
             Err(error) => tracing::error!(%error, "reading the nodes"),
         }
-        core.soft.peers = peers(&self.peer);
+        (core.soft.peers, core.soft.surplus_managers) = (peers(&self.peer), surplus);
     }
 }
 

@@ -55,6 +55,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         device_work: view.soft.cluster.stats.work(),
         peers: view.soft.peers.clone(),
         voters_wanted: voters_wanted(view, &nodes),
+        surplus_managers: view.soft.surplus_managers.clone(),
         comparison: Some(view.soft.comparison.last.clone()),
     })
 }

@@ -36,6 +36,8 @@ pub struct SoftState {
     pub committed_seq: u64,
     /// The peers that keep the metadata, as of the last tick.
     pub peers: Vec<PeerStatus>,
+    /// What to tell people if more managers vote than `max_voters` allows; empty: no more do.
+    pub surplus_managers: String,
     /// Comparisons of the managers' databases.
     pub comparison: ComparisonState,
     /// Nodes of other clusters that tried to join this one.

@@ -346,6 +346,7 @@ fn p14_more_managers_than_max_voters_vote_and_are_named() {
     assert_eq!(group.manager(leader).peer().membership().voters.len(), 3);
     let said = group.manager(leader).surplus_managers().unwrap();
     assert!(said.contains("3 managers vote") && said.contains("tessera manager remove"), "{said}");
+    assert_eq!(group.ask(leader, &tessera_wire::meta::GetStatus {}).unwrap().surplus_managers, said);
     let mut enough = Group::new(&[MANAGER, MANAGER, MANAGER]);
     enough.settle_leader();
     enough.ticks(100);
