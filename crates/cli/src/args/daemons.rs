@@ -2,6 +2,7 @@
 
 use super::{Common, SpoolArgs};
 use crate::term::Out;
+use crate::up::directory::{MAX_DISKS, MAX_MANAGERS, MAX_NODES};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -21,14 +22,14 @@ Examples:
   tessera up --restart                               restart daemons that die
   tessera up --restore                               after the loss of every manager's directory")]
 pub struct UpArgs {
-    /// Number of managers, of which one leads and the others stand by (default: as many as the directory has, else 1). A manager whose directory is new or lost joins the others.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5))]
+    /// Number of managers, of which one leads and the others stand by (default: as many as the directory has or the last start had, else 1). A manager whose directory is new or lost joins the others.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MANAGERS)))]
     pub managers: Option<u32>,
-    /// Number of nodes, each with its own host label (default: as many as the directory has, else 8).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
+    /// Number of nodes, each with its own host label (default: as many as the directory has or the last start had, else 8).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NODES)))]
     pub nodes: Option<u32>,
     /// Number of disks (directories) of each node (default: as many as the directory has, else 1).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DISKS)))]
     pub disks: Option<u32>,
     /// Directory of the store.
     #[arg(long, value_name = "DIR", default_value = "./tessera-data")]

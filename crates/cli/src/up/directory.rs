@@ -11,6 +11,13 @@ use tessera_manager::group::restore::RESTORING_FILE;
 
 /// Longest path of a Unix socket that the system accepts, bytes; leaves room for the terminating zero.
 const MAX_SOCKET_PATH: usize = 100;
+/// Limits of `tessera up`.
+pub const MAX_MANAGERS: u32 = 5;
+/// See [`MAX_MANAGERS`].
+pub const MAX_NODES: u32 = 200;
+/// See [`MAX_MANAGERS`]; of each node.
+pub const MAX_DISKS: u32 = 64;
+
 /// The file that tells programs the addresses.
 pub const CLUSTER_FILE: &str = "cluster.json";
 /// The file that the running `tessera up` keeps locked.
@@ -123,12 +130,21 @@ impl Directory {
 
     /// What exists here already.
     pub fn found(&self) -> Counts {
-        let count = |has: &dyn Fn(u32) -> bool| (1..).take_while(|i| has(*i)).count() as u32;
+        let highest = |most: u32, is_there: &dyn Fn(u32) -> bool| (1..=most).rev().find(|i| is_there(*i)).unwrap_or(0);
+        let disks = |node| highest(MAX_DISKS, &|disk| self.disk(node, disk).is_dir());
         Counts {
-            managers: count(&|manager| self.manager(manager).is_dir()),
-            nodes: count(&|node| self.root.join(format!("n{node}")).is_dir()),
-            disks: count(&|disk| self.disk(1, disk).is_dir()),
+            managers: highest(MAX_MANAGERS, &|manager| self.manager(manager).is_dir()),
+            nodes: highest(MAX_NODES, &|node| self.root.join(format!("n{node}")).is_dir()),
+            disks: (1..=MAX_NODES).map(disks).max().unwrap_or(0),
         }
+    }
+
+    /// Numbers of managers and nodes of the last start, whose directories may be lost; 0 if it is not known.
+    pub fn started_last(&self) -> (u32, u32) {
+        let text = std::fs::read(self.root.join(CLUSTER_FILE)).unwrap_or_default();
+        let cluster: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let len = |name: &str, most: u32| cluster[name].as_array().map_or(0, |all| all.len() as u32).min(most);
+        (len("managers", MAX_MANAGERS), len("nodes", MAX_NODES))
     }
 
     /// Refuses to start disks of which no manager's database is left, unless it is to be restored. Refuses to restore where
@@ -255,10 +271,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         assert_eq!(directory.found(), Counts { managers: 1, nodes: 0, disks: 0 });
+        assert_eq!(directory.started_last(), (0, 0));
         std::fs::create_dir(directory.manager(2)).unwrap();
         for (node, disk) in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)] {
             std::fs::create_dir_all(directory.disk(node, disk)).unwrap();
         }
-        assert_eq!(directory.found(), Counts { managers: 2, nodes: 2, disks: 2 });
+        assert_eq!(directory.found(), Counts { managers: 2, nodes: 4, disks: 2 });
+        // The directories of a manager and of nodes are lost.
+        let names = |count| serde_json::Value::from(vec![serde_json::json!({}); count]);
+        directory.write_cluster_file(&serde_json::json!({"managers": names(3), "nodes": names(6)})).unwrap();
+        std::fs::remove_dir_all(dir.path().join("n1")).unwrap();
+        assert_eq!(directory.found(), Counts { managers: 2, nodes: 4, disks: 2 });
+        assert_eq!(directory.started_last(), (3, 6));
     }
 }

@@ -32,21 +32,23 @@ impl Shape {
     /// nodes without any manager's database, and a new manager would not know them (P14).
     pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
         let found = directory.found();
+        let (managers, nodes) = directory.started_last();
+        let new_nodes = if found.nodes + nodes == 0 { 8 } else { nodes };
         let pick = |requested: Option<u32>, found: u32, default: u32, what: &str, first: &str| match requested {
             Some(requested) if requested < found => bail!(
                 Exit::Usage,
                 "{} holds {found} {what}, --{what} {requested} would not start all; {first} first, or omit --{what}",
                 directory.root().display()
             ),
-            requested => Ok(requested.unwrap_or(if found > 0 { found } else { default })),
+            requested => Ok(requested.unwrap_or(default.max(found))),
         };
         let config = |file: &Option<PathBuf>| {
             file.iter().flat_map(|file| ["--config".into(), file.display().to_string()]).collect()
         };
         let take_out = "take the others out (tessera manager remove) and delete their directories";
         let counts = Counts {
-            managers: pick(args.managers, found.managers, 1, "managers", take_out)?,
-            nodes: pick(args.nodes, found.nodes, 8, "nodes", "drain the others")?,
+            managers: pick(args.managers, found.managers, managers.max(1), "managers", take_out)?,
+            nodes: pick(args.nodes, found.nodes, new_nodes, "nodes", "drain the others")?,
             disks: pick(args.disks, found.disks, 1, "disks", "drain the others")?,
         };
         let shape = Shape {
