@@ -251,6 +251,22 @@ fn p12_a_peer_that_was_removed_is_let_in_by_no_leader() {
     assert_eq!(group.peers[2].stopped(), Some(&PeerError::Expelled));
 }
 
+/// P12: a manager that was told to go votes until the change is over: without it there is no majority of those who voted before.
+#[test]
+fn p12_a_peer_that_was_removed_votes_until_the_change_is_over() {
+    let half_way = Membership {
+        voters: vec![1, 2],
+        voters_outgoing: vec![1, 3],
+        expelled: vec![3],
+        ..membership(&[1, 2, 3], &[])
+    };
+    let mut group = Group::knowing(&half_way, &half_way);
+    let leader = group.leader();
+    group.ticks(20);
+    assert_eq!(group.peers[leader].membership().voters, [1, 2]);
+    assert_eq!(group.peers[leader].membership().voters_outgoing, []);
+}
+
 /// P12: a new leader has not heard the learners yet.
 #[test]
 fn p12_a_new_leader_waits_for_learners() {

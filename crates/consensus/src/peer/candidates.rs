@@ -183,7 +183,9 @@ impl Peer {
         self.hear_of(member.clone());
         reply.members = self.others();
         reply.known = self.memory.known(member.id);
-        reply.expelled = self.membership().expelled.contains(&member.id);
+        // One of the voters before a change still votes until the change is over.
+        let membership = self.membership();
+        reply.expelled = membership.expelled.contains(&member.id) && !message::contains(membership, member.id);
         if reply.expelled {
             return Ok(reply);
         }
