@@ -383,6 +383,30 @@ fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
     assert!(matches!(why, Some(PeerError::Forgotten { .. })), "{why:?}");
 }
 
+/// P7: the copy is from before its peer was a member, and holds nothing: it gives no second vote.
+#[test]
+fn p7_a_copy_that_holds_nothing_gives_no_vote() {
+    let mut group = with_old_copy(&membership(&[1], &[]), false, &[]);
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(5));
+    let identity = LogIdentity { cluster_id: CLUSTER, peer_id: 1 };
+    let empty = (Base::default(), Membership::default());
+    let log = Log::create(disk.clone(), "log", identity, LogOptions::default(), empty.0, empty.1).unwrap();
+    let files = SnapshotFiles::open(disk, "log").unwrap();
+    group.peers[0] = Peer::start(log, files, 0, PeerConfig::new(member(1), 1)).unwrap();
+    let vote = RaftMessage { kind: MessageKind::Vote as i32, term: 20, log_term: 20, index: 99, ..Default::default() };
+    let frame = Consensus {
+        cluster_id: CLUSTER.into(),
+        from: Some(member(3)),
+        to: 1,
+        position: Some(Position { term: 20, ..Position::default() }),
+        messages: vec![vote],
+        ..Consensus::default()
+    };
+    let body = frame.encode_to_vec().into();
+    group.peers[0].handle(0, Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() });
+    assert!(!group.peers[0].position().voted);
+}
+
 /// P12: a learner that nobody remembers takes part again, with a majority of the voters it knows and itself.
 #[test]
 fn p12_a_learner_goes_on_although_a_voter_is_away() {

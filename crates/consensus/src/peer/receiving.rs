@@ -111,6 +111,8 @@ impl Peer {
                 return self.forgotten(message.from, known_term, known_index);
             }
             MsgAppendResponse if !message.reject && message.index > last => return,
+            // Nobody votes before it holds entries: a voter that holds none has lost them, and perhaps a vote.
+            MsgRequestVote | MsgRequestPreVote if self.is_new() => return,
             MsgTimeoutNow if !self.may_campaign() || self.leaves_lead_to(message.from) => return,
             MsgSnapshot => {
                 let info = message.snapshot.as_ref().and_then(|s| SnapshotInfo::decode(&s.data[..]).ok());
