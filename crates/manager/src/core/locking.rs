@@ -57,7 +57,7 @@ impl ManagerCore {
             None => Ok(Some(reply)),
             Some(note) => {
                 self.propose(note.propose());
-                self.queue.push_back(QueueItem::Composed { origin, body: reply });
+                self.reply_once_logged(origin, reply);
                 Ok(None)
             }
         }

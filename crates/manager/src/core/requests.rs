@@ -31,7 +31,7 @@ impl ManagerCore {
                 return self.reply(origin, answer);
             }
         }
-        if let Some(error) = self.lacks_room_for(origin, &queued.command) {
+        if let Some(error) = self.lacks_room(origin, queued.command.grows()) {
             return self.reply(origin, Err(error));
         }
         if self.queue.len() + self.parked.len() >= self.config.max_waiting_requests {
@@ -162,7 +162,7 @@ impl ManagerCore {
             Some(Ok(())) if proposals.is_empty() => return self.compose(origin, &body),
             Some(Ok(())) => {
                 proposals.into_iter().for_each(|proposal| self.propose(proposal));
-                return self.queue.push_back(QueueItem::Composed { origin, body });
+                return self.reply_once_logged(origin, body);
             }
             Some(Err(failure)) => return self.reply(origin, Err(failure.into_wire())),
             None if registry::is_committed_read(kind) || registry::needs_counts(kind) => {
@@ -275,6 +275,9 @@ impl ManagerCore {
     }
 
     pub(crate) fn propose(&mut self, proposal: Proposal) {
+        if self.waits_for_room(&proposal) {
+            return;
+        }
         match queued(&proposal).and_then(|queued| Ok((self.changes(&queued.command)?, queued))) {
             Ok((changes, queued)) => self.queue_when_free(AdmittedCommand { queued, origin: None, changes }),
             Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),

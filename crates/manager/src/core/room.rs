@@ -12,24 +12,47 @@ impl ManagerCore {
         }
     }
 
-    /// Why this command is refused. A node asks again until there is room.
-    pub(super) fn lacks_room_for(&self, origin: Origin, command: &Command) -> Option<Error> {
-        let (room, error) = self.lack.as_ref()?;
-        let code = if origin.role == Role::Client { Code::NoSpace } else { Code::Unavailable };
-        (*room == Room::Missing || command.grows()).then(|| Error::new(code, error.message.clone()))
+    /// Why a request is refused, whose command makes the metadata grow or not. A node asks again until there is room, and so does a
+    /// client with locks: it would take another code for their loss.
+    pub(super) fn lacks_room(&self, origin: Origin, grows: bool) -> Option<Error> {
+        let (_, error) = self.lack.as_ref().filter(|(room, _)| grows || *room == Room::Missing)?;
+        let asks_again = origin.role != Role::Client || origin.kind == Kind::HoldLocks;
+        Some(Error::new(if asks_again { Code::Unavailable } else { Code::NoSpace }, error.message.clone()))
     }
 
-    /// Refuses the queued commands of clients; what the manager proposed itself waits for room.
+    /// Replies to a report once what it has the manager propose is committed; while nothing can be, at once that it is not.
+    pub(super) fn reply_once_logged(&mut self, origin: Origin, body: Bytes) {
+        match self.lacks_room(origin, false) {
+            Some(error) => self.reply(origin, Err(error)),
+            None => self.queue.push_back(QueueItem::Composed { origin, body }),
+        }
+    }
+
+    /// Whether the manager has proposed the same already, and that waits for room. Reports are repeated as long as they are refused.
+    pub(super) fn waits_for_room(&self, proposal: &Proposal) -> bool {
+        let is_same = |item: &QueueItem| {
+            matches!(item, QueueItem::Command(AdmittedCommand { queued, origin: None, .. })
+                if (queued.kind, &queued.body) == (proposal.kind, &proposal.body))
+        };
+        matches!(self.lack, Some((Room::Missing, _))) && self.queue.iter().any(is_same)
+    }
+
+    /// Refuses the queued commands of clients, and reports; what the manager proposed itself waits for room.
     fn refuse_waiting(&mut self) {
         for item in std::mem::take(&mut self.queue) {
-            match item {
-                QueueItem::Command(AdmittedCommand { queued, origin: Some(origin), changes }) => {
+            let origin = match item {
+                QueueItem::Command(AdmittedCommand { origin: Some(origin), changes, .. }) => {
                     self.soft.leases.end_change(&changes);
-                    let why = self.lacks_room_for(origin, &queued.command).unwrap_or_default();
-                    self.reply(origin, Err(why));
+                    origin
                 }
-                item => self.queue.push_back(item),
-            }
+                QueueItem::Composed { origin, .. } => origin,
+                item => {
+                    self.queue.push_back(item);
+                    continue;
+                }
+            };
+            let why = self.lacks_room(origin, false).unwrap_or_default();
+            self.reply(origin, Err(why));
         }
     }
 }

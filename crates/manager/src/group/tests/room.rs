@@ -2,7 +2,8 @@
 
 use super::*;
 use tessera_disk::OpenMode;
-use tessera_wire::meta::Unlink;
+use tessera_wire::meta::{FragmentRef, Heartbeat, HoldLocks, RegisterNode, Unlink};
+use tessera_wire::{DiskInfo, NodeInfo};
 
 /// Room below which growth is refused in these tests. With a quarter of it nothing is proposed any more.
 const MIN_BYTES: u64 = 64 << 10;
@@ -80,6 +81,41 @@ fn p14_no_request_waits_for_room() {
     let space = group.hosts[at].disk.space().unwrap();
     group.hosts[at].disk.set_capacity(space.capacity_bytes - space.free_bytes + 100);
     assert_eq!(group.mkdir(at, "a").unwrap_err().code(), Code::NoSpace);
+}
+
+/// Reports of which something is to be logged are refused, too, and come again. What is to be logged waits once, however often they do.
+#[test]
+fn p14_no_report_waits_for_room() {
+    let mut group = Group::on_small_disks(&[MANAGER]);
+    let at = group.settle_leader();
+    let disk = DiskInfo { uuid: vec![1; 16], capacity_bytes: PLENTY, free_bytes: PLENTY, ..DiskInfo::default() };
+    let node = NodeInfo { name: "n1".into(), host: "h1".into(), address: "127.0.0.1:1".into(), ..NodeInfo::default() };
+    let register =
+        RegisterNode { op_id: 1, node: Some(node), disks: vec![disk], receipt_key: vec![1; 32], ..Default::default() };
+    let known = group.ask_as(at, Role::Node, &register).unwrap();
+    let (node_id, incarnation) = (known.node_id, known.incarnation);
+    let bad = vec![FragmentRef { chunk_id: 1, disk_id: known.disk_ids[0], ..FragmentRef::default() }];
+    let idle = Heartbeat { node_id, incarnation, ..Heartbeat::default() };
+    let beat = Heartbeat { bad, ..idle.clone() };
+    let waiting = |group: &Group| {
+        let gauges = group.manager(at).core().unwrap().metrics().gauges;
+        gauges.iter().find(|(name, _)| *name == "requests_waiting").unwrap().1
+    };
+    // The disk gets full while they wait.
+    group.hosts[at].disk.set_capacity(33 * MIN_BYTES);
+    let space = group.hosts[at].disk.space().unwrap();
+    group.hosts[at].disk.set_capacity(space.capacity_bytes - space.free_bytes + 100);
+    for _ in 0..20 {
+        assert_eq!(group.ask_as(at, Role::Node, &beat).unwrap_err().code(), Code::Unavailable);
+        assert_eq!(group.ask(at, &HoldLocks::default()).unwrap_err().code(), Code::Unavailable);
+        group.ask_as(at, Role::Node, &idle).unwrap();
+        group.ticks(5);
+        assert!(waiting(&group) <= 3, "{} requests wait", waiting(&group));
+    }
+    group.leave_free(at, PLENTY);
+    group.ask_as(at, Role::Node, &beat).unwrap();
+    group.ask(at, &HoldLocks::default()).unwrap();
+    assert_eq!(waiting(&group), 0);
 }
 
 #[test]
