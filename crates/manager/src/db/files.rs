@@ -98,11 +98,26 @@ pub(super) fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
 
 pub(super) fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
     let path = dir.join(LOCK_NAME);
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(DbError::Locked(path.display().to_string())),
-        Err(std::fs::TryLockError::Error(source)) => Err(DbError::Io { path: path.display().to_string(), source }),
+    loop {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
+        match file.try_lock() {
+            Ok(()) if is_at(&file, &path).map_err(io(&path))? => return Ok(file),
+            // Whoever had locked it has removed it: the next process locks another file.
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Err(DbError::Locked(path.display().to_string())),
+            Err(std::fs::TryLockError::Error(source)) => return Err(io(&path)(source)),
+        }
+    }
+}
+
+/// Whether the path still leads to the open file.
+fn is_at(file: &std::fs::File, path: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(id(found) == id(file.metadata()?)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -123,4 +138,26 @@ pub(super) fn publish(dir: &Path, building: &Path, path: &Path) -> Result<(), Db
     std::fs::File::open(building).and_then(|f| f.sync_all()).map_err(io(building))?;
     std::fs::rename(building, path).map_err(io(path))?;
     std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// P11: a start that fails removes the lock file that it has made. Whoever has opened that file before locks nothing with it.
+    #[test]
+    fn a_lock_file_that_is_removed_is_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_held = AtomicBool::new(false);
+        let contend = || {
+            for _ in 0..20_000 {
+                let Ok(_lock) = lock(dir.path()) else { continue };
+                assert!(!is_held.swap(true, Ordering::SeqCst), "two hold the lock");
+                is_held.store(false, Ordering::SeqCst);
+                std::fs::remove_file(dir.path().join(LOCK_NAME)).unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(contend)));
+    }
 }
