@@ -60,10 +60,7 @@ impl PlannedRestore {
     /// # Errors
     /// The directory is in use, or nobody answers.
     pub fn new(dir: &Path, options: RestoreOptions) -> Result<PlannedRestore, RestoreError> {
-        let made = NewPaths::before_locking(dir);
-        let lock = Db::lock(dir)?;
-        // Dropped before the lock.
-        let made = made;
+        let (lock, made) = NewPaths::before_locking(dir).locked(Db::lock(dir))?;
         let ask = Sockets::default();
         let begun = restore(&ask, dir, &options).begun()?;
         let addresses: Vec<String> = options.from.iter().map(Endpoint::to_string).collect();

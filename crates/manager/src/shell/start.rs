@@ -160,10 +160,8 @@ impl ManagerServer {
             // An address that is taken must leave no trace in a new directory.
             tessera_net::probe(&options.listen)?;
         }
-        let made = NewPaths::before_locking(&options.dir);
-        let lock = Db::lock(&options.dir).map_err(|error| room::explain(&options.dir, error.into()))?;
-        // Dropped before the lock.
-        let made = made;
+        let locked = NewPaths::before_locking(&options.dir).locked(Db::lock(&options.dir));
+        let (lock, made) = locked.map_err(|error| room::explain(&options.dir, error.into()))?;
         let server =
             Server::start(&options.listen, shared.clone(), BufferPool::new(16 << 20), limits(&options.config))?;
         let address = public_address(&options, server.endpoints())?;
