@@ -37,6 +37,14 @@ fn start(id: u64, sim: &SimDisk, membership: Membership) -> Peer {
     Peer::start(log, SnapshotFiles::open(disk, "log").unwrap(), 1, PeerConfig::new(member(id), id)).unwrap()
 }
 
+/// A peer that was never a member.
+fn start_new(id: u64, sim: &SimDisk) -> Peer {
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let identity = LogIdentity { cluster_id: CLUSTER, peer_id: id };
+    let log = Log::create(disk.clone(), "log", identity, LogOptions::default(), Base::default(), Membership::default());
+    Peer::start(log.unwrap(), SnapshotFiles::open(disk, "log").unwrap(), 0, PeerConfig::new(member(id), id)).unwrap()
+}
+
 /// Three peers, of which one may be cut off.
 struct Group {
     now_ns: i64,
@@ -387,12 +395,7 @@ fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
 #[test]
 fn p7_a_copy_that_holds_nothing_gives_no_vote() {
     let mut group = with_old_copy(&membership(&[1], &[]), false, &[]);
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(5));
-    let identity = LogIdentity { cluster_id: CLUSTER, peer_id: 1 };
-    let empty = (Base::default(), Membership::default());
-    let log = Log::create(disk.clone(), "log", identity, LogOptions::default(), empty.0, empty.1).unwrap();
-    let files = SnapshotFiles::open(disk, "log").unwrap();
-    group.peers[0] = Peer::start(log, files, 0, PeerConfig::new(member(1), 1)).unwrap();
+    group.peers[0] = start_new(1, &SimDisk::new(5));
     let vote = RaftMessage { kind: MessageKind::Vote as i32, term: 20, log_term: 20, index: 99, ..Default::default() };
     let frame = Consensus {
         cluster_id: CLUSTER.into(),
@@ -433,6 +436,22 @@ fn p7_a_copy_of_a_peer_that_was_alone_is_found_out() {
         let why = group.peers[0].stopped();
         assert!(matches!(why, Some(PeerError::Forgotten { .. })), "{restarted}, {seeds:?}: {why:?}");
     }
+}
+
+/// P7: a spare manager that nobody has let in yet answers first, and knows nothing. The copy waits for the others.
+#[test]
+fn p7_a_copy_of_a_peer_that_was_alone_asks_at_all_addresses() {
+    let mut group = with_old_copy(&membership(&[1], &[]), true, &["0004", "3"]);
+    group.peers.push(start_new(4, &SimDisk::new(4)));
+    group.cut = Some(2);
+    for ticks in 0..40 {
+        group.cut = group.cut.filter(|_| ticks < 5);
+        group.peers[0].campaign();
+        assert!(!group.peers[0].standing().leads);
+        group.tick();
+    }
+    let why = group.peers[0].stopped();
+    assert!(matches!(why, Some(PeerError::Forgotten { .. })), "{why:?}");
 }
 
 /// P12: a peer that is alone leads at once; one that was told of others, which do not answer, after a while.

@@ -64,10 +64,11 @@ impl Peer {
     /// peer while it hears no leader, because the others may have moved, or let it go. If they are set before the first tick, the only voter
     /// asks there whether its log is old.
     pub fn set_seeds(&mut self, seeds: Vec<String>) {
+        let is_other = |address: &&String| !address.is_empty() && **address != self.config.member.address;
+        let others = seeds.iter().filter(is_other).cloned().collect();
         self.candidates.seeds = seeds;
-        let is_other = |address: &String| !address.is_empty() && *address != self.config.member.address;
-        if self.candidates.ticks_sought == 0 && self.candidates.seeds.iter().any(is_other) {
-            self.ask_at_addresses();
+        if self.candidates.ticks_sought == 0 {
+            self.ask_at_addresses(others);
         }
     }
 
@@ -97,7 +98,7 @@ impl Peer {
         let cluster_id = self.log().identity().cluster_id.to_vec();
         let request = JoinGroup { cluster_id, member: Some(self.config.member.clone()) };
         for address in addresses {
-            let token = self.draw_token(Sent::Introduction);
+            let token = self.draw_token(Sent::Introduction(address.clone()));
             let to = Address::Address(address);
             let call = Call::new(to, token, &request, Vec::new(), self.config.call_timeout_ms);
             self.outputs.push_back(Output::Call(call));
@@ -105,12 +106,18 @@ impl Peer {
     }
 
     /// Takes in the answer to an introduction.
-    pub(super) fn introduced(&mut self, answer: Answer) {
+    pub(super) fn introduced(&mut self, address: &str, answer: Answer) {
         let reply = match answer.decode::<JoinGroup>() {
             Ok((reply, _)) if reply.cluster_id == self.log().identity().cluster_id => reply,
-            Ok(_) => return,
+            Ok(_) => return self.heard_at(address),
             Err(error) if error.code() == Code::Invalid => return self.note_refusal(error.message),
-            Err(error) => return tracing::debug!(%error, "an introduction failed"),
+            Err(error) => {
+                tracing::debug!(%error, "an introduction failed");
+                if !error.is_retryable() {
+                    self.heard_at(address);
+                }
+                return;
+            }
         };
         let by = reply.receiver.as_ref().map_or(0, |receiver| receiver.id);
         if reply.known.is_some_and(|known| self.has_forgotten(by, &known)) {
@@ -124,6 +131,7 @@ impl Peer {
             if self.stopped.is_some() {
                 return;
             }
+            self.heard_at(address);
         }
         let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
         for member in named.filter(|member| !member.address.is_empty()) {

@@ -21,8 +21,8 @@ use tessera_wire::consensus::{JoinGroupReply, Membership, Position};
 #[derive(Default)]
 pub(super) struct Memory {
     positions: BTreeMap<u64, Position>,
-    /// It knows addresses and no member, and nobody has answered there yet.
-    awaits_introduction: bool,
+    /// Addresses that a peer was told that knows no member, where nobody has answered yet.
+    silent: BTreeSet<String>,
     /// Peers that must still answer: empty once the peer takes part.
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
@@ -48,7 +48,7 @@ impl Memory {
     }
 
     pub(super) fn asks(&self) -> bool {
-        self.awaits_introduction || !self.asked.is_empty()
+        !self.silent.is_empty() || !self.asked.is_empty()
     }
 
     /// Asks a peer as well that writes to this one while it asks.
@@ -119,9 +119,18 @@ impl Peer {
         !keeps
     }
 
-    /// A peer that has just started was told addresses. The only voter asks there before it takes part.
-    pub(super) fn ask_at_addresses(&mut self) {
-        self.memory.awaits_introduction = self.is_only_voter() && !failpoint::is_active("consensus.asks_nobody");
+    /// A peer that has just started was told addresses of others. The only voter asks there before it takes part.
+    pub(super) fn ask_at_addresses(&mut self, addresses: BTreeSet<String>) {
+        if self.is_only_voter() && !failpoint::is_active("consensus.asks_nobody") {
+            self.memory.silent = addresses;
+        }
+    }
+
+    /// Whoever is at this address has answered, and knows more of this peer only if it is of the group.
+    pub(super) fn heard_at(&mut self, address: &str) {
+        if self.memory.silent.remove(address) {
+            self.end_asking();
+        }
     }
 
     fn is_only_voter(&self) -> bool {
@@ -150,8 +159,6 @@ impl Peer {
                 }
             }
         }
-        self.memory.awaits_introduction &= by == self.id();
-        self.end_asking();
     }
 
     /// A tick while it asks.
@@ -183,7 +190,7 @@ impl Peer {
         let voters = membership.voters.iter().copied().chain([own]).collect();
         let outgoing = membership.voters_outgoing.iter().copied().collect();
         let patience_ticks = if self.is_only_voter() { ALONE_TICKS } else { ALL_TICKS };
-        let have_all_answered = !self.memory.awaits_introduction && self.memory.asked.is_subset(&self.memory.answered);
+        let have_all_answered = self.memory.silent.is_empty() && self.memory.asked.is_subset(&self.memory.answered);
         let is_enough = self.memory.asked_ticks >= patience_ticks && is_majority(&voters) && is_majority(&outgoing);
         if is_enough && !have_all_answered && self.is_only_voter() {
             tracing::warn!(
@@ -192,7 +199,7 @@ impl Peer {
         }
         if is_enough || have_all_answered {
             self.memory.asked.clear();
-            self.memory.awaits_introduction = false;
+            self.memory.silent.clear();
         }
     }
 }

@@ -230,7 +230,8 @@ enum Sent {
     /// To this peer, at this address.
     Frame(u64, String),
     Piece,
-    Introduction,
+    /// To whoever is at this address.
+    Introduction(String),
     /// A word to a peer of a group that this one replaces.
     Told(u64),
 }
@@ -629,7 +630,7 @@ impl Peer {
         match self.sent.remove(&answer.token) {
             Some(Sent::Frame(to, address)) => self.frame_answered(to, address, answer),
             Some(Sent::Piece) => self.piece_answered(answer),
-            Some(Sent::Introduction) => self.introduced(answer),
+            Some(Sent::Introduction(address)) => self.introduced(&address, answer),
             Some(Sent::Told(id)) => self.told(id, &answer),
             None => {}
         }
