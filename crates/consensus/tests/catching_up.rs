@@ -410,6 +410,17 @@ fn p7_a_copy_that_holds_nothing_gives_no_vote() {
     assert!(!group.peers[0].position().voted);
 }
 
+/// P12: the log of a learner ends before the voters changed that lead by now, and those that it names are gone. It was never a voter.
+#[test]
+fn p12_a_learner_whose_log_names_voters_that_are_gone_goes_on() {
+    let mut third = membership(&[9], &[3]);
+    third.members[1] = member(3);
+    let mut group = Group::knowing(&membership(&[1, 2], &[3]), &third);
+    group.ticks(300);
+    assert_eq!(group.peers[2].stopped(), None);
+    assert!(!group.peers[2].asks());
+}
+
 /// P12: a learner that nobody remembers takes part again, with a majority of the voters it knows and itself.
 #[test]
 fn p12_a_learner_goes_on_although_a_voter_is_away() {

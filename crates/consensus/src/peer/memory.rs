@@ -7,7 +7,8 @@
 //! tells it as well, and so does one that later sees it in an earlier term. A rollback that no answering peer remembers counts as a
 //! lost peer: the group survives one such peer as it survives any, but no more.
 //!
-//! An old log may name a voter of today as a learner. So a learner asks as well, and counts itself as a voter. An old log may also name
+//! An old log may name a voter of today as a learner. So a learner asks as well, and counts itself as a voter. The voters that its log
+//! names may all be gone, so it also asks those that others name, and is content with a majority of all if it is led. An old log may also name
 //! its peer as the only voter: such a peer would be elected by itself and serve an old state. It asks the addresses that it was told,
 //! if there are any, for ten seconds or until everybody has answered. Its log holds everything that the group has committed, so a peer
 //! that knows of a later committed entry proves that the log is old.
@@ -138,6 +139,12 @@ impl Peer {
         membership.voters == [self.id()] && membership.voters_outgoing.is_empty()
     }
 
+    /// Whether its log names it as a voter.
+    fn is_voter(&self) -> bool {
+        let (membership, own) = (self.membership(), self.id());
+        membership.voters.contains(&own) || membership.voters_outgoing.contains(&own)
+    }
+
     /// Takes in what a peer at an address that it was told says of itself and of others, while this one asks.
     pub(super) fn learn_from_introduction(&mut self, reply: &JoinGroupReply) {
         let (by, own) = (reply.receiver.as_ref().map_or(0, |receiver| receiver.id), self.position());
@@ -149,8 +156,8 @@ impl Peer {
         if self.is_only_voter() && is_of_group && reply.commit > own.last_index {
             return self.forgotten(by, term, reply.commit);
         }
-        if self.is_only_voter() {
-            // Its log does not name them.
+        if self.is_only_voter() || !self.is_voter() {
+            // Its log does not name them all.
             let named = reply.receiver.iter().chain(&reply.leader).chain(&reply.members);
             for member in named.filter(|member| member.id != self.config.member.id && !member.address.is_empty()) {
                 if self.heard.len() < PEERS_MAX {
@@ -165,7 +172,11 @@ impl Peer {
     pub(super) fn go_on_asking(&mut self) {
         self.memory.asked_ticks += 1;
         if self.memory.led_ticks >= OUTDATED_TICKS {
-            return self.stop(PeerError::Outdated);
+            let Memory { asked, answered, .. } = &self.memory;
+            match !self.is_voter() && asked.intersection(answered).count() + 1 > asked.len().div_ceil(2) {
+                true => self.memory.asked.clear(),
+                false => return self.stop(PeerError::Outdated),
+            }
         }
         self.end_asking();
         self.ask_known();
