@@ -29,7 +29,7 @@ mod limits;
 mod locking;
 pub mod reading;
 mod requests;
-mod room;
+pub(crate) mod room;
 mod ticks;
 
 use crate::clock::{Clock, Time};

@@ -2,6 +2,12 @@
 
 use super::*;
 
+/// Whether a refused request comes again until there is room: those of nodes, and of a client with locks, which would take
+/// [`Code::NoSpace`] for their loss.
+pub(crate) fn asks_again(role: Role, kind: Kind) -> bool {
+    role != Role::Client || kind == Kind::HoldLocks
+}
+
 impl ManagerCore {
     /// Tells how much room there is, and why requests are refused unless it is enough.
     pub(crate) fn set_room(&mut self, room: Room, error: Option<Error>) {
@@ -12,12 +18,11 @@ impl ManagerCore {
         }
     }
 
-    /// Why a request is refused, whose command makes the metadata grow or not. A node asks again until there is room, and so does a
-    /// client with locks: it would take another code for their loss.
+    /// Why a request is refused, whose command makes the metadata grow or not.
     pub(super) fn lacks_room(&self, origin: Origin, grows: bool) -> Option<Error> {
         let (_, error) = self.lack.as_ref().filter(|(room, _)| grows || *room == Room::Missing)?;
-        let asks_again = origin.role != Role::Client || origin.kind == Kind::HoldLocks;
-        Some(Error::new(if asks_again { Code::Unavailable } else { Code::NoSpace }, error.message.clone()))
+        let code = if asks_again(origin.role, origin.kind) { Code::Unavailable } else { Code::NoSpace };
+        Some(Error::new(code, error.message.clone()))
     }
 
     /// Replies to a report once what it has the manager propose is committed; while nothing can be, at once that it is not.

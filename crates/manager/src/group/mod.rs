@@ -27,6 +27,7 @@ pub(crate) use start::{Found, disk_of, resume};
 pub use start::{Setup, StartError};
 
 use crate::config::Config;
+use crate::core::room::asks_again;
 use crate::core::{Action, Event, ManagerCore};
 use crate::db::Db;
 use crate::db::cache::Caches;
@@ -44,7 +45,7 @@ use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
 use tessera_failpoint as failpoint;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
-use tessera_wire::{Code, Error, Kind, Role};
+use tessera_wire::{Code, Error, Kind};
 
 /// Ticks between two looks at the length of the log, and at the nodes.
 const CHORE_TICKS: u64 = 2;
@@ -281,12 +282,12 @@ impl Manager {
             }
             Event::Answer(answer) if answer.token == REPORT_TOKEN => self.report_answered(answer),
             Event::Request { connection, role, request_id, kind, .. } if self.core().is_none() => {
-                let error = self.refusal(role);
+                let error = self.refusal(asks_again(role, kind));
                 let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
                 return self.actions.push_back(GroupAction::Core(reply));
             }
             Event::Read(done) if self.core().is_none() => {
-                let error = self.refusal(Role::Client);
+                let error = self.refusal(false);
                 self.actions.push_back(GroupAction::Core(done.refused(error)));
             }
             Event::Request { connection, role, request_id, kind: kind @ Kind::ChangePeer, body, .. } => {
@@ -502,9 +503,9 @@ impl Manager {
         }
     }
 
-    /// Why this manager does not serve.
-    fn refusal(&self, role: Role) -> Error {
-        let lack = || self.lack().filter(|_| role == Role::Client);
+    /// Why this manager does not serve, for a request that comes again until there is room, or not.
+    fn refusal(&self, asks_again: bool) -> Error {
+        let lack = || self.lack().filter(|_| !asks_again);
         self.failed.clone().or_else(lack).unwrap_or_else(|| not_leading(&self.peer))
     }
 

@@ -159,6 +159,8 @@ fn p8_a_manager_alone_applies_what_found_no_room_and_serves_again() {
         assert!(error.is_retryable(), "{error}");
         let error = group.lookup(at, "d").unwrap_err();
         assert!(error.code() == Code::NoSpace && error.message.contains("free space"), "{error}");
+        let error = group.ask(at, &HoldLocks::default()).unwrap_err();
+        assert!(error.is_retryable(), "a client would take it for the loss of its locks: {error}");
         group.manager(at).db().unwrap().fail_next_commit(FailPoint::CommitFull);
         group.ticks(30);
         assert_eq!(group.settle_leader(), at);
