@@ -22,7 +22,7 @@ pub struct WriteHandle {
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
     size_bytes: u64,
-    /// The file was shortened since the last commit.
+    /// The length was set since the last commit: it holds even if another writer made the file longer.
     cuts: bool,
     lock_fence: Option<LockFence>,
 }
@@ -120,13 +120,11 @@ impl WriteHandle {
             let message = "only a handle that patches can change the length".to_string();
             return Err(Cause::Input(message).of(&self.writer.file));
         }
-        if size_bytes == self.size_bytes {
-            return Ok(());
-        }
-        if self.run.len > 0 || !self.written.is_empty() {
+        if size_bytes != self.size_bytes && (self.run.len > 0 || !self.written.is_empty()) {
             self.sync()?;
         }
-        self.cuts |= size_bytes < self.size_bytes;
+        // The file may be longer than this handle knows.
+        self.cuts = true;
         self.size_bytes = size_bytes;
         Ok(())
     }

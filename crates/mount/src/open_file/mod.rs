@@ -235,7 +235,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         if size_bytes != state.size_bytes && state.begin_log(mount).await {
             match state.change_log(|log| log.set_len(size_bytes)) {
-                Ok(()) => return self.truncated_log(mount, state).await,
+                Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }

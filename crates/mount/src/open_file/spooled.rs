@@ -127,15 +127,6 @@ impl<B: Backend> OpenFile<B> {
         self.without_spool(mount, state, &error, AfterPush::Commit).await
     }
 
-    /// The length was changed. If the file has no writer (it waits in the spool and was truncated by name), no close
-    /// will follow, so this acknowledges the change and queues the push.
-    pub(super) async fn truncated_log(&self, mount: &Mount<B>, state: MutexGuard<'_, State<B>>) -> Outcome {
-        let Some(spool) = mount.spool.as_ref().filter(|_| !mount.files.has_writers(self.ino)) else { return Ok(()) };
-        let (_state, done) = self.acknowledge(mount, state).await;
-        spool.push(self.ino);
-        done
-    }
-
     /// The spool is full: pours the log into a session, and commits at once what was acknowledged from it. A failure is
     /// recorded, because the writes that follow are lost. If another mount's version replaced the acknowledged state,
     /// that state is kept beside it, and the write gets `ESTALE`.

@@ -32,6 +32,8 @@ struct Slot<B: Backend> {
     opening: usize,
     /// Handles that programs have closed, and the kernel has not released.
     closed: usize,
+    /// Those of them that write.
+    closed_writers: usize,
 }
 
 impl<B: Backend> Slot<B> {
@@ -74,6 +76,11 @@ impl<B: Backend> Files<B> {
         self.slots.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
     }
 
+    /// Whether exactly one handle is open for writing that no program has closed.
+    pub fn has_one_writer(&self, ino: u64) -> bool {
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.writers == slot.closed_writers + 1)
+    }
+
     /// Whether exactly one handle is open.
     pub fn is_open_once(&self, ino: u64) -> bool {
         self.slots.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
@@ -113,6 +120,7 @@ impl<B: Backend> Files<B> {
             writers: 0,
             opening: 0,
             closed: 0,
+            closed_writers: 0,
         });
         slot.handles += 1;
         slot.opening += opening;
@@ -128,7 +136,10 @@ impl<B: Backend> Files<B> {
         let leaves = |slot: &mut Slot<B>| {
             slot.handles -= 1;
             slot.writers -= usize::from(writes);
-            assert!(slot.opening + slot.closed <= slot.handles, "a handle that is released counts as nothing else");
+            assert!(
+                slot.opening + slot.closed <= slot.handles && slot.closed_writers <= slot.writers,
+                "a handle that is released counts as nothing else"
+            );
             slot.handles == 0 || (writes && slot.writers == 0)
         };
         // The handle is counted off before the commit: if two close at once, exactly one is the last.
@@ -147,8 +158,8 @@ impl<B: Backend> Files<B> {
         }
     }
 
-    /// A program closed a handle (`closed`), or it is used or released.
-    pub fn set_closed(&self, ino: u64, handle: &IsClosed, closed: bool) {
+    /// A program closed a handle (`closed`) that `writes` or not, or it is used or released.
+    pub fn set_closed(&self, ino: u64, handle: &IsClosed, writes: bool, closed: bool) {
         if handle.0.load(Ordering::Relaxed) == closed {
             return;
         }
@@ -156,7 +167,11 @@ impl<B: Backend> Files<B> {
         if handle.0.swap(closed, Ordering::Relaxed) != closed
             && let Some(slot) = slots.get_mut(&ino)
         {
-            slot.closed = if closed { slot.closed + 1 } else { slot.closed - 1 };
+            let add = |count: &mut usize| *count = if closed { *count + 1 } else { *count - 1 };
+            add(&mut slot.closed);
+            if writes {
+                add(&mut slot.closed_writers);
+            }
         }
     }
 
@@ -219,7 +234,9 @@ impl<B: Backend> Files<B> {
     /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile<B>> {
         let file = Arc::new(OpenFile::with_log(ino, log));
-        self.slots.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0, opening: 0, closed: 0 });
+        self.slots
+            .lock()
+            .insert(ino, Slot { file: file.clone(), handles: 1, writers: 0, opening: 0, closed: 0, closed_writers: 0 });
         file
     }
 

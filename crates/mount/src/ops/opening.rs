@@ -41,8 +41,8 @@ impl<B: Backend> Mount<B> {
 
     fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
         match &*self.handle(handle)? {
-            Handle::File { file, closed, .. } => {
-                self.files.set_closed(file.ino, closed, false);
+            Handle::File { file, writes, closed } => {
+                self.files.set_closed(file.ino, closed, *writes, false);
                 Ok(file.clone())
             }
             _ => Err(Errno::EBADF),
@@ -168,8 +168,8 @@ impl<B: Backend> Mount<B> {
             _ => Ok(()),
         };
         let unlocked = self.close_locks(ino, owner).await;
-        if let Ok(Handle::File { closed, .. }) = handle.as_deref() {
-            self.files.set_closed(ino, closed, true);
+        if let Ok(Handle::File { writes, closed, .. }) = handle.as_deref() {
+            self.files.set_closed(ino, closed, *writes, true);
         }
         flushed.and(unlocked)
     }
@@ -187,7 +187,7 @@ impl<B: Backend> Mount<B> {
         let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
         if let Some(Handle::File { file, writes, closed }) = handle.as_deref() {
-            self.files.set_closed(ino, closed, false);
+            self.files.set_closed(ino, closed, *writes, false);
             self.files.release(self, file, *writes).await;
         }
         if let Some(owner) = flock_owner {
@@ -209,15 +209,17 @@ impl<B: Backend> Mount<B> {
         }
     }
 
+    /// Sets the length through a handle of its own, and closes that as a program does, unless a program writes the file:
+    /// its close follows.
     pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome {
-        if let Some(file) = self.files.get(ino) {
-            return file.truncate(self, size_bytes).await;
-        }
-        let there = self.known(ino).await?.attr.size_bytes;
+        let there = match self.files.get(ino) {
+            Some(file) => file.size().await.0,
+            None => self.known(ino).await?.attr.size_bytes,
+        };
         let file = self.files.open(ino, there, true, self.backend.now_ns());
         let done = match file.truncate(self, size_bytes).await {
-            Ok(()) => file.commit(self).await,
-            failed => failed,
+            Ok(()) if self.files.has_one_writer(ino) => file.close(self).await,
+            done => done,
         };
         self.files.release(self, &file, true).await;
         done

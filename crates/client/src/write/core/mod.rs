@@ -105,7 +105,7 @@ pub enum WriteRequest {
     EndOfInput {
         /// Length of the file (`Append`: of what is appended), in bytes.
         size_bytes: u64,
-        /// `Patch`: the input shortened the file, so what other writers appended meanwhile goes too.
+        /// `Patch`: the length was set, so what other writers appended meanwhile goes.
         cuts: bool,
         /// The session continues afterwards and patches what was committed (an open file is synced).
         keep_session: bool,

@@ -15,7 +15,7 @@ pub struct BlockWriter {
     /// Written since the last commit.
     pub(super) blocks: BTreeMap<u64, Block>,
     pub(super) size_bytes: u64,
-    /// The file was shortened since the last commit.
+    /// The length was set since the last commit.
     pub(super) cuts: bool,
     pub(super) times: Times,
     pub(super) content: u64,
@@ -66,7 +66,7 @@ impl BlockWriter {
         if size_bytes != self.size_bytes && !self.blocks.is_empty() {
             self.sync().await?;
         }
-        self.cuts |= size_bytes < self.size_bytes;
+        self.cuts = true;
         self.size_bytes = size_bytes;
         Ok(())
     }

@@ -165,19 +165,39 @@ impl<F: FileSystem> Program<F> {
     }
 
     pub(super) async fn truncate(&mut self) {
-        let Some(at) = self.some_handle(true) else { return };
-        let ino = self.open[at].ino;
+        if let Some(at) = self.some_handle(true) {
+            self.set_length(self.open[at].ino).await;
+        }
+    }
+
+    /// As `truncate(2)`, without a handle: no close follows, so the new length counts at once.
+    pub(super) async fn truncate_by_name(&mut self) {
+        let name = self.name();
+        let Some(found) = self.resolve(&name).await.filter(|found| found.kind == InodeKind::File) else { return };
+        let (from_ns, ino) = (self.now_ns(), found.ino);
+        if self.open.iter().any(|open| open.ino == ino && open.writes) {
+            return;
+        }
+        self.model.borrow_mut().opens(self.mount, ino, from_ns);
+        if self.set_length(ino).await {
+            self.model.borrow_mut().acknowledged(self.mount, ino, true, from_ns, self.now_ns());
+        }
+        self.model.borrow_mut().closes(self.mount, ino);
+    }
+
+    /// Sets some length. Returns whether that was done.
+    async fn set_length(&mut self, ino: u64) -> bool {
         let now_ns = self.now_ns();
         let longest = self.model.borrow().lengths(self.mount, ino, now_ns, now_ns).last().copied().unwrap_or(0);
         let blocks = if self.rng.percent(30) { 0 } else { self.rng.between(0, (longest + 2).min(MAX_BLOCKS)) };
         // A length that the file has already changes nothing.
         if self.fs.shown_length(ino) == Some(blocks * BLOCK_BYTES) {
-            return;
+            return false;
         }
         let shown = self.fs.shown_length(ino).unwrap_or(0) / BLOCK_BYTES;
         if blocks > shown && blocks < longest {
             // The kernel's length is behind: what is longer for the program may be shorter for the mount.
-            return;
+            return false;
         }
         let change = if blocks > shown { Change::Grow(blocks) } else { Change::Cut(blocks) };
         let number = self.begin(format!("inode {ino}: {change}"));
@@ -185,7 +205,9 @@ impl<F: FileSystem> Program<F> {
         let done = self.fs.truncate(ino, blocks * BLOCK_BYTES).await;
         self.end(number, &[ino], &done);
         self.model.borrow_mut().wrote(self.mount, ino, self.now_ns());
+        let is_done = done.is_ok();
         self.note_failure("truncate", ino, done);
+        is_done
     }
 
     pub(super) async fn sync(&mut self) {
