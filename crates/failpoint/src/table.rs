@@ -52,6 +52,10 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.no_grace", "garbage is collected without waiting for older sessions (P4)"),
     ("manager.no_recall", "data that clients cache under a lease changes without a recall (P7)"),
+    (
+        "manager.old_receipts_count",
+        "a receipt counts although its disk or its fragment was lost since: files lack fragments (P1, P11)",
+    ),
     ("manager.pages_dropped_early", "pages go although an older kept version needs them (P1, P4)"),
     ("manager.parity_never_proven", "parity counts as proven although no node has compared it"),
     (

@@ -221,12 +221,14 @@ impl Store {
             let disks = self.disks.entry(answer.pg_id).or_insert_with(put_disks);
             let chunk = (answer.chunk_id, &name.hash[..], name.len_bytes);
             let receipt = |(fragment, disk): (u32, &u64)| {
-                StoredFragment::expected(&class, chunk, fragment, *disk).expect("a fragment").receipt(&KEY)
+                StoredFragment::expected(&class, chunk, fragment, (*disk, answer.epoch))
+                    .expect("a fragment")
+                    .receipt(&KEY)
             };
             let receipts: Vec<u64> = (0..).zip(disks.iter()).map(receipt).collect();
             let stored = (0..receipts.len() as u32).collect();
-            let (chunk_id, epoch) = (answer.chunk_id, answer.epoch);
-            acks.push(ChunkAck { chunk_id, epoch, stored, receipts, ..ChunkAck::default() });
+            let (chunk_id, epochs) = (answer.chunk_id, vec![answer.epoch; receipts.len()]);
+            acks.push(ChunkAck { chunk_id, epochs, stored, receipts, ..ChunkAck::default() });
         }
         acks
     }

@@ -146,7 +146,7 @@ fn commit(core: &mut ManagerCore, client: &mut Client, opened: &OpenWriteReply) 
             &mixed(client.id, client.written - 1).to_be_bytes(),
             0,
         )],
-        acks: vec![ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, ..Default::default() }],
+        acks: vec![ChunkAck { chunk_id: answer.chunk_id, epochs: vec![answer.epoch], ..Default::default() }],
         ..Default::default()
     };
     send(core, Role::Client, client.id, &request);

@@ -241,7 +241,7 @@ impl Rig {
 
     /// The receipts that nodes would give for all fragments of a chunk.
     pub fn receipts(&self, ack: &ChunkAck) -> Vec<u64> {
-        let ack = ChunkAck { chunk_id: ack.chunk_id, epoch: ack.epoch, ..Default::default() };
+        let ack = ChunkAck { chunk_id: ack.chunk_id, epochs: ack.epochs.clone(), ..Default::default() };
         let commit = Commit { acks: vec![ack], ..Default::default() }.encode_to_vec();
         let given = tessera_testkit::with_receipts(self.core.db().conn(), &commit).unwrap();
         Commit::decode(&given[..]).unwrap().acks.remove(0).receipts
@@ -261,13 +261,13 @@ pub fn chunk(c: u8) -> ChunkName {
     ChunkName { hash: Bytes::from(vec![c; 32]), len_bytes: 100, region: 0 }
 }
 
-/// Acknowledgements of all requested chunks, each chunk once.
+/// Acknowledgements of all requested chunks of three fragments, each chunk once.
 pub fn acks(answers: &[ChunkAnswer]) -> Vec<ChunkAck> {
     let mut acks: BTreeMap<u64, ChunkAck> = BTreeMap::new();
     for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
         acks.insert(
             answer.chunk_id,
-            ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, ..ChunkAck::default() },
+            ChunkAck { chunk_id: answer.chunk_id, epochs: vec![answer.epoch; 3], ..ChunkAck::default() },
         );
     }
     acks.into_values().collect()

@@ -9,7 +9,7 @@ use tessera_accel::hash::{HASH_BYTES, keyed_hash};
 /// Bytes of a node's key.
 pub const KEY_BYTES: usize = HASH_BYTES;
 
-/// What a receipt says: this disk durably holds this fragment.
+/// What a receipt says: this disk durably holds this fragment, which was put under this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredFragment<'a> {
     /// Chunk.
@@ -18,6 +18,8 @@ pub struct StoredFragment<'a> {
     pub fragment: u32,
     /// Disk that holds it.
     pub disk_id: u64,
+    /// Epoch of the put. What the manager found lost under a later epoch is not what this put stored (P11).
+    pub epoch: u64,
     /// Name of the chunk.
     pub name: &'a [u8],
     /// Length of the chunk.
@@ -34,17 +36,17 @@ impl<'a> StoredFragment<'a> {
         class: &impl ClassLayout,
         (chunk_id, name, chunk_len): (u64, &'a [u8], u64),
         fragment: u32,
-        disk_id: u64,
+        (disk_id, epoch): (u64, u64),
     ) -> Option<StoredFragment<'a>> {
         let len = class.fragment_bytes(chunk_len, fragment)?;
         let offset = class.plain_offset(chunk_len, fragment);
-        Some(StoredFragment { chunk_id, fragment, disk_id, name, chunk_len, offset, len })
+        Some(StoredFragment { chunk_id, fragment, disk_id, epoch, name, chunk_len, offset, len })
     }
 
     /// The receipt under a node's key.
     pub fn receipt(&self, key: &[u8; KEY_BYTES]) -> u64 {
-        let StoredFragment { chunk_id, fragment, disk_id, name, chunk_len, offset, len } = *self;
-        let numbers = [chunk_id, u64::from(fragment), disk_id, chunk_len, offset.unwrap_or(u64::MAX), len];
+        let StoredFragment { chunk_id, fragment, disk_id, epoch, name, chunk_len, offset, len } = *self;
+        let numbers = [chunk_id, u64::from(fragment), disk_id, epoch, chunk_len, offset.unwrap_or(u64::MAX), len];
         let mut facts = Vec::with_capacity(numbers.len() * 8 + name.len());
         numbers.iter().for_each(|number| facts.extend(number.to_le_bytes()));
         facts.extend_from_slice(name);
@@ -62,14 +64,15 @@ mod tests {
     #[test]
     fn a_receipt_states_every_fact() {
         let (class, name) = (describe(1, "ec:4+2".parse().unwrap()), [7; 32]);
-        let facts = StoredFragment::expected(&class, (5, &name, 100_000), 1, 9).unwrap();
+        let facts = StoredFragment::expected(&class, (5, &name, 100_000), 1, (9, 3)).unwrap();
         assert_eq!((facts.offset, facts.len), (Some(32_768), 32_768));
-        assert_eq!(StoredFragment::expected(&class, (5, &name, 100_000), 5, 9).unwrap().offset, None);
-        assert_eq!(StoredFragment::expected(&class, (5, &name, 100_000), 6, 9), None);
+        assert_eq!(StoredFragment::expected(&class, (5, &name, 100_000), 5, (9, 3)).unwrap().offset, None);
+        assert_eq!(StoredFragment::expected(&class, (5, &name, 100_000), 6, (9, 3)), None);
         let others = [
             StoredFragment { chunk_id: 6, ..facts },
             StoredFragment { fragment: 2, ..facts },
             StoredFragment { disk_id: 8, ..facts },
+            StoredFragment { epoch: 4, ..facts },
             StoredFragment { name: &[8; 32], ..facts },
             StoredFragment { chunk_len: 100_001, ..facts },
             StoredFragment { offset: Some(0), ..facts },

@@ -44,7 +44,7 @@ impl Cluster {
     pub fn put_all(&mut self, opened: &OpenWriteReply) -> Vec<ChunkAck> {
         let mut acks = Vec::new();
         for answer in answers(opened).iter().filter(|a| a.state != ChunkState::Durable as i32) {
-            acks.push(ChunkAck { chunk_id: answer.chunk_id, epoch: self.put(answer), ..ChunkAck::default() });
+            acks.push(ChunkAck { chunk_id: answer.chunk_id, epochs: vec![self.put(answer)], ..ChunkAck::default() });
         }
         acks
     }

@@ -11,7 +11,7 @@ use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::db::meta::Meta;
 use tessera_wire::log::LogEntry;
-use tessera_wire::meta::{ClusterStatus, GetStatus, Heartbeat, RegisterNode, RegisterNodeReply};
+use tessera_wire::meta::{ClusterStatus, FragmentRef, GetStatus, Heartbeat, RegisterNode, RegisterNodeReply};
 use tessera_wire::rpc::{Answer, Peer};
 use tessera_wire::{Ack, DiskInfo, Error, Health, Kind, Request, Role};
 
@@ -214,6 +214,19 @@ impl Cluster {
             self.tick();
         }
         panic!("disk {disk_id} failed, and nothing takes its place: {:?}", self.members());
+    }
+
+    /// A disk loses a fragment, and its node tells the manager.
+    pub fn lose_fragment(&mut self, chunk_id: u64, fragment: u32) {
+        let pg_id = self.chunk(chunk_id).expect("a chunk").pg_id;
+        let disk_id = self.members_of(pg_id)[fragment as usize].put_disk();
+        let index = self.nodes.iter().position(|n| n.disks.contains(&disk_id)).expect("the id of a disk");
+        let disk = self.disks.get_mut(&disk_id).expect("the id of a disk");
+        disk.held.remove(&(chunk_id, fragment)).expect("a fragment that was put");
+        self.damaged();
+        self.nodes[index].number += 1;
+        let bad = vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }];
+        self.ask(&Heartbeat { bad, ..self.heartbeat(index) }).expect("a heartbeat is answered");
     }
 
     /// Sends one heartbeat of a node, if it is up.

@@ -118,6 +118,7 @@ fn receipt(item: &PutItem) -> u64 {
         chunk_id: item.chunk_id,
         fragment: item.fragment,
         disk_id: item.disk_id,
+        epoch: item.epoch,
         name: &item.hash,
         chunk_len: item.chunk_len_bytes,
         offset: item.offset,

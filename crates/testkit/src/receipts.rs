@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use tessera_stripe::{ClassLayout, StoredFragment, describe};
 use tessera_wire::meta::{ChunkAck, Commit};
 
-/// Adds the receipts that the acknowledgements of an encoded [`Commit`] lack, as the manager's database expects them. Bytes
-/// that are no commit stay as they are.
+/// Adds the receipts that the acknowledgements of an encoded [`Commit`] lack, as the manager's database expects them: of puts under
+/// the first of the epochs that they name, or else under the group's. Bytes that are no commit stay as they are.
 ///
 /// # Errors
 /// The database fails.
@@ -34,15 +34,19 @@ fn give(db: &Connection, ack: &mut ChunkAck, named: Option<&(Vec<u8>, u64)>) -> 
     let Some((hash, len, pg_id, spec)) = found else { return Ok(()) };
     let (hash, len) = named.cloned().unwrap_or((hash, len as u64));
     let class = describe(1, spec.parse().expect("a canonical class"));
+    let current = || db.query_row("SELECT epoch FROM pgs WHERE pg_id = ?1", params![pg_id], |row| row.get::<_, i64>(0));
+    let epoch = ack.epochs.first().map_or_else(|| Ok(current()? as u64), |epoch| Ok::<_, rusqlite::Error>(*epoch))?;
+    ack.epochs.clear();
     for fragment in (0..class.fragments()).filter(|fragment| !ack.missing.contains(fragment)) {
         let sql = "SELECT d.disk_id, n.receipt_key FROM pg_members m
                    JOIN disks d ON d.disk_id = iif(m.put_to_incoming, m.incoming_disk_id, m.disk_id)
                    JOIN nodes n ON n.node_id = d.node_id WHERE m.pg_id = ?1 AND m.position = ?2";
         let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get(1)?));
         let (disk_id, key): (i64, Vec<u8>) = db.query_row(sql, params![pg_id, fragment], read)?;
-        let stored = StoredFragment::expected(&class, (ack.chunk_id, &hash, len), fragment, disk_id as u64);
+        let stored = StoredFragment::expected(&class, (ack.chunk_id, &hash, len), fragment, (disk_id as u64, epoch));
         let key = key.try_into().expect("a registered node has a key");
         ack.stored.push(fragment);
+        ack.epochs.push(epoch);
         ack.receipts.push(stored.expect("a fragment of the class").receipt(&key));
     }
     Ok(())

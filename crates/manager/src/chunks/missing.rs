@@ -2,11 +2,17 @@
 //!
 //! A row's `incoming` is 0 if the disk that readers use lacks the fragment, 1 if only the incoming disk of a moving member
 //! lacks it.
+//!
+//! A fragment that is found bad or absent raises its group's epoch, and its row says so in `since_epoch`: no put of before, which a
+//! client or a node may still report, stands for it any more (P11).
 
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::rows::{Missing, MissingCursor};
 use crate::db::sql::args;
+use crate::map::tables;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::LazyLock;
 
 /// `missing_fragments.cause`: why a fragment is missing.
@@ -21,7 +27,7 @@ pub enum Cause {
     Passed = 3,
 }
 
-/// Records a fragment as missing, unless it already is.
+/// Records a fragment as missing, unless it already is. For fragments that were there, see [`lose`].
 ///
 /// # Errors
 /// The database fails.
@@ -34,6 +40,48 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> rusqlite::Result
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         args![chunk_id, fragment, incoming, pg_id, cause as i64, ctx.now_ns],
     )
+}
+
+/// Records fragments that were found bad or absent. What was put before does not count any more.
+///
+/// # Errors
+/// The database fails.
+pub fn lose(ctx: &mut Ctx<'_>, lost: &[Missing]) -> rusqlite::Result<()> {
+    let mut epochs = BTreeMap::new();
+    for &Missing { chunk_id, fragment, incoming, pg_id } in lost {
+        assert!(chunk_id < ctx.meta.next_chunk, "chunk {chunk_id} was never drawn");
+        let epoch = match epochs.entry(pg_id) {
+            Entry::Occupied(raised) => *raised.get(),
+            Entry::Vacant(group) => *group.insert(tables::raise_epoch(ctx, pg_id)?),
+        };
+        ctx.db.exec(
+            "INSERT INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns, since_epoch)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (chunk_id, fragment, incoming) DO UPDATE SET cause = ?5, since_epoch = ?7",
+            args![chunk_id, fragment, incoming, pg_id, Cause::Bad as i64, ctx.now_ns, epoch],
+        )?;
+    }
+    Ok(())
+}
+
+/// The fragments of a chunk that are missing for readers, each with the epoch since which puts of it count; 0: all do.
+///
+/// # Errors
+/// The database fails.
+pub fn since(db: &Db, chunk_id: u64) -> rusqlite::Result<BTreeMap<u32, u64>> {
+    let sql = "SELECT fragment, since_epoch FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0";
+    db.all(sql, args![chunk_id])
+}
+
+/// Deletes the row of a fragment that was put in place under this epoch, unless it was lost since.
+///
+/// # Errors
+/// The database fails.
+pub fn delete_put(ctx: &Ctx<'_>, (chunk_id, fragment): (u64, u32), incoming: u8, epoch: u64) -> rusqlite::Result<()> {
+    assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
+    let sql =
+        "DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND since_epoch <= ?4";
+    ctx.db.exec(sql, args![chunk_id, fragment, incoming, epoch])
 }
 
 /// Deletes the row of a fragment that is in place.
@@ -88,8 +136,8 @@ pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64
         args![pg_id, position, cursor],
     )?;
     ctx.db.run(
-        "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-         SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
+        "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns, since_epoch)
+         SELECT chunk_id, fragment, 0, pg_id, cause, since_ns, since_epoch FROM missing_fragments
          WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
         args![pg_id, position],
     )?;

@@ -209,6 +209,7 @@ CREATE TABLE missing_fragments (
     pg_id       INTEGER NOT NULL,
     cause       INTEGER NOT NULL,                     -- 1 not acknowledged at commit, 2 found bad or absent, 3 passed by a backfill
     since_ns    INTEGER NOT NULL,
+    since_epoch INTEGER NOT NULL DEFAULT 0,           -- found bad or absent: puts under older epochs do not count (P11)
     PRIMARY KEY (chunk_id, fragment, incoming)
 ) WITHOUT ROWID;
 CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment, chunk_id, incoming);

@@ -1,4 +1,4 @@
-//! Acknowledgements: which fragments of a chunk count as stored, by epoch and receipt, and what the rows say afterwards.
+//! Acknowledgements: which fragments of a chunk count as stored, and what the rows say afterwards.
 
 use crate::chunks::missing::{self, Cause};
 use crate::chunks::table;
@@ -8,7 +8,7 @@ use crate::db::rows::Missing;
 use crate::db::sessions::Session;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, invalid};
-use crate::files::receipts;
+use crate::files::receipts::{self, Receipt};
 use std::sync::LazyLock;
 use tessera_stripe::ClassLayout;
 use tessera_wire::ClassInfo;
@@ -75,35 +75,36 @@ impl Chunk {
         class: &ClassInfo,
         asked: &[u32],
     ) -> Result<Verdict> {
-        let mut verdict = self.judge_epochs(ack, pg, class, asked)?;
-        verdict.stale.extend(receipts::take_unproven(ctx, self.named(), pg, class, ack, &mut verdict.good)?);
-        Ok(verdict)
-    }
-
-    fn judge_epochs(&self, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, asked: &[u32]) -> Result<Verdict> {
         let id = self.chunk_id;
         let Some(ack) = ack else {
             return match self.committed {
-                true => Ok(Verdict { good: Vec::new(), stale: Vec::new(), missing: asked.to_vec() }),
+                true => Ok(Verdict { missing: asked.to_vec(), ..Verdict::default() }),
                 false => {
                     invalid(format!("chunk {id} is new and nothing of it is acknowledged; store its fragments first"))
                 }
             };
         };
-        if ack.epoch == 0 || ack.epoch > pg.epoch {
-            let text = format!("acknowledged under epoch {}, group {} is at {}", ack.epoch, pg.pg_id, pg.epoch);
+        if let Some(epoch) = ack.epochs.iter().find(|&&epoch| epoch == 0 || epoch > pg.epoch) {
+            let text = format!("acknowledged under epoch {epoch}, group {} is at {}", pg.pg_id, pg.epoch);
             return invalid(format!("chunk {id}: {text}"));
         }
         if let Some(fragment) = ack.missing.iter().find(|&&fragment| fragment >= class.fragments()) {
             return invalid(format!("chunk {id}: fragment {fragment} of a class with {} fragments", class.fragments()));
         }
-        let (missing, stored): (Vec<u32>, Vec<u32>) = asked.iter().partition(|fragment| ack.missing.contains(fragment));
-        let (good, stale) = stored
-            .into_iter()
-            .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.to_wire().accepts(ack.epoch)));
-        let verdict = Verdict { good, stale, missing };
-        let judged = verdict.good.len() + verdict.stale.len() + verdict.missing.len();
-        assert_eq!(judged, asked.len(), "chunk {id}: each fragment has one verdict");
+        let since = missing::since(ctx.db, id)?;
+        let mut verdict = Verdict::default();
+        for &fragment in asked {
+            let (receipt, since_epoch) = (Receipt::of(ack, fragment), since.get(&fragment).copied());
+            let of = (pg, class);
+            if ack.missing.contains(&fragment) {
+                verdict.missing.push(fragment);
+            } else if receipts::counts(ctx, self.named(), of, receipt, since_epoch.unwrap_or(0))? {
+                verdict.good.push(fragment);
+                verdict.supplied.extend(since_epoch.map(|_| fragment));
+            } else {
+                verdict.stale.push(fragment);
+            }
+        }
         Ok(verdict)
     }
 
@@ -115,11 +116,12 @@ impl Chunk {
         let (chunk_id, pg_id) = (self.chunk_id, pg.pg_id);
         assert!(verdict.stale.is_empty(), "chunk {chunk_id}: a stale acknowledgement commits nothing");
         assert_eq!(self.pg_id, pg_id, "chunk {chunk_id}: judged by the members of its own group");
+        verdict.supplied.iter().try_for_each(|&fragment| missing::delete(ctx, chunk_id, fragment, 0))?;
         if self.committed {
-            if verdict.good.iter().any(|&fragment| !class.is_plain(fragment)) {
+            if verdict.supplied.iter().any(|&fragment| !class.is_plain(fragment)) {
                 table::lower_proof(ctx, chunk_id, table::CONTENT_PROVEN)?;
             }
-            return verdict.good.iter().try_for_each(|&fragment| missing::delete(ctx, chunk_id, fragment, 0));
+            return Ok(());
         }
         for &fragment in &verdict.missing {
             missing::insert(ctx, Missing { chunk_id, fragment, incoming: 0, pg_id }, Cause::Unacknowledged)?;
@@ -136,10 +138,13 @@ impl Chunk {
 }
 
 /// The requested fragments of a chunk, sorted by how they were acknowledged.
+#[derive(Default)]
 pub struct Verdict {
-    /// Acknowledged under an epoch that still counts, with a receipt.
+    /// Acknowledged, with a receipt that counts.
     pub good: Vec<u32>,
-    /// Acknowledged under an epoch that no longer counts (P11), or without a receipt.
+    /// Those of `good` that were known as missing.
+    pub supplied: Vec<u32>,
+    /// Acknowledged with a receipt that does not count (any more: P11), or without one.
     pub stale: Vec<u32>,
     /// Not acknowledged.
     pub missing: Vec<u32>,

@@ -1,22 +1,22 @@
 //! Commits: staging parts, checking acknowledgements, and making a version visible in one step.
 //!
-//! An acknowledgement of fragment i counts if its epoch is at or after the member's `since_epoch` (P11). Otherwise nothing
-//! is committed, and the reply says what to store again and where. Neither does it count without the node's receipt
-//! ([`receipts`]). A chunk that a commit names for the first time needs the
-//! acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable needs none.
+//! A fragment counts as stored with the node's receipt, and only if neither its disk nor the fragment itself was lost since its put
+//! ([`receipts`], P11). Otherwise nothing is committed, and the reply says what to store again and where. A chunk that a commit names
+//! for the first time needs the acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable
+//! needs none.
 //!
 //! A commit of what was written under a lock names the fence of that lock. It is refused if its client has lost or released
 //! the lock since, because another client may have held it meanwhile and committed (P7, P11).
 
-use crate::chunks::missing::{self, Cause};
+use crate::chunks::missing;
 use crate::chunks::refs::RefChanges;
 use crate::chunks::table;
 use crate::ctx::Ctx;
 use crate::db::pages;
 use crate::db::sessions::{self as session_rows, Session};
-use crate::db::sql::args;
 use crate::error::{Result, invalid, refuse};
 use crate::files::acks::Chunk;
+use crate::files::receipts::Receipt;
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
 use crate::files::{expiry, one_shot, receipts, sessions, staged};
 use crate::map::delta;
@@ -446,22 +446,19 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
 
 /// Applies [`CompleteFragments`]: an optimistic writer has stored fragments that its commit left missing.
 ///
-/// Those without a receipt do not count.
+/// Those without a receipt that counts stay missing.
 ///
 /// # Errors
 /// The database fails.
 pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
     for (fragment, receipt) in request.fragments.iter().zip(&request.receipts) {
-        let sql =
-            "SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3";
-        if !ctx.db.any(sql, args![fragment.chunk_id, fragment.fragment, Cause::Unacknowledged as i64])? {
+        let Some(since_epoch) = missing::since(ctx.db, fragment.chunk_id)?.remove(&fragment.fragment) else {
             continue; // Repaired meanwhile, or the chunk is gone.
-        }
+        };
         let Some(chunk) = Chunk::find(ctx, fragment.chunk_id)? else { continue };
         let (pg, class) = (ctx.caches.pg(ctx.db, chunk.pg_id)?, ctx.class(chunk.class_id)?);
-        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.to_wire().accepts(fragment.epoch));
-        let proven = receipts::is_proven(ctx, chunk.named(), &pg, &class, (fragment.fragment, *receipt))?;
-        if fresh && proven && fragment.epoch <= pg.epoch {
+        let receipt = Receipt { fragment: fragment.fragment, epoch: fragment.epoch, number: *receipt };
+        if receipts::counts(ctx, chunk.named(), (&pg, &class), receipt, since_epoch)? && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
             if !class.is_plain(fragment.fragment) {
                 table::lower_proof(ctx, fragment.chunk_id, table::CONTENT_PROVEN)?;

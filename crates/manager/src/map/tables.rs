@@ -103,7 +103,7 @@ pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
 
 /// Raises all epochs, versions, incarnations and counters of ids beyond any value that a lost manager may have told others after the last
 /// entry that is left (P11). Fragments may have been deleted or moved since: no chunk answers a dedup query before the inventories of
-/// its disks (P1).
+/// its disks, and no receipt of before counts (P1).
 ///
 /// # Errors
 /// The database fails.
@@ -117,6 +117,8 @@ pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
     meta.leases_granted = 1;
     let version = ctx.next_map_version();
     ctx.db.run("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2", args![RESTORE_JUMP, version])?;
+    let since = "UPDATE pg_members SET since_epoch = (SELECT epoch FROM pgs WHERE pgs.pg_id = pg_members.pg_id)";
+    ctx.db.run(since, [])?;
     ctx.db.run("UPDATE nodes SET map_version = ?1", args![version])?;
     ctx.db.run("UPDATE classes SET map_version = ?1", args![version])?;
     let unlisted = "UPDATE disks SET inventory_wanted = inventory_wanted + 1, unlisted = 1, map_version = ?1";

@@ -7,7 +7,7 @@
 //!
 //! Fragments with ids above the issue counter are never removed: this manager's database does not know those chunks.
 
-use crate::chunks::missing::{self, Cause};
+use crate::chunks::missing;
 use crate::chunks::table;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
@@ -95,6 +95,7 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     };
     let pending: BTreeSet<u64> = page.pending.iter().copied().collect();
     let held: BTreeSet<(u64, u32)> = page.held.iter().map(key).collect();
+    let mut lost = Vec::new();
     let members = rows::members_on(ctx.db, page.disk_id)?.into_iter();
     for m in members.chain(rows::members_incoming(ctx.db, page.disk_id)?) {
         let expected: Vec<u64> = ctx.db.all(
@@ -108,12 +109,11 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
                 continue;
             }
             if let Some(incoming) = lacking_where(&m, page.disk_id, chunk) {
-                let lacking = Missing { chunk_id: chunk, fragment: m.position, incoming, pg_id: m.pg_id };
-                missing::insert(ctx, lacking, Cause::Bad)?;
+                lost.push(Missing { chunk_id: chunk, fragment: m.position, incoming, pg_id: m.pg_id });
             }
         }
     }
-    Ok(())
+    Ok(missing::lose(ctx, &lost)?)
 }
 
 /// The fragments of a page to remove: those of dropped chunks, and those that now belong on another disk. A fragment that is

@@ -5,7 +5,7 @@
 //! or k verified fragments from other nodes, checks the chunk's hash and writes the missing fragment. `tasks_per_node` bounds
 //! the tasks of a node. A bad-fragment report counts once the node that holds the fragment has verified it ([`report_bad`]).
 
-use crate::chunks::missing::{self, Cause};
+use crate::chunks::missing;
 use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
@@ -392,7 +392,7 @@ fn end_of_batch(tasks: &mut Tasks, now_ns: i64, member: (u64, u32), task_id: u64
     Some(advance.propose())
 }
 
-/// Applies [`FragmentsDone`]: deletes the missing rows of puts that count (right disk, recent enough epoch: P11).
+/// Applies [`FragmentsDone`]: deletes the missing rows of puts that count (right disk, recent enough epoch, not lost since: P11).
 /// Orders the deletion of fragments whose chunk is gone (P5).
 pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
@@ -408,22 +408,22 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> 
         } else {
             continue;
         };
-        missing::delete(ctx, done.chunk_id, done.fragment, lacking)?;
+        missing::delete_put(ctx, (done.chunk_id, done.fragment), lacking, done.epoch)?;
     }
     Ok(())
 }
 
 /// Writes missing rows for fragments that a node has found bad, so that they are rebuilt.
 pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
+    let mut lost = Vec::new();
     for bad in &command.fragments {
         let Some(pg) = table::group_of(ctx.db, bad.chunk_id)? else { continue };
         let Some(m) = rows::member(ctx.db, pg, bad.fragment)? else { continue };
         if let Some(lacking) = lacking_where(&m, bad.disk_id, bad.chunk_id) {
-            let bad = Missing { chunk_id: bad.chunk_id, fragment: bad.fragment, incoming: lacking, pg_id: pg };
-            missing::insert(ctx, bad, Cause::Bad)?;
+            lost.push(Missing { chunk_id: bad.chunk_id, fragment: bad.fragment, incoming: lacking, pg_id: pg });
         }
     }
-    Ok(())
+    Ok(missing::lose(ctx, &lost)?)
 }
 
 /// The value of `incoming` in a missing row for `disk_id`, this member and `chunk_id`; `None` if the disk need not hold the

@@ -189,8 +189,8 @@ fn bad_commits() {
     refuse(Code::Invalid, &|c| c.size_bytes = 201);
     refuse(Code::Invalid, &|c| c.size_bytes = u64::MAX);
     refuse(Code::Invalid, &|c| c.acks[0].chunk_id = 4711);
-    refuse(Code::Invalid, &|c| c.acks[0].epoch = 0);
-    refuse(Code::Invalid, &|c| c.acks[0].epoch = 1 << 40);
+    refuse(Code::Invalid, &|c| c.acks[0].epochs = vec![0]);
+    refuse(Code::Invalid, &|c| c.acks[0].epochs = vec![1 << 40]);
     refuse(Code::Invalid, &|c| c.acks[0].missing = vec![3]);
     refuse(Code::TooFewFragments, &|c| c.acks[0].missing = vec![0]);
     refuse(Code::Invalid, &|c| {

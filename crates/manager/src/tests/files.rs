@@ -627,7 +627,7 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     let missing = |rig: &mut Rig| rig.read(1, "c").unwrap().extents.unwrap().chunks[0].missing.clone();
     assert_eq!(missing(&mut rig), [2]);
     let op_id = rig.op();
-    let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epoch, disk_id: 0 };
+    let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epochs[0], disk_id: 0 };
     // Without the node's receipt the fragment stays missing.
     rig.ask(&CompleteFragments { op_id, fragments: vec![fragment], receipts: vec![77] }).unwrap();
     assert_eq!(missing(&mut rig), [2]);

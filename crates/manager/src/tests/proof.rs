@@ -35,7 +35,7 @@ fn a_proof_does_not_count_for_parity_that_came_later() {
     // The writer itself supplies it.
     let ack = write_without_parity(&mut rig, "a", 1);
     let (_, began) = proof(&rig, ack.chunk_id);
-    let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epoch, disk_id: 0 };
+    let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epochs[0], disk_id: 0 };
     let op_id = rig.op();
     rig.ask(&CompleteFragments { op_id, fragments: vec![fragment], receipts: vec![ack.receipts[2]] }).unwrap();
     prove(&mut rig, ack.chunk_id, began);

@@ -113,8 +113,8 @@ fn a_report_counts_only_what_nodes_have_proven() {
             _ => (all(), own),
         };
         match what {
-            "an epoch to come" => ack.epoch += 1,
-            "no epoch" => ack.epoch = 0,
+            "an epoch to come" => ack.epochs[1] += 1,
+            "no epoch" => ack.epochs[1] = 0,
             "a fragment that is none" => ack.missing = vec![9],
             "no chunk" => ack.chunk_id = 1 << 40,
             _ => {}

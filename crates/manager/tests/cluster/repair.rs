@@ -14,7 +14,7 @@ pub(super) fn acknowledgements_under_an_old_epoch_do_not_count() {
     let lost = cluster.nodes.iter().position(|n| n.disks[0] == members[2].disk_id).unwrap();
     cluster.kill(lost);
     cluster.until(60, "replaced", |f| f.members_of(answer.pg_id)[2].since_epoch > 1);
-    let ack = ChunkAck { chunk_id: answer.chunk_id, epoch, ..ChunkAck::default() };
+    let ack = ChunkAck { chunk_id: answer.chunk_id, epochs: vec![epoch], ..ChunkAck::default() };
     let request = cluster.commit_request(&opened, vec![ack.clone()]);
     let reply: CommitReply = cluster.ask(&request).unwrap();
     assert_eq!(reply.version, 0);
@@ -25,7 +25,7 @@ pub(super) fn acknowledgements_under_an_old_epoch_do_not_count() {
         m.put_disk() != members[2].disk_id
     });
     let epoch = cluster.put(&answer);
-    let request = cluster.commit_request(&opened, vec![ChunkAck { epoch, ..ack }]);
+    let request = cluster.commit_request(&opened, vec![ChunkAck { epochs: vec![epoch], ..ack }]);
     let reply: CommitReply = cluster.ask(&request).unwrap();
     assert!(reply.version > 0 && reply.stale.is_empty());
     cluster.until(100, "whole", |f| f.is_whole());

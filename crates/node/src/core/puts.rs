@@ -165,6 +165,7 @@ impl NodeCore {
             chunk_id: item.key.chunk_id,
             fragment: item.key.fragment,
             disk_id,
+            epoch: item.meta.epoch,
             name: &item.meta.chunk_hash,
             chunk_len: item.meta.chunk_len_bytes,
             offset: item.offset,

@@ -32,9 +32,6 @@ pub(super) struct Chunk {
     /// The newest epoch that a node reported. The client does not know what that epoch changed until the map shows it,
     /// so it claims no acknowledgement under it before.
     pub told_epoch: u64,
-    /// Set when some fragments of a settled chunk were stored again: the manager found the others valid under this
-    /// epoch, and the write no longer checks them. 0: all are checked.
-    pub unwatched_epoch: u64,
     stage: Stage,
     /// The manager answered `Durable`: it needs no acknowledgement.
     pub durable: bool,
@@ -46,8 +43,8 @@ pub(super) struct Chunk {
     pub reported_epoch: u64,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
     pub missing: Vec<u32>,
-    /// The newest receipt of each fragment that was acknowledged.
-    pub receipts: BTreeMap<u32, u64>,
+    /// The newest receipt of each fragment that was acknowledged, and the epoch of its put.
+    pub receipts: BTreeMap<u32, (u64, u64)>,
     /// Fragments that a commit asked for again, while the chunk's bytes are being read back.
     pub again: Vec<u32>,
     pub class: Option<Arc<Class>>,
@@ -175,11 +172,6 @@ impl Chunk {
         self.epoch.max(self.told_epoch)
     }
 
-    /// The epoch under which all acknowledgements are valid, as far as this write knows (P11).
-    pub fn ack_epoch(&self) -> u64 {
-        if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
-    }
-
     /// Numbers of the fragments in place: acknowledged, or not for this write to store.
     pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
@@ -192,8 +184,8 @@ impl Chunk {
     /// What was acknowledged of it, as the manager wants to know it.
     pub fn ack(&self) -> ChunkAck {
         let stored = self.receipts.iter().filter(|(fragment, _)| !self.missing.contains(fragment));
-        let (stored, receipts) = stored.map(|(fragment, receipt)| (*fragment, *receipt)).unzip();
-        ChunkAck { chunk_id: self.chunk_id, epoch: self.ack_epoch(), missing: self.missing.clone(), stored, receipts }
+        let (stored, (receipts, epochs)) = stored.map(|(fragment, receipt)| (*fragment, *receipt)).unzip();
+        ChunkAck { chunk_id: self.chunk_id, epochs, missing: self.missing.clone(), stored, receipts }
     }
 
     /// Notes which fragments are not acknowledged now.

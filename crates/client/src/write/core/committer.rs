@@ -9,7 +9,7 @@ use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, Stale
 /// Late fragments reported at once, unless no more are in flight.
 const LATE_BATCH: usize = 256;
 
-/// Most times in a row that a commit asks for fragments again. Each time the map has changed, or a receipt is not the node's.
+/// Most times in a row that a commit asks for fragments again. Each time a disk or a fragment was lost, or a receipt is not the node's.
 const MOST_STALE: u32 = 32;
 
 /// How the input ends.
@@ -164,7 +164,7 @@ impl WriteCore {
             return None;
         }
         chunk.reported_epoch = chunk.epoch;
-        let (chunk_id, epoch) = (chunk.chunk_id, chunk.ack_epoch());
+        let (chunk_id, epoch) = (chunk.chunk_id, chunk.epoch);
         let shown = map_epoch.is_some_and(|map| epoch <= map);
         assert!(shown || !chunk.is_settled(), "chunk {chunk_id}: epoch {epoch}, the map shows {map_epoch:?}");
         self.committer.late_fragments.retain(|(f, _)| f.chunk_id != chunk_id);
@@ -214,7 +214,7 @@ impl WriteCore {
         if self.params.mode == CommitMode::Append { self.committer.committed_bytes } else { 0 }
     }
 
-    /// Stores fragments again whose acknowledgements came under an outdated epoch (P11).
+    /// Stores fragments again whose receipts do not count any more (P11).
     fn on_stale(&mut self, stale: Vec<StaleAck>) {
         let pinned = self.chunks.iter().enumerate().filter(|(_, c)| c.pinned);
         let by_id: HashMap<u64, usize> = pinned.map(|(i, c)| (c.chunk_id, i)).collect();
@@ -258,16 +258,12 @@ impl WriteCore {
             }
             // A chunk that was read back does not hold all its fragments.
             let unheld: Vec<u32> = ack.fragments.into_iter().filter(|f| active.frag(*f).is_none()).collect();
-            if chunk.unwatched_epoch != 0 {
-                chunk.unwatched_epoch = ack.epoch;
-            }
             if unheld.is_empty() {
                 return self.place(index);
             }
             active.frags.extend(unheld.into_iter().map(Frag::waiting));
             return self.encode(index);
         }
-        chunk.unwatched_epoch = ack.epoch;
         chunk.again = ack.fragments;
         self.chunks.unsettle(index);
         self.refetch(index);

@@ -166,7 +166,7 @@ impl WriteCore {
         };
         assert!(!chunk.pinned, "chunk {} of a commit is placed anew", chunk.chunk_id);
         (chunk.chunk_id, chunk.pg_id, chunk.epoch) = (answer.chunk_id, answer.pg_id, answer.epoch);
-        (chunk.told_epoch, chunk.unwatched_epoch) = (0, 0);
+        chunk.told_epoch = 0;
         chunk.durable = wanted.is_empty();
         chunk.missing.clear();
         chunk.receipts.clear();

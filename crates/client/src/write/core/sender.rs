@@ -216,7 +216,7 @@ impl WriteCore {
             return;
         }
         frag.state = FragState::Acked { epoch: put.epoch };
-        chunk.receipts.insert(put.number, receipt);
+        chunk.receipts.insert(put.number, (receipt, put.epoch));
         let outdated = put.epoch < chunk.newest_epoch();
         if late {
             chunk.missing.retain(|f| *f != put.number);

@@ -443,6 +443,24 @@ fn p12_redundancy_that_a_node_does_not_take_is_left_to_repair_soon() {
     }
 }
 
+/// P1, P11: fragments that were lost between their put and the commit are put again, by the write itself.
+#[test]
+fn what_is_lost_before_the_commit_is_put_again() {
+    for len_bytes in [9_000, 200_000] {
+        let mut drive = Drive::new(Cluster::new(7, 1).with("redundancy", "ec:4+2"));
+        for lost in [1, 2] {
+            drive.cluster.before(Kind::Commit, move |cluster| {
+                let chunk = cluster.chunks().into_iter().rfind(|chunk| !chunk.committed).unwrap();
+                (0..lost).for_each(|fragment| cluster.lose_fragment(chunk.chunk_id, fragment));
+            });
+            let name = format!("a{lost}");
+            put(&mut drive, &name, &data(len_bytes, lost as u64)).unwrap();
+            assert_eq!(read_all(&mut drive, &name).unwrap(), data(len_bytes, lost as u64));
+            drive.cluster.check_all_stored();
+        }
+    }
+}
+
 /// P11: no acknowledgement counts under an epoch that a node reported before the map shows what it changed.
 #[test]
 fn an_optimistic_commit_does_not_claim_an_epoch_that_the_map_does_not_show() {

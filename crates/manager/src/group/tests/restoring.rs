@@ -6,7 +6,7 @@ use crate::group::{Found, disk_of, resume};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use tessera_consensus::PeerError;
-use tessera_wire::meta::{Commit, CommitMode, OpenWrite, RegisterNode};
+use tessera_wire::meta::{ChunkName, Commit, CommitMode, OpenWrite, RegisterNode};
 use tessera_wire::{DiskInfo, Extent, NodeInfo};
 
 /// Speaks to a group, up to a number of calls.
@@ -135,6 +135,10 @@ fn p1_what_lost_entries_may_have_done_is_looked_for() {
     let request =
         RegisterNode { op_id: 998, node, disks: vec![disk], receipt_key: vec![1; 32], ..RegisterNode::default() };
     group.borrow_mut().ask_as(0, Role::Node, &request).unwrap();
+    let chunks = vec![ChunkName { hash: vec![1; 32].into(), len_bytes: 100, region: 0 }];
+    let redundancy = "none".into();
+    let open = OpenWrite { op_id: 999, parent: 1, name: "f".into(), chunks, redundancy, ..OpenWrite::default() };
+    group.borrow_mut().ask(0, &open).unwrap();
     cut(&group, &[0, 1, 2]);
     let dir = tempfile::tempdir().unwrap();
     run(&restore(&Wire::to(&group), dir.path()), &["h3", "h4"], 1).unwrap();
@@ -145,6 +149,8 @@ fn p1_what_lost_entries_may_have_done_is_looked_for() {
     assert!(jumped(before.next_pg, after.next_pg) && jumped(before.next_node, after.next_node), "{after:?}");
     assert!(jumped(before.next_disk, after.next_disk) && jumped(before.next_class, after.next_class), "{after:?}");
     assert!(jumped(before.map_version, after.map_version) && after.leases_granted == 1, "{after:?}");
+    let sql = "SELECT min(m.since_epoch = p.epoch) FROM pg_members m JOIN pgs p ON p.pg_id = m.pg_id";
+    assert_eq!(core.db().conn().query_row(sql, [], |row| row.get(0)), Ok(Some(true)), "no receipt of before counts");
     let node_map = core.node_map().unwrap();
     assert!(
         !node_map.disks.is_empty()

@@ -246,7 +246,7 @@ fn chunk_name(block: &Block) -> ChunkName {
 
 /// A chunk that was stored: no node is asked, so every put succeeds.
 fn ack(chunk: &ChunkAnswer) -> ChunkAck {
-    ChunkAck { chunk_id: chunk.chunk_id, epoch: chunk.epoch, ..ChunkAck::default() }
+    ChunkAck { chunk_id: chunk.chunk_id, epochs: vec![chunk.epoch], ..ChunkAck::default() }
 }
 
 /// Bytes as blocks with their offsets.
