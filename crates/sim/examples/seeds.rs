@@ -1,7 +1,8 @@
 //! Runs seeds and prints broken promises.
 //!
 //! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events, `SIM_FAMILY` names the
-//! plans: `survivable`, `beyond`, `differing`, `rotten`, `slow` or `mounts`. The last line is for `bench/soak.py`, too.
+//! plans: `survivable`, `beyond`, `differing`, `rotten`, `rotting`, `slow` or `mounts`; `SIM_MISTAKE` activates a failpoint. The last line is for
+//! `bench/soak.py`, too.
 
 use tessera_failpoint::activate;
 use tessera_sim::mount_host::host::MountHost;
@@ -24,6 +25,7 @@ fn run(family: &str, seed: u64, mutant: Mutant, keep_log: bool) -> Outcome {
         "beyond" => Plan::beyond(seed),
         "differing" => Plan::differing_managers(seed),
         "rotten" => Plan::rotten_metadata(seed),
+        "rotting" => Plan::rotting(seed),
         "slow" => Plan::one_slow(seed),
         "mounts" => {
             let report = MountWorld::<MountHost>::new(MountPlan::new(seed), keep_log).run();
@@ -41,7 +43,7 @@ fn main() {
     let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let count: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(100);
     let name = args.next().unwrap_or_default();
-    let mutant = [Mutant::ALL, Mutant::BEYOND, Mutant::SLOW]
+    let mutant = [Mutant::ALL, Mutant::BEYOND, Mutant::ROTTING, Mutant::SLOW]
         .concat()
         .into_iter()
         .chain(Mutant::LIES.iter().map(|(lie, _)| *lie))
@@ -50,6 +52,7 @@ fn main() {
     let _mistake = OF_MOUNTS.iter().find(|(of_mounts, _)| *of_mounts == name).map(|(name, _)| activate(name));
     let keep_log = std::env::var_os("SIM_LOG").is_some();
     let family = std::env::var("SIM_FAMILY").unwrap_or_else(|_| "survivable".into());
+    let _mistake = std::env::var("SIM_MISTAKE").ok().map(|name| tessera_failpoint::activate(&name));
     let (mut broken, mut events) = (0, 0);
     let started = std::time::Instant::now();
     for seed in from..from + count {

@@ -9,12 +9,12 @@ use crate::mount_world::plan::Theme;
 use crate::plan::Plan;
 use tessera_manager::config::Config as ManagerConfig;
 use tessera_node::NodeConfig;
-use tessera_wire::Kind;
 use tessera_wire::data::{PutFragments, PutFragmentsReply};
 use tessera_wire::meta::{
     AllocateChunks, ChunkName, ClusterStatus, Commit, Heartbeat, HeartbeatReply, OpenWrite, Unlink,
 };
 use tessera_wire::rpc::Call;
+use tessera_wire::{Code, Kind};
 
 /// The mistake in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Mutant {
     DamagedSlices,
     /// A client stores other content, with its hashes, under the chunks that it commits.
     OtherContent,
+    /// Clients send no fragment that was stored once, and show the receipt of then (`world/old_receipts.rs`).
+    OldReceipts,
     /// Clients compute wrong parity.
     WrongParity,
     /// Two fragments of a chunk are swapped in flight.
@@ -95,6 +97,9 @@ impl Mutant {
 
     /// Mutants that only plans of one slow node detect.
     pub const SLOW: &'static [Mutant] = &[Mutant::Impatient];
+
+    /// Clients that lie: only plans of one rotting node detect them, without the check `manager.old_receipts_count`.
+    pub const ROTTING: &'static [Mutant] = &[Mutant::OldReceipts];
 
     /// Mutants that only plans beyond redundancy detect.
     pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
@@ -201,6 +206,9 @@ impl Mutant {
             (Mutant::QuorumMinusOne, Kind::PutFragments) => {
                 edit_body(body, |r: &mut PutFragmentsReply| r.results.iter_mut().for_each(|one| one.error = None));
             }
+            (Mutant::OldReceipts, Kind::PutFragments) => edit_body(body, |r: &mut PutFragmentsReply| {
+                r.results.iter_mut().for_each(|one| _ = one.error.take_if(|error| error.code() == Code::NotFound));
+            }),
             _ => {}
         }
     }

@@ -266,7 +266,7 @@ fn at_least_forty_mistakes_are_caught() {
         Mutant::OF_GROUP.iter().chain(OF_ONE_TEST).copied().chain(OF_MOUNTS.iter().map(|(name, _)| *name)).collect();
     let known: Vec<&str> = tessera_failpoint::ALL.iter().map(|(name, _)| *name).collect();
     assert!(failpoints.iter().all(|name| known.contains(name)), "{failpoints:?}");
-    let mutants: Vec<String> = [Mutant::ALL, Mutant::BEYOND, Mutant::SLOW]
+    let mutants: Vec<String> = [Mutant::ALL, Mutant::BEYOND, Mutant::ROTTING, Mutant::SLOW]
         .concat()
         .into_iter()
         .chain(Mutant::LIES.iter().map(|(lie, _)| *lie))
@@ -304,6 +304,22 @@ fn lies_of_clients_are_caught() {
         println!("{lie:?} without {checks:?}: {found:?}");
         assert!(found.is_some(), "{lie:?} was not detected without {checks:?}");
     }
+}
+
+/// P1, P11: what clients say that they stored before a fragment was lost proves nothing. Such clients harm nobody but themselves: their
+/// writes may not end.
+#[test]
+fn receipts_of_before_a_loss_prove_nothing() {
+    let harm =
+        |seed| simulate(Plan::rotting, seed, Mutant::OldReceipts).violation.filter(|found| found.promise != "P12");
+    for seed in 1..=20 {
+        assert_eq!(simulate(Plan::rotting, seed, Mutant::None).violation, None, "seed {seed}");
+        assert_eq!(harm(seed), None, "seed {seed}");
+    }
+    let _mistake = tessera_failpoint::activate("manager.old_receipts_count");
+    let found = (1..=2_000).find_map(|seed| Some((seed, harm(seed)?)));
+    println!("old receipts count: {found:?}");
+    assert_eq!(found.map(|(_, violation)| violation.promise), Some("P6"));
 }
 
 /// A client that miscomputes harms nobody: nodes refuse its slices, and a scrub replaces its parity (P2, P13).

@@ -188,6 +188,20 @@ impl Plan {
         plan
     }
 
+    /// A plan in which nothing happens but that stored bytes of one node rot again and again.
+    pub fn rotting(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x2077);
+        let (redundancy, width, m) = *rng.pick(CLASSES);
+        let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), width + m, &mut rng);
+        (plan.clients, plan.operations, plan.optimistic) = (3, 40, false);
+        let node = plan.node(&mut rng);
+        for _ in 0..rng.between(5, 40) {
+            plan.faults.push((plan.moment(&mut rng), Fault::Rot(node)));
+        }
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
     /// A plan without faults.
     fn quiet(seed: u64, family: Family, (redundancy, m): (&'static str, usize), nodes: usize, rng: &mut Rng) -> Plan {
         Plan {

@@ -22,7 +22,10 @@ impl World {
             Fault::Partition { who, outbound, inbound } => self.partition(who, outbound, inbound),
             Fault::Cut { from, to } => self.network.cut(from, to),
             Fault::HealPartitions => self.network.heal_partitions(),
-            Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
+            Fault::Rot(node) => {
+                self.old_receipts.forget_sound(node, &self.nodes[node]);
+                drop(self.nodes[node].disk().rot_somewhere());
+            }
             Fault::FailSync(node) => {
                 let disk = self.nodes[node].disk();
                 disk.set_rates(tessera_disk::FaultRates { sync_fails: 1_000_000, ..Default::default() });

@@ -37,6 +37,7 @@ mod group;
 mod latency;
 mod managers;
 mod nodes;
+mod old_receipts;
 mod probes;
 mod rotten_metadata;
 mod slow;
@@ -161,6 +162,7 @@ pub struct World {
     slow: BTreeMap<Actor, slow::Slow>,
     probes: probes::Probes,
     latency: latency::Latency,
+    old_receipts: old_receipts::OldReceipts,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -220,6 +222,7 @@ impl World {
             slow: BTreeMap::new(),
             probes: probes::Probes::default(),
             latency: latency::Latency::default(),
+            old_receipts: old_receipts::OldReceipts::default(),
             events: 0,
             trace: 0,
             log: keep_log.then(Vec::new),

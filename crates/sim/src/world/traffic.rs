@@ -45,6 +45,9 @@ impl World {
         if self.is_mutated(from) {
             self.mutant.corrupt_call(&mut call);
         }
+        if self.mutant == Mutant::OldReceipts && (self.is_mutated(from) || matches!(from, Actor::Node(_))) {
+            self.old_receipts.change(from, &mut call);
+        }
         if self.log.is_some() && !matches!(call.kind, Kind::Heartbeat | Kind::Consensus) {
             self.record(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }

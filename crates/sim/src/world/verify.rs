@@ -36,6 +36,9 @@ impl World {
         }
         let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
         self.run_until(deadline, |w| w.honest().all(ClientHost::is_done) && w.is_settled())?;
+        if self.mutant == Mutant::OldReceipts && !self.is_unsettled() {
+            self.check_reported()?;
+        }
         let scrubs = self.plan.rots() || self.mutant == Mutant::WrongParity || self.plan.seed.is_multiple_of(4);
         if scrubs && !self.is_unsettled() {
             self.record("scrub");
