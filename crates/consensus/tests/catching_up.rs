@@ -421,6 +421,17 @@ fn p12_a_learner_whose_log_names_voters_that_are_gone_goes_on() {
     assert!(!group.peers[2].asks());
 }
 
+/// P12: a learner became a voter, and its host lost power before it heard of that. Then the only other voter of its log is lost for
+/// good: the third one needs its vote.
+#[test]
+fn p12_a_learner_that_became_a_voter_unheard_helps_to_elect() {
+    let mut group = Group::knowing(&membership(&[1, 2, 3], &[]), &membership(&[1], &[2, 3]));
+    group.cut = Some(0);
+    group.ticks(400);
+    assert_eq!(group.peers[2].stopped(), None);
+    assert!(group.peers[1].standing().leads);
+}
+
 /// P12: a learner that nobody remembers takes part again, with a majority of the voters it knows and itself.
 #[test]
 fn p12_a_learner_goes_on_although_a_voter_is_away() {

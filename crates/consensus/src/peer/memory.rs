@@ -8,7 +8,8 @@
 //! lost peer: the group survives one such peer as it survives any, but no more.
 //!
 //! An old log may name a voter of today as a learner. So a learner asks as well, and counts itself as a voter. The voters that its log
-//! names may all be gone, so it also asks those that others name, and is content with a majority of all if it is led. An old log may also name
+//! names may all be gone, so it also asks those that others name, and is content with a majority of all if it is led, or after ten
+//! seconds: others may need its vote to have a leader. An old log may also name
 //! its peer as the only voter: such a peer would be elected by itself and serve an old state. It asks the addresses that it was told,
 //! if there are any, for ten seconds or until everybody has answered. Its log holds everything that the group has committed, so a peer
 //! that knows of a later committed entry proves that the log is old.
@@ -34,7 +35,7 @@ pub(super) struct Memory {
 
 /// After this many ticks a majority of answers is enough, …
 const ALL_TICKS: u64 = 20;
-/// … or after this many, if the peer alone is a majority.
+/// … or after this many, if the peer alone is a majority, or those that its log names as voters do not answer.
 const ALONE_TICKS: u64 = 100;
 /// A peer that still asks after it was led for this many ticks asks peers that are gone.
 const OUTDATED_TICKS: u64 = 50;
@@ -171,11 +172,13 @@ impl Peer {
     /// A tick while it asks.
     pub(super) fn go_on_asking(&mut self) {
         self.memory.asked_ticks += 1;
-        if self.memory.led_ticks >= OUTDATED_TICKS {
+        let is_outdated = self.memory.led_ticks >= OUTDATED_TICKS;
+        if is_outdated || self.memory.asked_ticks >= ALONE_TICKS {
             let Memory { asked, answered, .. } = &self.memory;
             match !self.is_voter() && asked.intersection(answered).count() + 1 > asked.len().div_ceil(2) {
                 true => self.memory.asked.clear(),
-                false => return self.stop(PeerError::Outdated),
+                false if is_outdated => return self.stop(PeerError::Outdated),
+                false => {}
             }
         }
         self.end_asking();
