@@ -10,6 +10,7 @@ use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
 use crossbeam_channel::Receiver;
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -213,7 +214,11 @@ impl Mount {
         }
         // A program that still has files open keeps it alive until this process ends; then the program gets ENOTCONN.
         if self.is_over() {
-            self.attached.join()?;
+            match self.attached.join() {
+                // A request was being handed over while the kernel ended the connection.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted && !was_over => {}
+                done => done?,
+            }
         }
         Ok(failed)
     }
