@@ -321,6 +321,61 @@ fn a_replaced_disk_is_rebuilt_on() {
     assert!(log.contains("its node runs without this disk"), "{log}");
 }
 
+/// P1, P6, P9: the directory of a disk is moved away, another one is deleted, while their nodes run and nobody writes. Both disks fail,
+/// are rebuilt elsewhere, and hold no votes; files that are written then are on the others.
+#[test]
+fn p9_a_disk_whose_directory_is_gone_is_rebuilt_elsewhere() {
+    let mut c = Cluster::start(8);
+    let src = stored(&c);
+    let state = |c: &Cluster, name: &str| {
+        let status = c.status();
+        let node = status["nodes"].as_array().unwrap().iter().find(|n| n["name"] == name).unwrap();
+        node["disks"].as_array().unwrap().iter().map(|d| d["state"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let whole_without = |c: &Cluster, name: &str| {
+        eventually("it is rebuilt elsewhere", || {
+            let status = c.status();
+            let votes = |peer: &serde_json::Value| peer["votes"] == true;
+            let peers = status["log"]["peers"].as_array().unwrap();
+            let voters = peers.iter().filter(|peer| votes(peer)).count();
+            let has_vote = peers.iter().any(|peer| peer["name"] == name && votes(peer));
+            let idle = status["chunks"]["reduced"] == 0 && status["repair"]["members_backfilling"] == 0;
+            idle && !has_vote && voters == 5 && state(c, name) == ["out"]
+        });
+    };
+    let voter = c.status()["log"]["peers"].as_array().unwrap().iter().find_map(|peer| {
+        let name = peer["name"].as_str().unwrap();
+        (peer["votes"] == true).then(|| name.strip_prefix('n')?.parse().ok()).flatten()
+    });
+    let (moved, away): (usize, _) = (voter.expect("a node that votes"), c.path().join("away"));
+    std::fs::rename(c.disk(moved), &away).unwrap();
+    whole_without(&c, &format!("n{moved}"));
+    let deleted = moved % 8 + 1;
+    std::fs::remove_dir_all(c.disk(deleted)).unwrap();
+    whole_without(&c, &format!("n{deleted}"));
+    let log = std::fs::read_to_string(c.log(&format!("n{deleted}"))).unwrap();
+    assert!(log.contains("is not there any more") && log.contains(c.disk(deleted).to_str().unwrap()), "{log}");
+    c.ok(&["put", "-r", "--quiet", src.to_str().unwrap(), "tess:/later"]);
+
+    // What the lost disks held is needed no more. The moved one is taken back, an empty directory becomes a new disk.
+    for node in [moved, deleted] {
+        c.nodes[node - 1].take().unwrap().stop();
+    }
+    assert_all_there(&c, &src, "rebuilt");
+    let later = c.path().join("later");
+    c.ok(&["get", "-r", "--quiet", "tess:/later", later.to_str().unwrap()]);
+    tree::assert_equal(&src, &later);
+    std::fs::rename(&away, c.disk(moved)).unwrap();
+    std::fs::create_dir(c.disk(deleted)).unwrap();
+    for node in [moved, deleted] {
+        c.start_node(node);
+    }
+    eventually("both serve", || {
+        state(&c, &format!("n{moved}")) == ["up"] && state(&c, &format!("n{deleted}")).contains(&"up".into())
+    });
+    assert_all_there(&c, &src, "again");
+}
+
 /// The database and the snapshot that it would be rebuilt from are both damaged: the message says how to go on.
 #[test]
 fn a_manager_that_nothing_is_left_of_says_how_to_join() {

@@ -45,7 +45,8 @@ impl DiskLock {
 /// Paths are relative to the disk's root, `/`-separated, and may not leave it. Bytes of a file are durable after
 /// [`DiskFile::sync_data`]. A file's name is durable after [`Disk::sync_dir`] of its directory. After a failed sync of
 /// either kind, every later write, truncation, sync, creation, rename and removal fails with [`DiskError::Poisoned`]
-/// until the disk is reopened.
+/// until the disk is reopened. A disk whose directory is gone refuses the same operations with [`DiskError::Gone`]; a sync
+/// and [`Disk::space`] notice that. So what a sync confirmed was in the directory to which the disk's path leads.
 pub trait Disk: Send + Sync {
     /// Opens a file for reading and writing.
     ///
@@ -92,7 +93,7 @@ pub trait Disk: Send + Sync {
     /// Returns the space of this disk.
     ///
     /// # Errors
-    /// The system's.
+    /// [`DiskError::Gone`], or the system's.
     fn space(&self) -> Result<Space, DiskError>;
 
     /// Locks the disk for this process.
@@ -104,7 +105,7 @@ pub trait Disk: Send + Sync {
     /// The disk's name for messages, such as its directory.
     fn describe(&self) -> String;
 
-    /// True after a failed sync: see [`DiskError::Poisoned`].
+    /// True after a failed sync, or once the directory is gone: see [`DiskError::Poisoned`] and [`DiskError::Gone`].
     fn is_poisoned(&self) -> bool;
 
     /// Renames a file durably.
@@ -165,7 +166,7 @@ pub trait DiskFile: Send + Sync {
     /// Makes the file's bytes and length durable (`fdatasync`).
     ///
     /// # Errors
-    /// [`DiskError::Poisoned`], or the system's, which poisons the disk.
+    /// [`DiskError::Poisoned`], [`DiskError::Gone`], or the system's, which poisons the disk.
     fn sync_data(&self) -> Result<(), DiskError>;
 
     /// Length in bytes.

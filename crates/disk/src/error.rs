@@ -102,6 +102,16 @@ pub enum DiskError {
         /// The file or directory whose sync failed.
         path: String,
     },
+    /// The disk's path does not lead to the directory that was opened any more, or the file that locks it was deleted. A
+    /// restart would not find what is written there, so the disk takes no writes until it is opened again.
+    #[error(
+        "{disk}: the directory that was opened is not there any more (moved, deleted, emptied, unmounted or covered by a mount): nothing \
+         more is written to it; put it back and start again, or start with an empty directory in its place"
+    )]
+    Gone {
+        /// The disk, as it describes itself.
+        disk: String,
+    },
     /// Another daemon serves this disk.
     #[error("{disk}: another daemon already serves this disk (its lock is held); stop it first")]
     Locked {
@@ -132,7 +142,7 @@ impl DiskError {
     /// True if the disk must be reopened before it takes writes.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        matches!(self, DiskError::Poisoned { .. })
+        matches!(self, DiskError::Poisoned { .. } | DiskError::Gone { .. })
     }
 
     pub(crate) fn io(path: &str, op: DiskOp, offset: u64, source: std::io::Error) -> Self {

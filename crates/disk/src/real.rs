@@ -4,13 +4,16 @@
 //! trust them, and lose them with the next power failure (Rebello et al., "Can Applications Recover from fsync
 //! Failures?", USENIX ATC 2020). So a failed sync creates a file `poisoned`. The file need not be durable: it matters
 //! only while that cache lives. The next opening of the directory drops the cache before it reads the first byte.
+//!
+//! Open files outlive their names: in a directory that was moved, deleted or unmounted, writes and syncs would succeed,
+//! and the next start would find nothing of them. So a sync succeeds only if the path still leads to the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Advice, FlockOperation};
 
@@ -37,8 +40,16 @@ pub struct RealDisk {
 
 struct Shared {
     root: PathBuf,
+    /// The directory to which `root` led. Open, so that no other directory gets its inode number.
+    directory: File,
+    directory_id: FileId,
+    /// The lock file, once locked.
+    lock_id: OnceLock<FileId>,
     poison: Poison,
 }
+
+/// Device and inode number.
+type FileId = (u64, u64);
 
 struct RealFile {
     path: String,
@@ -59,7 +70,12 @@ impl RealDisk {
             let source = io::Error::from(io::ErrorKind::NotADirectory);
             return Err(DiskError::io(&shown, DiskOp::Open, 0, source));
         }
-        let disk = RealDisk { shared: Arc::new(Shared { root, poison: Poison::default() }), limit: None };
+        let (directory, directory_id) = File::open(&root)
+            .and_then(|directory| directory.metadata().map(|meta| (directory, file_id(&meta))))
+            .map_err(|e| DiskError::io(&shown, DiskOp::Open, 0, e))?;
+        let (lock_id, poison) = (OnceLock::new(), Poison::default());
+        let shared = Shared { root, directory, directory_id, lock_id, poison };
+        let disk = RealDisk { shared: Arc::new(shared), limit: None };
         disk.forget_lost_pages()?;
         Ok(disk)
     }
@@ -130,7 +146,35 @@ fn forget_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+fn file_id(meta: &fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
+
+/// Whether `path` certainly leads to no file or to another one. A path that cannot be followed, e.g. for want of the
+/// right, may lead to it.
+fn leads_elsewhere(path: &Path, held: FileId) -> bool {
+    match fs::metadata(path) {
+        Ok(meta) => file_id(&meta) != held,
+        Err(e) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
 impl Shared {
+    /// Returns an error if the disk takes no more writes, or the directory is gone.
+    fn check(&self) -> Result<(), DiskError> {
+        self.poison.check()?;
+        self.check_directory()
+    }
+
+    /// Poisons the disk if its path leads to the directory no more. In a directory that was emptied the lock is missing.
+    fn check_directory(&self) -> Result<(), DiskError> {
+        let lock_is_gone = || self.lock_id.get().is_some_and(|held| leads_elsewhere(&self.at(LOCK_FILE), *held));
+        if leads_elsewhere(&self.root, self.directory_id) || lock_is_gone() {
+            return Err(self.poison.set_gone(self.root.display().to_string()));
+        }
+        Ok(())
+    }
+
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
@@ -146,7 +190,7 @@ impl Disk for RealDisk {
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
         path::check(path)?;
         if mode != OpenMode::Existing {
-            self.shared.poison.check()?;
+            self.shared.check()?;
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -169,7 +213,7 @@ impl Disk for RealDisk {
 
     fn create_dir(&self, dir: &str) -> Result<(), DiskError> {
         path::check(dir)?;
-        self.shared.poison.check()?;
+        self.shared.check()?;
         let full = self.shared.at(dir);
         if full.is_dir() {
             return Ok(());
@@ -186,20 +230,20 @@ impl Disk for RealDisk {
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
         path::check(path)?;
-        self.shared.poison.check()?;
+        self.shared.check()?;
         fs::remove_file(self.shared.at(path)).map_err(|e| DiskError::io(path, DiskOp::Remove, 0, e))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         path::check(from)?;
         path::check(to)?;
-        self.shared.poison.check()?;
+        self.shared.check()?;
         fs::rename(self.shared.at(from), self.shared.at(to)).map_err(|e| DiskError::io(from, DiskOp::Rename, 0, e))
     }
 
     fn sync_dir(&self, dir: &str) -> Result<(), DiskError> {
         path::check_dir(dir)?;
-        self.shared.poison.check()?;
+        self.shared.check()?;
         let handle = File::open(self.shared.at(dir)).map_err(|e| DiskError::io(dir, DiskOp::SyncDir, 0, e))?;
         handle.sync_all().map_err(|e| {
             self.shared.poison(dir);
@@ -208,8 +252,9 @@ impl Disk for RealDisk {
     }
 
     fn space(&self) -> Result<Space, DiskError> {
+        self.shared.check_directory()?;
         let failed = |e| DiskError::io("", DiskOp::Space, 0, e);
-        let stat = rustix::fs::statvfs(&self.shared.root).map_err(|e| failed(e.into()))?;
+        let stat = rustix::fs::fstatvfs(&self.shared.directory).map_err(|e| failed(e.into()))?;
         let space = Space {
             capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
@@ -226,7 +271,11 @@ impl Disk for RealDisk {
             .open(self.shared.at(LOCK_FILE))
             .map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(DiskLock::new(file)),
+            Ok(()) => {
+                let meta = file.metadata().map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
+                self.shared.lock_id.get_or_init(|| file_id(&meta));
+                Ok(DiskLock::new(file))
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(DiskError::Locked { disk: self.describe() }),
             Err(e) => Err(DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e.into())),
         }
@@ -317,7 +366,8 @@ impl DiskFile for RealFile {
         self.file.sync_data().map_err(|e| {
             self.shared.poison(&self.path);
             self.failed(DiskOp::Sync, 0, e)
-        })
+        })?;
+        self.shared.check_directory()
     }
 
     fn len(&self) -> Result<u64, DiskError> {

@@ -288,6 +288,93 @@ fn a_restart_keeps_the_cache_but_does_not_make_it_durable() {
     assert!(again.crash(CrashKind::KeepNone).paths().is_empty());
 }
 
+/// P9: an open file outlives its name. Nothing is confirmed that a restart would not find at the disk's path.
+#[test]
+fn p9_a_directory_that_is_gone_takes_no_more_writes() {
+    use std::fs;
+    use std::path::Path;
+    type Loss = fn(&Path, &Path);
+    let losses: [(&str, Loss); 6] = [
+        ("moved", |dir, away| fs::rename(dir, away).unwrap()),
+        ("deleted", |dir, _| fs::remove_dir_all(dir).unwrap()),
+        ("deleted and made again", |dir, _| {
+            fs::remove_dir_all(dir).unwrap();
+            fs::create_dir(dir).unwrap();
+        }),
+        ("emptied", |dir, _| {
+            for entry in fs::read_dir(dir).unwrap() {
+                fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+        }),
+        ("swapped for another disk", |dir, away| {
+            fs::rename(dir, away).unwrap();
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("f"), b"other").unwrap();
+            fs::write(dir.join("lock"), b"").unwrap();
+        }),
+        ("now a file", |dir, away| {
+            fs::rename(dir, away).unwrap();
+            fs::write(dir, b"").unwrap();
+        }),
+    ];
+    for (what, lose) in losses {
+        for noticed_by_sync in [true, false] {
+            let parent = tempfile::tempdir().unwrap();
+            let (dir, away) = (parent.path().join("disk"), parent.path().join("away"));
+            let disk = RealDisk::create(&dir).unwrap();
+            let lock = disk.lock().unwrap();
+            let file = put(&disk, "f", b"kept");
+            disk.space().unwrap();
+            lose(&dir, &away);
+            let noticed = match noticed_by_sync {
+                true => file.sync_data(),
+                false => disk.space().map(drop),
+            };
+            let error = noticed.expect_err(what);
+            assert!(matches!(error, DiskError::Gone { .. }) && error.is_poisoned(), "{what}: {error:?}");
+            assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
+            assert!(disk.is_poisoned());
+            let made = disk.open("g", OpenMode::Create).map(drop);
+            let results = [file.sync_data(), file.write_at(0, b"x"), file.truncate(0), disk.sync_dir("")];
+            for result in results.into_iter().chain([disk.remove("f"), disk.rename("f", "h"), made]) {
+                assert!(matches!(result, Err(DiskError::Gone { .. })), "{what}: {result:?}");
+            }
+            // What is open can still be read, for a rebuild elsewhere.
+            let mut buf = [0; 4];
+            file.read_at(0, &mut buf).unwrap();
+            assert_eq!(&buf, b"kept");
+            drop(lock);
+            if away.exists() {
+                let again = RealDisk::open(&away).unwrap();
+                again.lock().unwrap();
+                assert_eq!(again.list("").unwrap(), ["f", "lock"], "no write follows, not even a note");
+                again.open("f", OpenMode::Existing).unwrap().sync_data().unwrap();
+            }
+        }
+    }
+}
+
+/// A disk is where its path leads: a link to it, or to its parent, may be the path, and may be made anew.
+#[test]
+fn a_path_may_be_a_link_that_leads_to_the_same_directory() {
+    use std::os::unix::fs::symlink;
+    let parent = tempfile::tempdir().unwrap();
+    let (dir, link, other) = (parent.path().join("disk"), parent.path().join("link"), parent.path().join("other"));
+    std::fs::create_dir(&dir).unwrap();
+    symlink(&dir, &link).unwrap();
+    let disk = RealDisk::open(&link).unwrap();
+    let _lock = disk.lock().unwrap();
+    let file = put(&disk, "f", b"kept");
+    std::fs::rename(&dir, &other).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    symlink(&other, &link).unwrap();
+    file.sync_data().unwrap();
+    disk.space().unwrap();
+    std::fs::remove_file(&link).unwrap();
+    symlink(parent.path(), &link).unwrap();
+    assert!(matches!(file.sync_data(), Err(DiskError::Gone { .. })));
+}
+
 /// The marker file of a failed sync makes the next process drop the cache.
 #[test]
 fn a_poisoned_directory_opens_again() {

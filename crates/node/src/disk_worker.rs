@@ -221,8 +221,9 @@ fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> D
 }
 
 /// Returns [`stats`] after rebuilding a failed index. Heartbeats request statistics regularly, so failures are noticed
-/// here.
+/// here. A disk whose directory is gone is noticed first: its index must not be rebuilt from what is at its path.
 fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
+    store.disk().space()?;
     if store.index_failed() {
         let disk = store.disk().describe();
         tracing::warn!(%disk, "the index cannot be read; it is rebuilt from the segments");

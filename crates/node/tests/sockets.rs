@@ -226,6 +226,35 @@ fn answers_that_nobody_reads_condemn_no_disk() {
     drop(unread);
 }
 
+/// P9: the directory of one of two disks is moved away. That disk acknowledges nothing from then on, and the manager hears it
+/// even without a write. The other disk goes on, and what the lost one holds can be read.
+#[test]
+fn p9_a_disk_whose_directory_is_gone_has_failed_and_the_other_one_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let (first, second) = (dir.path().join("1"), dir.path().join("2"));
+    let a = started(&manager, "a", &[&first, &second]);
+    manager.wait("the lease", |_| a.metrics().has_lease);
+    let (at, client) = (a.endpoints()[0].clone(), client());
+    let put = |disk_id, chunk_id| {
+        let message = put_of(vec![item(b"fragment", chunk_id, disk_id, 0, b"fragment")]);
+        client.call_wait(&at, &message, vec![b"fragment"[..].into()], WAIT).unwrap().0.results[0].clone()
+    };
+    assert_eq!((put(101, 1).error, put(102, 2).error), (None, None));
+    std::fs::rename(&second, dir.path().join("away")).unwrap();
+    let refused = put(102, 3).error.expect("refused by the first put");
+    assert!(refused.code() == Code::Io && refused.message.contains(second.to_str().unwrap()), "{refused:?}");
+    manager.wait("the failure", |s| s.failed_disks == [102]);
+    assert_eq!(put(101, 4).error, None);
+    let (_, held) = client.call_wait(&at, &get(vec![whole(2, 0, 102)]), vec![], WAIT).unwrap();
+    assert_eq!(&held[..], b"fragment");
+
+    // Another one is deleted, and nobody writes to it.
+    std::fs::remove_dir_all(&first).unwrap();
+    manager.wait("the other failure", |s| s.failed_disks == [101, 102]);
+    assert_eq!(put(101, 5).error.expect("refused").code(), Code::Io);
+}
+
 /// A connection that has greeted as a client.
 fn greeted(at: &Endpoint) -> std::net::TcpStream {
     let mut stream = std::net::TcpStream::connect(at.to_string()).unwrap();

@@ -5,7 +5,7 @@ use prost::Message;
 use std::sync::Arc;
 use tessera_consensus::Input;
 use tessera_consensus::log::{Base, Log, LogIdentity, LogOptions};
-use tessera_disk::{CrashKind, Disk, SimDisk};
+use tessera_disk::{CrashKind, Disk, RealDisk, SimDisk};
 use tessera_node::voter::{VOTER_DIR, Voter, VoterAction};
 use tessera_wire::consensus::{Consensus, FencePeer, Member, Membership, PeerKind, Position};
 use tessera_wire::{Code, Error, Request};
@@ -83,4 +83,18 @@ fn p11_a_voter_remembers_the_managers_term() {
         let voter = open(&disk.crash(CrashKind::KeepNone));
         assert!(voter.term_min() > 1_000_000);
     }
+}
+
+/// P11: what a voter promises in a directory that is gone would be forgotten by its next start, so it promises nothing.
+#[test]
+fn p11_a_voter_whose_directory_is_gone_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::create(dir.path().join("disk")).unwrap());
+    let mut voter = Voter::open(disk, CLUSTER, member(0), Vec::new(), 5).unwrap();
+    assert_ne!(voter.id(), 0);
+    std::fs::rename(dir.path().join("disk"), dir.path().join("away")).unwrap();
+    voter.meet_term(LATER);
+    voter.handle(0, Input::Tick);
+    assert_eq!(voter.id(), 0);
+    assert!(!dir.path().join("disk").exists(), "it does not begin anew there");
 }

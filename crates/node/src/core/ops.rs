@@ -183,7 +183,7 @@ pub enum DiskReply {
 pub struct DiskFault {
     /// The error for the caller of the operation.
     pub error: Error,
-    /// A sync failed or the disk vanished. The disk takes no more writes and is reported as failed.
+    /// A sync failed or the disk's directory is gone. The disk takes no more writes and is reported as failed.
     pub poisoned: bool,
 }
 

@@ -116,6 +116,20 @@ fn a_poisoned_disk_is_reported_and_left_alone() {
     assert_eq!(register.disks.iter().map(|d| d.disk_id).collect::<Vec<_>>(), [102]);
 }
 
+/// A disk that nobody writes to is noticed, too, when its directory is gone: every heartbeat asks the disks for their space.
+#[test]
+fn an_idle_disk_that_is_gone_is_reported() {
+    let mut script = Script::served(beat());
+    script.gone = Some(1);
+    assert_eq!(script.tick(200), ["call Manager Heartbeat"]);
+    assert_eq!(script.sent::<Heartbeat>(Kind::Heartbeat).failed_disks, [] as [u64; 0]);
+    script.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(script.tick(50), ["call Manager Heartbeat"], "at once");
+    assert_eq!(script.sent::<Heartbeat>(Kind::Heartbeat).failed_disks, [102]);
+    assert_eq!(script.put(1, 1, &[(7, 0, 102)]), ["reply 1: Io"]);
+    assert_eq!(script.put(2, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
+}
+
 /// A disk that vanished fails every write without any sync: after a few failures the node gives it up. A disk that is
 /// merely full is not given up.
 #[test]

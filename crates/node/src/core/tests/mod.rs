@@ -24,6 +24,8 @@ struct Script {
     calls: Vec<(Kind, u64, bytes::Bytes)>,
     ops: Vec<(u64, DiskOp)>,
     jobs: Vec<(u64, tessera_stripe::RebuildJob)>,
+    /// The disk that is gone.
+    gone: Option<usize>,
 }
 
 impl Script {
@@ -42,7 +44,7 @@ impl Script {
             mark: ManagerMark::default(),
         };
         let core = NodeCore::new(config, me, vec![disk(1), disk(2)]);
-        Script { core, now_ms: 1_000, calls: Vec::new(), ops: Vec::new(), jobs: Vec::new() }
+        Script { core, now_ms: 1_000, calls: Vec::new(), ops: Vec::new(), jobs: Vec::new(), gone: None }
     }
 
     /// Registered at 1,000 ms as node 9, incarnation 1, disks 101 and 102, lease 1,000 ms; the first heartbeat is in
@@ -118,11 +120,12 @@ impl Script {
                 line
             }
             // Requested with every heartbeat; not shown.
-            Action::Disk { op: DiskOp::Stats, op_id, .. } => {
-                let result = Ok(DiskReply::Stats(DiskStats {
-                    store: Stats { dead_bytes: 7, ..Stats::default() },
-                    ..DiskStats::default()
-                }));
+            Action::Disk { op: DiskOp::Stats, op_id, disk } => {
+                let store = Stats { dead_bytes: 7, ..Stats::default() };
+                let result = match self.gone == Some(disk) {
+                    true => Err(fault(true)),
+                    false => Ok(DiskReply::Stats(DiskStats { store, ..DiskStats::default() })),
+                };
                 let lines = self.happen(Event::DiskDone { op_id, result });
                 assert!(lines.is_empty(), "{lines:?}");
                 return None;
