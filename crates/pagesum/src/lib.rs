@@ -7,7 +7,8 @@
 //!
 //! It also remembers failed writes and syncs, across a restart too: after a failed sync the system's page cache may hold
 //! pages that the disk does not ([`unsynced`]). [`scrub`] reads pages that nobody asks for; [`log_check`] finds a write-ahead
-//! log that lost entries in its middle. Start at [`open`]. What does not live here: what the pages mean.
+//! log that lost entries in its middle. Connections to one path have one file open: a directory may be replaced while one of them is
+//! open, and a later one would read another database ([`Watch::displaced`]). Start at [`open`]. What does not live here: what the pages mean.
 //!
 //! The names in the docs of functions are those of SQLite's C interface (<https://www.sqlite.org/c3ref/vfs.html>).
 
@@ -19,4 +20,4 @@ mod vfs;
 mod watch;
 
 pub use vfs::{VFS_NAME, open, reserve, watch};
-pub use watch::{Damage, Watch};
+pub use watch::{Damage, Displaced, FileId, Watch};

@@ -3,10 +3,11 @@
 use crate::page::PAGE_BYTES;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of the header of a write-ahead log, and of each of its frames
@@ -14,6 +15,13 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const LOG_HEADER_BYTES: u64 = 32;
 pub(crate) const FRAME_HEADER_BYTES: u64 = 24;
 pub(crate) const FRAME_BYTES: u64 = FRAME_HEADER_BYTES + PAGE_BYTES as u64;
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Database,
+    Log,
+}
 
 /// Why a database is not to be believed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,10 +59,56 @@ impl fmt::Display for Damage {
     }
 }
 
+/// A file that this process has open is not at its path any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Displaced {
+    /// There is no file at this path.
+    Gone(PathBuf),
+    /// Another file is at this path.
+    Replaced(PathBuf),
+}
+
+impl Displaced {
+    /// Compares the open file with this identity with what is at the path. `None` also if nobody can tell.
+    #[must_use]
+    pub fn find(path: &Path, open: FileId) -> Option<Displaced> {
+        match FileId::at(path) {
+            Ok(found) if found == open => None,
+            Ok(_) => Some(Displaced::Replaced(path.to_path_buf())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Displaced::Gone(path.to_path_buf())),
+            Err(_) => None,
+        }
+    }
+}
+
+/// Device and inode of a file. They are its own for as long as it is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId(u64, u64);
+
+impl FileId {
+    /// That of the file or directory at `path`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn at(path: &Path) -> io::Result<FileId> {
+        std::fs::metadata(path).map(|meta| FileId(meta.dev(), meta.ino()))
+    }
+}
+
+/// A file that connections have open.
+#[derive(Debug, Default)]
+struct OpenFile {
+    /// That of the first connection; `None`: it could not be read.
+    id: Option<FileId>,
+    connections: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
+    /// The database and its write-ahead log.
+    open: Mutex<[OpenFile; 2]>,
     damage: OnceLock<Damage>,
     /// Sums of the pages in the write-ahead log, by the number of their frame.
     frames: Mutex<BTreeMap<u64, u64>>,
@@ -66,6 +120,7 @@ impl Watch {
     pub(crate) fn new(path: PathBuf) -> Watch {
         Watch {
             path,
+            open: Mutex::default(),
             damage: OnceLock::new(),
             frames: Mutex::default(),
             pages_scrubbed: AtomicU64::new(0),
@@ -76,6 +131,40 @@ impl Watch {
     /// The database.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A connection has opened the file at its path. False: other connections have another file open, so it must be closed unread.
+    pub(crate) fn opened(&self, kind: Kind) -> bool {
+        let id = FileId::at(&self.path_of(kind)).ok();
+        let open = &mut self.open.lock()[kind as usize];
+        if open.connections == 0 {
+            open.id = id;
+        }
+        let is_same = open.connections == 0 || id.is_some() && open.id == id;
+        open.connections += u64::from(is_same);
+        is_same
+    }
+
+    /// A connection has closed a file that [`Watch::opened`] took.
+    pub(crate) fn closed(&self, kind: Kind) {
+        self.open.lock()[kind as usize].connections -= 1;
+    }
+
+    /// The first of the files that connections have open which is not at its path any more.
+    #[must_use]
+    pub fn displaced(&self) -> Option<Displaced> {
+        let open = self.open.lock();
+        [Kind::Database, Kind::Log].into_iter().find_map(|kind| {
+            let file = Some(&open[kind as usize]).filter(|file| file.connections > 0)?;
+            Displaced::find(&self.path_of(kind), file.id?)
+        })
+    }
+
+    fn path_of(&self, kind: Kind) -> PathBuf {
+        match kind {
+            Kind::Database => self.path.clone(),
+            Kind::Log => self.log_path(),
+        }
     }
 
     /// The first damage that any connection met.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tessera_pagesum::page::{self, Format, PAGE_BYTES};
 use tessera_pagesum::scrub::{Scrub, Step};
-use tessera_pagesum::{Damage, log_check, open, reserve, unsynced, watch};
+use tessera_pagesum::{Damage, Displaced, log_check, open, reserve, unsynced, watch};
 
 const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_CREATE);
 
@@ -233,4 +233,49 @@ fn images_are_sealed_and_checked() {
     page::seal_image(&mut image);
     page::check_image(&image).unwrap();
     assert!(page::check_image(&image[..image.len() - 1]).is_err());
+}
+
+/// Puts a copy of the directory's files in their places, as somebody does who replaces the directory.
+fn replace_files(dir: &Path) {
+    let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for file in files {
+        let copy = dir.join("copy");
+        std::fs::copy(&file, &copy).unwrap();
+        std::fs::rename(&copy, &file).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_never_reads_another_file_than_the_one_before_it() {
+    let scene = Scene::new();
+    let conn = scene.create();
+    fill(&conn, 0, 10);
+    let known = watch(&conn).unwrap();
+    assert_eq!((known.displaced(), read_all(&connect(&scene.database())).unwrap()), (None, 9000));
+    replace_files(scene.dir.path());
+    assert_eq!(known.displaced(), Some(Displaced::Replaced(scene.database())));
+    let refused = open(&scene.database(), FLAGS).unwrap_err();
+    assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::CannotOpen));
+    fill(&conn, 10, 1);
+    assert_eq!(read_all(&conn).unwrap(), 9900, "the first connection goes on");
+    drop(conn);
+    assert_eq!(known.displaced(), None, "nothing is open");
+    assert_eq!(read_all(&connect(&scene.database())).unwrap(), 9000, "the copy keeps its write-ahead log");
+}
+
+/// SQLite opens the write-ahead log when a connection first reads.
+#[test]
+fn a_connection_never_reads_another_log_than_the_one_before_it() {
+    let scene = Scene::new();
+    let conn = scene.create();
+    fill(&conn, 0, 10);
+    let (known, late) = (watch(&conn).unwrap(), open(&scene.database(), FLAGS).unwrap());
+    let away = scene.dir.path().join("away");
+    std::fs::rename(scene.log(), &away).unwrap();
+    assert_eq!(known.displaced(), Some(Displaced::Gone(scene.log())));
+    std::fs::copy(&away, scene.log()).unwrap();
+    assert_eq!(known.displaced(), Some(Displaced::Replaced(scene.log())));
+    assert!(read_all(&late).is_err());
+    std::fs::rename(&away, scene.log()).unwrap();
+    assert_eq!((known.displaced(), read_all(&late).unwrap()), (None, 9000));
 }

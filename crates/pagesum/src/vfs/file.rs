@@ -1,19 +1,12 @@
 //! A database or write-ahead log as SQLite has it open: our head, then the file of the VFS below.
 
 use crate::page::{self, PAGE_BYTES};
-use crate::watch::Watch;
+use crate::watch::{Kind, Watch};
 use rusqlite::ffi::{self, sqlite3_file, sqlite3_int64, sqlite3_io_methods};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use tessera_failpoint as failpoint;
-
-/// What a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Database,
-    Log,
-}
 
 /// Begins the memory that SQLite gives for a file.
 #[repr(C)]
@@ -50,7 +43,7 @@ static METHODS: sqlite3_io_methods = sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// Writes the head and opens the file below with `open`.
+/// Writes the head and opens the file below with `open`. A file other than the one that other connections have open is refused.
 ///
 /// # Safety
 /// At `out` are [`HEAD_BYTES`] and the bytes of a file of the VFS below, aligned as SQLite aligns memory.
@@ -61,7 +54,11 @@ pub(super) unsafe fn open(
     open: impl FnOnce(*mut sqlite3_file) -> c_int,
 ) -> c_int {
     let head = out.cast::<Head>();
-    let code = open(below(out));
+    let mut code = open(below(out));
+    if code == ffi::SQLITE_OK && !watch.opened(kind) {
+        close_below(out);
+        code = ffi::SQLITE_CANTOPEN;
+    }
     // SAFETY: the caller gives room for the head.
     unsafe {
         match code {
@@ -141,6 +138,8 @@ forward! {
 
 extern "C" fn x_close(file: *mut sqlite3_file) -> c_int {
     let code = close_below(file);
+    let (kind, watch) = head(file);
+    watch.closed(kind);
     // SAFETY: SQLite closes a file once; the head holds the reference that `open` took.
     unsafe { drop(Arc::from_raw((*file.cast::<Head>()).watch)) };
     code

@@ -5,7 +5,7 @@ mod file;
 mod forward;
 
 use crate::page::SUM_BYTES;
-use crate::watch::Watch;
+use crate::watch::{Kind, Watch};
 use parking_lot::Mutex;
 use rusqlite::ffi::{self, sqlite3_file, sqlite3_vfs};
 use rusqlite::{Connection, OpenFlags};
@@ -138,8 +138,8 @@ extern "C" fn x_open(
     let path = name_of(name);
     let watched = match (flags & ffi::SQLITE_OPEN_MAIN_DB != 0, flags & ffi::SQLITE_OPEN_WAL != 0) {
         _ if path.is_empty() => None,
-        (true, _) => Some((file::Kind::Database, watch_for(Path::new(OsStr::from_bytes(path))))),
-        (_, true) => database_of(path).map(|database| (file::Kind::Log, watch_for(database))),
+        (true, _) => Some((Kind::Database, watch_for(Path::new(OsStr::from_bytes(path))))),
+        (_, true) => database_of(path).map(|database| (Kind::Log, watch_for(database))),
         _ => None,
     };
     match watched {
@@ -154,7 +154,12 @@ extern "C" fn x_open(
 
 extern "C" fn x_delete(vfs: *mut sqlite3_vfs, name: *const c_char, sync_dir: c_int) -> c_int {
     if let Some(database) = database_of(name_of(name)) {
-        watch_for(database).log_truncated(0);
+        let watch = watch_for(database);
+        if watch.displaced().is_some() {
+            // The last connection closes its database. The log at this path belongs to another one.
+            return ffi::SQLITE_OK;
+        }
+        watch.log_truncated(0);
     }
     let under = under(vfs);
     // SAFETY: the VFS below lives for ever, and the arguments are SQLite's own.
