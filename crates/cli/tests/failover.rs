@@ -6,7 +6,7 @@ use common::{Cluster, Daemon, Run, eventually, run, tree};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -78,6 +78,16 @@ impl Group {
             leader.is_some()
         });
         leader.unwrap()
+    }
+
+    fn dir(&self, manager: usize) -> PathBuf {
+        self.c.path().join(format!("m{}", manager + 1))
+    }
+
+    /// Waits until a manager has ended by itself.
+    fn wait_ended(&mut self, manager: usize) {
+        let child = &mut self.managers[manager].as_mut().unwrap().child;
+        eventually("the manager ends", || child.try_wait().unwrap().is_some());
     }
 
     fn kill(&mut self, manager: usize) {
@@ -245,19 +255,39 @@ fn p14_a_manager_that_founds_another_cluster_at_an_old_address_gets_no_request()
     assert!(listed.contains("kept") && !listed.contains("lost"), "{listed}");
 }
 
-/// P12: what is written to a directory that is gone is found by no restart, and nothing can be read from it.
+/// P12: what is written to a directory that is gone is found by no restart, and nothing can be read from it. Clients ask again.
 #[test]
 fn p12_a_leader_whose_directory_is_moved_away_ends_and_another_one_leads() {
     let mut group = Group::start();
-    group.c.ok(&["mkdir", "tess:/kept"]);
+    under_load(&mut group, |group| {
+        let leader = group.leader();
+        let (dir, away) = (group.dir(leader), group.c.path().join("away"));
+        std::fs::rename(&dir, &away).unwrap();
+        group.wait_ended(leader);
+        assert_ne!(group.leader(), leader);
+        std::fs::rename(&away, &dir).unwrap();
+        group.restart(leader);
+        group.wait_whole();
+    });
+}
+
+/// P1, P12: a leader whose directory is replaced by another one, even a copy of it, reads nothing there.
+#[test]
+fn p12_a_leader_whose_directory_is_replaced_ends_and_another_one_leads() {
+    let mut group = Group::start();
+    group.c.ok(&["mkdir", "tess:/before"]);
     let leader = group.leader();
-    let dir = group.c.path().join(format!("m{}", leader + 1));
-    let away = group.c.path().join("away");
+    let (dir, away, copy) = (group.dir(leader), group.c.path().join("away"), group.c.path().join("copy"));
+    let copied = process::Command::new("cp").arg("-a").args([&dir, &copy]).status().unwrap();
+    assert!(copied.success());
+    group.c.ok(&["mkdir", "tess:/after"]);
     std::fs::rename(&dir, &away).unwrap();
-    let child = &mut group.managers[leader].as_mut().unwrap().child;
-    eventually("the manager ends", || child.try_wait().unwrap().is_some());
+    std::fs::rename(&copy, &dir).unwrap();
+    let listed = group.c.ok(&["ls", "tess:/"]).text();
+    assert!(listed.contains("before") && listed.contains("after"), "{listed}");
+    group.wait_ended(leader);
     assert_ne!(group.leader(), leader);
-    assert!(group.c.ok(&["ls", "tess:/"]).text().contains("kept"));
+    std::fs::remove_dir_all(&dir).unwrap();
     std::fs::rename(&away, &dir).unwrap();
     group.restart(leader);
     group.wait_whole();

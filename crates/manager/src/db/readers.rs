@@ -1,4 +1,5 @@
-//! Connections beside the owner's, in other threads: each sees only what is committed.
+//! Connections beside the owner's, in other threads: each sees only what is committed. They read the file that the owner has open, or
+//! fail if it is not in its place any more.
 //!
 //! They must be closed before the file is replaced by another database, because the connections of a process share what is known
 //! about the write-ahead log of a path (`tessera_pagesum::Watch`).
@@ -39,12 +40,6 @@ impl DbReaders {
     #[must_use]
     pub fn new(dir: &Path) -> DbReaders {
         DbReaders(Arc::new(Inner { path: dir.join(FILE_NAME), gate: RwLock::new(()), open: Mutex::default() }))
-    }
-
-    /// The database's file, unless it is gone from its place.
-    #[must_use]
-    pub fn missing(&self) -> Option<&Path> {
-        Some(&*self.0.path).filter(|path| !path.exists())
     }
 
     /// Runs `read` with a new connection. Statements of one transaction see one state.

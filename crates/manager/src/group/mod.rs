@@ -41,9 +41,11 @@ use members::not_leading;
 use replies::Unconfirmed;
 use room::DiskRoom;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Input, Output, Peer, Standing};
 use tessera_failpoint as failpoint;
+use tessera_pagesum::Displaced;
 use tessera_wire::consensus::{Member, PeerKind, SnapshotInfo};
 use tessera_wire::{Code, Error, Kind};
 
@@ -197,6 +199,12 @@ impl Manager {
     #[must_use]
     pub fn readers(&self) -> Option<&DbReaders> {
         if let DbHome::Dir { readers, .. } = &self.home { Some(readers) } else { None }
+    }
+
+    /// The directory of the log; `None`: it is in memory.
+    #[must_use]
+    pub fn log_dir(&self) -> Option<PathBuf> {
+        if let DbHome::Dir { dir, .. } = &self.home { Some(dir.join(LOG_DIR)) } else { None }
     }
 
     /// Why it serves no more, if so.
@@ -570,10 +578,14 @@ impl Manager {
         }
     }
 
-    /// Somebody moved or removed the directory while this manager runs: it writes to files that no restart will find.
-    pub fn lose_directory(&mut self, path: &std::path::Path) {
+    /// Somebody moved, removed or replaced the directory while this manager runs: it writes to files that no restart will find.
+    pub fn lose_directory(&mut self, lost: &Displaced) {
+        let (path, fact, done) = match lost {
+            Displaced::Gone(path) => (path, "is gone", "moved or removed"),
+            Displaced::Replaced(path) => (path, "is not what this manager has open", "replaced"),
+        };
         let text = format!(
-            "{} is gone: its directory was moved or removed while this manager ran; move it back and start this manager again, or start it \
+            "{} {fact}: its directory was {done} while this manager ran; move the right one back and start this manager again, or start it \
              with an empty directory and --join",
             path.display()
         );

@@ -11,18 +11,19 @@ use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::{Dialer, Endpoint, Part, boot_ns};
-use tessera_pagesum::Watch;
+use tessera_pagesum::{Displaced, FileId, Watch};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind};
 
 /// Interval of ticks.
 const TICK: Duration = Duration::from_millis(100);
-/// A database whose file is gone for so many ticks was moved or removed.
+/// A directory that is gone for so many ticks was moved or removed.
 const MISSING_TICKS: u32 = 5;
 /// Most events handled before a group commit, …
 const EVENTS_AT_ONCE: usize = 4096;
@@ -68,7 +69,9 @@ pub(super) struct CoreLoop {
     scrub: Option<(Arc<Watch>, MetadataScrub)>,
     /// Addresses of nodes, as of a map version.
     addresses: (u64, HashMap<u64, Endpoint>),
-    /// Ticks since the database's file is gone from its place.
+    /// The directory of the log, which has it open.
+    log_dir: (PathBuf, FileId),
+    /// Ticks since the database or the log is gone from its place.
     missing_ticks: u32,
     /// Connections are greeted with the members as of this entry.
     told_index: u64,
@@ -89,6 +92,8 @@ impl CoreLoop {
     ) -> std::io::Result<CoreLoop> {
         manager.note_wall(boot_ns(), wall_ns());
         let readers = manager.readers().expect("a manager that serves has its database in a directory");
+        let log_dir = manager.log_dir().expect("as its log");
+        let log_dir = (log_dir.clone(), FileId::at(&log_dir)?);
         let reading = Reading::start(readers.clone(), manager.config().clone(), inbox.clone())?;
         Ok(CoreLoop {
             manager,
@@ -100,6 +105,7 @@ impl CoreLoop {
             metrics,
             scrub: None,
             addresses: (u64::MAX, HashMap::new()),
+            log_dir,
             missing_ticks: 0,
             told_index: 0,
             asked: HashMap::new(),
@@ -133,7 +139,7 @@ impl CoreLoop {
                 self.manager.note_wall(boot_ns(), wall_ns());
                 self.manager.handle(boot_ns(), Event::Tick);
                 *self.metrics.lock() = self.manager.metrics();
-                self.look_for_database();
+                self.look_for_directory();
                 self.follow_database();
                 self.tell_members();
             }
@@ -194,12 +200,17 @@ impl CoreLoop {
         }
     }
 
-    /// Ends the manager if somebody took its directory away. A snapshot may replace the file meanwhile.
-    fn look_for_database(&mut self) {
-        let path = self.manager.readers().and_then(DbReaders::missing).map(std::path::Path::to_path_buf);
-        self.missing_ticks = if path.is_some() { self.missing_ticks + 1 } else { 0 };
-        if let Some(path) = path.filter(|_| self.missing_ticks >= MISSING_TICKS) {
-            self.manager.lose_directory(&path);
+    /// Ends the manager if somebody took its directory away, or put another one in its place.
+    fn look_for_directory(&mut self) {
+        let database = || self.manager.db()?.watch()?.displaced();
+        let Some(lost) = database().or_else(|| Displaced::find(&self.log_dir.0, self.log_dir.1)) else {
+            self.missing_ticks = 0;
+            return;
+        };
+        self.missing_ticks += 1;
+        // One that is away may come back. One that was replaced must get nothing of what this manager writes.
+        if self.missing_ticks >= MISSING_TICKS || matches!(lost, Displaced::Replaced(_)) {
+            self.manager.lose_directory(&lost);
         }
     }
 

@@ -271,3 +271,38 @@ fn a_manager_that_is_behind_catches_up_without_waiting_for_ticks() {
     let status = ask(&client, &manager.endpoints()[0], &GetStatus {}).unwrap();
     assert_eq!(status.directories, ENTRIES + 1);
 }
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let from = entry.unwrap().path();
+        let to = to.join(from.file_name().unwrap());
+        if from.is_dir() { copy(&from, &to) } else { _ = std::fs::copy(&from, &to).unwrap() }
+    }
+}
+
+/// P1, P12: a manager whose directory is replaced ends, and answers nothing from the other one meanwhile.
+#[test]
+fn p12_a_manager_whose_directory_is_replaced_ends_and_reads_nothing_there() {
+    for replaced in ["", crate::db::LOG_DIR] {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, away, other) = (root.path().join("m"), root.path().join("away"), root.path().join("other"));
+        let (manager, client) = (start(&dir), dialer(1, |_| {}));
+        let endpoint = manager.endpoints()[0].clone();
+        let make = |op_id, name: &str| MakeDir { op_id, parent: 1, name: name.into(), ..Default::default() };
+        ask(&client, &endpoint, &make(1, "before")).unwrap();
+        copy(&dir.join(replaced), &other);
+        ask(&client, &endpoint, &make(2, "after")).unwrap();
+        std::fs::rename(dir.join(replaced), &away).unwrap();
+        std::fs::rename(&other, dir.join(replaced)).unwrap();
+        while !manager.is_finished() {
+            let managers = Managers::new(client.clone(), endpoint.clone().into());
+            let listed = managers.call_wait(&List { ino: 1, ..Default::default() }, vec![], Duration::from_millis(200));
+            if let Ok((listed, _)) = listed {
+                assert_eq!(listed.entries.len(), 2, "{replaced:?}");
+            }
+        }
+        let why = manager.stop().unwrap();
+        assert!(why.message.contains("its directory was replaced"), "{why}");
+    }
+}
