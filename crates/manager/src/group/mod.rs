@@ -578,7 +578,8 @@ impl Manager {
         }
     }
 
-    /// Somebody moved, removed or replaced the directory while this manager runs: it writes to files that no restart will find.
+    /// Somebody moved, removed or replaced the directory while this manager runs: it writes to files that no restart will find. Clients
+    /// ask again, because another manager may take over, or this one may be started again.
     pub fn lose_directory(&mut self, lost: &Displaced) {
         let (path, fact, done) = match lost {
             Displaced::Gone(path) => (path, "is gone", "moved or removed"),
@@ -589,7 +590,7 @@ impl Manager {
              with an empty directory and --join",
             path.display()
         );
-        self.fail(Error::new(Code::Io, text));
+        self.fail(Error::new(Code::Unavailable, text));
     }
 
     /// Serves no more, and lets another manager lead. A restart finds out what is on disk.

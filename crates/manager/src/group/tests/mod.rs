@@ -2,6 +2,7 @@
 
 mod catching_up;
 mod comparing;
+mod displaced;
 mod restoring;
 mod room;
 
