@@ -45,6 +45,7 @@ fn table(state: &ClusterStatus) -> Table {
         let member = member(peer);
         let state = match (peer.leads, peer.is_up, peer.votes, peer.unapplied) {
             (true, ..) => "leads".to_string(),
+            _ if peer.is_full => "its disk is full".to_string(),
             (_, false, ..) => "missing".to_string(),
             (_, _, false, _) => "catches up".to_string(),
             (_, _, true, 0) => "follows".to_string(),

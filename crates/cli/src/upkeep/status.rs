@@ -264,7 +264,8 @@ fn log(s: &ClusterStatus) -> String {
     let wanted = all.len().max(s.voters_wanted as usize);
     let mut text = format!("entry {} on {} of {wanted} peers ({})", s.log_seq, up.len(), up.join(", "));
     for (what, of) in [
-        ("missing", names(&|p| p.votes && !p.is_up)),
+        ("missing", names(&|p| p.votes && !p.is_up && !p.is_full)),
+        ("missing, with a full disk", names(&|p| p.votes && !p.is_up && p.is_full)),
         ("catching up", names(&|p| !p.votes && p.is_up)),
         ("leads", names(&|p| p.leads)),
     ] {
@@ -373,7 +374,7 @@ fn peer(it: &PeerStatus) -> Value {
     let kind = if member.kind() == PeerKind::Manager { "manager" } else { "voter" };
     json!({
         "id": format!("{:016x}", member.id), "kind": kind, "name": member.name, "host": member.host, "address": member.address,
-        "votes": it.votes, "leads": it.leads, "up": it.is_up, "log_seq": it.log_seq, "unapplied": it.unapplied,
+        "votes": it.votes, "leads": it.leads, "up": it.is_up, "full": it.is_full, "log_seq": it.log_seq, "unapplied": it.unapplied,
     })
 }
 
@@ -440,6 +441,7 @@ mod tests {
             votes: true,
             leads,
             is_up: true,
+            is_full: false,
             log_seq: 7,
             unapplied: 0,
         };
@@ -454,6 +456,15 @@ mod tests {
             peers: vec![peer(1, true), peer(2, false)],
             ..ClusterStatus::default()
         }
+    }
+
+    #[test]
+    fn a_peer_that_is_missing_for_lack_of_room_is_named() {
+        let mut status = sample();
+        status.peers[1].is_up = false;
+        assert!(log(&status).contains("; missing: p2"), "{}", log(&status));
+        status.peers[1].is_full = true;
+        assert!(log(&status).contains("; missing, with a full disk: p2"), "{}", log(&status));
     }
 
     #[test]

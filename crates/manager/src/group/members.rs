@@ -123,6 +123,7 @@ fn peers(peer: &Peer) -> Vec<PeerStatus> {
             votes: membership.voters.contains(&member.id) && membership.voters_outgoing.is_empty(),
             leads: member.id == peer.id(),
             is_up: peer.is_heard(member.id),
+            is_full: peer.says_full(member.id),
             log_seq: progress.map_or(0, |progress| progress.matched),
             unapplied: peer.unapplied(member.id),
             member: Some(member.clone()),
