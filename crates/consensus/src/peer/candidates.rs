@@ -20,6 +20,8 @@ const UNREACHABLE_TICKS: u64 = 600;
 
 /// A learner keeps its place for this long after it was last heard, in ns.
 const LINGERS_NS: i64 = 60_000_000_000;
+/// A node's voter whose disk has been full for this long, in ns, is replaced.
+const FULL_NS: i64 = 30_000_000_000;
 /// For this long after a peer has begun to lead, in ns, it may not have heard of every peer that runs: all learners keep their places, and
 /// the group does not become smaller.
 const UNHEARD_NS: i64 = 10_000_000_000;
@@ -269,6 +271,14 @@ impl Peer {
         self.leads_since_ns.is_some_and(|at| self.now_ns.saturating_sub(at) < UNHEARD_NS)
     }
 
+    /// Voters of nodes whose disks have been full for long.
+    fn full_for_long(&self) -> BTreeSet<u64> {
+        let is_long = |(since, _): &(i64, i64)| self.now_ns.saturating_sub(*since) >= FULL_NS;
+        let is_full = |m: &&Member| self.says_full(m.id) && self.full_ns.get(&m.id).is_some_and(is_long);
+        let voters = self.membership().members.iter().filter(|m| m.kind() == PeerKind::Voter);
+        voters.filter(is_full).map(|m| m.id).collect()
+    }
+
     /// Learners that keep their place although they may be silent.
     fn lingering(&self) -> BTreeSet<u64> {
         let is_recent = |at: Option<i64>, ns: i64| at.is_some_and(|at| self.now_ns.saturating_sub(at) < ns);
@@ -308,6 +318,7 @@ impl Peer {
                 .filter(|p| p.is_active && holds_some(p.matched) && p.matched + CAUGHT_UP_ENTRIES >= last)
                 .map(|p| p.id)
                 .collect(),
+            full: self.full_for_long(),
             lingering: self.lingering(),
             is_new_leader: self.is_new_leader(),
             removed: self.candidates.removed.clone(),

@@ -254,8 +254,8 @@ pub struct Peer {
     started_ns: BTreeMap<u64, i64>,
     /// Bytes of committed entries among the outputs.
     queued_bytes: usize,
-    /// When they last said that their disks are full, ns.
-    full_ns: BTreeMap<u64, i64>,
+    /// Since when others say that their disks are full, and when they last said so, ns.
+    full_ns: BTreeMap<u64, (i64, i64)>,
     /// To whom it handed leadership last, as the leader that it is.
     handed_to: Option<u64>,
     /// Since when it leads, if it does.
@@ -462,7 +462,7 @@ impl Peer {
     #[must_use]
     pub fn says_full(&self, id: u64) -> bool {
         let since_ns = self.now_ns.saturating_sub(SILENT_NS);
-        self.full_ns.get(&id).is_some_and(|at| *at >= since_ns)
+        self.full_ns.get(&id).is_some_and(|(_, last)| *last >= since_ns)
     }
 
     /// Whether it has just started, and asks others what they remember of it before it takes part.

@@ -71,6 +71,7 @@ impl Peer {
         match answer.decode::<Consensus>() {
             Ok((reply, payload)) if reply.from == to => {
                 self.heard_ns.insert(to, self.now_ns);
+                self.full_ns.remove(&to);
                 if message::contains(self.membership(), to) {
                     self.answered_at.insert(address, to);
                     self.unapplied_there.insert(to, reply.unapplied);
@@ -89,12 +90,18 @@ impl Peer {
             Ok(_) => tracing::warn!(peer = format!("{to:016x}"), "another peer answers at its address"),
             Err(error) => {
                 if error.code() == Code::NoSpace {
-                    self.full_ns.insert(to, self.now_ns);
+                    self.note_full(to);
                 }
                 self.node.report_unreachable(to);
             }
         }
         self.process();
+    }
+
+    /// Another peer says that its disk is full.
+    fn note_full(&mut self, id: u64) {
+        let since = if self.says_full(id) { self.full_ns[&id].0 } else { self.now_ns };
+        self.full_ns.insert(id, (since, self.now_ns));
     }
 
     /// Passes a message to the library, unless it shows that this peer has forgotten something, or cannot be used yet.

@@ -2,7 +2,7 @@
 //!
 //! All managers are members. Voters on other hosts fill the group up to five where there are five hosts, because the default class
 //! survives two lost hosts and so must the metadata; else up to three; else all there are. The group never shrinks because somebody is
-//! silent: a member goes only if another takes its place in the same change, or if it was told to go.
+//! silent or full: a member goes only if another takes its place in the same change, or if it was told to go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
@@ -30,6 +30,8 @@ pub struct View {
     pub voters_max: usize,
     /// Learners that have all entries but the last few.
     pub caught_up: BTreeSet<u64>,
+    /// Voters of nodes whose disks have been full for long: others take their places, if there are any.
+    pub full: BTreeSet<u64>,
     /// Learners that are silent, but were heard not long ago: one that copies on a busy machine answers late.
     pub lingering: BTreeSet<u64>,
     /// The leader may not have heard yet of every peer that runs.
@@ -124,9 +126,10 @@ fn voters(view: &View) -> impl Iterator<Item = &Member> {
 
 /// Peers that should vote: voters that stay, then managers, then voters on further hosts.
 fn wanted(view: &View) -> Vec<Member> {
-    let mut wanted: Vec<Member> = voters(view).filter(|m| !must_go(view, m)).cloned().collect();
+    let stay = voters(view).filter(|m| !must_go(view, m)).cloned();
+    let (full, mut wanted): (Vec<Member>, Vec<Member>) = stay.partition(|m| view.full.contains(&m.id));
     let mut fitting: Vec<&Candidate> = view.candidates.iter().filter(|c| !must_go(view, &c.member)).collect();
-    let hosts = fitting.iter().map(|c| &c.member.host).chain(wanted.iter().map(|m| &m.host));
+    let hosts = fitting.iter().map(|c| &c.member.host).chain(full.iter().chain(&wanted).map(|m| &m.host));
     let size = voters_wanted(hosts.collect::<BTreeSet<_>>().len(), view.voters_max);
     // Those that run, and of them learners, first: they have been copying. A learner that is down keeps its place if nobody else can have it, a
     // manager only for a while.
@@ -134,13 +137,17 @@ fn wanted(view: &View) -> Vec<Member> {
     let may_return = |c: &Candidate| c.member.kind() == PeerKind::Voter || view.lingering.contains(&c.member.id);
     let waits = |c: &Candidate| is_learner(c) && may_return(c);
     fitting.sort_by_key(|c| (c.member.kind() != PeerKind::Manager, !c.is_up, !is_learner(c), c.member.id));
-    for Candidate { member, .. } in fitting.into_iter().filter(|c| c.is_up || waits(c)) {
+    let has_room = |c: &&Candidate| !view.full.contains(&c.member.id);
+    for Candidate { member, .. } in fitting.into_iter().filter(has_room).filter(|c| c.is_up || waits(c)) {
         let is_manager = member.kind() == PeerKind::Manager;
         let host_taken = wanted.iter().any(|w| w.host == member.host);
         if wanted.iter().all(|w| w.id != member.id) && (is_manager || wanted.len() < size && !host_taken) {
             wanted.push(member.clone());
         }
     }
+    // A full one keeps its place until another takes it.
+    let vacant = size.saturating_sub(wanted.len());
+    wanted.extend(full.into_iter().take(vacant));
     // A manager that joins takes the place of a voter.
     let managers = wanted.iter().filter(|m| m.kind() == PeerKind::Manager).count();
     while wanted.len() > size.max(managers) {

@@ -264,3 +264,30 @@ fn a_manager_that_copies_keeps_its_place_while_it_may_return() {
     all.lingering.clear();
     assert_eq!(next(&all), Some(change([(ChangeKind::Remove, candidate(2, MANAGER).member)])));
 }
+
+/// A voter whose disk is full takes no entries, so the group tolerates one loss fewer until another votes in its place.
+#[test]
+fn a_voter_whose_disk_is_full_goes_once_another_takes_its_place() {
+    let mut all = view(&[candidate(1, MANAGER), candidate(2, VOTER), candidate(3, VOTER)]);
+    settle(&mut all);
+    all.full.insert(3);
+    all.candidates[2].is_up = false;
+    assert_eq!(next(&all), None, "nobody else can have its place");
+    all.candidates.push(candidate(4, VOTER));
+    assert_eq!(settle(&mut all), [3, 3], "a learner, then the exchange");
+    assert_eq!(sorted(&all.membership.voters), [1, 2, 4]);
+    all.full.insert(4);
+    assert_eq!(next(&all), None, "one that is full takes no place");
+}
+
+/// Five hosts with a full voter are no four hosts: the group stays as large as it is.
+#[test]
+fn a_group_does_not_shrink_because_a_disk_is_full() {
+    let mut all = view(&[1, 2, 3, 4, 5].map(|id| candidate(id, if id == 1 { MANAGER } else { VOTER })));
+    settle(&mut all);
+    for id in [5, 4] {
+        all.full.insert(id);
+        all.candidates[id as usize - 1].is_up = false;
+        assert_eq!((next(&all), all.membership.voters.len()), (None, 5));
+    }
+}

@@ -185,3 +185,27 @@ fn p8_a_standby_applies_what_found_no_room() {
     group.assert_alike(&[leader, standby]);
     assert_eq!(group.leader(), Some(leader));
 }
+
+/// P12: a node's voter whose disk stays full makes room for one that can take entries; the leader's status names it until then.
+#[test]
+fn p12_a_voter_whose_disk_is_full_is_replaced_where_there_is_another_host() {
+    for spare in [false, true] {
+        let mut group =
+            Group::on_small_disks(if spare { &[MANAGER, VOTER, VOTER, VOTER] } else { &[MANAGER, VOTER, VOTER] });
+        let at = group.settle_leader();
+        group.ticks(100);
+        let voters = |group: &Group| group.manager(at).peer().membership().voters.clone();
+        let full = *voters(&group).iter().find(|id| **id != at as u64 + 1).unwrap();
+        group.leave_free(full as usize - 1, 10);
+        let mut is_named = false;
+        for i in 0..60 {
+            group.mkdir(at, &format!("d{i}")).unwrap();
+            group.ticks(10);
+            assert_eq!(voters(&group).len(), 3);
+            let peers = &group.manager(at).core().unwrap().soft.peers;
+            is_named |= peers.iter().any(|peer| peer.is_full && peer.member.as_ref().unwrap().id == full);
+        }
+        assert!(is_named);
+        assert_eq!(voters(&group).contains(&full), !spare);
+    }
+}
