@@ -255,7 +255,6 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.lost_locks_count", Theme::Locks),
     ("mount.patch_keeps_pages", Theme::Locks),
     ("mount.push_over_newer", Theme::Spool),
-    ("mount.pushed_file_leaves_early", Theme::Spool),
     ("mount.pushed_log_stays", Theme::Spool),
     ("mount.recall_answered_early", Theme::Creates),
     ("mount.recall_keeps_entries", Theme::Mixed),
@@ -271,6 +270,7 @@ pub const OF_ONE_TEST: &[&str] = &[
     "consensus.waits_for_all",
     "manager.clock_follows_wall",
     "manager.readers_hold_garbage",
+    "mount.pushed_file_leaves_early",
 ];
 
 /// Replaces the content of chunks that one fragment holds whole, and computes all hashes anew.

@@ -12,7 +12,7 @@ use tessera_sim::mutants::OF_MOUNTS;
 /// Seeds of an everyday run.
 const SEEDS: u64 = 150;
 /// Within so many seeds each mutant is caught.
-const MUTANT_SEEDS: u64 = 700;
+const MUTANT_SEEDS: u64 = 2_000;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)

@@ -10,6 +10,7 @@ use crate::mount::{Mount, Options, Queues};
 use crate::namespace::driver;
 use crate::ops::{Caller, ListedEntry};
 use crate::spool::{SpoolConfig, push};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -271,6 +272,38 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
         assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"ddBB"[..], 3));
         assert!(!keeps_pages(&mount, ino).await);
     });
+}
+
+/// The lengths that look-ups show while a file is pushed whose other name was removed, so that a session must keep it.
+fn lengths_shown_during_a_push() -> BTreeSet<u64> {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    (store.lease_ms.set(60_000), store.open_rounds.set(20));
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"afterwards").await.unwrap();
+        mount.files.get(ino).unwrap().set_unlinked().await;
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(async {
+        let mut shown = BTreeSet::new();
+        while mount.stats().await.open_files > 0 {
+            shown.insert(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes);
+            pause().await;
+        }
+        shown.insert(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes);
+        shown
+    })
+}
+
+#[test]
+fn a_file_that_is_pushed_is_never_shown_as_it_was_before() {
+    assert_eq!(lengths_shown_during_a_push(), [10].into());
+    let _mistake = tessera_failpoint::activate("mount.pushed_file_leaves_early");
+    assert_eq!(lengths_shown_during_a_push(), [6, 10].into(), "the mistake shows");
 }
 
 /// A listing has the length from before the file was written here. The kernel must not go back to it.

@@ -90,6 +90,10 @@ pub struct Store {
     pub is_full: Cell<bool>,
     /// While set, no version can be opened.
     pub refuses_opens: Cell<bool>,
+    /// An open for reading takes so many rounds.
+    pub open_rounds: Cell<u32>,
+    /// Lifetime of the lease on what a client looks up, ms.
+    pub lease_ms: Cell<u64>,
     /// Locks of the client.
     pub locks: RefCell<LockTable>,
     /// Drains that were started and do not run yet.
@@ -155,7 +159,8 @@ impl Store {
             None if ino == 1 => Attr { ino, kind: InodeKind::Directory as i32, nlink: 2, ..Attr::default() },
             None => return Err(Error::new(Code::NotFound, "no such inode")),
         };
-        Ok(Entry { attr: Some(attr), hints: self.hints.borrow().clone(), ..Entry::default() })
+        let (hints, lease_ms) = (self.hints.borrow().clone(), self.lease_ms.get());
+        Ok(Entry { attr: Some(attr), hints, lease_ms, ..Entry::default() })
     }
 }
 
@@ -315,6 +320,9 @@ impl Backend for Client {
     }
 
     async fn open_read(&self, ino: u64, version: u64, _: Range<u64>) -> Result<OpenVersion, FileError> {
+        for _ in 0..self.store.open_rounds.get() {
+            super::tasks::pause().await;
+        }
         if self.store.refuses_opens.get() {
             return Err(failed(Cause::Refused(Error::new(Code::Io, "no version can be opened"))));
         }
