@@ -277,7 +277,8 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
 /// The lengths that look-ups show while a file is pushed whose other name was removed, so that a session must keep it.
 fn lengths_shown_during_a_push() -> BTreeSet<u64> {
     let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
-    (store.lease_ms.set(60_000), store.open_rounds.set(20));
+    store.lease_ms.set(60_000);
+    store.open_rounds.set(20);
     let (mount, queues) = mount(&store, &disk, 1);
     let ino = known_file(&mount, &store, &mut tasks);
     tasks.run(async {
