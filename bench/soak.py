@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SEEDS = {"survivable": 100_000, "beyond": 25_000, "differing": 10_000, "rotten": 10_000, "slow": 10_000, "mounts": 50_000}
+SEEDS = {"survivable": 100_000, "beyond": 25_000, "differing": 10_000, "rotten": 10_000, "slow": 10_000, "rotting": 5_000, "mounts": 50_000}
 LAST_LINE = re.compile(r"(\d+) seeds, (\d+) broken, (\d+) events")
 # A process runs so many seeds: if it dies, only they are missing.
 BATCH = 500
