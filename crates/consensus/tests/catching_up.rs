@@ -370,10 +370,8 @@ fn with_old_copy(known: &Membership, restarted: bool, seeds: &[&str]) -> Group {
     group
 }
 
-/// P7: the log of the copy names its peer as a learner, which votes by now: it gives no second vote before it has asked.
-#[test]
-fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
-    let mut group = with_old_copy(&membership(&[2, 3], &[1]), false, &[]);
+/// Peer 3 asks peer 1 for its vote.
+fn vote_for_third() -> Input {
     let vote = RaftMessage { kind: MessageKind::Vote as i32, term: 20, log_term: 20, index: 99, ..Default::default() };
     let frame = Consensus {
         cluster_id: CLUSTER.into(),
@@ -384,7 +382,14 @@ fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
         ..Consensus::default()
     };
     let body = frame.encode_to_vec().into();
-    group.peers[0].handle(0, Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() });
+    Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() }
+}
+
+/// P7: the log of the copy names its peer as a learner, which votes by now: it gives no second vote before it has asked.
+#[test]
+fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
+    let mut group = with_old_copy(&membership(&[2, 3], &[1]), false, &[]);
+    group.peers[0].handle(0, vote_for_third());
     assert!(!group.peers[0].position().voted);
     group.ticks(5);
     let why = group.peers[0].stopped();
@@ -396,17 +401,7 @@ fn p7_a_copy_of_a_learner_that_votes_by_now_is_found_out() {
 fn p7_a_copy_that_holds_nothing_gives_no_vote() {
     let mut group = with_old_copy(&membership(&[1], &[]), false, &[]);
     group.peers[0] = start_new(1, &SimDisk::new(5));
-    let vote = RaftMessage { kind: MessageKind::Vote as i32, term: 20, log_term: 20, index: 99, ..Default::default() };
-    let frame = Consensus {
-        cluster_id: CLUSTER.into(),
-        from: Some(member(3)),
-        to: 1,
-        position: Some(Position { term: 20, ..Position::default() }),
-        messages: vec![vote],
-        ..Consensus::default()
-    };
-    let body = frame.encode_to_vec().into();
-    group.peers[0].handle(0, Input::Request { token: 1, kind: Kind::Consensus, body, payload: Bytes::new() });
+    group.peers[0].handle(0, vote_for_third());
     assert!(!group.peers[0].position().voted);
 }
 
