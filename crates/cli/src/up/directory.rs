@@ -131,11 +131,12 @@ impl Directory {
     /// What exists here already.
     pub fn found(&self) -> Counts {
         let highest = |most: u32, is_there: &dyn Fn(u32) -> bool| (1..=most).rev().find(|i| is_there(*i)).unwrap_or(0);
+        let nodes = highest(MAX_NODES, &|node| self.root.join(format!("n{node}")).is_dir());
         let disks = |node| highest(MAX_DISKS, &|disk| self.disk(node, disk).is_dir());
         Counts {
             managers: highest(MAX_MANAGERS, &|manager| self.manager(manager).is_dir()),
-            nodes: highest(MAX_NODES, &|node| self.root.join(format!("n{node}")).is_dir()),
-            disks: (1..=MAX_NODES).map(disks).max().unwrap_or(0),
+            nodes,
+            disks: (1..=nodes).map(disks).max().unwrap_or(0),
         }
     }
 
