@@ -163,14 +163,15 @@ impl<B: Backend> Mount<B> {
     /// Those of the commit; the locks are released anyway.
     pub async fn flush(&self, ino: u64, handle: u64, owner: u64) -> Outcome {
         let handle = self.handle(handle);
+        // At the start: once this is answered, the kernel may release the handle.
+        if let Ok(Handle::File { writes, closed, .. }) = handle.as_deref() {
+            self.files.set_closed(ino, closed, *writes, true);
+        }
         let flushed = match handle.as_deref() {
             Ok(Handle::File { file, writes: true, .. }) => file.close(self).await,
             _ => Ok(()),
         };
         let unlocked = self.close_locks(ino, owner).await;
-        if let Ok(Handle::File { writes, closed, .. }) = handle.as_deref() {
-            self.files.set_closed(ino, closed, *writes, true);
-        }
         flushed.and(unlocked)
     }
 
