@@ -40,6 +40,27 @@ fn acknowledge(file: &File) {
     drop(file.try_clone().unwrap());
 }
 
+/// Programs on two mounts that write different parts of a file that was empty when they opened it both find their bytes
+/// in it, whether a part is committed in one request or streamed.
+#[test]
+fn two_who_write_parts_of_a_new_file_are_both_kept() {
+    let Some(c) = mountable() else { return };
+    let (a, b) = (Mounted::new(&c, "a", &[]), Mounted::new(&c, "b", &[]));
+    for (name, len) in [("small", PAGE), ("large", 9 << 20)] {
+        File::create(a.at(name)).unwrap();
+        let open = |m: &Mounted| File::options().read(true).write(true).open(m.at(name)).unwrap();
+        let (first, second) = (open(&a), open(&b));
+        second.write_all_at(&data(2, len), len as u64).unwrap();
+        first.write_all_at(&data(1, len), 0).unwrap();
+        drop(second);
+        drop(first);
+        let whole = c.ok(&["cat", &format!("tess:/{name}")]).stdout;
+        assert_eq!(whole.len(), 2 * len, "{name}");
+        assert!(whole[..len] == data(1, len) && whole[len..] == data(2, len), "{name}");
+        assert!(fs::read(a.at(name)).unwrap() == whole && fs::read(b.at(name)).unwrap() == whole, "{name}");
+    }
+}
+
 /// A push does not overwrite a commit of another mount: the waiting data becomes a conflict file.
 #[test]
 fn two_who_changed_one_file_are_both_kept() {

@@ -11,6 +11,15 @@ use bytes::Bytes;
 use tessera_policy::Policy;
 use tessera_wire::meta::{CommitMode, LockFence, OpenRead};
 
+/// What a commit depends on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OnlyIf {
+    /// The file's current version (0: it has none); none: any.
+    pub version: Option<u64>,
+    /// The locks on the file that must still be held.
+    pub lock_fence: Option<LockFence>,
+}
+
 /// A file that is created by writing it.
 #[derive(Debug, Clone)]
 pub struct NewFile<'a> {
@@ -42,23 +51,24 @@ impl Client {
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
-    /// and ask about their chunks in one request. `fence`: of the locks held on the file.
+    /// and ask about their chunks in one request.
     ///
     /// # Errors
-    /// The write failed; no part of it is visible.
+    /// `VersionConflict`: another version is current than `only_if` names. The write failed; no part of it is visible.
     pub fn write_inode(
         &self,
         ino: u64,
         bytes: Bytes,
         policy: Option<Policy>,
         times: Times,
-        fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
         let params = WriteParams {
             expect_policy: policy,
             size_hint_bytes: Some(bytes.len() as u64),
             times,
-            lock_fence: fence,
+            if_version: only_if.version,
+            lock_fence: only_if.lock_fence,
             ..write_params(ino, false)
         };
         crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())

@@ -102,6 +102,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.stale_lock_message_sent", "a message about a lock is sent after the lock was lost (P7)"),
     ("mount.stamps_are_ignored", "an answer is cached although a recall overtook it (P7)"),
     ("mount.unlinked_not_committed", "a file that lost a name while it was open is not committed (P1)"),
+    (
+        "mount.whole_replaces",
+        "a file written from its start to its end replaces what another mount committed meanwhile",
+    ),
     ("net.flushed_not_accounted", "bytes that the connection's thread sends stay counted as unsent"),
     ("net.frames_overtake", "what was queued during a write is sent before the rest of that write"),
     ("net.sleeps_unannounced", "a connection's thread looks at its queue before it says that it is about to wait"),

@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tessera_client::inodes::NewFile;
+use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{
     Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, Times, WriteDone, WriteHandle, boot_ns,
@@ -153,9 +153,9 @@ impl Backend for FuseBackend {
         bytes: Bytes,
         policy: Option<Policy>,
         times: Times,
-        fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
-        self.client.write_inode(ino, bytes, policy, times, fence)
+        self.client.write_inode(ino, bytes, policy, times, only_if)
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {

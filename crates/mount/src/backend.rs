@@ -14,7 +14,7 @@ use bytes::Bytes;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
-use tessera_client::inodes::NewFile;
+use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{Cancel, FileError, Opened, Owner, ProgressFn, Times, WriteDone};
 use tessera_policy::Policy;
@@ -236,18 +236,18 @@ pub trait Backend: 'static {
     /// There is no such file, or the manager refuses or does not answer.
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Self::Writer, FileError>;
 
-    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known. `fence`: of
-    /// the locks that this mount holds on the file.
+    /// Replaces a file's content by `bytes`, as one version. `policy`: the file's, if known.
     ///
     /// # Errors
-    /// No part of the write is visible, unless there was no answer.
+    /// [`Code::VersionConflict`]: another version is current than `only_if` names. No part of the write is visible,
+    /// unless there was no answer.
     async fn write_whole(
         &self,
         ino: u64,
         bytes: Bytes,
         policy: Option<Policy>,
         times: Times,
-        fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError>;
 
     /// As [`Backend::write_whole`], for a file that the write creates.

@@ -262,6 +262,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.release_not_awaited", Theme::Mixed),
     ("mount.stamps_are_ignored", Theme::Mixed),
     ("mount.unlinked_not_committed", Theme::Mixed),
+    ("mount.whole_replaces", Theme::Mixed),
 ];
 
 /// Failpoints that a test of their own detects.

@@ -26,9 +26,11 @@ use pending::Pending;
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
-use tessera_client::{Times, WriteDone};
+use tessera_client::inodes::OnlyIf;
+use tessera_client::{FileError, Times, WriteDone};
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
+use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
 
 /// Bytes that wait before a write session is opened. Smaller files are committed in one request.
@@ -57,6 +59,24 @@ pub struct OpenFile<B: Backend> {
     state: Mutex<State<B>>,
 }
 
+/// Which bytes of the version below belong to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Below {
+    /// Those over which nothing was written.
+    Kept,
+    /// It had none when this mount opened it. What other mounts write meanwhile stays, as in [`Below::Kept`].
+    Empty,
+    /// None: this mount truncated the file to length 0.
+    Dropped,
+}
+
+impl Below {
+    /// What a version of this length is to a file that was not written here.
+    fn of(size_bytes: u64) -> Below {
+        if size_bytes == 0 { Below::Empty } else { Below::Kept }
+    }
+}
+
 struct State<B: Backend> {
     ino: u64,
     /// Length as this mount shows it.
@@ -69,8 +89,8 @@ struct State<B: Backend> {
     content: u64,
     /// The version below the written bytes; opened at the first read.
     base: Option<Arc<B::Reader>>,
-    /// No byte of the version below belongs to the file any longer.
-    replaced: bool,
+    /// Which of the bytes of the version below belong to the file.
+    below: Below,
     /// The file lost its last name on this mount: only sessions keep it.
     unlinked: bool,
     /// How this file is written.
@@ -97,7 +117,7 @@ impl<B: Backend> State<B> {
             number: 0,
             content: 0,
             base: None,
-            replaced: size_bytes == 0,
+            below: Below::of(size_bytes),
             unlinked: false,
             mode: WriteMode::SlidingWindow,
             optimistic: false,
@@ -134,7 +154,7 @@ impl<B: Backend> OpenFile<B> {
             let attr = &base.opened().attr;
             state.content = if attr.version == state.version { attr.content } else { 0 };
             state.size_bytes = base.len_bytes();
-            state.replaced = state.size_bytes == 0;
+            state.below = Below::of(state.size_bytes);
             state.base = Some(base);
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
@@ -183,7 +203,7 @@ impl<B: Backend> OpenFile<B> {
             spooled::read(state, mount, offset, &mut out).await?;
             return Ok(out);
         }
-        if state.replaced {
+        if state.below != Below::Kept {
             state.overlay(offset, &mut out);
             return Ok(out);
         }
@@ -322,8 +342,8 @@ impl<B: Backend> State<B> {
         if size_bytes == 0 {
             // Uncommitted bytes in the session are abandoned with it.
             (written.session, written.cut) = (None, false);
-            self.replaced = true;
-        } else if shrinks && !(self.replaced && written.session.is_none()) {
+            self.below = Below::Dropped;
+        } else if shrinks && !(self.below == Below::Dropped && written.session.is_none()) {
             if written.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
                 self.sync_session(mount).await?;
             }
@@ -367,21 +387,22 @@ impl<B: Backend> State<B> {
     async fn commit_changes(&mut self, mount: &Mount<B>, fence: Option<LockFence>) -> Outcome {
         self.pour_log(mount).await?;
         if let Some(bytes) = self.whole() {
-            // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
-            // current one.
-            let policy =
-                mount.namespace.attr(self.ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
-            let stamp = mount.namespace.with(Namespace::stamp);
-            let (done, stamp) = match mount.namespace.first_commit(self.ino, self.times, &bytes).await {
-                Some(done) => (done, None),
-                None => (mount.backend.write_whole(self.ino, bytes, policy, self.times, fence).await, Some(stamp)),
-            };
-            let done = done.map_err(|e| {
-                let errno = failed("commit", self.ino, e.code(), &e);
-                mount.namespace.check(self.ino).err().unwrap_or(errno)
-            })?;
-            return self.committed(mount, &done, stamp).await;
+            let (done, stamp) = self.commit_whole(mount, &bytes, fence).await;
+            match done {
+                // Another mount committed meanwhile: only what was written here goes over its version.
+                Err(error) if error.code() == Code::VersionConflict && stamp.is_some() => {
+                    if !bytes.is_empty() {
+                        self.pending.write().buffer.write(0, &bytes);
+                    }
+                    self.below = Below::Kept;
+                }
+                Err(error) => {
+                    let errno = failed("commit", self.ino, error.code(), &error);
+                    return Err(mount.namespace.check(self.ino).err().unwrap_or(errno));
+                }
+                Ok(done) => return self.committed(mount, &done, stamp).await,
+            }
         }
         let (ino, size_bytes) = (self.ino, self.size_bytes);
         if self.pending.is_cut() {
@@ -396,6 +417,27 @@ impl<B: Backend> State<B> {
         }
         self.pending.write().cut = false;
         self.sync_session(mount).await
+    }
+
+    /// Commits the whole content in one request, if the version below is the one that this mount knows or does not
+    /// matter. Returns the request's stamp, too, unless the namespace has the answer.
+    async fn commit_whole(
+        &self,
+        mount: &Mount<B>,
+        bytes: &Bytes,
+        lock_fence: Option<LockFence>,
+    ) -> (Result<WriteDone, FileError>, Option<Stamp>) {
+        // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the current
+        // one.
+        let policy = mount.namespace.attr(self.ino).or_else(|| self.created.clone()).and_then(|known| known.policy());
+        let stamp = mount.namespace.with(Namespace::stamp);
+        if let Some(done) = mount.namespace.first_commit(self.ino, self.times, bytes).await {
+            return (done, None);
+        }
+        let if_version = (self.below != Below::Dropped).then_some(self.version);
+        let if_version = if_version.filter(|_| !failpoint::is_active("mount.whole_replaces"));
+        let only_if = OnlyIf { version: if_version, lock_fence };
+        (mount.backend.write_whole(self.ino, bytes.clone(), policy, self.times, only_if).await, Some(stamp))
     }
 
     /// The whole content, if all of it is in the buffer and no session was opened.
@@ -415,7 +457,7 @@ impl<B: Backend> State<B> {
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
         self.created = None;
         self.times = Times::default();
-        self.replaced = false;
+        self.below = Below::Kept;
         match (stamp, &done.entry) {
             (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.cache.changed_here(stamp, entry)),
             (Some(_), None) => mount.namespace.forget(&[self.ino]),

@@ -1,9 +1,9 @@
 //! A file's log while it is brought into the store ([`crate::spool::push`]): which state to push, and what the file
 //! becomes once the push succeeded, failed for good, or is no longer needed.
 
-use super::OpenFile;
 use super::session::SessionWriter;
 use super::spooled::open_version;
+use super::{Below, OpenFile};
 use crate::backend::Backend;
 use crate::errno::Errno;
 use crate::mount::Mount;
@@ -70,7 +70,9 @@ impl<B: Backend> OpenFile<B> {
         }
         state.created = None;
         let done = state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view));
-        state.replaced &= !done;
+        if done {
+            state.below = Below::Kept;
+        }
         if done && failpoint::is_active("mount.pushed_file_leaves_early") {
             state.drop_log(mount);
         }
@@ -168,7 +170,7 @@ impl<B: Backend> OpenFile<B> {
         // not count.
         if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
             (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
-            (state.base, state.replaced) = (None, false);
+            (state.base, state.below) = (None, Below::Kept);
             state.replacement = Some((attr.version, attr.size_bytes));
             mount.kernel.lock().holds_uncommitted(self.ino);
             state.drop_log(mount);

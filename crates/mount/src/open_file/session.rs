@@ -1,6 +1,6 @@
 //! The write session of an open file: how bytes reach it, and its commits.
 
-use super::{HOLD_BYTES, STREAM_FROM_BYTES, State};
+use super::{Below, HOLD_BYTES, STREAM_FROM_BYTES, State};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
@@ -85,7 +85,7 @@ impl<B: Backend> State<B> {
             let written = self.pending.write();
             // The kernel writes the pages of one flush in any order. A session that replaces must begin with byte 0: to
             // go back it would have to commit, and other clients would see the part.
-            let begins = written.session.is_none() && (!self.replaced || written.buffer.first() == Some(0));
+            let begins = written.session.is_none() && (self.below == Below::Kept || written.buffer.first() == Some(0));
             let jumps = all || begins || written.buffer.len_bytes() > HOLD_BYTES;
             let next = match follows {
                 None if jumps => written.buffer.pop_first(),
@@ -148,7 +148,7 @@ impl<B: Backend> State<B> {
         mount: &Mount<B>,
         if_version: Option<u64>,
     ) -> Outcome<&mut Session<B::Writer>> {
-        let patches = !self.replaced;
+        let patches = self.below != Below::Dropped;
         mount.settle(self.ino).await?;
         let opened = mount.backend.open_write(self.ino, patches, if_version).await;
         let handle = opened.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;

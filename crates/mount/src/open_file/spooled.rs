@@ -4,7 +4,7 @@
 //! is full.
 
 use super::pending::Released;
-use super::{FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
+use super::{Below, FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
@@ -83,7 +83,7 @@ impl<B: Backend> OpenFile<B> {
     /// A file whose log an earlier mount left.
     pub(super) fn with_log(ino: u64, log: Log) -> OpenFile<B> {
         let mut state = State::new(ino, log.size_bytes());
-        (state.replaced, state.mode) = (false, WriteMode::CompleteLocal);
+        (state.below, state.mode) = (Below::Kept, WriteMode::CompleteLocal);
         state.pending.spool(log);
         OpenFile::new(state)
     }
@@ -400,7 +400,7 @@ impl<B: Backend> State<B> {
         let Some(log) = self.pending.pour() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());
-        self.replaced = view.overlay.kept_bytes() == 0;
+        self.below = if view.overlay.kept_bytes() == 0 { Below::Dropped } else { Below::Kept };
         self.times = self.times.or(std::mem::take(&mut view.times));
         let (ino, size_bytes) = (self.ino, self.size_bytes);
         // The acknowledged state must not overwrite a version that another client committed since.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use tessera_client::inodes::NewFile;
+use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{Cancel, Cause, FileError, Opened, Owner, ProgressFn, Times, WriteDone};
 use tessera_policy::Policy;
@@ -346,9 +346,9 @@ impl Backend for Client {
         bytes: Bytes,
         _: Option<Policy>,
         _: Times,
-        _: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
-        let mut session = self.open_write(ino, false, None).await?;
+        let mut session = self.open_write(ino, false, only_if.version).await?;
         session.write_at(0, &bytes).await?;
         session.finish(Times::default(), 0).await
     }
@@ -356,7 +356,7 @@ impl Backend for Client {
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let made = self.store.create(new.parent, new.name, new.ino);
         made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
-        self.write_whole(new.ino, bytes, None, times, None).await
+        self.write_whole(new.ino, bytes, None, times, OnlyIf::default()).await
     }
 
     async fn ask<R: Request>(&self, _: &R) -> Result<R::Reply, Error> {

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tessera_client::inodes::NewFile;
+use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{Cancel, FileError, Opened, ProgressFn, Times, WriteDone};
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
@@ -150,15 +150,16 @@ impl Backend for SimBackend {
         bytes: Bytes,
         _policy: Option<Policy>,
         times: Times,
-        fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
-        self.store.write_whole(Target::inode(ino), &bytes, None, times, fence).await
+        self.store.write_whole(Target::inode(ino), &bytes, times, only_if).await
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let NewFile { parent, name, ino, owner, inos, .. } = new;
         let target = Target { parent, name: name.to_vec(), ino, inos, owner };
-        self.store.write_whole(target, &bytes, Some(0), times, None).await
+        let only_if = OnlyIf { version: Some(0), ..OnlyIf::default() };
+        self.store.write_whole(target, &bytes, times, only_if).await
     }
 
     async fn rewrite(

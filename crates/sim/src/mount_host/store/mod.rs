@@ -14,6 +14,7 @@ use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use tessera_client::inodes::OnlyIf;
 use tessera_client::{Cause, FileError, Opened, Owner, Times, WriteDone};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Extent, Request};
@@ -148,20 +149,19 @@ impl Store {
         &self,
         target: Target,
         bytes: &[u8],
-        if_version: Option<u64>,
         times: Times,
-        lock_fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
-        match self.one_shot(&target, bytes, if_version, times, lock_fence).await {
+        match self.one_shot(&target, bytes, times, only_if).await {
             None => {}
             Some(Err(error)) if error.code() == Code::SessionExpired => {}
             Some(done) => return done,
         }
         self.preallocate(&target).await;
-        let mut writer = self.open_write(target, false, if_version).await?;
+        let mut writer = self.open_write(target, false, only_if.version).await?;
         writer.write_at(0, bytes).await?;
         writer.set_times(times);
-        writer.set_lock_fence(lock_fence);
+        writer.set_lock_fence(only_if.lock_fence);
         writer.finish().await
     }
 
@@ -189,9 +189,8 @@ impl Store {
         &self,
         target: &Target,
         bytes: &[u8],
-        if_version: Option<u64>,
         times: Times,
-        lock_fence: Option<LockFence>,
+        only_if: OnlyIf,
     ) -> Option<Result<WriteDone, FileError>> {
         let blocks = cut(0, bytes);
         let mut unique: Vec<Block> = blocks.iter().map(|(_, block)| *block).filter(|block| *block != HOLE).collect();
@@ -214,7 +213,7 @@ impl Store {
             op_id: self.link.op_id(),
             session_id,
             mode: CommitMode::Replace as i32,
-            if_version,
+            if_version: only_if.version,
             size_bytes: bytes.len() as u64,
             extents: whole_extents(&blocks, bytes.len() as u64, &ids),
             acks: taken.iter().map(ack).collect(),
@@ -226,11 +225,11 @@ impl Store {
             want_lease: true,
             preallocated_ids: taken.iter().map(|chunk| chunk.chunk_id).collect(),
             open: Some(Box::new(open)),
-            lock_fence,
+            lock_fence: only_if.lock_fence,
             ..Commit::default()
         };
         let file = format!("inode {}", target.ino);
-        let reply = self.link.ask(commit).await.map_err(|e| write_refused(&file, if_version, "Commit", e));
+        let reply = self.link.ask(commit).await.map_err(|e| write_refused(&file, only_if.version, "Commit", e));
         Some(reply.and_then(|reply| done(&file, reply)))
     }
 }

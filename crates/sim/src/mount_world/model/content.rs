@@ -200,12 +200,13 @@ impl Model {
             for count in (0..=local.writes.len()).rev() {
                 for writes in variants(&local.writes[..count]) {
                     let len = version.blocks.len();
-                    let lengths = bases.iter().any(|base| apply(&writes, base).len() == len);
                     let mut over = apply(&writes, before);
-                    over.resize(len, HOLE);
-                    // A file that was empty when the mount opened it is replaced as a whole.
-                    let replaces = bases.iter().any(|base| base.is_empty()) && apply(&writes, &[]) == *version.blocks;
-                    if count > 0 && (lengths && over == *version.blocks || replaces) {
+                    // A length that was set holds even if another mount wrote behind it meanwhile.
+                    let sets_length = writes.iter().any(|write| matches!(write.change, Change::Cut(_)));
+                    if sets_length && bases.iter().any(|base| apply(&writes, base).len() == len) {
+                        over.resize(len, HOLE);
+                    }
+                    if count > 0 && over == *version.blocks {
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                 }
@@ -272,7 +273,8 @@ impl Model {
                 Some(kept) => block == kept || written(at, block) || is_cut && *block == HOLE,
                 None => *block == HOLE || written(at, block),
             };
-            !local.writes.is_empty() && version.blocks.iter().enumerate().all(known)
+            let reaches = is_cut || version.blocks.len() >= before.len();
+            !local.writes.is_empty() && reaches && version.blocks.iter().enumerate().all(known)
         })
     }
 
