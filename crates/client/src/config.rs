@@ -43,8 +43,8 @@ tessera_knobs::knobs! {
         put_timeout_ms: u64 = 20_000;
         /// A fragment that no node takes is offered for this long before the write fails.
         put_deadline_ms: u64 = 120_000;
-        /// Redundancy of an optimistic write that a node does not take is offered for this long after the version is visible;
-        /// then it is left to repair.
+        /// Once the version of an optimistic write is visible, redundancy is left to repair if its node refuses it for this
+        /// long, or if no node has acknowledged any for this long.
         late_deadline_ms: u64 = 10_000;
         /// A get counts as lost after this long.
         get_timeout_ms: u64 = 10_000;

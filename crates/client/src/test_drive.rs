@@ -166,6 +166,18 @@ impl Drive {
         }
     }
 
+    /// Lets a write that is not done go on until the clock shows `until_ns`.
+    pub fn idle(&mut self, core: &mut WriteCore, until_ns: i64) {
+        while self.now < until_ns {
+            while let Some(action) = core.poll() {
+                self.carry_out(core, action);
+            }
+            let due = core.next_due().map_or(until_ns, |due| due.min(until_ns));
+            let event = self.next(Some(due)).map_or(WriteEvent::Tick, WriteEvent::Answer);
+            core.handle(self.now, event);
+        }
+    }
+
     /// Opens `name` and reads a range.
     pub fn read(&mut self, name: &str, offset: u64, len_bytes: u64, stream: bool) -> Result<Vec<u8>, FileError> {
         let cache = ChunkCache::shared(1 << 20);

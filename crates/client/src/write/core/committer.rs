@@ -37,6 +37,8 @@ pub(super) struct Committer {
     staged_to: u64,
     /// The final version is visible.
     pub done: Option<WriteDone>,
+    /// When the final version became visible, or the last of its redundancy was acknowledged since.
+    pub late_since: i64,
     /// Fragments that were stored after a commit reported them as missing, with their receipts.
     pub late_fragments: Vec<(FragmentRef, u64)>,
 }
@@ -306,8 +308,32 @@ impl WriteCore {
             return;
         }
         self.committer.ending = ending;
-        self.committer.done = Some(done);
+        (self.committer.done, self.committer.late_since) = (Some(done), self.now);
         self.pump_late_fragments();
+    }
+
+    /// When redundancy that no node acknowledges any longer is left to repair.
+    pub(super) fn late_due(&self) -> Option<i64> {
+        let waits = self.committer.done.is_some() && self.chunks.unsettled > 0;
+        waits.then(|| self.committer.late_since.saturating_add(ms(self.options.late_deadline_ms)))
+    }
+
+    /// Leaves it to repair when that is due, as fragments may still wait for a node that answers nothing.
+    pub(super) fn tick_late(&mut self) {
+        if self.late_due().is_none_or(|due| self.now < due) {
+            return;
+        }
+        for index in 0..self.chunks.len() {
+            if !self.chunks[index].is_settled() {
+                self.leave_late_to_repair(index);
+            }
+        }
+    }
+
+    /// Leaves redundancy to repair that the commit reported as missing.
+    pub(super) fn leave_late_to_repair(&mut self, index: usize) {
+        self.view.write().left_to_repair += 1;
+        self.leave_to_repair(index);
     }
 
     /// Reports redundancy that arrived after the commit; ends the write when all of it has.
@@ -317,7 +343,8 @@ impl WriteCore {
             return;
         }
         let late = committer.late_fragments.len();
-        if late > 0 && (self.sender.is_idle() || late >= LATE_BATCH) {
+        let is_last = self.sender.is_idle() || self.chunks.unsettled == 0;
+        if late > 0 && (is_last || late >= LATE_BATCH) {
             let (fragments, receipts) = std::mem::take(&mut committer.late_fragments).into_iter().unzip();
             committer.in_flight = true;
             let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments, receipts };

@@ -264,6 +264,7 @@ impl WriteCore {
         self.dedup.tick(self.now);
         self.renew_if_due();
         self.tick_fetches();
+        self.tick_late();
     }
 }
 
@@ -291,7 +292,8 @@ impl Core for WriteCore {
         let renew = self.session.lease.renew_due().filter(|_| self.committer.done.is_none());
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
-        [self.placer.retries.next_due(), self.dedup.retries.next_due(), renew, fetch, self.rpcs.next_due()]
+        let retry = self.placer.retries.next_due();
+        [retry, self.dedup.retries.next_due(), renew, fetch, self.rpcs.next_due(), self.late_due()]
             .into_iter()
             .flatten()
             .min()

@@ -150,10 +150,11 @@ impl WriteCore {
     /// Retries the chunk in its group after a pause, until the deadline.
     pub(super) fn put_later(&mut self, index: usize) {
         let Some(waited_ns) = self.trouble_ns(index) else { return };
-        if self.committer.done.is_some() && waited_ns >= ms(self.options.late_deadline_ms) {
-            // The commit reported it as missing.
-            self.view.write().left_to_repair += 1;
-            return self.leave_to_repair(index);
+        let chunk = &self.chunks[index];
+        // A commit reported what is missing of it, perhaps while the file stays open.
+        let is_late = self.session.is_optimistic() && chunk.reported && chunk.reported_epoch != 0;
+        if is_late && waited_ns >= ms(self.options.late_deadline_ms) {
+            return self.leave_late_to_repair(index);
         }
         let Some(active) = &mut self.chunks[index].active else { return };
         active.trouble_since.get_or_insert(self.now);

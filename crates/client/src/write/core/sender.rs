@@ -207,6 +207,7 @@ impl WriteCore {
     }
 
     fn on_acknowledged(&mut self, put: FragmentPut, receipt: u64) {
+        let now = self.now;
         let Some(chunk) = self.chunks.get_mut(put.chunk).filter(|c| c.chunk_id == put.chunk_id) else { return };
         // A commit that reports it as missing is in flight, or done.
         let late = chunk.pinned && chunk.missing.contains(&put.number);
@@ -220,6 +221,7 @@ impl WriteCore {
         let outdated = put.epoch < chunk.newest_epoch();
         if late {
             chunk.missing.retain(|f| *f != put.number);
+            self.committer.late_since = now;
             let (chunk_id, fragment, epoch, disk_id) = (put.chunk_id, put.number, put.epoch, put.disk_id);
             self.committer.late_fragments.push((FragmentRef { chunk_id, fragment, epoch, disk_id }, receipt));
         }

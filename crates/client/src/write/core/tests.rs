@@ -443,6 +443,43 @@ fn p12_redundancy_that_a_node_does_not_take_is_left_to_repair_soon() {
     }
 }
 
+/// P12: so it is with a node that answers nothing, however many fragments wait for it.
+#[test]
+fn p12_redundancy_that_waits_for_a_silent_node_is_left_to_repair_soon() {
+    let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+    Arc::make_mut(&mut drive.options).put_bytes = 4 << 10;
+    drive.cluster.node(3).delay_ns = i64::MAX;
+    let began = drive.now;
+    put(&mut drive, "a", &data(400_000, 1)).unwrap();
+    let took_ms = ((drive.now - began) / crate::config::MS) as u64;
+    assert!((drive.options.late_deadline_ms..2 * drive.options.late_deadline_ms).contains(&took_ms), "{took_ms} ms");
+    assert!(drive.cluster.chunks().iter().all(|c| c.missing.len() == 1));
+    assert_eq!(drive.view.read().left_to_repair, drive.cluster.chunks().len() as u64);
+}
+
+/// P12: a file that stays open after an optimistic sync does not fail because a node does not take its redundancy.
+#[test]
+fn p12_an_open_file_outlasts_redundancy_that_a_node_does_not_take() {
+    let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+    drive.cluster.node(6).refuse_puts = Some(Error::new(Code::Unavailable, "it does not answer"));
+    let mut core = drive.writer("a", CommitMode::Append, None);
+    let bytes = data(40_000, 1);
+    let piece = |i: usize| {
+        let at = i * 20_000;
+        let chunk = Bytes::copy_from_slice(&bytes[at..at + 20_000]);
+        WriteRequest::Chunk(ChunkReady::new(i as u64, at as u64, chunk))
+    };
+    let end = |size_bytes, keep_session| WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session };
+    core.handle(drive.now, WriteRequest::Open);
+    core.handle(drive.now, piece(0));
+    core.handle(drive.now, end(20_000, true));
+    drive.write_until_done(&mut core).unwrap();
+    let later_ns = drive.now + 2 * crate::config::ms(drive.options.put_deadline_ms);
+    drive.idle(&mut core, later_ns);
+    drive.write(&mut core, vec![piece(1), end(40_000, false)]).0.unwrap();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
 /// P1, P11: fragments that were lost between their put and the commit are put again, by the write itself.
 #[test]
 fn what_is_lost_before_the_commit_is_put_again() {
