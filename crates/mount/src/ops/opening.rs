@@ -213,17 +213,33 @@ impl<B: Backend> Mount<B> {
     /// Sets the length through a handle of its own, and closes that as a program does, unless a program writes the file:
     /// its close follows.
     pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome {
-        let there = match self.files.get(ino) {
+        let open = self.files.get(ino);
+        let there = match &open {
             Some(file) => file.size().await.0,
             None => self.known(ino).await?.attr.size_bytes,
         };
         let file = self.files.open(ino, there, true, self.backend.now_ns());
-        let done = match file.truncate(self, size_bytes).await {
-            Ok(()) if self.files.has_one_writer(ino) => file.close(self).await,
-            done => done,
+        let change = async {
+            if open.is_some() && self.files.has_one_writer(ino) {
+                self.refresh_open(&file).await?;
+            }
+            file.truncate(self, size_bytes).await?;
+            if self.files.has_one_writer(ino) { file.close(self).await } else { Ok(()) }
         };
+        let done = change.await;
         self.files.release(self, &file, true).await;
         done
+    }
+
+    /// As an open: what other mounts wrote since a program opened the file belongs to it.
+    async fn refresh_open(&self, file: &OpenFile<B>) -> Outcome {
+        let Current { version, size_bytes, uncommitted } = file.refresh(self).await?;
+        let mut kernel = self.kernel.lock();
+        if !uncommitted && !kernel.shows(file.ino, version, size_bytes) {
+            // Its pages are older, and a commit over this version does not bring the others.
+            kernel.holds_uncommitted(file.ino);
+        }
+        Ok(())
     }
 
     /// Opens a directory. Returns the handle.

@@ -5,6 +5,7 @@ mod locks;
 mod store;
 pub mod tasks;
 
+use crate::backend::NewAttr;
 use crate::errno::Errno;
 use crate::mount::{Mount, Options, Queues};
 use crate::namespace::driver;
@@ -445,4 +446,28 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     assert_eq!((store.versions(ino), tasks.run(mount.stats()).open_files, mount.lost_files()), (1, 1, 0));
     tasks.run(mount.release(ino, reads, None));
     assert_eq!(tasks.run(mount.stats()).open_files, 0);
+}
+
+/// `truncate` gives a path. A program that follows the file has it open, as it was before another mount wrote to it.
+#[test]
+fn a_truncate_by_name_cuts_what_another_mount_wrote_since_the_file_was_opened() {
+    for (write_mode, size) in
+        [("sliding-window", 6), ("sliding-window", 8), ("complete-local", 6), ("complete-local", 4)]
+    {
+        let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = known_file(&mount, &store, &mut tasks);
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            let reads = mount.open(ino, false).await.unwrap().handle;
+            store.commit(ino, b"BEFORE and after", 0);
+            mount.set_attributes(ino, NewAttr::default(), Some(size)).await.unwrap();
+            until_pushed(&mount).await;
+            mount.release(ino, reads, None).await;
+        });
+        let expected = &b"BEFORE and after"[..size as usize];
+        assert_eq!(store.current(ino).bytes, expected, "{write_mode}, {size}");
+        assert_eq!(store.list(ROOT).len(), 1, "{write_mode}, {size}: nothing is kept beside it");
+        assert!(!tasks.run(keeps_pages(&mount, ino)), "{write_mode}, {size}: the kernel has the bytes of before");
+    }
 }
