@@ -1,6 +1,7 @@
 //! Copies a snapshot from a peer that holds it, one piece at a time.
 
 use super::{GetPiece, Peer, Sent};
+use crate::log::LogError;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::consensus::{Member, SnapshotInfo};
 use tessera_wire::rpc::{Answer, Call, Peer as Address};
@@ -34,6 +35,14 @@ pub(super) struct Sources {
     hash: Vec<u8>,
     /// No copy begins before.
     not_before_ns: i64,
+    /// The last piece of a snapshot that this peer needs found no room.
+    lacks_room: bool,
+}
+
+impl Sources {
+    pub(super) fn lacks_room(&self) -> bool {
+        self.lacks_room
+    }
 }
 
 impl Peer {
@@ -117,7 +126,9 @@ impl Peer {
             }
         };
         let Some(offset) = files.wanted_from(&fetch.info) else { return };
-        match files.receive(&fetch.info, offset, &piece) {
+        let received = files.receive(&fetch.info, offset, &piece);
+        self.sources.lacks_room = fetch.is_urgent && received.as_ref().is_err_and(LogError::is_no_space);
+        match received {
             Ok(true) => {
                 tracing::info!(index = fetch.info.index, bytes = fetch.info.len_bytes, "a snapshot is complete");
                 if let Err(error) = self.drop_entries(older) {
@@ -146,7 +157,6 @@ impl Peer {
     /// # Errors
     /// The cluster is another one, the snapshot is not held, or the disk fails.
     pub(super) fn serve_piece(&self, request: &GetPiece) -> Result<Vec<u8>, tessera_wire::Error> {
-        use crate::log::LogError;
         use tessera_wire::{Code, Error};
         if request.cluster_id != self.log().identity().cluster_id {
             return Err(Error::new(Code::WrongCluster, "a snapshot of another cluster is not here"));

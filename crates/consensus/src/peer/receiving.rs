@@ -47,6 +47,10 @@ impl Peer {
         self.can_answer()?;
         let (messages, payload) = self.take_messages(id);
         self.flush();
+        // One that cannot even begin is no voter: nobody waits for it, and another one may have its place.
+        if self.sources.lacks_room() && !self.membership().voters.contains(&self.id()) {
+            return Err(full());
+        }
         let (from, position, unapplied) = (self.id(), Some(self.position()), self.unapplied_here);
         Ok((ConsensusReply { from, position, messages, known, unapplied }, payload))
     }
@@ -54,9 +58,7 @@ impl Peer {
     pub(super) fn can_answer(&self) -> Result<(), Error> {
         match &self.stopped {
             Some(error) => Err(Error::new(Code::Fenced, error.to_string())),
-            None if self.is_full => {
-                Err(Error::new(Code::NoSpace, "the disk of this peer's log is full: make room in its directory"))
-            }
+            None if self.is_full => Err(full()),
             None => Ok(()),
         }
     }
@@ -151,4 +153,8 @@ impl Peer {
 fn is_from_leader(message: &raft::eraftpb::Message) -> bool {
     use raft::eraftpb::MessageType::*;
     matches!(message.get_msg_type(), MsgAppend | MsgHeartbeat | MsgSnapshot)
+}
+
+fn full() -> Error {
+    Error::new(Code::NoSpace, "the disk of this peer's log is full: make room in its directory")
 }

@@ -209,3 +209,25 @@ fn p12_a_voter_whose_disk_is_full_is_replaced_where_there_is_another_host() {
         assert_eq!(voters(&group).contains(&full), !spare);
     }
 }
+
+/// P12: a spare whose disk is full, too, says so, and another one takes the place of the full voter.
+#[test]
+fn p12_a_spare_without_room_keeps_no_other_from_taking_a_place() {
+    let mut group = Group::on_small_disks(&[MANAGER, VOTER, VOTER, VOTER, VOTER, VOTER, VOTER]);
+    let at = group.settle_leader();
+    group.ticks(100);
+    let voters = |group: &Group| group.manager(at).peer().membership().voters.clone();
+    let full = *voters(&group).iter().find(|id| **id != at as u64 + 1).unwrap();
+    let spares: Vec<u64> = (1..=7).filter(|id| !voters(&group).contains(id)).collect();
+    assert_eq!(spares.len(), 2);
+    group.leave_free(full as usize - 1, 10);
+    // Entries have room here, a snapshot has none.
+    group.leave_free(spares[0] as usize - 1, MIN_BYTES);
+    for i in 0..100 {
+        group.mkdir(at, &format!("d{i}")).unwrap();
+        group.ticks(10);
+        assert_eq!(voters(&group).len(), 5);
+    }
+    assert!(!voters(&group).contains(&full) && voters(&group).contains(&spares[1]), "{:?}", voters(&group));
+    assert!(group.manager(at).peer().membership().learners.is_empty());
+}
