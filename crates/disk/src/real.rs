@@ -86,6 +86,16 @@ impl RealDisk {
         RealDisk { limit: Some(Arc::new(Limit::new(capacity_bytes))), ..self }
     }
 
+    /// The same disk, whose lock file the caller holds: once another file or none is at its path, the disk is gone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn with_lock(self, held: &File) -> Result<Self, DiskError> {
+        let meta = held.metadata().map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
+        self.shared.lock_id.get_or_init(|| file_id(&meta));
+        Ok(self)
+    }
+
     /// Creates the directory if it is missing, then opens it.
     ///
     /// # Errors
@@ -272,8 +282,7 @@ impl Disk for RealDisk {
             .map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
-                let meta = file.metadata().map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
-                self.shared.lock_id.get_or_init(|| file_id(&meta));
+                self.clone().with_lock(&file)?;
                 Ok(DiskLock::new(file))
             }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(DiskError::Locked { disk: self.describe() }),

@@ -85,7 +85,14 @@ pub struct Db {
 
 /// The lock of a manager's directory: one process serves it. Released when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct DirLock(#[expect(dead_code, reason = "held, not used")] Arc<std::fs::File>);
+pub struct DirLock(Arc<std::fs::File>);
+
+impl DirLock {
+    /// The lock file.
+    pub fn file(&self) -> &std::fs::File {
+        &self.0
+    }
+}
 
 impl Db {
     /// A new database in memory.

@@ -20,6 +20,7 @@ mod start;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::db::LOCK_NAME;
 pub use crate::db::LOG_DIR;
 pub use compare::{DigestDone, DigestJob};
 pub use home::{DbHome, SnapshotDone, SnapshotJob};
@@ -201,10 +202,14 @@ impl Manager {
         if let DbHome::Dir { readers, .. } = &self.home { Some(readers) } else { None }
     }
 
-    /// The directory of the log; `None`: it is in memory.
+    /// The lock and the directory of the log; `None`: it is in memory.
     #[must_use]
-    pub fn log_dir(&self) -> Option<PathBuf> {
-        if let DbHome::Dir { dir, .. } = &self.home { Some(dir.join(LOG_DIR)) } else { None }
+    pub fn held_paths(&self) -> Option<[PathBuf; 2]> {
+        if let DbHome::Dir { dir, .. } = &self.home {
+            Some([LOCK_NAME, LOG_DIR].map(|name| dir.join(name)))
+        } else {
+            None
+        }
     }
 
     /// Why it serves no more, if so.

@@ -204,10 +204,10 @@ pub(crate) enum Found {
     Manager(Box<Manager>),
 }
 
-/// The disk of the log in a manager's directory.
-pub(crate) fn disk_of(dir: &Path) -> Result<Arc<dyn Disk>, GroupError> {
-    let disk = RealDisk::open(dir).map_err(tessera_consensus::log::LogError::from)?;
-    Ok(Arc::new(disk))
+/// The disk of the log in a manager's directory, which is locked.
+pub(crate) fn disk_of(dir: &Path, lock: &DirLock) -> Result<Arc<dyn Disk>, GroupError> {
+    let disk = RealDisk::open(dir).and_then(|disk| disk.with_lock(lock.file()));
+    Ok(Arc::new(disk.map_err(tessera_consensus::log::LogError::from)?))
 }
 
 /// Goes on from a directory, which is locked. A database that is damaged or gone is rebuilt from the snapshot and the log beside it.

@@ -69,9 +69,9 @@ pub(super) struct CoreLoop {
     scrub: Option<(Arc<Watch>, MetadataScrub)>,
     /// Addresses of nodes, as of a map version.
     addresses: (u64, HashMap<u64, Endpoint>),
-    /// The directory of the log, which has it open.
-    log_dir: (PathBuf, FileId),
-    /// Ticks since the database or the log is gone from its place.
+    /// The lock, and the directory of the log. Both are open.
+    held: [(PathBuf, FileId); 2],
+    /// Ticks since the database, the lock or the log is gone from its place.
     missing_ticks: u32,
     /// Connections are greeted with the members as of this entry.
     told_index: u64,
@@ -92,8 +92,8 @@ impl CoreLoop {
     ) -> std::io::Result<CoreLoop> {
         manager.note_wall(boot_ns(), wall_ns());
         let readers = manager.readers().expect("a manager that serves has its database in a directory");
-        let log_dir = manager.log_dir().expect("as its log");
-        let log_dir = (log_dir.clone(), FileId::at(&log_dir)?);
+        let [lock, log] = manager.held_paths().expect("as its log");
+        let held = [(lock.clone(), FileId::at(&lock)?), (log.clone(), FileId::at(&log)?)];
         let reading = Reading::start(readers.clone(), manager.config().clone(), inbox.clone())?;
         Ok(CoreLoop {
             manager,
@@ -105,7 +105,7 @@ impl CoreLoop {
             metrics,
             scrub: None,
             addresses: (u64::MAX, HashMap::new()),
-            log_dir,
+            held,
             missing_ticks: 0,
             told_index: 0,
             asked: HashMap::new(),
@@ -203,7 +203,8 @@ impl CoreLoop {
     /// Ends the manager if somebody took its directory away, or put another one in its place.
     fn look_for_directory(&mut self) {
         let database = || self.manager.db()?.watch()?.displaced();
-        let Some(lost) = database().or_else(|| Displaced::find(&self.log_dir.0, self.log_dir.1)) else {
+        let held = || self.held.iter().find_map(|(path, open)| Displaced::find(path, *open));
+        let Some(lost) = database().or_else(held) else {
             self.missing_ticks = 0;
             return;
         };

@@ -207,7 +207,7 @@ fn open(options: &ServeOptions, lock: &DirLock, address: String) -> Result<Manag
     let setup = || -> Result<Setup, GroupError> {
         Ok(Setup {
             home: DbHome::in_dir(dir, lock.clone()),
-            disk: disk_of(dir)?,
+            disk: disk_of(dir, lock)?,
             config: options.config.clone(),
             peer: PeerConfig {
                 voters_max: options.config.max_voters as usize,

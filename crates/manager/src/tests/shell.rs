@@ -306,3 +306,21 @@ fn p12_a_manager_whose_directory_is_replaced_ends_and_reads_nothing_there() {
         assert!(why.message.contains("its directory was replaced"), "{why}");
     }
 }
+
+/// P1, P7: a manager whose lock file is removed ends before another one that starts in its directory can serve what this one wrote.
+#[test]
+fn p7_a_manager_whose_lock_is_removed_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let (manager, client) = (start(root.path()), dialer(1, |_| {}));
+    let endpoint = manager.endpoints()[0].clone();
+    let make = |op_id| MakeDir { op_id, parent: 1, name: format!("{op_id}").into(), ..Default::default() };
+    ask(&client, &endpoint, &make(1)).unwrap();
+    std::fs::remove_file(root.path().join(crate::db::LOCK_NAME)).unwrap();
+    let managers = Managers::new(client.clone(), endpoint.into());
+    let late = managers.call_wait(&make(2), vec![], Duration::from_millis(200));
+    assert!(late.is_err(), "another process may have read the log by now");
+    while !manager.is_finished() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(manager.stop().is_some());
+}

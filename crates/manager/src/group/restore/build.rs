@@ -18,7 +18,7 @@ use tessera_consensus::log::snapshot::SnapshotFiles;
 use tessera_consensus::log::{Base, Log, LogError, LogIdentity, LogOptions};
 use tessera_consensus::message::MAX_TERM_AHEAD;
 use tessera_consensus::peer::fencing::TERMS_BETWEEN_GROUPS;
-use tessera_disk::Disk;
+use tessera_disk::{Disk, RealDisk};
 use tessera_wire::consensus::{EntryKind, FencePeer, Membership, SnapshotInfo};
 use tessera_wire::log::{LogEntry, LoggedCommand};
 
@@ -42,7 +42,7 @@ impl<A: Ask> Restore<'_, A> {
     }
 
     fn load(&self) -> Result<Option<Fence>, RestoreError> {
-        let begun = Fence::load(&*disk_of(&self.dir)?, RESTORING_FILE)?;
+        let begun = Fence::load(&RealDisk::open(&self.dir).map_err(LogError::from)?, RESTORING_FILE)?;
         if begun.is_none() {
             if Db::is_in(&self.dir) {
                 return Err(RestoreError::Occupied { dir: self.dir.display().to_string() });
@@ -59,7 +59,7 @@ impl<A: Ask> Restore<'_, A> {
     pub fn run(&self, lock: DirLock, mut survey: Survey, restore_id: u64) -> Result<Restored, RestoreError> {
         let begun = self.load()?;
         survey.check(begun.map(|fence| fence.restore_id), self.force)?;
-        let disk = disk_of(&self.dir)?;
+        let disk = disk_of(&self.dir, &lock)?;
         let fence = self.begin(&*disk, begun, restore_id, &survey)?;
         self.fence(&mut survey, &fence)?;
         let mut candidates = self.candidates(&survey)?;

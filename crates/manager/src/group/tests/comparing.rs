@@ -404,7 +404,7 @@ impl Stopped {
     fn setup(&self) -> Setup {
         let home = DbHome::in_dir(self.path(), self.lock.clone());
         let peer = PeerConfig::new(member(0, MANAGER), 1);
-        Setup { home, disk: disk_of(self.path()).unwrap(), config: config(), peer }
+        Setup { home, disk: disk_of(self.path(), &self.lock).unwrap(), config: config(), peer }
     }
 
     /// The manager after ten seconds.

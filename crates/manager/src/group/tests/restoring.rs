@@ -66,9 +66,10 @@ fn cut(group: &RefCell<Group>, hosts: &[usize]) {
 /// Serves a directory that was restored; returns the group when it leads.
 fn serve(group: RefCell<Group>, dir: &Path) -> Group {
     let mut group = group.into_inner();
-    let home = DbHome::in_dir(dir, Db::lock(dir).unwrap());
+    let lock = Db::lock(dir).unwrap();
+    let home = DbHome::in_dir(dir, lock.clone());
     let peer = PeerConfig::new(member(NEW, MANAGER), 3);
-    let setup = Setup { home, disk: disk_of(dir).unwrap(), config: config(), peer };
+    let setup = Setup { home, disk: disk_of(dir, &lock).unwrap(), config: config(), peer };
     let Ok(Found::Manager(manager)) = resume(dir, setup) else { panic!("a manager is there") };
     let running = Running::Manager(*manager);
     group.hosts.push(Host::new(SimDisk::new(1), running));
@@ -230,9 +231,10 @@ fn p9_an_interrupted_restore_is_run_again() {
         }
         if dir.path().join("restoring").exists() {
             interrupted += 1;
-            let home = DbHome::in_dir(dir.path(), Db::lock(dir.path()).unwrap());
+            let lock = Db::lock(dir.path()).unwrap();
+            let home = DbHome::in_dir(dir.path(), lock.clone());
             let peer = PeerConfig::new(member(NEW, MANAGER), 3);
-            let setup = Setup { home, disk: disk_of(dir.path()).unwrap(), config: config(), peer };
+            let setup = Setup { home, disk: disk_of(dir.path(), &lock).unwrap(), config: config(), peer };
             let refused = resume(dir.path(), setup).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(refused.contains("interrupted") && refused.contains("--restore"), "{refused}");
         }
