@@ -249,3 +249,24 @@ fn up_mounts_too_and_commits_before_it_stops() {
     assert_eq!(up.tessera(&["cat", "tess:/closed", "tess:/open"], b"").text(), "closedstill open");
     assert_eq!(up.stop(), 0);
 }
+
+/// The manager leads only with the votes of the nodes that still have their directories, and the one whose disk is new waits for it.
+#[test]
+fn a_node_whose_directory_is_lost_starts_after_those_that_vote() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes_up = |up: &Up| {
+        let status = up.tessera(&["status", "--json"], b"").json();
+        status["nodes"].as_array().unwrap().iter().filter(|node| node["state"] == "up").count()
+    };
+    assert_eq!(Up::start(dir.path(), &["--nodes", "4"]).stop(), 0);
+    std::fs::remove_dir_all(dir.path().join("n1")).unwrap();
+    let up = Up::start(dir.path(), &[]);
+    eventually("the node is there again", || nodes_up(&up) == 4);
+    assert_eq!(up.stop(), 0);
+    for lost in ["n2", "manager"] {
+        std::fs::remove_dir_all(dir.path().join(lost)).unwrap();
+    }
+    let up = Up::start(dir.path(), &["--restore"]);
+    eventually("the node and the manager are there again", || nodes_up(&up) == 4);
+    assert_eq!(up.stop(), 0);
+}

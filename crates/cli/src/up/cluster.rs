@@ -1,7 +1,7 @@
 //! The child processes of one local store.
 
 use super::child::{self, Child, DaemonCommand};
-use super::directory::{Directory, manager_name};
+use super::directory::{Counts, Directory, manager_name};
 use super::shape::{Ports, Shape};
 use crate::daemon::restore;
 use crate::daemon::signals::{Event, Events};
@@ -70,23 +70,27 @@ impl Cluster {
         Cluster { directory, shape, managers: Vec::new(), nodes: Vec::new() }
     }
 
-    /// Starts the managers, then all nodes.
+    /// Starts the managers and all nodes.
     ///
     /// # Errors
     /// A daemon cannot be started, or a stop was requested.
     pub fn start(&mut self, events: &Events, out: Out) -> Outcome {
-        let ports = self.shape.ports()?;
+        let (ports, restore) = (self.shape.ports()?, self.shape.restore);
         (1..=self.shape.counts.managers).try_for_each(|number| self.add_manager(number, &ports))?;
-        if self.shape.restore {
-            // Nodes that know their cluster serve their voters before a manager runs.
+        if restore {
             let mut managers = self.managers.iter_mut().filter_map(|manager| manager.listen.as_mut());
             managers.try_for_each(|listen| free_address(listen).map(|free| *listen = free))?;
-            self.start_nodes(&ports, events)?;
-            self.restore_managers(events, out)
         } else {
             self.start_managers(events)?;
-            self.start_nodes(&ports, events)
         }
+        // Nodes that know their cluster serve their voters before a manager leads. A new one waits for that manager, which may need
+        // the votes of all others.
+        let (known, new) = self.add_nodes(&ports)?;
+        known.iter().try_for_each(|name| self.launch(name, &[], events))?;
+        if restore {
+            self.restore_managers(events, out)?;
+        }
+        new.iter().try_for_each(|name| self.launch(name, &[], events))
     }
 
     fn add_manager(&mut self, number: u32, ports: &Ports) -> Outcome {
@@ -121,25 +125,29 @@ impl Cluster {
         Ok(())
     }
 
-    fn start_nodes(&mut self, ports: &Ports, events: &Events) -> Outcome {
-        for node in 1..=self.shape.counts.nodes {
-            let name = format!("n{node}");
+    /// Makes the directories of the nodes. Returns the names of those that know their cluster, and of those whose disks are new or lost.
+    fn add_nodes(&mut self, ports: &Ports) -> Outcome<(Vec<String>, Vec<String>)> {
+        let Counts { nodes, disks, .. } = self.shape.counts;
+        let (known, new): (Vec<u32>, Vec<u32>) =
+            (1..=nodes).partition(|node| self.directory.cluster_of(*node, disks).is_some());
+        for node in 1..=nodes {
+            let name = node_name(node);
             let [listen, metrics] = ports.node(node);
             let mut args = words(&["node", "--name", &name, "--host", &name, "--manager", &self.manager_list()]);
             args.extend(words(&["--listen", &listen, "--metrics", &metrics]));
             if let Some(socket) = self.directory.socket(&name) {
                 args.extend(words(&["--unix-socket", &socket.display().to_string()]));
             }
-            for disk in 1..=self.shape.counts.disks {
+            for disk in 1..=disks {
                 let disk = self.directory.disk(node, disk);
                 tessera_disk::create_dir_durably(&disk).at(&disk)?;
                 args.extend(words(&["--disk", &disk.display().to_string()]));
             }
             args.extend_from_slice(&self.shape.node_args);
-            self.nodes.push(Member::new(self.command(name.clone(), args), None));
-            self.launch(&name, &[], events)?;
+            self.nodes.push(Member::new(self.command(name, args), None));
         }
-        Ok(())
+        let names = |nodes: Vec<u32>| nodes.into_iter().map(node_name).collect();
+        Ok((names(known), names(new)))
     }
 
     /// Starts a child that does not run, with `more` arguments. If its port is taken, the failure names `up`'s own flag.
@@ -390,6 +398,10 @@ fn enough_votes(status: &ClusterStatus, counts: impl Fn(&PeerStatus) -> bool) ->
         wanted if wanted > 0 && votes >= wanted => Ok(()),
         wanted => Err(format!("the metadata is on {votes} of {wanted} peers")),
     }
+}
+
+fn node_name(node: u32) -> String {
+    format!("n{node}")
 }
 
 /// The address itself; for port 0, one with a port that is free now.

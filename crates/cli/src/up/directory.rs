@@ -154,7 +154,7 @@ impl Directory {
     /// # Errors
     /// Names the way out (P14).
     pub fn check_managers(&self, counts: &Counts, restore: bool) -> Outcome {
-        let of_a_cluster = self.first_disk_of_a_cluster(counts.nodes, counts.disks);
+        let of_a_cluster = (1..=counts.nodes).find_map(|node| self.cluster_of(node, counts.disks));
         let having = (1..=counts.managers).find(|manager| self.has_database(*manager));
         let database = self.manager(having.unwrap_or(1)).join(tessera_manager::db::FILE_NAME);
         let (database, root) = (database.display(), self.root.display());
@@ -175,10 +175,10 @@ impl Directory {
         }
     }
 
-    /// A disk that carries a cluster id, and the id. Unreadable disks are left to the node, which reports them.
-    fn first_disk_of_a_cluster(&self, nodes: u32, disks: u32) -> Option<(PathBuf, String)> {
-        let all = (1..=nodes).flat_map(|node| (1..=disks).map(move |disk| self.disk(node, disk)));
-        let mut found = all.filter_map(|path| {
+    /// The first disk of a node that carries a cluster id, and the id. Unreadable disks are left to the node, which reports them.
+    pub fn cluster_of(&self, node: u32, disks: u32) -> Option<(PathBuf, String)> {
+        let mut found = (1..=disks).filter_map(|disk| {
+            let path = self.disk(node, disk);
             let disk = RealDisk::open(&path).ok()?;
             let identity = Identity::load(&disk).ok().flatten()?;
             Some((path, hex16(&identity.cluster_id)))
