@@ -63,7 +63,7 @@ jepsen:         ## ten minutes: histories of real processes under kills, stops, 
 	cargo build -p tessera-client --example jepsen_client
 	python3 tests/jepsen/run.py $(ARGS)
 
-soak:           ## hours: many more seeds (ARGS="--share 0.1": a tenth), a store of a million chunks, and a hundred kills; writes bench/results/soak.md
+soak:           ## hours: many more seeds (ARGS="--share 0.1": a tenth), a store of a million chunks, and a hundred kills; adds to bench/results/soak.md
 	cargo build --release -p tessera-sim --example seeds
 	python3 bench/soak.py $(ARGS)
 	SIM_CHUNKS=1000000 cargo test --release -p tessera-sim --test many_chunks -- --nocapture

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs many seeds of the simulator and writes what came out to bench/results/soak.md.
+"""Runs many seeds of the simulator and adds what came out to bench/results/soak.md.
 
 Each family runs on `--jobs` processes of one thread; a failure is kept as the line that names its seed and the broken promise.
 """
@@ -11,7 +11,7 @@ import re
 import resource
 import secrets
 import subprocess
-import time
+import typing
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -40,31 +40,69 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
-def soak(binary, family, start, count, jobs):
-    """Runs a family; returns its row of the table and its failures."""
-    began, cpu_before = time.monotonic(), cpu_seconds()
+class Run(typing.NamedTuple):
+    """What a family did in one run."""
+
+    date: str
+    commit: str
+    family: str
+    seeds: int
+    start: int
+    failures: int
+    seeds_a_second: float
+
+    def row(self):
+        return (
+            f"| {self.date} | {self.commit} | {self.family} | {self.seeds:,} | {self.start} | {self.failures} "
+            f"| {self.seeds_a_second:.1f} |"
+        )
+
+    @classmethod
+    def of_row(cls, row):
+        date, commit, family, seeds, start, failures, rate = (cell.strip() for cell in row.strip().strip("|").split("|"))
+        return cls(date, commit, family, int(seeds.replace(",", "")), int(start), int(failures), float(rate))
+
+
+def soak(binary, family, start, count, jobs, commit):
+    """Runs a family; returns what it did and its failures."""
+    cpu_before = cpu_seconds()
     batches = [(at, min(BATCH, start + count - at)) for at in range(start, start + count, BATCH)]
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(lambda batch: run(binary, family, *batch), batches))
-    seconds, cpu = time.monotonic() - began, max(cpu_seconds() - cpu_before, 0.01)
-    failures = [f"{family} {line}" for _, broken in results for line in broken]
+    cpu = max(cpu_seconds() - cpu_before, 0.01)
+    failures = [f"{commit} {family} {line}" for _, broken in results for line in broken]
     ended = sum(ended for ended, _ in results)
-    row = f"| {family} | {ended:,} | {start} to {start + count - 1} | {len(failures)} | {seconds:,.0f} | {ended / cpu:.1f} |"
-    return row, failures
+    return Run(str(datetime.date.today()), commit, family, ended, start, len(failures), ended / cpu), failures
 
 
-def report(rows, failures, commit, jobs):
+def read(text):
+    """The runs and the failures of an earlier report."""
+    lines = text.splitlines()
+    runs = [Run.of_row(line) for line in lines if line.startswith("| 20")]
+    return runs, [line[3:-1] for line in lines if line.startswith("- `")]
+
+
+def report(runs, failures):
     """The text of soak.md."""
+    families = list(dict.fromkeys(run.family for run in runs))
+    total = lambda family: sum(run.seeds for run in runs if run.family == family)
+    broken = lambda family: sum(run.failures for run in runs if run.family == family)
     lines = [
         "# Simulator seeds",
         "",
-        f"Written by `make soak` on {datetime.date.today()}, commit {commit}, {jobs} processes of one thread each.",
+        f"`make soak` adds its runs to this file. {sum(map(total, families)):,} seeds in all; a run begins at a seed that it draws.",
         "",
-        "| family | seeds | range | failures | seconds | seeds a second of CPU |",
-        "|---|---|---|---|---|---|",
-        *rows,
+        "| family | seeds | failures |",
+        "|---|---|---|",
+        *(f"| {family} | {total(family):,} | {broken(family)} |" for family in families),
         "",
         *(["Failures:", "", *(f"- `{line}`" for line in failures)] if failures else ["No promise was broken."]),
+        "",
+        "## Runs",
+        "",
+        "| date | commit | family | seeds | from seed | failures | seeds a second of CPU |",
+        "|---|---|---|---|---|---|---|",
+        *(run.row() for run in runs),
     ]
     return "\n".join(lines) + "\n"
 
@@ -84,14 +122,16 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results/soak.md")
     args = parser.parse_args()
     start = args.start or 1_000_000 + secrets.randbelow(10**12)
-    rows, failures = [], []
+    commit = commit_of(ROOT)
+    runs, failures = read(args.out.read_text()) if args.out.exists() else ([], [])
+    failures_before = len(failures)
     for family, count in SEEDS.items():
-        row, failed = soak(args.binary, family, start, max(1, int(count * args.share)), args.jobs)
-        rows.append(row)
+        done, failed = soak(args.binary, family, start, max(1, int(count * args.share)), args.jobs, commit)
+        runs.append(done)
         failures += failed
-        args.out.write_text(report(rows, failures, commit_of(ROOT), args.jobs))
-        print(row, flush=True)
-    raise SystemExit(1 if failures else 0)
+        args.out.write_text(report(runs, failures))
+        print(done.row(), flush=True)
+    raise SystemExit(1 if len(failures) > failures_before else 0)
 
 
 if __name__ == "__main__":
