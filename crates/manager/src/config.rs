@@ -106,7 +106,7 @@ tessera_knobs::knobs! {
         metadata_scrub_bytes_per_s: u64 = 4 << 20;
         /// Parity of chunks this old is compared with what their slices give, newest first; a requested scrub takes all.
         prove_after_ms: u64 = 60_000;
-        /// Every disk lists what it holds this often; 0: only when it registers after it was out.
+        /// Every disk lists what it holds this often, and after its daemon restarted; 0: only when it registers after it was out.
         inventory_every_ms: u64 = 24 * 3_600_000, in 0..=u64::MAX;
     }
 }

@@ -2,8 +2,9 @@
 //! not belong there, and records absent ones as missing.
 //!
 //! A disk is listed when it returns after it was out (before it serves again, because it missed deletes: P3), after members
-//! have left it (their fragments remain), and periodically (late puts of dead writers: P5). A disk that waits for its
-//! inventory takes over no members: otherwise the inventory could remove a fragment that a backfill has just put.
+//! have left it (their fragments remain), after its daemon restarted (its directory may have lost files), and periodically
+//! (late puts of dead writers: P5). A disk that waits for its inventory takes over no members: otherwise the inventory
+//! could remove a fragment that a backfill has just put.
 //!
 //! Fragments with ids above the issue counter are never removed: this manager's database does not know those chunks.
 
@@ -160,7 +161,8 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     Ok(())
 }
 
-/// The disk whose periodic inventory is due; one at a time, to spread the load.
+/// The disk whose periodic inventory is due: also after a restart of its daemon, because its directory may be an older
+/// one, or have lost files. One at a time, to spread the load.
 pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     let every = ns(view.config.inventory_every_ms);
     if every == 0 {
@@ -168,10 +170,14 @@ pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     }
     let (started, now) = (view.soft.started_ns, view.now_ns);
     let node_map = view.caches.node_map(view.db)?;
+    if node_map.readable().any(|disk| disk.inventory_wanted > 0) {
+        return Ok(None);
+    }
     for disk in node_map.disks.values() {
-        let listed = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
-        if disk.readable() && disk.inventory_wanted == 0 && now - *listed >= every {
-            *listed = now;
+        let incarnation = node_map.nodes.get(&disk.node_id).map_or(0, |node| node.incarnation);
+        let listed = view.soft.cluster.listed.entry(disk.disk_id).or_insert((started, incarnation));
+        if disk.readable() && (now - listed.0 >= every || listed.1 != incarnation) {
+            *listed = (now, incarnation);
             return Ok(Some(SetInventory { want: vec![disk.disk_id], ..Default::default() }));
         }
     }

@@ -189,6 +189,24 @@ fn inventories_remove_orphans_and_note_what_lacks() {
     assert!(cluster.is_whole());
 }
 
+/// P6: what a node no longer holds after its daemon restarted is found and stored again, without a day's wait.
+#[test]
+fn a_node_that_restarts_without_some_of_its_files_is_found_out() {
+    let mut cluster = Cluster::with_config(8, 1, Config { inventory_every_ms: 86_400_000, ..config() });
+    write_files(&mut cluster, 1, 4);
+    cluster.run(3_000);
+    cluster.kill(0);
+    let disk = cluster.nodes[0].disks[0];
+    let held = &mut cluster.disks.get_mut(&disk).unwrap().held;
+    let lost: Vec<_> = std::mem::take(held).into_keys().collect();
+    assert!(!lost.is_empty());
+    cluster.damaged();
+    cluster.restart(0);
+    cluster.until(30, "put right", |f| lost.iter().all(|fragment| f.disks[&disk].held.contains_key(fragment)));
+    cluster.until(10, "listed", |f| rows::disk(f.db(), disk).unwrap().unwrap().inventory_wanted == 0);
+    assert!(cluster.is_whole());
+}
+
 /// P14: impossible registrations are refused and change nothing.
 #[test]
 fn false_registrations_are_refused() {
