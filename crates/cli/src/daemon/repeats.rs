@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// Lines of one place in the code that are logged within [`INTERVAL`]. Levels below `info` have no limit.
@@ -14,34 +14,48 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Leaves out what one place in the code logs again and again, and says how much that was. See the module.
 #[derive(Default)]
-pub struct Repeats(Mutex<HashMap<Identifier, Place>>);
+pub struct Repeats(Mutex<Places>);
+
+#[derive(Default)]
+struct Places(HashMap<Identifier, Place>);
 
 /// A place in the code.
 struct Place {
+    metadata: &'static Metadata<'static>,
     /// When the interval began.
     since: Instant,
     /// Lines in it.
     lines: u64,
 }
 
-/// What becomes of a line.
+/// So many lines of a place were left out in an interval that is over.
 #[derive(Debug, PartialEq)]
-enum Verdict {
-    Logged,
-    /// So many lines of this place were left out before it.
-    LoggedAfter(u64),
-    LeftOut,
+struct LeftOut {
+    lines: u64,
+    target: &'static str,
+    line: Option<u32>,
 }
 
-impl Place {
-    fn next(&mut self, now: Instant) -> Verdict {
-        self.lines += 1;
-        if now.duration_since(self.since) < INTERVAL {
-            return if self.lines <= AT_MOST { Verdict::Logged } else { Verdict::LeftOut };
-        }
-        let left_out = (self.lines - 1).saturating_sub(AT_MOST);
-        *self = Place { since: now, lines: 1 };
-        if left_out > 0 { Verdict::LoggedAfter(left_out) } else { Verdict::Logged }
+impl Places {
+    /// Ends the intervals that are over.
+    fn end(&mut self, now: Instant) -> Vec<LeftOut> {
+        let mut left_out = Vec::new();
+        self.0.retain(|_, Place { metadata, since, lines }| {
+            let is_over = now.duration_since(*since) >= INTERVAL;
+            if is_over && *lines > AT_MOST {
+                let (target, line) = (metadata.target(), metadata.line());
+                left_out.push(LeftOut { lines: *lines - AT_MOST, target, line });
+            }
+            !is_over
+        });
+        left_out
+    }
+
+    /// Whether a line of this place is logged.
+    fn is_logged(&mut self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
+        let place = self.0.entry(metadata.callsite()).or_insert(Place { metadata, since: now, lines: 0 });
+        place.lines += 1;
+        place.lines <= AT_MOST
     }
 }
 
@@ -52,19 +66,14 @@ impl<S: Subscriber> Layer<S> for Repeats {
             return true;
         }
         let now = Instant::now();
-        let verdict = {
+        let (left_out, is_logged) = {
             let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            places.entry(metadata.callsite()).or_insert(Place { since: now, lines: 0 }).next(now)
+            (places.end(now), places.is_logged(metadata, now))
         };
-        if let Verdict::LoggedAfter(left_out) = verdict {
-            tracing::warn!(
-                left_out,
-                of = metadata.target(),
-                line = metadata.line(),
-                "lines like the next one were left out"
-            );
+        for LeftOut { lines, target, line } in left_out {
+            tracing::warn!(lines, of = target, line, "lines from one place were left out");
         }
-        verdict != Verdict::LeftOut
+        is_logged
     }
 }
 
@@ -76,14 +85,32 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_counted_once() {
-        let start = Instant::now();
-        let mut place = Place { since: start, lines: 0 };
-        let mut next = |after_s| place.next(start + Duration::from_secs(after_s));
-        assert_eq!((0..1_000).filter(|_| next(1) == Verdict::Logged).count() as u64, AT_MOST);
-        assert_eq!(next(9), Verdict::LeftOut);
-        assert_eq!(next(11), Verdict::LoggedAfter(1_001 - AT_MOST));
-        assert_eq!(next(12), Verdict::Logged);
-        assert_eq!(next(40), Verdict::Logged, "nothing was left out");
+        let (start, mut places) = (Instant::now(), Places::default());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let [flood, other] = metadata_of_two_places();
+        assert_eq!((0..1_000).filter(|_| places.is_logged(flood, after(1))).count() as u64, AT_MOST);
+        assert_eq!((places.end(after(9)), places.is_logged(flood, after(9))), (vec![], false));
+        let (lines, target, line) = (1_001 - AT_MOST, flood.target(), flood.line());
+        assert_eq!(places.end(after(11)), [LeftOut { lines, target, line }], "though the place says nothing more");
+        assert!(places.is_logged(other, after(11)) && places.is_logged(flood, after(12)));
+        assert_eq!(places.end(after(40)), [], "nothing was left out");
+    }
+
+    fn metadata_of_two_places() -> [&'static Metadata<'static>; 2] {
+        #[derive(Default)]
+        struct Keep(Arc<Mutex<Vec<&'static Metadata<'static>>>>);
+        impl<S: Subscriber> Layer<S> for Keep {
+            fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+                self.0.lock().unwrap().push(event.metadata());
+            }
+        }
+        let kept = Arc::default();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(Keep(Arc::clone(&kept))), || {
+            tracing::warn!("one");
+            tracing::warn!("two");
+        });
+        let kept = kept.lock().unwrap();
+        [kept[0], kept[1]]
     }
 
     /// Counts what reaches the log.
