@@ -1,7 +1,7 @@
 //! The flash laboratory: a NAND flash device, flash translation layers, garbage collection, and readers of block traces.
 //!
 //! [`Ssd`] is a state machine: it takes requests with the time of their arrival and returns the time of their
-//! completion. Time is simulated; the crate has no clock, thread, file or socket. The `tessera` binary replays traces
+//! completion. Time is simulated; the crate has no clock, thread, file or socket of its own. The `tessera` binary replays traces
 //! on it (docs/flash.md). Each translation layer is a file or folder under `ftl/` and one row of [`ftl::LAYERS`].
 //!
 //! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
@@ -18,7 +18,7 @@
 //! Start reading at `ssd.rs` (what a request does), then `device/mod.rs` (the rules of flash), `collect.rs` (garbage
 //! collection and wear levelling), `ftl/mod.rs` (what a layer implements), `mining/mod.rs` (what layers learn from),
 //! `trace/mod.rs` (formats), `synthetic/mod.rs` (traces that are made), `replay.rs`, `power.rs` (power cuts), `emulator.rs` and
-//! `nbd/mod.rs` (an SSD that holds data, and its protocol).
+//! `nbd/mod.rs` (an SSD that holds data, and its protocol), `record/mod.rs` (what a program asks of its disks, as a trace).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -34,6 +34,7 @@ pub mod mining;
 pub mod nbd;
 mod permutation;
 mod power;
+pub mod record;
 mod replay;
 mod ssd;
 pub mod synthetic;

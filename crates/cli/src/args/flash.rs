@@ -1,5 +1,6 @@
 //! Arguments of `tessera flash`, the flash laboratory.
 
+use super::NodeRunArgs;
 use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -29,9 +30,65 @@ Examples:
   tessera flash serve --capacity 1G --nbd 127.0.0.1:10809
   nbdcopy image 'nbd+unix:///?socket=/tmp/ssd.sock'")]
     Serve(ServeArgs),
+    /// Run a node, or CONA under YCSB, and record what it asks of its disk as a block trace.
+    #[command(after_help = "\
+Each disk is a device of the trace. At the end, totals by kind of file are printed. docs/flash.md says how files
+get addresses, and what the trace leaves out.
+
+Examples:
+  tessera flash record --out node.fio node --disk /srv/d1 --manager 10.0.0.1:7700
+  tessera flash record --out cona.fio cona --dir /srv/scratch --records 500000 --ops 2000000
+  tessera flash replay node.fio --ftl ideal,dftl,tpftl,cpftl --preload")]
+    Record(RecordArgs),
     /// Look at block traces.
     #[command(subcommand)]
     Trace(TraceCommand),
+}
+
+/// Arguments of `tessera flash record`.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// New file for the trace (fio's iolog), on another disk than the one that is recorded.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+    /// What is recorded.
+    #[command(subcommand)]
+    pub program: Recorded,
+}
+
+/// What can be recorded.
+#[derive(Debug, Subcommand)]
+pub enum Recorded {
+    /// Run a node until it is ended; its options are those of `tessera node`.
+    Node(Box<NodeRunArgs>),
+    /// Load records into a new CONA store, then read and update them as YCSB A does: half each, some records far more often.
+    Cona(RecordConaArgs),
+}
+
+/// Arguments of `tessera flash record … cona`.
+#[derive(Debug, Args)]
+pub struct RecordConaArgs {
+    /// Directory of the store: an empty or new one. It stays.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Records to load.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// Operations after that.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub ops: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub value_bytes: u32,
+    /// Bytes of an insert buffer.
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = tessera_policy::parse_size)]
+    pub buffer: u64,
+    /// Acknowledge a write once it is synced, not once the system has it.
+    #[arg(long)]
+    pub sync: bool,
 }
 
 /// `tessera flash trace …`.

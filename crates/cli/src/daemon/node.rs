@@ -18,13 +18,21 @@ use tessera_wire::Code;
 /// # Errors
 /// The configuration is not valid, a disk cannot be opened, or the cluster rejected the node.
 pub fn run(args: NodeRunArgs) -> Outcome {
+    run_on(args, |disk| disk)
+}
+
+/// As [`run`], on what `wrap` makes of each disk.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(args: NodeRunArgs, wrap: impl Fn(Arc<dyn Disk>) -> Arc<dyn Disk>) -> Outcome {
     let mut settings = NodeSettings::new(args)?;
     let (daemon, events) = Daemon::prepare(&settings.flags, |node: &NodeServer| families(&node.metrics()))?;
     tessera_accel::use_device(settings.device, Default::default())?;
     settings.options.metrics_address = daemon.metrics_address().unwrap_or_default();
     let fresh: Vec<_> = settings.disks.iter().filter(|disk| holds_only(disk, &[])).cloned().collect();
-    settings.options.disks =
-        settings.disks.iter().map(|path| open_disk(path, settings.capacity_bytes)).collect::<Outcome<_>>()?;
+    let open = |path| open_disk(path, settings.capacity_bytes).map(&wrap);
+    settings.options.disks = settings.disks.iter().map(|path| open(path)).collect::<Outcome<_>>()?;
     tracing::info!(manager = %settings.options.managers, from = settings.manager_from, "joins the manager's cluster");
     let started = NodeServer::start(settings.options).map_err(refused);
     if started.is_err() {

@@ -4,12 +4,14 @@
 mod html;
 mod input;
 mod listen;
+mod record;
 mod replay;
 mod report;
 mod serve;
 mod svg;
 mod synthesize;
 mod trace;
+mod ycsb;
 
 use crate::args::{FlashCommand, TraceCommand};
 use crate::exit::Outcome;
@@ -24,11 +26,12 @@ pub fn run(command: FlashCommand) -> Outcome {
         FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => {
             input::check(reading)?;
         }
-        FlashCommand::Trace(TraceCommand::Synthesize(_)) | FlashCommand::Serve(_) => {}
+        FlashCommand::Trace(TraceCommand::Synthesize(_)) | FlashCommand::Serve(_) | FlashCommand::Record(_) => {}
     }
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
         FlashCommand::Serve(args) => serve::serve(&args),
+        FlashCommand::Record(args) => record::record(args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
         FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
         FlashCommand::Trace(TraceCommand::Synthesize(args)) => synthesize::synthesize(&args),

@@ -10,6 +10,7 @@ mod generator;
 mod profile;
 mod recency;
 
+pub use draw::Zipf;
 pub use generator::{Generator, Plan, PlanError, Shares};
 pub use profile::Profile;
 

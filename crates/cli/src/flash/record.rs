@@ -1,0 +1,85 @@
+//! `tessera flash record`: runs a node, or CONA under YCSB, on disks that write down what is asked of them.
+
+use super::ycsb;
+use crate::args::{RecordArgs, Recorded};
+use crate::daemon;
+use crate::exit::{At, Exit, Outcome, bail};
+use crate::term::{Out, Table, units};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tessera_flash::Op;
+use tessera_flash::record::{Recorder, Totals};
+
+/// Records until the program ends.
+pub fn record(args: RecordArgs) -> Outcome {
+    let recorder = recorder(create(&args.out)?, args.out.display().to_string());
+    let outcome = match args.program {
+        Recorded::Node(node) => daemon::node::run_on(*node, |disk| recorder.wrap(disk)),
+        Recorded::Cona(cona) => ycsb::run(&cona, args.output, |disk| recorder.wrap(disk)),
+    };
+    let totals = recorder.finish();
+    if outcome.is_err() && totals.is_empty() {
+        std::fs::remove_file(&args.out).at(&args.out)?;
+    }
+    outcome?;
+    show(&args.out, &totals, args.output)
+}
+
+/// A new file, its user's alone.
+fn create(path: &Path) -> Outcome<File> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            bail!(Exit::Conflict, "{}: exists already; remove it, or name another file with --out", path.display())
+        }
+        file => file.at(path),
+    }
+}
+
+fn recorder(file: File, name: String) -> Recorder {
+    let begun = Instant::now();
+    let clock = Box::new(move || begun.elapsed().as_nanos() as u64);
+    let on_failure = Box::new(move |error: &io::Error| {
+        tracing::warn!(trace = name, %error, "the trace cannot be written: it ends here, and what is recorded goes on");
+    });
+    Recorder::new(Box::new(file), clock, on_failure)
+}
+
+/// Prints what was asked for, by kind of file.
+fn show(trace: &Path, totals: &BTreeMap<Arc<str>, Totals>, out: Out) -> Outcome {
+    if out.json {
+        let files: BTreeMap<&str, Value> = totals.iter().map(|(name, t)| (&**name, document(t))).collect();
+        return out.document(&json!({ "trace": trace, "files": files }));
+    }
+    let heads = ["files", "stored", "written", "writes", "flushes", "read", "reads", "trimmed", "trims"];
+    let mut table = Table::new("lrrrrrrrr", &heads);
+    for (name, t) in totals {
+        let [read, write, trim] = [Op::Read, Op::Write, Op::Trim].map(|op| op as usize);
+        table.row([
+            name.to_string(),
+            units::bytes(t.stored_bytes),
+            units::bytes(t.bytes[write]),
+            units::count(t.requests[write]),
+            units::count(t.flushes),
+            units::bytes(t.bytes[read]),
+            units::count(t.requests[read]),
+            units::bytes(t.bytes[trim]),
+            units::count(t.requests[trim]),
+        ]);
+    }
+    out.table(&table)
+}
+
+fn document(t: &Totals) -> Value {
+    let [read, write, trim] = [Op::Read, Op::Write, Op::Trim].map(|op| op as usize);
+    json!({
+        "stored_bytes": t.stored_bytes, "written_bytes": t.bytes[write], "writes": t.requests[write],
+        "flushes": t.flushes, "read_bytes": t.bytes[read], "reads": t.requests[read],
+        "trimmed_bytes": t.bytes[trim], "trims": t.requests[trim],
+    })
+}
