@@ -84,7 +84,7 @@ commands! {
     /// Hash, cut and code files on the CPU or a GPU, without a store; list the devices.
     #[command(subcommand)]
     own Accel(AccelCommand) => accel::run;
-    /// Replay block traces on simulated SSDs with several flash translation layers; look at traces.
+    /// Replay block traces on simulated SSDs with several flash translation layers; record, look at and make traces; serve an emulated SSD.
     #[command(subcommand)]
     own Flash(FlashCommand) => flash::run;
 }
