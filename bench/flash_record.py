@@ -23,8 +23,8 @@ from benchlib import machine, procs, recordtext  # noqa: E402
 from benchlib.cluster import Cluster  # noqa: E402
 
 LAYERS = "ideal,dftl,tpftl,cpftl"
-# The map cache is a twentieth of the map; `--preload=random` is a device that was in use before.
-SETUP = "--preload=random --over-provisioning 7% --map-cache {cache}"
+# The map cache is a twentieth of the map. Figures are of the second half of a trace.
+SETUP = "--train 50% --over-provisioning 7% --map-cache {cache}"
 STEP, CAPACITY_MIN = 16 << 20, 64 << 20
 # A smaller device has too few spare blocks of 1 MiB.
 LARGE_BLOCKS_FROM = 256 << 20
@@ -32,7 +32,7 @@ SEGMENTS = ("4M", "16M", "64M")
 FILE_BYTES = 3 << 20
 CONA = {
     "cona, written": "--records 300000 --ops 3000000",
-    "cona, synced": "--records 40000 --ops 120000 --sync --buffer 1M",
+    "cona, synced": "--records 20000 --ops 60000 --sync --buffer 1M",
 }
 
 
@@ -108,7 +108,7 @@ def without_trims(trace):
 
 
 def replay(binary, trace):
-    """Rows of the layers on a device as large as what the trace touches, with TRIMs and without, and with larger blocks."""
+    """Rows of the layers on a device as large as what the trace touches, which was full before, written in order or at random."""
     info = json.loads(procs.run([binary, "flash", "trace", "info", trace, "--json"]))
     capacity = max(CAPACITY_MIN, -(-info["span_bytes"] // STEP) * STEP)
     setup = SETUP.format(cache=max(16 << 10, capacity // 1024 // 20)).split()
@@ -118,9 +118,13 @@ def replay(binary, trace):
         rows = [json.loads(line) for line in procs.run(words, timeout_s=1800).splitlines()]
         return [{name: value for name, value in row.items() if name != "trace"} for row in rows]
 
-    rows = {"with TRIM": run(trace, "--ftl", LAYERS), "without": run(without_trims(trace), "--ftl", LAYERS)}
+    bare = without_trims(trace)
+    rows = {}
+    for order in ("sequential", "random"):
+        rows[f"{order}, TRIM"] = run(trace, "--ftl", LAYERS, f"--preload={order}")
+        rows[order] = run(bare, "--ftl", LAYERS, f"--preload={order}")
     if capacity >= LARGE_BLOCKS_FROM:
-        rows["blocks of 1 MiB"] = run(trace, "--ftl", LAYERS, "--geometry", "pages=256")
+        rows["blocks of 1 MiB"] = run(trace, "--ftl", LAYERS, "--preload=sequential", "--geometry", "pages=256")
     return {"capacity_bytes": capacity, "requests": info["requests"], "rows": rows}
 
 

@@ -23,6 +23,15 @@ class FlashRecord(unittest.TestCase):
         lines = recordtext.total_rows("store", {"lock": totals(0, 0), "a": totals(1, 2), "b": totals(100, 110, writes=440, flushes=3)})
         self.assertEqual([line[:6] for line in lines], [["store", "`b`", "100.0", "110.0", "1.10", "256 KiB"], ["", "`a`", "1.0", "2.0", "2.00", ""]])
 
+    def test_map_reads_are_for_a_page_of_the_host(self):
+        def row(wa):
+            names = ["map_reads_by_gc", "map_programs", "map_programs_by_gc", "moved_map_pages"]
+            return dict.fromkeys(names, 5) | {"ftl": "dftl", "map_hits": 1, "map_lookups": 2, "map_reads": 15, "host_programs": 10,
+                                              "response_ns": {"mean": 1.0}, "write_amplification": wa}
+
+        lines = recordtext.replay_rows("store", {"sequential, TRIM": [row(1.5)], "sequential": [row(2.5)], "random": [row(3.5)]})
+        self.assertEqual(lines, [["store", "`dftl`", "1.50", "2.50", "", "", "3.50", "50.0%", "2.000", "1.500"]])
+
     def test_a_trace_loses_only_its_trims(self):
         with tempfile.TemporaryDirectory() as directory:
             trace = os.path.join(directory, "t.fio")
