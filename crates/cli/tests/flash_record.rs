@@ -98,16 +98,16 @@ fn cona_is_recorded_under_ycsb() {
     let [out, at] = [&trace, &store].map(|path: &PathBuf| path.to_str().unwrap());
     let record = |more: &[&str]| {
         let common = ["flash", "record", "--out", out, "--json", "cona", "--dir", at];
-        tessera(&[&common[..], &["--records", "5000", "--ops", "5000", "--buffer", "64K", "--sync"], more].concat())
+        tessera(&[&common[..], &["--records", "1000", "--ops", "1000", "--buffer", "64K", "--sync"], more].concat())
     };
     let document = record(&[]).json();
     let sum = |field: &str| {
         document["files"].as_object().unwrap().values().map(|files| files[field].as_u64().unwrap()).sum::<u64>()
     };
-    assert!(document["files"]["*.log"]["flushes"].as_u64() > Some(5_000), "{document}");
+    assert!(document["files"]["*.log"]["flushes"].as_u64() > Some(1_000), "{document}");
     assert_eq!(sum("written_bytes"), bytes(&trace, "write"));
     assert_eq!(sum("trimmed_bytes"), bytes(&trace, "trim"));
-    assert!(sum("written_bytes") > sum("stored_bytes") && sum("stored_bytes") > 5_000 * 220, "{document}");
+    assert!(sum("written_bytes") > sum("stored_bytes") && sum("stored_bytes") > 1_000 * 220, "{document}");
     assert!(replay(&trace, &[])[0]["write_amplification"].as_f64() >= Some(1.0));
 
     assert_refused(&record(&[]), 6, &["cona.fio", "exists already", "--out"]);
