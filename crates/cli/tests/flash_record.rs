@@ -5,6 +5,7 @@ mod common;
 use common::{Cluster, Daemon, Special, assert_refused, eventually, tessera, tree};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A cluster whose only node is recorded.
 fn recorded(trace: &Path) -> Cluster {
@@ -114,4 +115,33 @@ fn cona_is_recorded_under_ycsb() {
     fs::remove_file(&trace).unwrap();
     assert_refused(&record(&[]), 6, &["store", "not empty", "--dir"]);
     assert!(!trace.exists(), "what was refused leaves no trace");
+}
+
+/// Unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_trace_without_room_ends_and_what_is_recorded_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (small, store) = (dir.path().join("small"), dir.path().join("store"));
+    fs::create_dir(&small).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "none"]).arg(&small).output();
+    if !mount.is_ok_and(|mount| mount.status.success()) {
+        eprintln!("skipped: no file system can be mounted");
+        return;
+    }
+    let small = Mounted(small);
+    let trace = small.0.join("t.fio").display().to_string();
+    let words = ["flash", "record", "--out", &trace, "--quiet", "cona", "--dir", store.to_str().unwrap()];
+    let run = tessera(&[&words[..], &["--records", "500", "--ops", "500", "--sync"]].concat());
+    assert_refused(&run, 1, &["t.fio", "could not be written", "more room"]);
+    let again = dir.path().join("again.fio").display().to_string();
+    let words = ["flash", "record", "--out", &again, "--quiet", "cona", "--dir", store.to_str().unwrap()];
+    assert_refused(&tessera(&words), 6, &["store", "not empty"]);
 }

@@ -11,14 +11,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tessera_flash::Op;
 use tessera_flash::record::{Recorder, Totals};
 
 /// Records until the program ends.
 pub fn record(args: RecordArgs) -> Outcome {
-    let recorder = recorder(create(&args.out)?, args.out.display().to_string());
+    let failure = Arc::new(OnceLock::new());
+    let recorder = recorder(create(&args.out)?, args.out.display().to_string(), failure.clone());
     let outcome = match args.program {
         Recorded::Node(node) => daemon::node::run_on(*node, |disk| recorder.wrap(disk)),
         Recorded::Cona(cona) => ycsb::run(&cona, args.output, |disk| recorder.wrap(disk)),
@@ -28,6 +29,13 @@ pub fn record(args: RecordArgs) -> Outcome {
         std::fs::remove_file(&args.out).at(&args.out)?;
     }
     outcome?;
+    if let Some(error) = failure.get() {
+        let name = args.out.display();
+        bail!(
+            Exit::Failed,
+            "{name}: could not be written ({error}), so the trace ends early; name a file with more room"
+        );
+    }
     show(&args.out, &totals, args.output)
 }
 
@@ -41,11 +49,13 @@ fn create(path: &Path) -> Outcome<File> {
     }
 }
 
-fn recorder(file: File, name: String) -> Recorder {
+/// A recorder that says in `failure` why the trace ended early.
+fn recorder(file: File, name: String, failure: Arc<OnceLock<String>>) -> Recorder {
     let begun = Instant::now();
     let clock = Box::new(move || begun.elapsed().as_nanos() as u64);
     let on_failure = Box::new(move |error: &io::Error| {
         tracing::warn!(trace = name, %error, "the trace cannot be written: it ends here, and what is recorded goes on");
+        _ = failure.set(error.to_string());
     });
     Recorder::new(Box::new(file), clock, on_failure)
 }
