@@ -11,6 +11,7 @@
 
 use crate::device::{Cause, Device, KEPT_BLOCKS, Ns, Owner, Ppn, RESERVE_BLOCKS, Stream};
 use crate::ftl::{Directory, Ftl, Move};
+use std::ops::Range;
 
 /// How the block to collect is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,21 +52,27 @@ impl Collector {
     /// Collects until every plane has its reserve of free blocks, and all together have those for translation pages that were
     /// never written.
     pub fn make_room(&mut self, device: &mut Device, ftl: &mut dyn Ftl) {
-        loop {
-            let victim = if device.blocks.short_planes() > 0 {
-                let plane = (0..device.geometry().shape.units()).find(|p| device.blocks.free(*p) < RESERVE_BLOCKS);
-                plane.and_then(|plane| self.victim(device, plane))
-            } else if device.blocks.all_free() < reserve(device, ftl) {
-                let planes = 0..device.geometry().shape.units();
-                planes.filter_map(|p| self.victim(device, p)).min_by_key(|block| device.blocks.get(*block).valid)
-            } else {
-                self.had_reserve = true;
-                return;
-            };
+        while let Some(planes) = short_planes(device, ftl) {
+            let valid = |block: &u32| device.blocks.get(*block).valid;
+            let mut victim = planes.clone().filter_map(|plane| self.victim(device, plane)).min_by_key(valid);
+            if let Some(group) = device.victim_group()
+                && victim.is_none_or(|block| group.valid <= u32::from(valid(&block)) * group.blocks)
+            {
+                if self.empty_group(device, ftl, group.group) {
+                    continue;
+                }
+                let valid = |block: &u32| device.blocks.get(*block).valid;
+                victim = victim.into_iter().chain(device.victim_in_groups(planes.clone())).min_by_key(valid);
+            }
+            let victim = victim.or_else(|| {
+                device.close_groups();
+                device.victim_in_groups(planes)
+            });
             let victim = victim.expect("a plane that is not full has a block to collect");
             self.empty(device, ftl, victim, Cause::Gc);
             self.level_wear(device, ftl, device.blocks.plane_of(victim));
         }
+        self.had_reserve = true;
     }
 
     /// Collects ahead while the device would be idle until `until`.
@@ -84,6 +91,17 @@ impl Collector {
                 }
                 device.set_now(start);
                 self.empty(device, ftl, victim, Cause::Gc);
+            }
+        }
+        let (pages, ahead) = (device.geometry().shape.pages, device.geometry().shape.units() * RESERVE_BLOCKS);
+        while let Some(group) = device.victim_group() {
+            let start = device.schedule.busy_until();
+            let is_worth_it = 2 * group.valid <= group.blocks * pages
+                && device.blocks.all_free() < reserve(device, ftl) + ahead
+                && start + 2 * device.schedule.collection(group.valid) <= until;
+            device.set_now(start);
+            if !is_worth_it || !self.empty_group(device, ftl, group.group) {
+                break;
             }
         }
     }
@@ -118,6 +136,35 @@ impl Collector {
         }
         let end = device.erase(block, cause);
         device.wait(end);
+    }
+
+    /// Moves all valid pages of a group, in the order of logical pages, to new blocks of it, tells the layer, and erases the old ones;
+    /// `false`: free blocks do not suffice. Pages of the group that lie in blocks which all groups share move as well.
+    fn empty_group(&mut self, device: &mut Device, ftl: &mut dyn Ftl, group: u32) -> bool {
+        let pages = device.pages_of_group(group);
+        let valid: Vec<Ppn> = pages.clone().filter_map(|lpn| ftl.peek(device, lpn)).collect();
+        let Some(blocks) = device.begin_group(group, valid.len() as u32) else { return false };
+        self.moves.clear();
+        let mut end = device.now();
+        for from in valid {
+            let (owner, content) = (device.owner(from), device.content(from));
+            let arrived = device.read(from, Cause::Gc);
+            device.wait(arrived);
+            let (to, written) = device.program_collected(owner, content);
+            device.invalidate(from);
+            end = end.max(written);
+            self.moves.push(Move { lpn: data(owner), from, to });
+        }
+        device.wait(end);
+        ftl.moved(device, &self.moves);
+        ftl.collected(device, pages);
+        device.end_group(group);
+        let erased = blocks.iter().map(|block| device.erase(*block, Cause::Gc)).max();
+        device.wait(erased.unwrap_or(0));
+        for block in blocks {
+            self.level_wear(device, ftl, device.blocks.plane_of(block));
+        }
+        true
     }
 
     fn move_page(&mut self, device: &mut Device, ftl: &mut dyn Ftl, from: u32, cause: Cause) {
@@ -165,10 +212,21 @@ impl Collector {
     }
 }
 
+/// Planes of which a block is to be collected: the first one without its reserve, or all if they have too few free blocks together.
+fn short_planes(device: &Device, ftl: &dyn Ftl) -> Option<Range<u32>> {
+    let units = device.geometry().shape.units();
+    if device.blocks.short_planes() > 0 {
+        let plane = (0..units).find(|plane| device.blocks.free(*plane) < RESERVE_BLOCKS);
+        return plane.map(|plane| plane..plane + 1);
+    }
+    (device.blocks.all_free() < reserve(device, ftl)).then_some(0..units)
+}
+
 /// Free blocks of all planes below which garbage is collected.
 fn reserve(device: &Device, ftl: &dyn Ftl) -> u32 {
     let shape = &device.geometry().shape;
-    shape.units() * RESERVE_BLOCKS + ftl.directory().map_or(0, Directory::unwritten).div_ceil(shape.pages)
+    let unwritten = ftl.directory().map_or(0, Directory::unwritten).div_ceil(shape.pages);
+    shape.units() * RESERVE_BLOCKS + unwritten + device.grouping().map_or(0, |grouping| grouping.reserve)
 }
 
 fn data(owner: Owner) -> u32 {

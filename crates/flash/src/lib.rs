@@ -45,7 +45,8 @@ mod write_buffer;
 pub use collect::Policy;
 pub use config::{Config, ConfigError};
 pub use device::{
-    Cause, Counters, Device, Geometry, Ns, Operation, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing, parse_duration,
+    Cause, Counters, Device, Geometry, Grouping, Ns, Operation, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing,
+    parse_duration,
 };
 pub use emulator::Emulator;
 pub use histogram::Histogram;

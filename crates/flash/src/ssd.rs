@@ -74,10 +74,14 @@ impl Ssd {
     }
 
     /// An SSD without a map whose device is as given.
-    pub(crate) fn of(device: Device, config: &Config, make: fn(&Device, &Config) -> Box<dyn Ftl>) -> Ssd {
+    pub(crate) fn of(mut device: Device, config: &Config, make: fn(&Device, &Config) -> Box<dyn Ftl>) -> Ssd {
+        let ftl = make(&device, config);
+        if let Some(grouping) = ftl.grouping(device.geometry()) {
+            device.set_groups(grouping);
+        }
         let half = config.write_buffer / u64::from(config.shape.page_bytes) / 2;
         Ssd {
-            ftl: make(&device, config),
+            ftl,
             collector: Collector::new(&device, config.policy, config.background, config.wear_levelling),
             device,
             capacity: config.capacity,

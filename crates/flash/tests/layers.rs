@@ -50,6 +50,21 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn learnedftl_equals_a_plain_map_with_any_spare_blocks_and_cache(
+        steps in prop::collection::vec(step(), 1..300),
+        spare in prop_oneof![0.2f64..0.35, 0.35..2.0],
+        map_cache in 448u64..8192,
+        planes in 1u32..=4,
+    ) {
+        let shape = Shape { channels: 2, planes, ..Shape::ONE_DIE };
+        let over_provisioning = spare + 0.1 * f64::from(planes - 1);
+        run(&Config { over_provisioning, map_cache, ..config("learnedftl", Policy::Greedy, shape) }, &steps, 8);
+    }
+}
+
 /// A generator of the tests' own requests.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut rng = tessera_disk::SplitMix64::new(seed);

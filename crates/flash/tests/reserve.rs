@@ -40,7 +40,9 @@ fn layers_that_write_a_translation_page_for_each_moved_page_keep_the_reserve() {
             // Cost-benefit collects old data rather than blocks of the map, which change often.
             for policy in [Policy::Greedy, Policy::CostBenefit] {
                 let ssd = overwrite(Ssd::new(&config(layer.name, shape, policy)).unwrap(), 4);
-                assert!(writes_per_move(&ssd) > 0.5, "{}: {}", layer.name, writes_per_move(&ssd));
+                // A layer that allocates by group collects all pages of a translation page at once.
+                let is_grouped = ssd.device().grouping().is_some();
+                assert!(is_grouped || writes_per_move(&ssd) > 0.5, "{}: {}", layer.name, writes_per_move(&ssd));
             }
         }
     }

@@ -1,7 +1,24 @@
-//! Blocks and their lists: free ones by wear, full ones by how many of their pages are valid, those of the map apart.
+//! Blocks and their lists: free ones by wear, full ones by how many of their pages are valid, each kind apart.
 
 use super::RESERVE_BLOCKS;
 use std::collections::BTreeSet;
+
+/// What a block holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Data of any logical pages.
+    Data,
+    /// Pages of the map.
+    Map,
+    /// Data of one allocation group, which is collected as a whole.
+    Group,
+}
+
+/// Kinds of blocks.
+const KINDS: usize = 3;
+
+/// Kinds whose blocks are collected one by one.
+const SINGLE: usize = 2;
 
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -20,8 +37,7 @@ pub(crate) struct Block {
     pub written: u16,
     /// Whether it stands in a list of victims.
     listed: bool,
-    /// Whether it holds pages of the map.
-    is_map: bool,
+    kind: Kind,
 }
 
 /// Full blocks by the number of valid pages.
@@ -47,8 +63,8 @@ impl Victims {
 struct Plane {
     /// Erased blocks by erases.
     free: BTreeSet<(u32, u32)>,
-    /// Full blocks of data, and of the map.
-    victims: [Victims; 2],
+    /// Full blocks of each kind.
+    victims: [Victims; KINDS],
     valid: u32,
 }
 
@@ -65,8 +81,16 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub fn new(planes: u32, per_plane: u32, pages: u32) -> Self {
-        let empty =
-            Block { changed: 0, erases: 0, prev: NONE, next: NONE, valid: 0, written: 0, listed: false, is_map: false };
+        let empty = Block {
+            changed: 0,
+            erases: 0,
+            prev: NONE,
+            next: NONE,
+            valid: 0,
+            written: 0,
+            listed: false,
+            kind: Kind::Data,
+        };
         let blocks = vec![empty; (planes * per_plane) as usize];
         let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0, free: 0 };
         blocks.restore(planes, pages, |_| 0);
@@ -74,13 +98,14 @@ impl Blocks {
     }
 
     /// Makes the lists anew from what stays without power: how much of each block is written, and its wear. A block that is written in part
-    /// counts as full. None counts as one of the map, because no page of the map is valid then.
+    /// counts as full. All count as blocks of data, because no page of the map is valid then.
     pub fn restore(&mut self, planes: u32, pages: u32, valid: impl Fn(u32) -> u32) {
-        let empty = |_| Plane { free: BTreeSet::new(), victims: [Victims::new(pages), Victims::new(pages)], valid: 0 };
+        let victims = || std::array::from_fn(|_| Victims::new(pages));
+        let empty = |_| Plane { free: BTreeSet::new(), victims: victims(), valid: 0 };
         self.planes = (0..planes).map(empty).collect();
         for block in 0..planes * self.per_plane {
             let b = &mut self.blocks[block as usize];
-            (b.valid, b.listed, b.is_map) = (valid(block) as u16, false, false);
+            (b.valid, b.listed, b.kind) = (valid(block) as u16, false, Kind::Data);
             let plane = &mut self.planes[(block / self.per_plane) as usize];
             plane.valid += u32::from(b.valid);
             if b.written == 0 {
@@ -138,16 +163,16 @@ impl Blocks {
         self.short_planes
     }
 
-    /// Takes a block for pages of the map or for data: the least worn free one (dynamic wear levelling), or the most worn one for
+    /// Takes a block: the least worn free one (dynamic wear levelling), or the most worn one for
     /// data that does not change.
-    pub fn take(&mut self, plane: u32, most_worn: bool, is_map: bool) -> u32 {
+    pub fn take(&mut self, plane: u32, most_worn: bool, kind: Kind) -> u32 {
         let free = &mut self.planes[plane as usize].free;
         let taken = if most_worn { free.pop_last() } else { free.pop_first() };
         self.short_planes += u32::from(free.len() + 1 == RESERVE_BLOCKS as usize);
         let (_, block) =
             taken.unwrap_or_else(|| panic!("plane {plane} has no free block: the reserve did not suffice"));
         assert_eq!(self.blocks[block as usize].written, 0, "block {block} is written without an erase");
-        self.blocks[block as usize].is_map = is_map;
+        self.blocks[block as usize].kind = kind;
         self.free -= 1;
         block
     }
@@ -180,8 +205,8 @@ impl Blocks {
 
     /// Makes a full block a candidate for collection.
     pub fn list(&mut self, block: u32) {
-        let Block { valid, is_map, .. } = self.blocks[block as usize];
-        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[usize::from(is_map)];
+        let Block { valid, kind, .. } = self.blocks[block as usize];
+        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[kind as usize];
         let (first, last) = victims.ends[valid as usize];
         victims.ends[valid as usize] = (if first == NONE { block } else { first }, block);
         if last != NONE {
@@ -196,7 +221,7 @@ impl Blocks {
     pub fn unlist(&mut self, block: u32) {
         let b = self.blocks[block as usize];
         assert!(b.listed, "block {block} stands in no list");
-        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[usize::from(b.is_map)];
+        let victims = &mut self.planes[(block / self.per_plane) as usize].victims[b.kind as usize];
         let ends = &mut victims.ends[b.valid as usize];
         match b.prev {
             NONE => ends.0 = b.next,
@@ -209,20 +234,21 @@ impl Blocks {
         self.blocks[block as usize].listed = false;
     }
 
-    /// The full block with the fewest valid pages.
+    /// The full block with the fewest valid pages, of those that are collected one by one.
     pub fn fewest_valid(&self, plane: u32) -> Option<u32> {
-        let firsts = self.planes[plane as usize].victims.iter().filter_map(|victims| victims.firsts().next());
+        let victims = &self.planes[plane as usize].victims[..SINGLE];
+        let firsts = victims.iter().filter_map(|victims| victims.firsts().next());
         firsts.min_by_key(|block| (self.get(*block).valid, self.get(*block).changed))
     }
 
-    /// The full block of the map with the fewest valid pages.
-    pub fn fewest_valid_of_map(&self, plane: u32) -> Option<u32> {
-        self.planes[plane as usize].victims[1].firsts().next()
+    /// The full block of a kind with the fewest valid pages.
+    pub fn fewest_valid_of(&self, plane: u32, kind: Kind) -> Option<u32> {
+        self.planes[plane as usize].victims[kind as usize].firsts().next()
     }
 
-    /// The blocks that have not changed for longest, for each number of valid pages.
+    /// The blocks that have not changed for longest, for each number of valid pages, of those that are collected one by one.
     pub fn oldest(&self, plane: u32) -> impl Iterator<Item = u32> + '_ {
-        self.planes[plane as usize].victims.iter().flat_map(Victims::firsts)
+        self.planes[plane as usize].victims[..SINGLE].iter().flat_map(Victims::firsts)
     }
 
     /// Whether a block is full and may be collected.

@@ -4,6 +4,7 @@
 mod blocks;
 mod counters;
 mod geometry;
+mod groups;
 mod power;
 mod timing;
 
@@ -11,11 +12,13 @@ pub(crate) use blocks::Blocks;
 pub use counters::{Cause, Counters};
 pub(crate) use geometry::KEPT_BLOCKS;
 pub use geometry::{Geometry, PAGES_MAX, RESERVE_BLOCKS, STREAMS, Shape};
+pub use groups::Grouping;
+pub(crate) use groups::Groups;
 pub use power::Operation;
 pub(crate) use timing::Schedule;
 pub use timing::{Ns, Timing, parse_duration};
 
-use blocks::NONE;
+use blocks::{Kind, NONE};
 
 /// Number of a physical page.
 pub type Ppn = u32;
@@ -99,6 +102,8 @@ pub struct Device {
     open: Vec<[u32; STREAMS]>,
     /// The plane of the next write of each stream.
     turn: [u32; STREAMS],
+    /// Blocks that belong to groups of logical pages, for layers that allocate by group.
+    groups: Option<Groups>,
     pub(crate) schedule: Schedule,
     /// Programs so far: the order number of the last one.
     order: u64,
@@ -124,6 +129,7 @@ impl Device {
             blocks: Blocks::new(units, geometry.blocks, geometry.shape.pages),
             open: vec![[NONE; STREAMS]; units as usize],
             turn: [0; STREAMS],
+            groups: None,
             schedule: Schedule::new(&geometry.shape, timing),
             order: 0,
             now: 0,
@@ -220,8 +226,14 @@ impl Device {
         block * self.geometry.shape.pages..(block + 1) * self.geometry.shape.pages
     }
 
-    /// Programs a page on the stream's next plane; returns it, and when it is done.
+    /// Programs a page on the stream's next plane; returns it, and when it is done. What the host writes goes to the blocks of its group,
+    /// if the layer allocates by group and the group has room.
     pub fn program(&mut self, stream: Stream, owner: Owner, cause: Cause, content: u32) -> (Ppn, Ns) {
+        if stream == Stream::Host
+            && let Some(placed) = self.program_grouped(owner, cause, content)
+        {
+            return placed;
+        }
         let most = self.geometry.valid_max();
         let plane = self.next_plane(stream, |device, plane| device.blocks.valid(plane) <= most);
         let plane = plane.expect("a geometry has planes that are not full of valid pages");
@@ -245,7 +257,7 @@ impl Device {
                 return MapRoom::Plane(plane);
             }
             let planes = (0..self.geometry.shape.units()).filter(|plane| suits(self, *plane));
-            let victims = planes.filter_map(|plane| self.blocks.fewest_valid_of_map(plane));
+            let victims = planes.filter_map(|plane| self.blocks.fewest_valid_of(plane, Kind::Map));
             let fewest = victims.min_by_key(|block| self.blocks.get(*block).valid);
             if let Some(block) = fewest.filter(|block| self.has_garbage(*block)) {
                 return MapRoom::After(block);
@@ -290,21 +302,29 @@ impl Device {
         let stream = self.shared(plane, stream);
         let open = &mut self.open[plane as usize][stream as usize];
         if *open == NONE {
-            *open = self.blocks.take(plane, stream == Stream::Cold, MAP_STREAMS.contains(&stream));
+            let kind = if MAP_STREAMS.contains(&stream) { Kind::Map } else { Kind::Data };
+            *open = self.blocks.take(plane, stream == Stream::Cold, kind);
         }
         let block = *open;
+        if u32::from(self.blocks.get(block).written) + 1 == self.geometry.shape.pages {
+            *open = NONE;
+        }
+        self.program_next(block, owner, cause, content)
+    }
+
+    /// Programs the next page of a block; one that is full then may be collected.
+    fn program_next(&mut self, block: u32, owner: Owner, cause: Cause, content: u32) -> (Ppn, Ns) {
         self.order += 1;
         let pages = self.geometry.shape.pages;
         let page = u32::from(self.blocks.program(block, self.order));
         assert!(page < pages, "block {block} has no page {page}");
         if page + 1 == pages {
-            *open = NONE;
             self.blocks.list(block);
         }
         let ppn = block * pages + page;
         self.store(ppn, owner, content);
         self.counters.programs[cause as usize] += 1;
-        (ppn, self.schedule.program(plane, self.now))
+        (ppn, self.schedule.program(self.blocks.plane_of(block), self.now))
     }
 
     fn store(&mut self, ppn: Ppn, owner: Owner, content: u32) {
@@ -332,6 +352,9 @@ impl Device {
         self.valid[ppn as usize / 64] &= !(1 << (ppn % 64));
         let block = self.block_of(ppn);
         self.blocks.invalidate(block, self.order);
+        if let Some(groups) = &mut self.groups {
+            groups.invalidate(block);
+        }
     }
 
     /// Whether a plane has so few free blocks that nothing should be written that can be done without.
@@ -346,6 +369,9 @@ impl Device {
             journal.push(Operation::Erase { block });
         }
         self.blocks.erase(block);
+        if let Some(groups) = &mut self.groups {
+            groups.erase(block);
+        }
         self.schedule.erase(self.blocks.plane_of(block), self.now)
     }
 

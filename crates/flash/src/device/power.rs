@@ -55,6 +55,9 @@ impl Device {
     pub(crate) fn recover(&mut self) -> Vec<u32> {
         self.open.fill([NONE; super::STREAMS]);
         self.turn = [0; super::STREAMS];
+        if let Some(groups) = &mut self.groups {
+            groups.clear();
+        }
         self.schedule.reset();
         (self.order, self.now) = (0, 0);
         self.valid.fill(0);

@@ -34,6 +34,7 @@ mod entry_map;
 mod ideal;
 mod index;
 mod leaftl;
+mod learnedftl;
 mod sftl;
 mod tpftl;
 
@@ -45,7 +46,7 @@ pub(crate) use index::{Index, Links, List, Slab};
 pub(crate) use leaftl::check_error_bound;
 
 use crate::config::{Config, ConfigError};
-use crate::device::{Cause, Device, Ppn, Shape};
+use crate::device::{Cause, Device, Geometry, Grouping, Ppn, Shape};
 use crate::mining::History;
 use std::ops::Range;
 
@@ -106,6 +107,14 @@ pub trait Ftl: Send {
 
     /// Garbage collection moved data pages; they are sorted by logical page. [`EntryMap`] is how most layers follow.
     fn moved(&mut self, device: &mut Device, moves: &[Move]);
+
+    /// How logical pages are divided into groups that have blocks of their own and are collected as a whole; `None`: they are not.
+    fn grouping(&self, _geometry: &Geometry) -> Option<Grouping> {
+        None
+    }
+
+    /// All pages of a group were collected: they were written in the order of logical pages, and [`Ftl::moved`] was told where.
+    fn collected(&mut self, _device: &Device, _pages: Range<u32>) {}
 
     /// Whether collection is to write the pages of a block in the order of their logical pages, and not in that of the block.
     fn moves_in_order(&self) -> bool {
@@ -231,6 +240,13 @@ pub const LAYERS: &[Layer] = &[
         min_cache: Some(|_| leaftl::MIN_CACHE),
         map_pages: leaftl::map_pages,
         make: |device, config| Box::new(leaftl::LeaFtl::new(device, config)),
+    },
+    Layer {
+        name: "learnedftl",
+        about: "cached entries, and models with bitmap filters by groups of translation pages (Wang et al., HPCA 2024)",
+        min_cache: Some(|_| learnedftl::MIN_CACHE),
+        map_pages: translation_pages,
+        make: |device, config| Box::new(learnedftl::LearnedFtl::new(device, config)),
     },
 ];
 

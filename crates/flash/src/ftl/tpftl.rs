@@ -73,6 +73,8 @@ pub struct Tpftl {
     /// Uses so far: the time of the last one.
     time: u64,
     bytes: u64,
+    /// Of these, what something else than entries and nodes takes.
+    taken: u64,
     budget: u64,
     /// Pages of the request under way.
     request: Range<u32>,
@@ -85,6 +87,11 @@ pub struct Tpftl {
 impl Tpftl {
     /// The empty map of a device, with so many bytes of cache.
     pub fn new(device: &Device, budget: u64) -> Self {
+        Tpftl::beside(device, budget, 0)
+    }
+
+    /// As [`Tpftl::new`], where so many bytes of the cache are taken by something else.
+    pub(super) fn beside(device: &Device, budget: u64, taken: u64) -> Self {
         Tpftl {
             directory: Directory::new(device),
             index: Index::default(),
@@ -94,13 +101,27 @@ impl Tpftl {
             nodes: Slab::default(),
             coldest: BinaryHeap::new(),
             time: 0,
-            bytes: 0,
+            bytes: taken,
+            taken,
             budget,
             request: 0..0,
             trend: 0,
             is_sequential: false,
             cache: CacheUse::default(),
         }
+    }
+
+    /// Whether an entry is cached.
+    pub(super) fn holds(&self, lpn: u32) -> bool {
+        self.index.get(lpn).is_some()
+    }
+
+    /// Caches an entry that is known without a read of its translation page.
+    pub(super) fn admit(&mut self, device: &mut Device, lpn: u32) {
+        let page = self.directory.page_of(lpn);
+        self.make_room(device, page, 1);
+        self.insert(page, lpn);
+        self.cache.set_bytes(self.bytes, self.budget);
     }
 
     /// The slot of an entry, which is loaded if it is not cached.
@@ -352,7 +373,8 @@ impl Ftl for Tpftl {
 
     fn check(&self, _: &Device) -> Result<(), String> {
         let (entries, nodes) = (self.live().count() as u64, self.node_of.len() as u64);
-        if self.bytes != entries * CACHED_BYTES + nodes * NODE_BYTES || entries != self.index.len() as u64 {
+        if self.bytes != self.taken + entries * CACHED_BYTES + nodes * NODE_BYTES || entries != self.index.len() as u64
+        {
             return Err(format!("{} bytes are in use, by {entries} entries of {nodes} nodes", self.bytes));
         }
         let clean = self.live().filter(|entry| !entry.dirty);
