@@ -106,7 +106,12 @@ impl Collector {
         }
     }
 
+    /// A block of a group without valid pages, or the block that the policy chooses among those of no group.
     fn victim(&self, device: &Device, plane: u32) -> Option<u32> {
+        let in_groups = device.victim_in_groups(plane..plane + 1);
+        if in_groups.is_some_and(|block| device.blocks.get(block).valid == 0) {
+            return in_groups;
+        }
         match self.policy {
             Policy::Greedy => device.blocks.fewest_valid(plane),
             Policy::CostBenefit => best_benefit(device, plane),

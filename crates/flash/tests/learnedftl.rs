@@ -146,15 +146,48 @@ fn models_take_at_most_half_of_the_map_cache_and_are_counted() {
 }
 
 #[test]
-fn models_leave_if_there_are_too_many_and_what_they_knew_is_read() {
+fn models_leave_if_there_are_too_many_and_are_learned_again_when_they_are_missed() {
     let mut ssd = ssd(2_000);
     ssd.preload(|_| true);
     assert_eq!(figure(&ssd, "predictable_pages"), 5 * 1024, "the last five translation pages");
+    for page in (0..16u64).rev() {
+        read(&mut ssd, page * 1024 + 500);
+    }
+    assert_eq!((ssd.counters().reads(Cause::Map), figure(&ssd, "model_hits")), (11, 5));
+    for lpn in 0..5 * 1024 {
+        read(&mut ssd, lpn);
+    }
+    assert_eq!((ssd.counters().reads(Cause::Map), figure(&ssd, "trained_again")), (11, 11));
+    ssd.check().unwrap();
+}
+
+#[test]
+fn a_model_that_left_is_not_learned_again_if_its_pages_lie_in_no_order() {
+    let mut ssd = ssd(2_000);
+    ssd.preload_in(Order::Random, |_| true);
+    // A model of eight pages each.
+    for lpn in (0..PAGES).step_by(1024) {
+        ssd.submit(0, Op::Write, lpn * PAGE, 8 * PAGE);
+    }
+    assert_eq!(figure(&ssd, "models"), 5);
     for lpn in (0..PAGES).step_by(1024) {
         read(&mut ssd, lpn + 500);
     }
-    assert_eq!((ssd.counters().reads(Cause::Map), figure(&ssd, "model_hits")), (11, 5));
+    assert_eq!((figure(&ssd, "trained_again"), figure(&ssd, "models")), (0, 5));
+}
+
+#[test]
+fn blocks_of_a_group_without_valid_pages_are_erased_and_nothing_moves() {
+    let mut ssd = ssd(16 << 10);
+    for _ in 0..6 {
+        for first in (0..PAGES).step_by(64) {
+            ssd.submit(0, Op::Write, first * PAGE, 64 * PAGE);
+        }
+    }
     ssd.check().unwrap();
+    let moved = ssd.counters().programs(Cause::Gc);
+    assert!(moved < PAGES / 10, "{moved} pages moved, {:?}", ssd.layer_figures());
+    assert_eq!(figure(&ssd, "predictable_pages"), PAGES);
 }
 
 #[test]

@@ -13,8 +13,9 @@
 //!   learned anew.
 //! - *Sequential initialization*: the model also learns pages that the host writes one after the other.
 //!
-//! The paper keeps all models in memory. Here they take at most half of the map cache, and the ones that were used least recently go
-//! if that does not suffice ([`models`]). The old place of a page that is written may be predicted as well; the paper does not count what
+//! The paper keeps all models in memory. Here they take at most half of the map cache, and the ones that were used least recently leave
+//! if that does not suffice ([`models`]). Such a model is learned again when a miss reads its translation page, if it would predict half
+//! of the pages there. The old place of a page that is written may be predicted as well; the paper does not count what
 //! it takes to know it.
 
 mod model;
@@ -58,8 +59,8 @@ pub struct LearnedFtl {
     run: Run,
     /// Entries that were not cached and that a model knew.
     model_hits: u64,
-    /// Models that were trained by collection, and by sequential writes.
-    trained: [u64; 2],
+    /// Models that were trained by collection, by sequential writes, and because they had left.
+    trained: [u64; 3],
     /// Groups that were collected.
     collected: u64,
 }
@@ -75,7 +76,7 @@ impl LearnedFtl {
             models,
             run: Run::default(),
             model_hits: 0,
-            trained: [0; 2],
+            trained: [0; 3],
             collected: 0,
         }
     }
@@ -100,6 +101,24 @@ impl LearnedFtl {
         assert_eq!(predicted, self.entries.peek(device, lpn), "the model has another place of logical page {lpn}");
         self.model_hits += 1;
         predicted
+    }
+
+    /// Where the pages of a translation page are, as far as they have virtual numbers.
+    fn points(&self, device: &Device, page: u32) -> Vec<Point> {
+        let range = self.map().range(page);
+        let number = |lpn: u32| device.virtual_page(self.entries.peek(device, lpn)?);
+        let point = |lpn: u32| Some(((lpn - range.start) as u16, number(lpn)?));
+        range.clone().filter_map(point).collect()
+    }
+
+    /// A miss read the translation page of a logical page: learns a model again that had left.
+    fn relearn(&mut self, device: &Device, lpn: u32) {
+        let page = self.map().page_of(lpn);
+        if self.models.has_left(page) {
+            let points = self.points(device, page);
+            let half = points.len().div_ceil(2) as u32;
+            self.trained[2] += u64::from(self.models.train(page, &points, half));
+        }
     }
 
     /// Notes that the host wrote a page or trimmed it. If many were written one after the other, they are learned.
@@ -132,14 +151,23 @@ impl Ftl for LearnedFtl {
             self.entries.cache_mut().count(true);
             return predicted;
         }
-        self.entries.lookup(device, lpn)
+        let is_miss = !self.entries.holds(lpn);
+        let found = self.entries.lookup(device, lpn);
+        if is_miss {
+            self.relearn(device, lpn);
+        }
+        found
     }
 
     fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
         if self.predict(device, lpn).is_some() {
             self.entries.admit(device, lpn);
         }
+        let is_miss = !self.entries.holds(lpn);
         let before = self.entries.update(device, lpn, to);
+        if is_miss {
+            self.relearn(device, lpn);
+        }
         self.note(lpn, to.and_then(|ppn| device.virtual_page(ppn)));
         before
     }
@@ -160,11 +188,8 @@ impl Ftl for LearnedFtl {
         self.collected += 1;
         self.run = Run::default();
         for page in self.map().page_of(pages.start)..=self.map().page_of(pages.end - 1) {
-            let range = self.map().range(page);
-            let number = |lpn: u32| device.virtual_page(self.entries.peek(device, lpn)?);
-            let point = |lpn: u32| Some(((lpn - range.start) as u16, number(lpn)?));
-            let points: Vec<Point> = range.clone().filter_map(point).collect();
-            self.trained[0] += u64::from(self.models.train(page, &points));
+            let points = self.points(device, page);
+            self.trained[0] += u64::from(self.models.train(page, &points, 1));
         }
     }
 
@@ -190,7 +215,7 @@ impl Ftl for LearnedFtl {
 
     fn reset(&mut self) {
         self.entries.reset();
-        (self.model_hits, self.trained, self.collected) = (0, [0; 2], 0);
+        (self.model_hits, self.trained, self.collected) = (0, [0; 3], 0);
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {
@@ -202,6 +227,7 @@ impl Ftl for LearnedFtl {
             ("predictable_pages", predictable),
             ("trained_by_collection", self.trained[0]),
             ("trained_by_runs", self.trained[1]),
+            ("trained_again", self.trained[2]),
             ("collected_groups", self.collected),
         ];
         self.entries.figures().into_iter().chain(own).collect()

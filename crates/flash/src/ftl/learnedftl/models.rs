@@ -1,5 +1,5 @@
 //! The models that are in memory. A translation page has one or none; if there are more than the memory for them holds, the one that was not
-//! used for longest goes, and its pages are looked up as if they were not learned.
+//! used for longest leaves. Its pages are looked up as if they were not learned, until its translation page is read.
 
 use super::model::{Model, Point, model_bytes};
 use crate::ftl::{Index, Links, List, Slab};
@@ -14,6 +14,8 @@ pub struct Models {
     slot_of: Index,
     links: Links,
     recent: List,
+    /// A bit for each translation page whose model left because there were too many.
+    left: Vec<u64>,
     /// The most models.
     capacity: usize,
     /// Entries of a translation page.
@@ -29,6 +31,7 @@ impl Models {
             slot_of: Index::default(),
             links: Links::default(),
             recent: List::default(),
+            left: vec![0; pages.div_ceil(64) as usize],
             capacity,
             entries,
         }
@@ -68,21 +71,27 @@ impl Models {
         is_right
     }
 
-    /// Learns where all pages of a translation page are; the points are sorted. Returns whether there is a model then.
-    pub fn train(&mut self, page: u32, points: &[Point]) -> bool {
-        if self.capacity == 0 || points.is_empty() {
-            self.remove(page);
-            return false;
+    /// Whether the model of a translation page left because there were too many.
+    pub fn has_left(&self, page: u32) -> bool {
+        self.left[page as usize / 64] >> (page % 64) & 1 != 0
+    }
+
+    fn set_left(&mut self, page: u32, has_left: bool) {
+        let (word, bit) = (&mut self.left[page as usize / 64], 1 << (page % 64));
+        *word = if has_left { *word | bit } else { *word & !bit };
+    }
+
+    /// Learns where all pages of a translation page are; the points are sorted. Returns whether there is a model then: it has to predict
+    /// so many of them.
+    pub fn train(&mut self, page: u32, points: &[Point], least: u32) -> bool {
+        let mut model = Model::default();
+        model.train(points, self.entries);
+        self.set_left(page, false);
+        self.remove(page);
+        if self.capacity > 0 && model.exact() >= least.max(1) {
+            self.add(page, model);
         }
-        let slot = match self.slot_of.get(page) {
-            Some(slot) => {
-                self.links.touch(&mut self.recent, slot);
-                slot
-            }
-            None => self.add(page),
-        };
-        self.slots[slot].1.train(points, self.entries);
-        true
+        self.slot_of.get(page).is_some()
     }
 
     /// Learns pages that were written one after the other, beside what is known already.
@@ -96,19 +105,18 @@ impl Models {
             .chain((first..end).zip(run))
             .chain(known[after..].iter().copied())
             .collect();
-        self.train(page, &points)
+        self.train(page, &points, 1)
     }
 
-    fn add(&mut self, page: u32) -> u32 {
+    fn add(&mut self, page: u32, model: Model) {
         if self.slot_of.len() == self.capacity {
-            let last = self.recent.last;
-            self.remove(self.slots[last].0);
+            let last = self.slots[self.recent.last].0;
+            self.remove(last);
+            self.set_left(last, true);
         }
-        let slot = self.slots.take();
-        self.slots[slot].0 = page;
+        let slot = self.slots.put((page, model));
         self.slot_of.insert(page, slot);
         self.links.push(&mut self.recent, slot);
-        slot
     }
 
     fn remove(&mut self, page: u32) {
