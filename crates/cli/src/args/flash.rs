@@ -14,7 +14,7 @@ use tessera_flash::{Order, Policy, Shape, Timing, parse_duration};
 pub enum FlashCommand {
     /// Replay block traces on simulated SSDs, one for each trace, translation layer and map cache.
     #[command(after_help = "\
-Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl, leaftl. docs/flash.md explains layers, formats and figures.
+Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl, leaftl, learnedftl. docs/flash.md explains layers, formats and figures.
 
 Examples:
   tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
@@ -259,7 +259,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub reading: ReadingArgs,
     /// Translation layers.
-    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl", value_parser = layer)]
+    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl", value_parser = layer)]
     pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
     #[arg(long, value_name = "SIZE", value_parser = capacity)]
