@@ -1,88 +1,14 @@
 //! `tessera flash serve`: an emulated SSD, seen by a client of the tests' own and by other people's.
 
 mod common;
+mod nbd;
 
 use common::{assert_refused, tessera};
+use nbd::{Client, SIZE, Server};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-const SIZE: u64 = 64 << 20;
-
-/// A server; it ends with the test.
-struct Server {
-    child: Child,
-    socket: PathBuf,
-    uri: String,
-}
-
-impl Server {
-    fn start(dir: &Path, options: &[&str]) -> Server {
-        let socket = dir.join("ssd.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
-        command
-            .args(["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd"])
-            .arg(format!("unix:{}", socket.display()));
-        let mut child = command.args(options).stdout(Stdio::piped()).spawn().unwrap();
-        let mut uri = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
-        Server { child, socket, uri: uri.trim().into() }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-/// A client that took the export.
-struct Client {
-    stream: UnixStream,
-}
-
-impl Client {
-    fn connect(server: &Server) -> Client {
-        let mut stream = UnixStream::connect(&server.socket).unwrap();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
-        stream.write_all(&[&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 0]].concat()).unwrap();
-        let mut export = [0; 10];
-        stream.read_exact(&mut export).unwrap();
-        assert_eq!(export[..8], SIZE.to_be_bytes());
-        Client { stream }
-    }
-
-    fn send(&mut self, cookie: u64, number: u16, offset: u64, length: u32, data: &[u8]) {
-        let head = [&0x2560_9513u32.to_be_bytes()[..], &[0, 0], &number.to_be_bytes(), &cookie.to_be_bytes()].concat();
-        self.stream.write_all(&[&head[..], &offset.to_be_bytes(), &length.to_be_bytes(), data].concat()).unwrap();
-    }
-
-    /// Error and cookie of the next reply.
-    fn reply(&mut self) -> (u32, u64) {
-        let mut head = [0; 16];
-        self.stream.read_exact(&mut head).unwrap();
-        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
-        (u32::from_be_bytes(head[4..8].try_into().unwrap()), u64::from_be_bytes(head[8..].try_into().unwrap()))
-    }
-
-    fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
-        self.send(1, 1, offset, data.len() as u32, data);
-        self.reply().0
-    }
-
-    fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
-        self.send(2, 0, offset, length as u32, &[]);
-        assert_eq!(self.reply(), (0, 2));
-        let mut data = vec![0; length];
-        self.stream.read_exact(&mut data).unwrap();
-        data
-    }
-}
+use std::process::Command;
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()

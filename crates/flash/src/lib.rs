@@ -5,7 +5,7 @@
 //! on it (docs/flash.md). Each translation layer is a file or folder under `ftl/` and one row of [`ftl::LAYERS`].
 //!
 //! Figures count pages and blocks, not bytes: the device keeps out-of-band areas and, if asked to, a number for what
-//! each page holds, but no data; an [`Emulator`] has them beside it. Memory is 13.5 bytes for each physical page, beside the layer's map cache.
+//! each page holds, but no data; an [`Emulator`] has them beside it, in a [`Backing`]. Memory is 13.5 bytes for each physical page, beside the layer's map cache.
 //!
 //! ```
 //! use tessera_flash::{Config, Op, Ssd};
@@ -17,12 +17,13 @@
 //!
 //! Start reading at `ssd.rs` (what a request does), then `device/mod.rs` (the rules of flash), `collect.rs` (garbage
 //! collection and wear levelling), `ftl/mod.rs` (what a layer implements), `mining/mod.rs` (what layers learn from),
-//! `trace/mod.rs` (formats), `synthetic/mod.rs` (traces that are made), `replay.rs`, `power.rs` (power cuts), `emulator.rs` and
+//! `trace/mod.rs` (formats), `synthetic/mod.rs` (traces that are made), `replay.rs`, `power.rs` (power cuts), `emulator/mod.rs` and
 //! `nbd/mod.rs` (an SSD that holds data, and its protocol), `record/mod.rs` (what a program asks of its disks, as a trace).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod backing;
 mod collect;
 mod config;
 mod device;
@@ -42,13 +43,14 @@ pub mod theory;
 pub mod trace;
 mod write_buffer;
 
+pub use backing::{Backing, Memory};
 pub use collect::Policy;
 pub use config::{Config, ConfigError};
 pub use device::{
     Cause, Counters, Device, Geometry, Grouping, Ns, Operation, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing,
     parse_duration,
 };
-pub use emulator::Emulator;
+pub use emulator::{Cuts, Emulator, Power, Refusal};
 pub use histogram::Histogram;
-pub use replay::{Figures, Replay, ReplayOptions, Wear};
-pub use ssd::{Op, Order, Ssd};
+pub use replay::{Figures, Replay, ReplayOptions};
+pub use ssd::{Op, Order, Ssd, Wear};

@@ -16,6 +16,7 @@ use crate::ssd::Ssd;
 impl Ssd {
     /// Cuts the power and recovers. Returns how long that takes from the return of the power on; time begins anew then.
     pub fn cut_power(&mut self) -> Ns {
+        self.cache_before = self.cache();
         let map = self.device.recover();
         self.ftl = (self.make)(&self.device, &self.config);
         self.collector =

@@ -5,7 +5,7 @@ use crate::device::{Counters, Ns};
 use crate::ftl::CacheUse;
 use crate::histogram::Histogram;
 use crate::host_cache::HostCache;
-use crate::ssd::{Op, Order, Ssd};
+use crate::ssd::{Op, Order, Ssd, Wear};
 use std::ops::Range;
 
 /// How a trace is replayed.
@@ -23,17 +23,6 @@ pub struct ReplayOptions {
 pub struct BeyondEnd {
     end: u64,
     capacity: u64,
-}
-
-/// Erases of the blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Wear {
-    /// Erases of the least worn block.
-    pub min: u32,
-    /// Erases of a block on average.
-    pub mean: f64,
-    /// Erases of the most worn block.
-    pub max: u32,
 }
 
 /// What a replay showed.
@@ -167,20 +156,13 @@ impl Replay {
 
     /// Figures so far.
     pub fn figures(&self) -> Figures {
-        let (mut wear, mut sum, mut blocks) = (Wear { min: u32::MAX, ..Wear::default() }, 0, 0);
-        for erases in self.ssd.erases() {
-            (wear.min, wear.max) = (wear.min.min(erases), wear.max.max(erases));
-            sum += u64::from(erases);
-            blocks += 1;
-        }
-        wear.mean = sum as f64 / f64::from(blocks);
         Figures {
             requests: self.requests,
             device_requests: self.response.len(),
             response: self.response.clone(),
             counters: *self.ssd.counters(),
             cache: self.ssd.cache(),
-            wear,
+            wear: self.ssd.wear(),
             end: self.end,
             power_cuts: self.power_cuts,
             recovery: self.recovery,
@@ -228,6 +210,18 @@ mod tests {
         }
         let figures = cached.figures();
         assert_eq!((figures.requests, figures.device_requests), (20, 1), "one read of pages that nobody wrote");
+    }
+
+    #[test]
+    fn lookups_are_counted_over_power_cuts() {
+        let mut replay = Replay::new(&Config::new(64 << 20, "dftl"), ReplayOptions::default()).unwrap();
+        for at in 0..4 {
+            replay.request(at * 1_000_000, Op::Write, 0, 4096).unwrap();
+            replay.request(at * 1_000_000, Op::Read, 0, 4096).unwrap();
+            replay.cut_power();
+        }
+        let cache = replay.figures().cache;
+        assert_eq!((cache.lookups, cache.hits), (8, 4), "after each cut the first one misses");
     }
 
     #[test]

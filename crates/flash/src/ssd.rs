@@ -32,6 +32,17 @@ pub enum Order {
     Random,
 }
 
+/// Erases of the blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Wear {
+    /// Erases of the least worn block.
+    pub min: u32,
+    /// Erases of a block on average.
+    pub mean: f64,
+    /// Erases of the most worn block.
+    pub max: u32,
+}
+
 /// An SSD.
 pub struct Ssd {
     pub(crate) device: Device,
@@ -44,6 +55,8 @@ pub struct Ssd {
     pub(crate) content: u32,
     /// Lookups of pages that are written in part: the update that follows finds the entry again, which is no hit.
     pub(crate) second_lookups: u64,
+    /// What the map cache counted before power cuts.
+    pub(crate) cache_before: CacheUse,
     /// Requests to learn from, while the layer still has to.
     pub(crate) history: Option<History>,
     pub(crate) buffer: Option<WriteBuffer>,
@@ -88,6 +101,7 @@ impl Ssd {
             mapped: 0,
             content: 0,
             second_lookups: 0,
+            cache_before: CacheUse::default(),
             history: None,
             buffer: (half > 0).then(|| WriteBuffer::new(half as usize)),
             config: config.clone(),
@@ -137,14 +151,30 @@ impl Ssd {
 
     /// Figures of the map cache.
     pub fn cache(&self) -> CacheUse {
-        let cache = self.ftl.cache();
-        let again = self.second_lookups;
-        CacheUse { lookups: cache.lookups - again, hits: cache.hits - again, ..*cache }
+        let (cache, before, again) = (self.ftl.cache(), &self.cache_before, self.second_lookups);
+        CacheUse {
+            lookups: before.lookups + cache.lookups - again,
+            hits: before.hits + cache.hits - again,
+            bytes: cache.bytes,
+            peak: before.peak.max(cache.peak),
+        }
     }
 
     /// Erases of each block.
     pub fn erases(&self) -> impl Iterator<Item = u32> + '_ {
         self.device.blocks.erases()
+    }
+
+    /// Erases of the blocks since the device was new.
+    pub fn wear(&self) -> Wear {
+        let (mut wear, mut sum, mut blocks) = (Wear { min: u32::MAX, ..Wear::default() }, 0, 0);
+        for erases in self.erases() {
+            (wear.min, wear.max) = (wear.min.min(erases), wear.max.max(erases));
+            sum += u64::from(erases);
+            blocks += 1;
+        }
+        wear.mean = sum as f64 / f64::from(blocks);
+        wear
     }
 
     /// Serves a request for `bytes` at `offset` that arrives at `now`; returns when it is complete. Arrivals never go
@@ -217,6 +247,21 @@ impl Ssd {
     /// What the write buffer has of a page.
     fn buffered(&self, lpn: u32) -> Option<u32> {
         self.buffer.as_ref()?.get(lpn)
+    }
+
+    /// Whether there is a write buffer.
+    pub(crate) fn has_write_buffer(&self) -> bool {
+        self.buffer.is_some()
+    }
+
+    /// Pages that the write buffer has.
+    pub(crate) fn buffered_pages(&self) -> usize {
+        self.buffer.as_ref().map_or(0, WriteBuffer::len)
+    }
+
+    /// Whether the write buffer has a page.
+    pub(crate) fn is_buffered(&self, lpn: u32) -> bool {
+        self.buffered(lpn).is_some()
     }
 
     /// Begins to program what the write buffer has, once the half before is on flash.
@@ -309,6 +354,7 @@ impl Ssd {
         self.device.reset();
         self.ftl.reset();
         self.second_lookups = 0;
+        self.cache_before = CacheUse::default();
         if let Some(buffer) = &mut self.buffer {
             buffer.drained = 0;
         }

@@ -43,6 +43,11 @@ impl WriteBuffer {
         self.pages.get(&lpn).copied()
     }
 
+    /// Pages that wait.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Whether the half is full.
     pub fn is_full(&self) -> bool {
         self.pages.len() >= self.half

@@ -27,7 +27,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   tessera flash serve --capacity 4G --ftl cpftl --nbd unix:/tmp/ssd.sock --timing emulator
-  tessera flash serve --capacity 1G --nbd 127.0.0.1:10809
+  tessera flash serve --capacity 1G --nbd 127.0.0.1:10809 --control /tmp/ssd.control
+  tessera flash serve --capacity 1G --nbd unix:/tmp/ssd.sock --write-buffer 1M --cut-after 10000 --cut-seed 7 --cut-for 100
   nbdcopy image 'nbd+unix:///?socket=/tmp/ssd.sock'")]
     Serve(ServeArgs),
     /// Run a node, or CONA under YCSB, and record what it asks of its disk as a block trace.
@@ -40,6 +41,21 @@ Examples:
   tessera flash record --out cona.fio cona --dir /srv/scratch --records 500000 --ops 2000000
   tessera flash replay node.fio --ftl ideal,dftl,tpftl,cpftl --preload")]
     Record(RecordArgs),
+    /// Show the figures of an emulated SSD that `serve` serves, as those of `replay`.
+    #[command(after_help = "\
+Examples:
+  tessera flash stat /tmp/ssd.sock.control
+  tessera flash stat /tmp/ssd.sock.control --prometheus > /var/lib/node_exporter/ssd.prom")]
+    Stat(FlashStatArgs),
+    /// Cut the power of an emulated SSD that `serve` serves, or turn it on.
+    #[command(after_help = "\
+What only the write buffer had is lost, and every request fails until power returns.
+
+Examples:
+  tessera flash cut /tmp/ssd.sock.control
+  tessera flash cut /tmp/ssd.sock.control --restore
+  tessera flash cut /tmp/ssd.sock.control --for 500")]
+    Cut(FlashCutArgs),
     /// Look at block traces.
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -147,6 +163,55 @@ pub struct ServeArgs {
     /// Spare blocks in percent of the capacity.
     #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
     pub over_provisioning: f64,
+    /// Bytes of a write buffer in the device; a power cut drops what was not flushed from it. 0: a write that is complete is on flash.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
+    pub write_buffer: u64,
+    /// Unix socket for `tessera flash stat` and `cut`. [default: that of --nbd with .control behind it; none for HOST:PORT]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Cut the power after so many requests, and again so many after it returned.
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cut_after: Option<u64>,
+    /// Cut after a random number of requests instead, at most those of --cut-after; equal seeds draw equal numbers.
+    #[arg(long, value_name = "N", requires = "cut_after")]
+    pub cut_seed: Option<u64>,
+    /// Let power return so many ms after each cut of --cut-after; without it, `tessera flash cut --restore` turns it on.
+    #[arg(long, value_name = "MS", requires = "cut_after", value_parser = clap::value_parser!(u64).range(..=MAX_OFF_MS))]
+    pub cut_for: Option<u64>,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+}
+
+/// The longest time without power: a day.
+const MAX_OFF_MS: u64 = 86_400_000;
+
+/// Arguments of `tessera flash stat`.
+#[derive(Debug, Clone, Args)]
+pub struct FlashStatArgs {
+    /// Control socket of the server.
+    #[arg(value_name = "PATH")]
+    pub control: PathBuf,
+    /// Print in the text format of Prometheus.
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
+    /// Output.
+    #[command(flatten)]
+    pub output: Out,
+}
+
+/// Arguments of `tessera flash cut`.
+#[derive(Debug, Clone, Args)]
+pub struct FlashCutArgs {
+    /// Control socket of the server.
+    #[arg(value_name = "PATH")]
+    pub control: PathBuf,
+    /// Turn the power on.
+    #[arg(long, conflicts_with = "off_for")]
+    pub restore: bool,
+    /// Let power return after so many ms; the command does not wait for it.
+    #[arg(long = "for", value_name = "MS", value_parser = clap::value_parser!(u64).range(..=MAX_OFF_MS))]
+    pub off_for: Option<u64>,
     /// Output.
     #[command(flatten)]
     pub output: Out,

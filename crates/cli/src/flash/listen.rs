@@ -31,7 +31,7 @@ impl Listener {
     /// The address is taken, or no address.
     pub fn bind(address: &str) -> Outcome<Listener> {
         match address.strip_prefix("unix:") {
-            Some(path) => bind_unix(Path::new(path)),
+            Some(path) => Ok(Listener::Unix(bind_unix(Path::new(path))?, path.into())),
             None => {
                 let failed = |e: io::Error| {
                     let usage = e.kind() == io::ErrorKind::InvalidInput;
@@ -70,7 +70,11 @@ impl Listener {
     }
 }
 
-fn bind_unix(path: &Path) -> Outcome<Listener> {
+/// Listens at a Unix socket, as [`Listener::bind`] does.
+///
+/// # Errors
+/// The path is taken, or no socket can be there.
+pub fn bind_unix(path: &Path) -> Outcome<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             // Connecting to a file that is no socket is refused as well.
@@ -91,7 +95,7 @@ fn bind_unix(path: &Path) -> Outcome<Listener> {
     };
     let listener = listener.map_err(|error| Failure::io(path, &error))?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).at(path)?;
-    Ok(Listener::Unix(listener, path.into()))
+    Ok(listener)
 }
 
 impl Stream {

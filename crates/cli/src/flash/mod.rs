@@ -1,13 +1,16 @@
 //! `tessera flash`: the shell of the flash laboratory. It opens traces and runs simulations in threads; everything that
 //! is simulated is in `tessera_flash` (docs/flash.md).
 
+mod control;
 mod html;
 mod input;
 mod listen;
 mod record;
 mod replay;
+mod replies;
 mod report;
 mod serve;
+mod stat;
 mod svg;
 mod synthesize;
 mod trace;
@@ -27,11 +30,14 @@ pub fn run(command: FlashCommand) -> Outcome {
             input::check(reading)?;
         }
         FlashCommand::Trace(TraceCommand::Synthesize(_)) | FlashCommand::Serve(_) | FlashCommand::Record(_) => {}
+        FlashCommand::Stat(_) | FlashCommand::Cut(_) => {}
     }
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
         FlashCommand::Serve(args) => serve::serve(&args),
         FlashCommand::Record(args) => record::record(args),
+        FlashCommand::Stat(args) => stat::stat(&args),
+        FlashCommand::Cut(args) => stat::cut(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
         FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
         FlashCommand::Trace(TraceCommand::Synthesize(args)) => synthesize::synthesize(&args),

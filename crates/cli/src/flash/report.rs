@@ -86,14 +86,22 @@ fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
 }
 
 fn document(run: &Run<'_>, done: &Done) -> Value {
-    let Figures { response, counters: c, cache, wear, .. } = &done.figures;
     let map_cache = run.layer.min_cache.map(|_| run.config.map_cache);
     let mut document = json!({
         "trace": run.input.path, "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
-        "map_cache_bytes": map_cache, "map_cache_peak_bytes": cache.peak,
-        "map_lookups": cache.lookups, "map_hits": cache.hits,
-        "requests": done.figures.requests, "device_requests": done.figures.device_requests,
-        "skipped_lines": done.skipped, "end_ns": done.figures.end,
+        "map_cache_bytes": map_cache, "skipped_lines": done.skipped,
+        "cpu_ns_per_request": cpu_per_request(done),
+    });
+    add_figures(&mut document, &done.figures, run.layer.name, &done.layer);
+    document
+}
+
+/// Adds figures of a device, and those of its layer.
+pub fn add_figures(document: &mut Value, figures: &Figures, ftl: &str, layer: &[(&'static str, u64)]) {
+    let Figures { response, counters: c, cache, wear, .. } = figures;
+    let mut added = json!({
+        "map_cache_peak_bytes": cache.peak, "map_lookups": cache.lookups, "map_hits": cache.hits,
+        "requests": figures.requests, "device_requests": figures.device_requests, "end_ns": figures.end,
         "response_ns": {
             "mean": response.mean(), "p50": response.quantile(0.5), "p99": response.quantile(0.99),
             "p99.9": response.quantile(0.999), "max": response.max(),
@@ -105,18 +113,19 @@ fn document(run: &Run<'_>, done: &Done) -> Value {
         "moved_by_wear_levelling": c.programs(Cause::Wear), "programs": c.all_programs(),
         "erases": c.all_erases(), "write_amplification": c.write_amplification(),
         "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
-        "cpu_ns_per_request": cpu_per_request(done),
     });
-    if done.figures.power_cuts > 0 {
-        document["power_cuts"] = done.figures.power_cuts.into();
-        document["recovery_ns_per_cut"] = (done.figures.recovery / done.figures.power_cuts).into();
-        document["recovery_reads"] = c.reads(Cause::Recovery).into();
-        document["recovery_programs"] = c.programs(Cause::Recovery).into();
+    if figures.power_cuts > 0 {
+        added["power_cuts"] = figures.power_cuts.into();
+        added["recovery_ns_per_cut"] = (figures.recovery / figures.power_cuts).into();
+        added["recovery_reads"] = c.reads(Cause::Recovery).into();
+        added["recovery_programs"] = c.programs(Cause::Recovery).into();
     }
-    if !done.layer.is_empty() {
-        document[run.layer.name] = done.layer.iter().map(|(name, value)| (*name, *value)).collect();
+    if !layer.is_empty() {
+        added[ftl] = layer.iter().map(|(name, value)| (*name, *value)).collect();
     }
-    document
+    if let (Value::Object(document), Value::Object(added)) = (document, added) {
+        document.extend(added);
+    }
 }
 
 /// Checks before anything is replayed that the page can be written; what a file has stays until then.

@@ -1,66 +1,101 @@
 //! `tessera flash serve`: an emulated SSD as a network block device. A thread reads the commands of a connection. With
 //! delays a second one sends each reply when the simulated SSD is done with it; replies may overtake each other.
 
+use super::control;
 use super::listen::{Listener, Stream};
+use super::replies::{WAITING_MAX, Waiting, send_in_time};
 use crate::args::ServeArgs;
 use crate::exit::{At, Failure, Outcome};
+use crate::term::Out;
 use parking_lot::Mutex;
-use serde_json::json;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use serde_json::{Value, json};
 use std::io::{self, BufReader, Write};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
-use tessera_flash::nbd::{Command, Kind, Reply, Session, negotiate};
-use tessera_flash::{Config, Emulator, Ns};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
+use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
 
-/// The most replies of a connection that wait for their time.
-const WAITING_MAX: usize = 1024;
-
-struct Server {
-    emulator: Mutex<Emulator>,
+/// An emulated SSD, and what all connections share.
+pub struct Server {
+    /// The SSD.
+    pub emulator: Mutex<Emulator>,
+    /// What it is, for `stat`.
+    pub about: Value,
+    /// Name of the layer.
+    pub ftl: String,
     start: Instant,
     /// Whether replies wait until the simulated SSD is done.
     delays: bool,
     size: u64,
     page_bytes: u32,
+    connections: AtomicU64,
+    /// Those of the emulator, for threads that do not lock it.
+    power_cuts: AtomicU64,
 }
-
-/// A reply and when it is due, in ns since the start of the server.
-type Due = (Ns, Vec<u8>);
 
 /// Serves until the process is ended.
 pub fn serve(args: &ServeArgs) -> Outcome {
     let config = Config {
         map_cache: args.map_cache,
+        write_buffer: args.write_buffer,
         shape: args.geometry,
         timing: args.timing.unwrap_or(tessera_flash::Timing::SIMULATION),
         over_provisioning: args.over_provisioning,
         ..Config::new(args.capacity, args.ftl.name)
     };
-    let emulator = Emulator::new(&config).map_err(Failure::usage)?;
+    let mut emulator = Emulator::new(&config).map_err(Failure::usage)?;
+    if let Some(after) = args.cut_after {
+        let off_for = args.cut_for.map(|ms| ms * 1_000_000);
+        emulator.plan_cuts(Cuts { after, seed: args.cut_seed, off_for });
+    }
+    let listener = Listener::bind(&args.nbd)?;
+    let control = control::path(args.control.as_deref(), &args.nbd);
+    let about = json!({
+        "nbd": listener.uri(), "control": control, "capacity_bytes": args.capacity, "ftl": args.ftl.name,
+        "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.write_buffer,
+    });
     let server = Arc::new(Server {
         emulator: Mutex::new(emulator),
+        about,
+        ftl: args.ftl.name.into(),
         start: Instant::now(),
         delays: args.timing.is_some(),
         size: args.capacity,
         page_bytes: args.geometry.page_bytes,
+        connections: AtomicU64::new(0),
+        power_cuts: AtomicU64::new(0),
     });
-    let listener = Listener::bind(&args.nbd)?;
-    let document = json!({ "nbd": listener.uri(), "capacity_bytes": args.capacity, "ftl": args.ftl.name });
-    args.output.result(&document, listener.uri())?;
+    if let Some(path) = control {
+        start_control(&server, &path, args.output)?;
+    }
+    args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
     loop {
         let stream = listener.accept()?;
         let (server, output) = (server.clone(), args.output);
         let work = move || {
+            server.connections.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = server.connection(stream) {
                 output.note(format!("a connection ended: {error}"));
             }
+            server.connections.fetch_sub(1, Ordering::Relaxed);
         };
         std::thread::Builder::new().name("nbd".into()).spawn(work).at("a thread")?;
     }
+}
+
+fn start_control(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
+    let (server, listener, shown) = (server.clone(), control::bind(path)?, path.display().to_string());
+    output.note(format!("figures: tessera flash stat {shown}"));
+    let work = move || {
+        if let Err(error) = control::answer_all(&server, &listener) {
+            output.note(format!("{shown}: {error}; `stat` and `cut` are not answered any more"));
+        }
+    };
+    std::thread::Builder::new().name("control".into()).spawn(work).at("a thread").map(drop)
 }
 
 impl Server {
@@ -68,12 +103,13 @@ impl Server {
         let Some(session) = negotiate(&mut stream, self.size, self.page_bytes)? else { return Ok(()) };
         let (mut replies, input) = (stream.try_clone()?, BufReader::new(stream));
         if !self.delays {
-            return self.commands(input, session, |(_, reply)| replies.write_all(&reply));
+            return self.commands(input, session, |reply| replies.write_all(&reply.bytes));
         }
         let (sender, receiver) = sync_channel(WAITING_MAX);
         std::thread::scope(|scope| {
-            let sending = scope.spawn(move || self.send_in_time(&receiver, replies));
-            let read = self.commands(input, session, |reply| give(&sender, reply));
+            let sending = scope.spawn(move || send_in_time(self, session, &receiver, replies));
+            let gone = |_| io::ErrorKind::BrokenPipe.into();
+            let read = self.commands(input, session, |reply| sender.send(reply).map_err(gone));
             drop(sender);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sent.and(read)
@@ -85,78 +121,82 @@ impl Server {
         &self,
         mut input: BufReader<Stream>,
         session: Session,
-        mut answer: impl FnMut(Due) -> io::Result<()>,
+        mut answer: impl FnMut(Waiting) -> io::Result<()>,
     ) -> io::Result<()> {
+        let mut seen_cuts = self.power_cuts();
         while let Some(command) = Command::read(&mut input, self.size)? {
-            let (due, reply) = self.execute(&command);
-            answer((due, reply.encode(session)))?;
+            let (due, power_cuts, reply) = self.execute(&command, &mut seen_cuts);
+            answer(Waiting { due, cookie: command.cookie, power_cuts, bytes: reply.encode(session) })?;
         }
         Ok(())
     }
 
-    fn now(&self) -> Ns {
+    /// Time since the start, in ns.
+    pub fn now(&self) -> Ns {
         self.start.elapsed().as_nanos() as Ns
     }
 
-    /// Executes a command; returns when the simulated SSD is done with it.
-    fn execute(&self, command: &Command) -> (Ns, Reply) {
-        let (cookie, offset, length) = (command.cookie, command.offset, u64::from(command.length));
-        let mut data = None;
-        let mut emulator = self.emulator.lock();
-        // Under the lock, so that time does not go back.
-        let now = self.now();
-        let kind = match command.kind {
-            Ok(kind) => kind,
-            Err(error) => return (now, Reply { cookie, data: None, error: Some(error) }),
-        };
-        let mut due = match kind {
-            Kind::Read => {
-                let mut bytes = vec![0; command.length as usize];
-                let due = emulator.read(now, offset, &mut bytes);
-                data = Some((offset, bytes));
-                due
-            }
-            Kind::Write => emulator.write(now, offset, &command.data),
-            Kind::Flush => emulator.flush(now),
-            Kind::Trim => emulator.trim(now, offset, length),
-            Kind::Zero { stay } => emulator.zero(now, offset, length, stay),
-        };
-        if command.fua && kind != Kind::Read {
-            due = due.max(emulator.flush(now));
-        }
-        (due, Reply { cookie, data, error: None })
+    /// Connections that are open.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
-    /// Sends each reply when it is due, until there will be no more.
-    fn send_in_time(&self, receiver: &Receiver<Due>, mut stream: Stream) -> io::Result<()> {
-        let mut waiting: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
-        let mut is_open = true;
-        while is_open || !waiting.is_empty() {
-            let now = self.now();
-            while waiting.peek().is_some_and(|Reverse((due, _))| *due <= now) {
-                let Reverse((_, reply)) = waiting.pop().expect("it was there");
-                stream.write_all(&reply)?;
-            }
-            let wait = waiting.peek().map(|Reverse((due, _))| Duration::from_nanos(due - now.min(*due)));
-            if !is_open || waiting.len() >= WAITING_MAX {
-                std::thread::sleep(wait.unwrap_or_default());
-                continue;
-            }
-            let next = match wait {
-                None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => receiver.recv_timeout(wait),
-            };
-            match next {
-                Ok(reply) => waiting.push(Reverse(reply)),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => is_open = false,
-            }
+    /// Power cuts so far.
+    pub fn power_cuts(&self) -> u64 {
+        self.power_cuts.load(Ordering::Relaxed)
+    }
+
+    /// Lets all connections know of power cuts.
+    pub fn note_cuts(&self, emulator: &Emulator) {
+        self.power_cuts.store(emulator.power_cuts(), Ordering::Relaxed);
+    }
+
+    /// Executes a command; returns when the simulated SSD is done with it, and how many power cuts there were before.
+    ///
+    /// After a cut each connection gets at least one error, as SCSI's unit attention tells each host of a reset: otherwise a
+    /// client that asked for nothing meanwhile would take it that its next FLUSH covers what the cut dropped.
+    fn execute(&self, command: &Command, seen_cuts: &mut u64) -> (Ns, u64, Reply) {
+        let cookie = command.cookie;
+        let mut emulator = self.emulator.lock();
+        // Under the lock, so that time does not go back.
+        let (now, cuts) = (self.now(), emulator.power_cuts());
+        let failed = |error| (now, cuts, Reply { cookie, data: None, error: Some(error) });
+        let kind = match command.kind {
+            Ok(kind) => kind,
+            Err(error) => return failed(error),
+        };
+        if std::mem::replace(seen_cuts, cuts) != cuts || emulator.power(now) != Power::On {
+            return failed(Error::Io);
         }
-        Ok(())
+        let done = carry_out(&mut emulator, now, kind, command);
+        self.note_cuts(&emulator);
+        match done {
+            Ok((due, data)) => (due, cuts, Reply { cookie, data, error: None }),
+            Err(_) => failed(Error::Io),
+        }
     }
 }
 
-/// Hands a reply to the thread that sends it.
-fn give(sender: &SyncSender<Due>, reply: Due) -> io::Result<()> {
-    sender.send(reply).map_err(|_| io::ErrorKind::BrokenPipe.into())
+/// Where the bytes that were read begin, and the bytes.
+type Data = Option<(u64, Vec<u8>)>;
+
+fn carry_out(emulator: &mut Emulator, now: Ns, kind: Kind, command: &Command) -> Result<(Ns, Data), Refusal> {
+    let (offset, length) = (command.offset, u64::from(command.length));
+    let mut data = None;
+    let mut due = match kind {
+        Kind::Read => {
+            let mut bytes = vec![0; command.length as usize];
+            let due = emulator.read(now, offset, &mut bytes)?;
+            data = Some((offset, bytes));
+            due
+        }
+        Kind::Write => emulator.write(now, offset, &command.data)?,
+        Kind::Flush => emulator.flush(now)?,
+        Kind::Trim => emulator.trim(now, offset, length)?,
+        Kind::Zero { stay } => emulator.zero(now, offset, length, stay)?,
+    };
+    if command.fua && kind != Kind::Read {
+        due = due.max(emulator.flush(now)?);
+    }
+    Ok((due, data))
 }

@@ -39,9 +39,11 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Error {
+    /// There is no power, or the bytes cannot be read or written.
+    Io = 5,
     /// The range or the flags make no sense.
     Invalid = 22,
-    /// A write beyond the end.
+    /// A write beyond the end, or what holds the bytes is full.
     NoSpace = 28,
     /// No such command.
     Unsupported = 95,
