@@ -3,7 +3,7 @@
 mod common;
 mod nbd;
 
-use common::{assert_refused, tessera};
+use common::{assert_refused, eventually, tessera};
 use nbd::{Client, SIZE, Server};
 use std::fs;
 use std::io::{Read, Write};
@@ -55,6 +55,23 @@ fn replies_of_other_dies_overtake_a_slow_one() {
     assert_eq!(client.reply(), (0, 2));
     client.stream.read_exact(&mut [0]).unwrap();
     assert_eq!(client.reply(), (0, 1));
+}
+
+#[test]
+fn a_client_that_asks_for_much_and_takes_nothing_makes_the_server_hold_a_bounded_part_of_it() {
+    const LENGTH: usize = 32 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--timing", "emulator"]);
+    let mut client = Client::connect(&server);
+    (0..40).for_each(|cookie| client.send(cookie, 0, 0, LENGTH as u32, &[]));
+    eventually("replies wait", || server.stat()["requests"].as_u64() >= Some(2));
+    let mut data = vec![0; LENGTH];
+    for _ in 0..40 {
+        assert_eq!(client.reply().0, 0);
+        client.stream.read_exact(&mut data).unwrap();
+    }
+    let kib = server.peak_kib();
+    assert!(kib < 400 << 10, "{kib} KiB");
 }
 
 #[test]

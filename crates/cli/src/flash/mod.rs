@@ -9,6 +9,7 @@ mod record;
 mod replay;
 mod replies;
 mod report;
+mod room;
 mod serve;
 mod stat;
 mod svg;

@@ -1,6 +1,7 @@
 //! Replies that wait until the simulated SSD is done with their commands.
 
 use super::listen::Stream;
+use super::room::Room;
 use super::serve::Server;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,9 +10,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tessera_flash::Ns;
 use tessera_flash::nbd::{Error, Reply, Session};
-
-/// The most replies of a connection that wait for their time.
-pub const WAITING_MAX: usize = 1024;
 
 /// A reply, and when it is due.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,40 +22,45 @@ pub struct Waiting {
     pub power_cuts: u64,
     /// What is sent, unless the power was cut since.
     pub bytes: Vec<u8>,
+    /// The bytes that it takes of the connection's room.
+    pub room: usize,
 }
 
 /// How soon a reply that waits fails after a power cut.
 const CUT_NOTICED: Duration = Duration::from_millis(50);
 
-/// Sends each reply when it is due, until there will be no more. After a power cut those that wait fail: the SSD is not done with
-/// their commands, and never will be.
+/// Sends each reply when it is due, until there will be no more, and gives its room back. After a power cut those that wait fail: the
+/// SSD is not done with their commands, and never will be.
 pub fn send_in_time(
     server: &Server,
     session: Session,
-    receiver: &Receiver<Waiting>,
+    (receiver, room): (&Receiver<Waiting>, &Room),
     mut stream: Stream,
 ) -> io::Result<()> {
     let mut waiting: BinaryHeap<Reverse<Waiting>> = BinaryHeap::new();
     let (mut is_open, mut power_cuts) = (true, server.power_cuts());
+    let mut send = |Reverse(reply): Reverse<Waiting>, is_cut: bool| {
+        stream.write_all(&if is_cut { failed(session, &reply) } else { reply.bytes })?;
+        room.free(reply.room);
+        io::Result::Ok(())
+    };
     while is_open || !waiting.is_empty() {
         if power_cuts != server.power_cuts() {
             power_cuts = server.power_cuts();
-            let (cut, rest): (Vec<_>, Vec<_>) =
-                waiting.into_iter().partition(|Reverse(reply)| reply.power_cuts != power_cuts);
+            let is_cut = |Reverse(reply): &Reverse<Waiting>| reply.power_cuts != power_cuts;
+            let (cut, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_cut);
             waiting = rest.into();
-            cut.iter().try_for_each(|Reverse(reply)| stream.write_all(&failed(session, reply)))?;
+            cut.into_iter().try_for_each(|reply| send(reply, true))?;
         }
         let now = server.now();
         while waiting.peek().is_some_and(|Reverse(reply)| reply.due <= now) {
-            let Reverse(reply) = waiting.pop().expect("it was there");
-            match reply.power_cuts == server.power_cuts() {
-                true => stream.write_all(&reply.bytes)?,
-                false => stream.write_all(&failed(session, &reply))?,
-            }
+            let reply = waiting.pop().expect("it was there");
+            let is_cut = reply.0.power_cuts != server.power_cuts();
+            send(reply, is_cut)?;
         }
         let wait = waiting.peek().map(|Reverse(reply)| Duration::from_nanos(reply.due - now.min(reply.due)));
         let wait = wait.map(|wait| wait.min(CUT_NOTICED));
-        if !is_open || waiting.len() >= WAITING_MAX {
+        if !is_open {
             std::thread::sleep(wait.unwrap_or_default());
             continue;
         }

@@ -3,7 +3,8 @@
 
 use super::control;
 use super::listen::{Listener, Stream};
-use super::replies::{WAITING_MAX, Waiting, send_in_time};
+use super::replies::{Waiting, send_in_time};
+use super::room::Room;
 use crate::args::ServeArgs;
 use crate::exit::{At, Failure, Outcome};
 use crate::term::Out;
@@ -13,7 +14,7 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::channel;
 use std::time::Instant;
 use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
 use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
@@ -102,31 +103,46 @@ impl Server {
     fn connection(&self, mut stream: Stream) -> io::Result<()> {
         let Some(session) = negotiate(&mut stream, self.size, self.page_bytes)? else { return Ok(()) };
         let (mut replies, input) = (stream.try_clone()?, BufReader::new(stream));
+        let room = Room::default();
         if !self.delays {
-            return self.commands(input, session, |reply| replies.write_all(&reply.bytes));
+            return self.commands(input, session, &room, |reply| {
+                replies.write_all(&reply.bytes)?;
+                room.free(reply.room);
+                Ok(())
+            });
         }
-        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
-            let sending = scope.spawn(move || send_in_time(self, session, &receiver, replies));
+            let sending = scope.spawn(|| {
+                let receiver = receiver;
+                let sent = send_in_time(self, session, (&receiver, &room), replies);
+                room.close();
+                sent
+            });
             let gone = |_| io::ErrorKind::BrokenPipe.into();
-            let read = self.commands(input, session, |reply| sender.send(reply).map_err(gone));
+            let read = self.commands(input, session, &room, |reply| sender.send(reply).map_err(gone));
             drop(sender);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sent.and(read)
         })
     }
 
-    /// Executes the commands of a connection.
+    /// Executes the commands of a connection, each once there is room for its reply.
     fn commands(
         &self,
         mut input: BufReader<Stream>,
         session: Session,
+        room: &Room,
         mut answer: impl FnMut(Waiting) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut seen_cuts = self.power_cuts();
         while let Some(command) = Command::read(&mut input, self.size)? {
+            let bytes = if command.kind == Ok(Kind::Read) { command.length as usize } else { 0 };
+            if !room.take(bytes) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             let (due, power_cuts, reply) = self.execute(&command, &mut seen_cuts);
-            answer(Waiting { due, cookie: command.cookie, power_cuts, bytes: reply.encode(session) })?;
+            answer(Waiting { due, cookie: command.cookie, power_cuts, bytes: reply.encode(session), room: bytes })?;
         }
         Ok(())
     }

@@ -36,6 +36,13 @@ impl Server {
         format!("{}.control", self.socket.display())
     }
 
+    /// The most memory that the server had.
+    pub fn peak_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim_end_matches("kB").trim().parse().unwrap()
+    }
+
     pub fn stat(&self) -> serde_json::Value {
         tessera(&["flash", "stat", &self.control(), "--json"]).json()
     }
