@@ -23,12 +23,13 @@ Examples:
   xzcat web.trace.xz | tessera flash replay - --ftl leaftl --error-bound 4
   tessera flash replay msr.csv --geometry channels=8,dies=2 --timing read=50us,transfer=10us --compact")]
     Replay(ReplayArgs),
-    /// Serve an emulated SSD as a network block device, until the command is ended; what it holds is in memory, and is lost then.
+    /// Serve an emulated SSD as a network block device, until the command is ended; what it holds is lost then, unless --backing names a file.
     #[command(after_help = "\
 Examples:
   tessera flash serve --capacity 4G --ftl cpftl --nbd unix:/tmp/ssd.sock --timing emulator
   tessera flash serve --capacity 1G --nbd 127.0.0.1:10809 --control /tmp/ssd.control
   tessera flash serve --capacity 1G --nbd unix:/tmp/ssd.sock --write-buffer 1M --cut-after 10000 --cut-seed 7 --cut-for 100
+  tessera flash serve --capacity 1T --nbd unix:/tmp/ssd.sock --backing /data/ssd
   nbdcopy image 'nbd+unix:///?socket=/tmp/ssd.sock'")]
     Serve(ServeArgs),
     /// Run a node, or CONA under YCSB, and record what it asks of its disk as a block trace.
@@ -166,6 +167,9 @@ pub struct ServeArgs {
     /// Bytes of a write buffer in the device; a power cut drops what was not flushed from it. 0: a write that is complete is on flash.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
     pub write_buffer: u64,
+    /// Where the data are: `memory`, or a sparse file that the next server may go on with; it is made if need be.
+    #[arg(long, value_name = "memory|FILE", default_value = "memory")]
+    pub backing: PathBuf,
     /// Unix socket for `tessera flash stat` and `cut`. [default: that of --nbd with .control behind it; none for HOST:PORT]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

@@ -34,7 +34,10 @@ impl ReadHoles for SparseSource<'_> {
 
 /// The next range of data at or after `at`, up to `len_bytes`. `None`: only a hole remains. A file system without
 /// support for holes reports everything as data (lseek(2)).
-fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
+///
+/// # Errors
+/// The system's.
+pub fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
     if at >= len_bytes {
         return Ok(None);
     }

@@ -1,6 +1,7 @@
 //! `tessera flash`: the shell of the flash laboratory. It opens traces and runs simulations in threads; everything that
 //! is simulated is in `tessera_flash` (docs/flash.md).
 
+mod backing_file;
 mod control;
 mod html;
 mod input;

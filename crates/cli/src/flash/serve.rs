@@ -1,12 +1,13 @@
 //! `tessera flash serve`: an emulated SSD as a network block device. A thread reads the commands of a connection. With
 //! delays a second one sends each reply when the simulated SSD is done with it; replies may overtake each other.
 
+use super::backing_file::BackingFile;
 use super::control;
 use super::listen::{Listener, Stream};
 use super::replies::{Waiting, send_in_time};
 use super::room::Room;
 use crate::args::ServeArgs;
-use crate::exit::{At, Failure, Outcome};
+use crate::exit::{At, Exit, Failure, Outcome, failure};
 use crate::term::Out;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -35,6 +36,23 @@ pub struct Server {
     connections: AtomicU64,
     /// Those of the emulator, for threads that do not lock it.
     power_cuts: AtomicU64,
+    output: Out,
+    /// Why the last change of the backing failed, if it did; it is said once.
+    trouble: Mutex<Option<io::ErrorKind>>,
+}
+
+/// The SSD. One whose data are in a file has its flash laid out anew.
+fn emulator(args: &ServeArgs, config: &Config) -> Outcome<Emulator> {
+    if args.backing == Path::new("memory") {
+        return Emulator::new(config).map_err(Failure::usage);
+    }
+    // What cannot be made leaves no file.
+    drop(Emulator::new(config).map_err(Failure::usage)?);
+    let file = BackingFile::open(&args.backing, args.capacity, &args.geometry)?;
+    let extents = file.extents().at(&args.backing)?;
+    let mut emulator = Emulator::with_backing(config, Box::new(file)).map_err(Failure::usage)?;
+    emulator.preload(extents);
+    Ok(emulator)
 }
 
 /// Serves until the process is ended.
@@ -47,7 +65,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         over_provisioning: args.over_provisioning,
         ..Config::new(args.capacity, args.ftl.name)
     };
-    let mut emulator = Emulator::new(&config).map_err(Failure::usage)?;
+    let mut emulator = emulator(args, &config)?;
     if let Some(after) = args.cut_after {
         let off_for = args.cut_for.map(|ms| ms * 1_000_000);
         emulator.plan_cuts(Cuts { after, seed: args.cut_seed, off_for });
@@ -57,6 +75,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let about = json!({
         "nbd": listener.uri(), "control": control, "capacity_bytes": args.capacity, "ftl": args.ftl.name,
         "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.write_buffer,
+        "backing": args.backing,
     });
     let server = Arc::new(Server {
         emulator: Mutex::new(emulator),
@@ -68,6 +87,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         page_bytes: args.geometry.page_bytes,
         connections: AtomicU64::new(0),
         power_cuts: AtomicU64::new(0),
+        output: args.output,
+        trouble: Mutex::new(None),
     });
     if let Some(path) = control {
         start_control(&server, &path, args.output)?;
@@ -186,10 +207,32 @@ impl Server {
         }
         let done = carry_out(&mut emulator, now, kind, command);
         self.note_cuts(&emulator);
+        drop(emulator);
         match done {
-            Ok((due, data)) => (due, cuts, Reply { cookie, data, error: None }),
-            Err(_) => failed(Error::Io),
+            Ok((due, data)) => {
+                if kind != Kind::Read {
+                    *self.trouble.lock() = None;
+                }
+                (due, cuts, Reply { cookie, data, error: None })
+            }
+            Err(Refusal::PowerOff) => failed(Error::Io),
+            Err(Refusal::Backing(error)) => failed(self.backing_failed(&error)),
         }
+    }
+
+    /// Says why the backing failed; returns what the client gets.
+    fn backing_failed(&self, error: &io::Error) -> Error {
+        let kind = error.kind();
+        let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if self.trouble.lock().replace(kind) != Some(kind) {
+            let file = self.about["backing"].as_str().unwrap_or_default();
+            let failure = match is_full {
+                true => failure!(Exit::NoSpace, "{file}: {error}; clients get errors until you free space there"),
+                false => failure!(Exit::Failed, "{file}: {error}; clients get errors"),
+            };
+            self.output.warn(&failure);
+        }
+        if is_full { Error::NoSpace } else { Error::Io }
     }
 }
 

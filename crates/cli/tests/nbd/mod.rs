@@ -21,12 +21,16 @@ pub struct Server {
 
 impl Server {
     pub fn start(dir: &Path, options: &[&str]) -> Server {
+        Server::start_with(dir, options, Stdio::inherit())
+    }
+
+    pub fn start_with(dir: &Path, options: &[&str], stderr: Stdio) -> Server {
         let socket = dir.join("ssd.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
         command
             .args(["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd"])
             .arg(format!("unix:{}", socket.display()));
-        let mut child = command.args(options).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.args(options).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
         Server { child, socket, uri: uri.trim().into() }

@@ -12,10 +12,14 @@ use crate::replay::Figures;
 use crate::ssd::{Op, Ssd};
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use tessera_disk::SplitMix64;
 
 /// The most zeros that are written at a time: with a write buffer they take memory until they are on flash.
 const ZEROS_STEP: u64 = 8 << 20;
+
+/// Bytes that are laid out at a time.
+const PRELOAD_STEP: u64 = 16 << 20;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +123,21 @@ impl Emulator {
             power_cuts: 0,
             recovery: 0,
         })
+    }
+
+    /// Lays out the flash for data that the backing has in these ranges, as if they had been written in order; figures begin after that.
+    pub fn preload(&mut self, ranges: impl IntoIterator<Item = Range<u64>>) {
+        let mut next = 0;
+        for range in ranges {
+            let end = range.end.div_ceil(self.page_bytes) * self.page_bytes;
+            let start = (range.start / self.page_bytes * self.page_bytes).max(next);
+            for at in (start..end).step_by(PRELOAD_STEP as usize) {
+                self.ssd.submit(0, Op::Write, at, PRELOAD_STEP.min(end - at));
+            }
+            next = next.max(end);
+        }
+        self.ssd.flush(0);
+        self.ssd.reset();
     }
 
     /// The simulated SSD.

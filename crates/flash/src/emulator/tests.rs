@@ -211,3 +211,12 @@ fn what_was_acknowledged_waits_while_the_backing_is_full_and_takes_bounded_memor
     emulator.restore_power(0);
     assert_eq!(all(&mut emulator)[..7 * PAGE], [7; 7 * PAGE]);
 }
+
+#[test]
+fn a_flash_that_is_laid_out_anew_has_the_pages_with_data_once_and_figures_at_zero() {
+    let mut emulator = Emulator::new(&config(65_536)).unwrap();
+    emulator.preload([0..5_000, 6_000..9_000, 20_480..20_481]);
+    let mapped = (0..256).filter(|page| emulator.ssd.content(*page).is_some()).collect::<Vec<_>>();
+    assert_eq!((mapped, emulator.figures().counters.all_programs()), (vec![0, 1, 2, 5], 0));
+    emulator.ssd().check().unwrap();
+}
