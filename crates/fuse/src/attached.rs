@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 /// Source of this program's mounts in the kernel's table.
-pub(crate) const SOURCE: &str = "tessera";
+pub const SOURCE: &str = "tessera";
 
 /// A served mount; unmounted when dropped.
-pub(crate) struct Attached {
+pub struct Attached {
     path: PathBuf,
     /// Tells whether the kernel has ended the connection.
     device: OwnedFd,
@@ -29,10 +29,10 @@ pub(crate) struct Attached {
 
 impl Attached {
     /// Serves the session mounted at `path`, which is canonical.
-    pub(crate) fn new<F: Filesystem + Send + 'static>(
-        session: Session<F>,
-        path: &Path,
-    ) -> io::Result<(Attached, Notifier)> {
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new<F: Filesystem + Send + 'static>(session: Session<F>, path: &Path) -> io::Result<(Attached, Notifier)> {
         let device = session.as_fd().try_clone_to_owned()?;
         let mut session = session.spawn()?;
         let entry = Entry::at(path)?.filter(Entry::is_tessera);
@@ -44,23 +44,30 @@ impl Attached {
         Ok((Attached { path: path.to_path_buf(), device, serving: Some(serving), entry: Some(entry) }, notifier))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether no thread serves it any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits until no thread serves it.
-    pub(crate) fn join(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// With which serving ended.
+    pub fn join(&mut self) -> io::Result<()> {
         let Some(serving) = self.serving.take() else { return Ok(()) };
         serving.join().map_err(|_| io::Error::other("a thread that serves the mount panicked"))?
     }
 
     /// Removes the mount from its path, even while programs use it; does nothing if it is no longer there.
-    pub(crate) fn detach(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn detach(&mut self) -> io::Result<()> {
         let Some(entry) = self.entry.take() else { return Ok(()) };
         // The kernel gives the numbers of a file system that is gone to the next one.
         let is_own =

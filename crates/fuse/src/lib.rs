@@ -18,5 +18,6 @@ pub mod loopback;
 mod mount;
 pub mod spool;
 
+pub use attached::{Attached, SOURCE};
 pub use counts::MountMetrics;
 pub use mount::{Mount, MountError, Options};

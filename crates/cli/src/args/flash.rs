@@ -170,6 +170,9 @@ pub struct ServeArgs {
     /// Where the data are: `memory`, or a sparse file that the next server may go on with; it is made if need be.
     #[arg(long, value_name = "memory|FILE", default_value = "memory")]
     pub backing: PathBuf,
+    /// Serve the SSD as this file, too, through FUSE: a loop device makes it a disk. It is made if need be.
+    #[arg(long, value_name = "FILE")]
+    pub fuse: Option<PathBuf>,
     /// Unix socket for `tessera flash stat` and `cut`. [default: that of --nbd with .control behind it; none for HOST:PORT]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

@@ -3,8 +3,10 @@
 
 mod backing_file;
 mod control;
+mod fuse;
 mod html;
 mod input;
+mod later;
 mod listen;
 mod record;
 mod replay;

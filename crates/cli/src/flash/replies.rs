@@ -27,7 +27,7 @@ pub struct Waiting {
 }
 
 /// How soon a reply that waits fails after a power cut.
-const CUT_NOTICED: Duration = Duration::from_millis(50);
+pub const CUT_NOTICED: Duration = Duration::from_millis(50);
 
 /// Sends each reply when it is due, until there will be no more, and gives its room back. After a power cut those that wait fail: the
 /// SSD is not done with their commands, and never will be.

@@ -2,10 +2,10 @@
 //! delays a second one sends each reply when the simulated SSD is done with it; replies may overtake each other.
 
 use super::backing_file::BackingFile;
-use super::control;
 use super::listen::{Listener, Stream};
 use super::replies::{Waiting, send_in_time};
 use super::room::Room;
+use super::{control, fuse};
 use crate::args::ServeArgs;
 use crate::exit::{At, Exit, Failure, Outcome, failure};
 use crate::term::Out;
@@ -75,7 +75,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let about = json!({
         "nbd": listener.uri(), "control": control, "capacity_bytes": args.capacity, "ftl": args.ftl.name,
         "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.write_buffer,
-        "backing": args.backing,
+        "backing": args.backing, "fuse": args.fuse,
     });
     let server = Arc::new(Server {
         emulator: Mutex::new(emulator),
@@ -92,6 +92,9 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     });
     if let Some(path) = control {
         start_control(&server, &path, args.output)?;
+    }
+    if let Some(file) = &args.fuse {
+        fuse::serve(&server, file, args.output)?;
     }
     args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
@@ -173,6 +176,16 @@ impl Server {
         self.start.elapsed().as_nanos() as Ns
     }
 
+    /// Bytes that the host can address.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether replies wait until the simulated SSD is done.
+    pub fn delays(&self) -> bool {
+        self.delays
+    }
+
     /// Connections that are open.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
@@ -192,7 +205,7 @@ impl Server {
     ///
     /// After a cut each connection gets at least one error, as SCSI's unit attention tells each host of a reset: otherwise a
     /// client that asked for nothing meanwhile would take it that its next FLUSH covers what the cut dropped.
-    fn execute(&self, command: &Command, seen_cuts: &mut u64) -> (Ns, u64, Reply) {
+    pub fn execute(&self, command: &Command, seen_cuts: &mut u64) -> (Ns, u64, Reply) {
         let cookie = command.cookie;
         let mut emulator = self.emulator.lock();
         // Under the lock, so that time does not go back.

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use crate::common::{self, tessera};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,12 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// Asks the server to end; returns its exit code.
+    pub fn terminate(&mut self) -> i32 {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
     pub fn stat(&self) -> serde_json::Value {

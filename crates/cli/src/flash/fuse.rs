@@ -1,0 +1,288 @@
+//! `serve --fuse FILE`: the emulated SSD as a file, through FUSE, for a loop device that makes it a disk of file systems.
+//!
+//! The file is the root of the mount: the kernel mounts over a file as over a directory. The kernel caches nothing of it.
+
+use super::later::Later;
+use super::serve::Server;
+use crate::daemon::signals::Events;
+use crate::exit::{At, Exit, Failure, Outcome, bail};
+use crate::term::Out;
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+};
+use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tessera_flash::Ns;
+use tessera_flash::nbd::{Command, Kind};
+use tessera_fuse::{Attached, SOURCE};
+
+/// Longest write that the kernel sends at once, bytes.
+const MAX_WRITE_BYTES: u32 = 1 << 20;
+/// Background requests that the kernel keeps in flight.
+const MAX_BACKGROUND: u16 = 64;
+/// Threads that take requests; the SSD carries out one at a time.
+const THREADS: usize = 2;
+/// Most bytes of one TRIM or zeroing.
+const PIECE_BYTES: u64 = 1 << 30;
+/// The attributes never change.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// The file system that consists of the file.
+struct SsdFile {
+    server: Arc<Server>,
+    later: Option<Arc<Later>>,
+    /// As of a connection: after a power cut one request fails that comes when power is back.
+    seen_cuts: Mutex<u64>,
+    attr: FileAttr,
+}
+
+/// What a request asks the SSD for.
+struct Asked {
+    kind: Kind,
+    offset: u64,
+    bytes: u64,
+    data: Vec<u8>,
+}
+
+impl SsdFile {
+    /// Carries out a request, and answers when the SSD is done with it.
+    fn carry_out(&self, asked: Asked, answer: impl FnOnce(Result<Vec<u8>, Errno>) + Send + 'static) {
+        let (due, power_cuts, result) = self.execute(asked);
+        match &self.later {
+            Some(later) => {
+                later.at(due, power_cuts, move |is_cut| answer(if is_cut { Err(Errno::EIO) } else { result }))
+            }
+            None => answer(result),
+        }
+    }
+
+    fn execute(&self, Asked { kind, mut offset, bytes, data }: Asked) -> (Ns, u64, Result<Vec<u8>, Errno>) {
+        let mut seen_cuts = self.seen_cuts.lock();
+        let (mut done, end, mut data) = (0, offset + bytes, Some(data));
+        loop {
+            let length = (end - offset).min(PIECE_BYTES) as u32;
+            let data = data.take().unwrap_or_default();
+            let command = Command { kind: Ok(kind), fua: false, cookie: 0, offset, length, data };
+            let (due, power_cuts, reply) = self.server.execute(&command, &mut seen_cuts);
+            done = done.max(due);
+            offset += u64::from(length);
+            match reply.error {
+                Some(error) => return (done, power_cuts, Err(Errno::from_i32(error as i32))),
+                None if offset < end => {}
+                None => return (done, power_cuts, Ok(reply.data.map(|(_, bytes)| bytes).unwrap_or_default())),
+            }
+        }
+    }
+
+    fn change(&self, kind: Kind, offset: u64, bytes: u64, reply: ReplyEmpty) {
+        self.carry_out(Asked { kind, offset, bytes, data: Vec::new() }, |result| match result {
+            Ok(_) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        });
+    }
+}
+
+impl Filesystem for SsdFile {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO & config.capabilities());
+        let _ = config.set_max_write(MAX_WRITE_BYTES);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn getattr(&self, _: &Request, _: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&TTL, &self.attr);
+    }
+
+    /// The length, owner and mode stay. Times are not kept.
+    fn setattr(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes =
+            mode.is_some() || uid.is_some() || gid.is_some() || size.is_some_and(|size| size != self.attr.size);
+        if changes { reply.error(Errno::EPERM) } else { reply.attr(&TTL, &self.attr) }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let bytes = self.attr.size.saturating_sub(offset).min(size.into());
+        if bytes == 0 {
+            return reply.data(&[]);
+        }
+        self.carry_out(Asked { kind: Kind::Read, offset, bytes, data: Vec::new() }, |result| match result {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let bytes = data.len() as u64;
+        if offset.checked_add(bytes).is_none_or(|end| end > self.attr.size) {
+            return reply.error(Errno::ENOSPC);
+        }
+        self.carry_out(Asked { kind: Kind::Write, offset, bytes, data: data.to_vec() }, move |result| match result {
+            Ok(_) => reply.written(bytes as u32),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.change(Kind::Flush, 0, 0, reply);
+    }
+
+    /// A hole is a TRIM of the pages within it; parts of pages become zeros.
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if offset.checked_add(length).is_none_or(|end| end > self.attr.size) {
+            return reply.error(Errno::ENOSPC);
+        }
+        let flags = FallocateFlags::from_bits_retain(mode as u32).difference(FallocateFlags::KEEP_SIZE);
+        match flags {
+            FallocateFlags::PUNCH_HOLE => self.change(Kind::Zero { stay: false }, offset, length, reply),
+            FallocateFlags::ZERO_RANGE => self.change(Kind::Zero { stay: true }, offset, length, reply),
+            none if none.is_empty() => reply.ok(),
+            _ => reply.error(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// Serves the SSD as this file until the process is told to end.
+///
+/// # Errors
+/// There is no FUSE, or the file cannot be mounted over.
+pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
+    if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+        bail!(Exit::Failed, "/dev/fuse: {error}; load the kernel's module (`modprobe fuse`), or leave out --fuse");
+    }
+    let (path, modified) = mount_point(path)?;
+    let later = server.delays().then(|| Later::start(server)).transpose().at("a thread")?;
+    let seen_cuts = Mutex::new(server.power_cuts());
+    let file = SsdFile { server: server.clone(), later, seen_cuts, attr: attr(server.size(), modified) };
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(SOURCE.into()),
+        MountOption::Subtype("tessera-ssd".into()),
+        MountOption::DefaultPermissions,
+    ];
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    // A signal that comes before this leaves no mount.
+    let events = Events::listen(false)?;
+    let session = Session::new(file, &path, &config).at(&path)?;
+    let (mut attached, _) = Attached::new(session, &path).at(&path)?;
+    output.note(format!("a disk: losetup --find --show --direct-io=on {}", path.display()));
+    let end = move || {
+        let _ = events.receiver().recv();
+        let detached = attached.detach();
+        if let Err(error) = &detached {
+            output.warn(&Failure::io(&path, error));
+        }
+        std::process::exit(i32::from(detached.is_err()));
+    };
+    std::thread::Builder::new().name("end".into()).spawn(end).at("a thread").map(drop)
+}
+
+/// An empty file there, and when it was changed; it is made if need be.
+fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime)> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    if let Err(error) = made
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(Failure::io(path, &error));
+    }
+    let shown = path.display();
+    let meta = match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+            bail!(
+                Exit::Conflict,
+                "{shown}: a server that was killed is still mounted there; run `umount {shown}` first"
+            )
+        }
+        meta => meta.at(path)?,
+    };
+    if !meta.is_file() || meta.len() > 0 {
+        bail!(
+            Exit::Conflict,
+            "{shown}: is no empty file, and the SSD would hide what it has; name an empty or new file"
+        );
+    }
+    Ok((path.canonicalize().at(path)?, meta.modified().at(path)?))
+}
+
+fn attr(size: u64, modified: SystemTime) -> FileAttr {
+    FileAttr {
+        ino: INodeNo::ROOT,
+        size,
+        blocks: size / 512,
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+        crtime: modified,
+        kind: FileType::RegularFile,
+        perm: 0o600,
+        nlink: 1,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
