@@ -148,3 +148,23 @@ fn other_peoples_clients_copy_to_it_and_back() {
         run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &from, &server.uri]);
     }
 }
+
+/// fio reads back what it wrote, at several depths, with and without the delays of an SSD.
+#[test]
+fn fio_verifies_what_it_wrote() {
+    if !has("fio") || !run("fio", &["--enghelp"]).lines().any(|line| line.trim() == "nbd") {
+        return eprintln!("skipped: fio has no nbd engine");
+    }
+    for delays in [&[][..], &["--timing", "emulator"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(dir.path(), &[&["--ftl", "cpftl", "--write-buffer", "256K"], delays].concat());
+        let uri = format!("--uri={}", server.uri);
+        for (depth, pattern) in [("1", "randwrite"), ("8", "randrw"), ("32", "write"), ("32", "randtrimwrite")] {
+            let [depth, pattern] = [format!("--iodepth={depth}"), format!("--rw={pattern}")];
+            let size = ["--bsrange=512-64k", "--bs_unaligned=0", "--size=8m", "--fsync=64"];
+            let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--output-format=terse"];
+            let job = ["--name=job", "--ioengine=nbd", "--thread=1", &uri, &depth, &pattern];
+            run("fio", &[&job[..], &size, &verify].concat());
+        }
+    }
+}
