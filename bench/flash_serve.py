@@ -43,12 +43,14 @@ def fio(socket, pattern, depth, *more, size=SIZE * 3 // 4):
     """The result of a job of 4 KiB requests."""
     words = ["fio", "--name=job", "--ioengine=nbd", "--thread=1", f"--uri=nbd+unix:///?socket={socket}", f"--rw={pattern}", "--bs=4k"]
     words += [f"--size={size}", f"--iodepth={depth}", "--output-format=json", *more]
-    return json.loads(procs.run(words))["jobs"][0]
+    said = procs.run(words)
+    # Notes may come before the document.
+    return json.loads(said[said.index("{"):])["jobs"][0]
 
 
 def rates(binary, directory, rounds):
     """Requests a second and CPU microseconds of the server for each, by pattern and server, in each round."""
-    null = ["qemu-nbd", "-t", "-e", "8", "-f", "raw", "--image-opts", f"driver=null-co,size={SIZE}", "--socket=SOCKET"]
+    null = ["qemu-nbd", "-t", "-e", "8", "--image-opts", f"driver=null-co,size={SIZE}", "--socket=SOCKET"]
     commands = {NULL: null} | {ftl: [binary, *SERVE, "--ftl", ftl, "--nbd", "unix:SOCKET"] for ftl in LAYERS}
     servers = {name: start(words, directory, f"s{number}") for number, (name, words) in enumerate(commands.items())}
     found = {pattern: {name: [] for name in servers} for pattern in PATTERNS}
