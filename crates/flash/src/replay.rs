@@ -48,17 +48,56 @@ pub struct Figures {
     pub recovery: Ns,
 }
 
+/// What is counted of requests beside the SSD's own counters.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub requests: u64,
+    pub power_cuts: u64,
+    response: Histogram,
+    end: Ns,
+    recovery: Ns,
+}
+
+impl Tally {
+    /// The device was done with a request.
+    pub fn served(&mut self, at: Ns, done: Ns) {
+        self.response.add(done - at);
+        self.end = self.end.max(done);
+    }
+
+    /// The SSD recovered from a power cut.
+    pub fn recovered(&mut self, took: Ns) {
+        self.recovery += took;
+    }
+
+    /// When the last request was complete.
+    pub fn end(&self) -> Ns {
+        self.end
+    }
+
+    /// Figures so far.
+    pub fn figures(&self, ssd: &Ssd) -> Figures {
+        Figures {
+            requests: self.requests,
+            device_requests: self.response.len(),
+            response: self.response.clone(),
+            counters: *ssd.counters(),
+            cache: ssd.cache(),
+            wear: ssd.wear(),
+            end: self.end,
+            power_cuts: self.power_cuts,
+            recovery: self.recovery,
+        }
+    }
+}
+
 /// A replay under way.
 pub struct Replay {
     ssd: Ssd,
     cache: Option<HostCache>,
     wrap: bool,
     page_bytes: u64,
-    requests: u64,
-    response: Histogram,
-    end: Ns,
-    power_cuts: u64,
-    recovery: Ns,
+    tally: Tally,
 }
 
 impl Replay {
@@ -70,9 +109,7 @@ impl Replay {
         let ssd = Ssd::new(config)?;
         let page_bytes = u64::from(config.shape.page_bytes);
         let cache = (options.host_cache > 0).then(|| HostCache::new((options.host_cache / page_bytes) as usize));
-        let response = Histogram::default();
-        let wrap = options.wrap;
-        Ok(Replay { ssd, cache, wrap, page_bytes, requests: 0, response, end: 0, power_cuts: 0, recovery: 0 })
+        Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, tally: Tally::default() })
     }
 
     /// Fills the device before the trace begins; see [`Ssd::preload_in`].
@@ -90,8 +127,7 @@ impl Replay {
     pub fn learn(&mut self) {
         self.ssd.learn();
         self.ssd.reset();
-        (self.requests, self.response, self.end) = (0, Histogram::default(), 0);
-        (self.power_cuts, self.recovery) = (0, 0);
+        self.tally = Tally::default();
     }
 
     /// Serves a request for `bytes` at `offset` that arrives at `at`.
@@ -99,7 +135,7 @@ impl Replay {
     /// # Errors
     /// It ends beyond the device, and the replay does not wrap.
     pub fn request(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) -> Result<(), BeyondEnd> {
-        self.requests += 1;
+        self.tally.requests += 1;
         let capacity = self.ssd.capacity();
         let end = offset.saturating_add(bytes);
         if end <= capacity {
@@ -119,11 +155,10 @@ impl Replay {
     }
 
     fn serve(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) {
-        let Replay { ssd, cache, response, end, .. } = self;
+        let Replay { ssd, cache, tally, .. } = self;
         let mut submit = |op, offset, bytes| {
             let done = ssd.submit(at, op, offset, bytes);
-            response.add(done - at);
-            *end = (*end).max(done);
+            tally.served(at, done);
         };
         match cache {
             None => submit(op, offset, bytes),
@@ -140,13 +175,13 @@ impl Replay {
     /// Cuts the power of the device between two requests, and recovers; the clock of the trace stands still meanwhile, and the host's
     /// cache stays.
     pub fn cut_power(&mut self) {
-        self.power_cuts += 1;
-        self.recovery += self.ssd.cut_power();
+        self.tally.power_cuts += 1;
+        self.tally.recovered(self.ssd.cut_power());
     }
 
     /// Programs what the device's write buffer still has, so that figures count it.
     pub fn finish(&mut self) {
-        self.ssd.flush(self.end);
+        self.ssd.flush(self.tally.end());
     }
 
     /// The SSD.
@@ -156,17 +191,7 @@ impl Replay {
 
     /// Figures so far.
     pub fn figures(&self) -> Figures {
-        Figures {
-            requests: self.requests,
-            device_requests: self.response.len(),
-            response: self.response.clone(),
-            counters: *self.ssd.counters(),
-            cache: self.ssd.cache(),
-            wear: self.ssd.wear(),
-            end: self.end,
-            power_cuts: self.power_cuts,
-            recovery: self.recovery,
-        }
+        self.tally.figures(&self.ssd)
     }
 }
 

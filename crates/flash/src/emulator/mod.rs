@@ -7,8 +7,7 @@
 use crate::backing::{Backing, Memory, parts};
 use crate::config::{Config, ConfigError};
 use crate::device::Ns;
-use crate::histogram::Histogram;
-use crate::replay::Figures;
+use crate::replay::{Figures, Tally};
 use crate::ssd::{Op, Ssd};
 use std::collections::HashMap;
 use std::io;
@@ -88,11 +87,7 @@ pub struct Emulator {
     next_cut: Option<NextCut>,
     /// The time of the host when the SSD's began.
     epoch: Ns,
-    requests: u64,
-    response: Histogram,
-    end: Ns,
-    power_cuts: u64,
-    recovery: Ns,
+    tally: Tally,
 }
 
 impl Emulator {
@@ -117,11 +112,7 @@ impl Emulator {
             power: Power::On,
             next_cut: None,
             epoch: 0,
-            requests: 0,
-            response: Histogram::default(),
-            end: 0,
-            power_cuts: 0,
-            recovery: 0,
+            tally: Tally::default(),
         })
     }
 
@@ -250,17 +241,7 @@ impl Emulator {
 
     /// Figures of reads, writes, TRIMs and zeroing so far; FLUSH is not counted.
     pub fn figures(&self) -> Figures {
-        Figures {
-            requests: self.requests,
-            device_requests: self.response.len(),
-            response: self.response.clone(),
-            counters: *self.ssd.counters(),
-            cache: self.ssd.cache(),
-            wear: self.ssd.wear(),
-            end: self.end,
-            power_cuts: self.power_cuts,
-            recovery: self.recovery,
-        }
+        self.tally.figures(&self.ssd)
     }
 
     /// Cuts the power now and then.
@@ -279,13 +260,13 @@ impl Emulator {
 
     /// Power cuts so far.
     pub fn power_cuts(&self) -> u64 {
-        self.power_cuts
+        self.tally.power_cuts
     }
 
     /// Cuts the power until a time, or until it is turned on; returns how many pages were in the write buffer only, and are
     /// lost. If there is none, only the time changes.
     pub fn cut_power(&mut self, now: Ns, until: Option<Ns>) -> usize {
-        self.power_cuts += u64::from(self.power(now) == Power::On);
+        self.tally.power_cuts += u64::from(self.power(now) == Power::On);
         self.power = Power::Off { until };
         std::mem::take(&mut self.volatile).len()
     }
@@ -295,7 +276,7 @@ impl Emulator {
         if self.power != Power::On {
             let recovery = self.ssd.cut_power();
             (self.power, self.epoch) = (Power::On, now + recovery);
-            self.recovery += recovery;
+            self.tally.recovered(recovery);
             if let Some(next) = &mut self.next_cut {
                 next.draw();
             }
@@ -316,9 +297,8 @@ impl Emulator {
 
     /// Counts a request that is complete; the next cut may follow it.
     fn finish(&mut self, now: Ns, done: Ns) -> Ns {
-        self.requests += 1;
-        self.response.add(done - now);
-        self.end = self.end.max(done);
+        self.tally.requests += 1;
+        self.tally.served(now, done);
         if let Some(next) = &mut self.next_cut {
             next.left -= 1;
             if next.left == 0 {
