@@ -334,6 +334,11 @@ impl<B: Backend> State<B> {
 
     async fn truncate(&mut self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
         if size_bytes == self.size_bytes {
+            // What is written from here on replaces what another mount may have written since this one looked.
+            if size_bytes == 0 && self.pending.is_clean() {
+                self.pending.drop_session();
+                self.below = Below::Dropped;
+            }
             return Ok(());
         }
         let shrinks = size_bytes < self.size_bytes;

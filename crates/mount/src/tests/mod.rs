@@ -448,6 +448,24 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     assert_eq!(tasks.run(mount.stats()).open_files, 0);
 }
 
+/// A program truncates a file to length 0 that was empty when it opened it, after another mount wrote to it.
+#[test]
+fn a_truncate_of_an_empty_file_replaces_what_another_mount_wrote_since() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    tasks.run(async {
+        mount.lookup((ROOT, b"file")).await.unwrap();
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        store.commit(ino, b"of another mount", 0);
+        mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
+        mount.write(handle, 0, b"mine").await.unwrap();
+        mount.flush(ino, handle, 1).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    assert_eq!(store.current(ino).bytes, b"mine");
+}
+
 /// `truncate` gives a path. A program that follows the file has it open, as it was before another mount wrote to it.
 #[test]
 fn a_truncate_by_name_cuts_what_another_mount_wrote_since_the_file_was_opened() {
