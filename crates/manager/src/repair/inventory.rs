@@ -162,7 +162,7 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
 }
 
 /// The disk whose periodic inventory is due: also after a restart of its daemon, because its directory may be an older
-/// one, or have lost files. One at a time, to spread the load.
+/// one, or have lost files. One begins at a time, to spread the load.
 pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     let every = ns(view.config.inventory_every_ms);
     if every == 0 {
@@ -170,13 +170,10 @@ pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     }
     let (started, now) = (view.soft.started_ns, view.now_ns);
     let node_map = view.caches.node_map(view.db)?;
-    if node_map.readable().any(|disk| disk.inventory_wanted > 0) {
-        return Ok(None);
-    }
     for disk in node_map.disks.values() {
         let incarnation = node_map.nodes.get(&disk.node_id).map_or(0, |node| node.incarnation);
         let listed = view.soft.cluster.listed.entry(disk.disk_id).or_insert((started, incarnation));
-        if disk.readable() && (now - listed.0 >= every || listed.1 != incarnation) {
+        if disk.readable() && disk.inventory_wanted == 0 && (now - listed.0 >= every || listed.1 != incarnation) {
             *listed = (now, incarnation);
             return Ok(Some(SetInventory { want: vec![disk.disk_id], ..Default::default() }));
         }
