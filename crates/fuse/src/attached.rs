@@ -85,7 +85,7 @@ impl Attached {
 
 /// Whether a mount is at the path whose process has ended, or whose connection was aborted. The kernel may still know the attributes of its
 /// root, so it must be told to ask.
-pub(crate) fn is_dead(path: &Path) -> bool {
+pub fn is_dead(path: &Path) -> bool {
     let asked = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
     matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }

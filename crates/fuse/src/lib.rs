@@ -18,6 +18,6 @@ pub mod loopback;
 mod mount;
 pub mod spool;
 
-pub use attached::{Attached, SOURCE};
+pub use attached::{Attached, SOURCE, is_dead};
 pub use counts::MountMetrics;
 pub use mount::{Mount, MountError, Options};

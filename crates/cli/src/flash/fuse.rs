@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tessera_flash::Ns;
 use tessera_flash::nbd::{Command, Kind};
-use tessera_fuse::{Attached, SOURCE};
+use tessera_fuse::{Attached, SOURCE, is_dead};
 
 /// Longest write that the kernel sends at once, bytes.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
@@ -31,6 +31,8 @@ const MAX_BACKGROUND: u16 = 64;
 const THREADS: usize = 2;
 /// Most bytes of one TRIM or zeroing.
 const PIECE_BYTES: u64 = 1 << 30;
+/// `O_DSYNC`, which is part of `O_SYNC`.
+const DSYNC: i32 = 0o10000;
 /// The attributes never change.
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -49,6 +51,8 @@ struct Asked {
     offset: u64,
     bytes: u64,
     data: Vec<u8>,
+    /// Whether it is to be durable before it is answered.
+    fua: bool,
 }
 
 impl SsdFile {
@@ -63,13 +67,13 @@ impl SsdFile {
         }
     }
 
-    fn execute(&self, Asked { kind, mut offset, bytes, data }: Asked) -> (Ns, u64, Result<Vec<u8>, Errno>) {
+    fn execute(&self, Asked { kind, mut offset, bytes, data, fua }: Asked) -> (Ns, u64, Result<Vec<u8>, Errno>) {
         let mut seen_cuts = self.seen_cuts.lock();
         let (mut done, end, mut data) = (0, offset + bytes, Some(data));
         loop {
             let length = (end - offset).min(PIECE_BYTES) as u32;
             let data = data.take().unwrap_or_default();
-            let command = Command { kind: Ok(kind), fua: false, cookie: 0, offset, length, data };
+            let command = Command { kind: Ok(kind), fua, cookie: 0, offset, length, data };
             let (due, power_cuts, reply) = self.server.execute(&command, &mut seen_cuts);
             done = done.max(due);
             offset += u64::from(length);
@@ -82,7 +86,7 @@ impl SsdFile {
     }
 
     fn change(&self, kind: Kind, offset: u64, bytes: u64, reply: ReplyEmpty) {
-        self.carry_out(Asked { kind, offset, bytes, data: Vec::new() }, |result| match result {
+        self.carry_out(Asked { kind, offset, bytes, data: Vec::new(), fua: false }, |result| match result {
             Ok(_) => reply.ok(),
             Err(errno) => reply.error(errno),
         });
@@ -144,10 +148,13 @@ impl Filesystem for SsdFile {
         if bytes == 0 {
             return reply.data(&[]);
         }
-        self.carry_out(Asked { kind: Kind::Read, offset, bytes, data: Vec::new() }, |result| match result {
-            Ok(bytes) => reply.data(&bytes),
-            Err(errno) => reply.error(errno),
-        });
+        self.carry_out(
+            Asked { kind: Kind::Read, offset, bytes, data: Vec::new(), fua: false },
+            |result| match result {
+                Ok(bytes) => reply.data(&bytes),
+                Err(errno) => reply.error(errno),
+            },
+        );
     }
 
     fn write(
@@ -158,7 +165,7 @@ impl Filesystem for SsdFile {
         offset: u64,
         data: &[u8],
         _: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -166,10 +173,13 @@ impl Filesystem for SsdFile {
         if offset.checked_add(bytes).is_none_or(|end| end > self.attr.size) {
             return reply.error(Errno::ENOSPC);
         }
-        self.carry_out(Asked { kind: Kind::Write, offset, bytes, data: data.to_vec() }, move |result| match result {
-            Ok(_) => reply.written(bytes as u32),
-            Err(errno) => reply.error(errno),
-        });
+        self.carry_out(
+            Asked { kind: Kind::Write, offset, bytes, data: data.to_vec(), fua: flags.0 & DSYNC != 0 },
+            move |result| match result {
+                Ok(_) => reply.written(bytes as u32),
+                Err(errno) => reply.error(errno),
+            },
+        );
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -249,15 +259,10 @@ fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime)> {
         return Err(Failure::io(path, &error));
     }
     let shown = path.display();
-    let meta = match path.metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-            bail!(
-                Exit::Conflict,
-                "{shown}: a server that was killed is still mounted there; run `umount {shown}` first"
-            )
-        }
-        meta => meta.at(path)?,
-    };
+    if is_dead(path) {
+        bail!(Exit::Conflict, "{shown}: a server that was killed is still mounted there; run `umount {shown}` first");
+    }
+    let meta = path.metadata().at(path)?;
     if !meta.is_file() || meta.len() > 0 {
         bail!(
             Exit::Conflict,
