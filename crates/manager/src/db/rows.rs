@@ -33,6 +33,8 @@ row! {
         pub inventory_wanted: u64,
         /// 1: what it holds is not known since a restore, until its inventory ends.
         pub unlisted: u64,
+        /// Incarnation of its node when it was last listed. Another one: the node's daemon has restarted since.
+        pub listed_incarnation: u64,
         /// Key of its node's receipts.
         pub receipt_key: Vec<u8>,
     }

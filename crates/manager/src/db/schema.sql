@@ -255,6 +255,7 @@ CREATE TABLE disks (
     inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- > 0: needs an inventory before it takes over members
     unlisted         INTEGER NOT NULL DEFAULT 0,      -- 1: a restore lost what happened to its fragments; missing rows say so
                                                       -- only after its inventory
+    listed_incarnation INTEGER NOT NULL,              -- of its node, when it was last listed; a new disk is as good as listed
     map_version      INTEGER NOT NULL
 );
 CREATE INDEX disks_by_node ON disks (node_id);

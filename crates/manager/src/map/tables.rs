@@ -9,6 +9,7 @@ use crate::db::meta::draw;
 use crate::db::rows::{DiskRow, Member};
 use crate::db::sql::{TableRow, args};
 use crate::error::{Result, corrupt_row};
+use crate::internal::SetInventory;
 use rusqlite::params_from_iter;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_policy::Scheme;
@@ -181,15 +182,16 @@ pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
     Ok(class_id)
 }
 
-/// Marks a disk's inventory as complete; `wanted` is the value of `inventory_wanted` when the listing began. Returns false if
-/// the disk must be listed again.
+/// Marks a disk's inventory as complete. Returns false if the disk must be listed again.
 ///
 /// # Errors
 /// The database fails.
-pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bool> {
+pub fn inventory_done(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<bool> {
     ctx.caches.forget_all();
-    let sql = "UPDATE disks SET inventory_wanted = 0, unlisted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2";
-    let changed = ctx.db.run(sql, args![disk_id, wanted])?;
+    let sql = "UPDATE disks SET inventory_wanted = 0, unlisted = 0, listed_incarnation = ?3
+               WHERE disk_id = ?1 AND inventory_wanted = ?2";
+    let SetInventory { done_disk_id: disk_id, done_wanted, done_incarnation, .. } = *command;
+    let changed = ctx.db.run(sql, args![disk_id, done_wanted, done_incarnation])?;
     assert!(changed <= 1, "disk {disk_id}: ids are unique");
     Ok(changed == 1)
 }
@@ -233,19 +235,20 @@ pub fn write_node(
     ctx.db.exec("UPDATE disks SET map_version = ?2 WHERE node_id = ?1", args![node_id, version])
 }
 
-/// Inserts a new disk; returns its id.
+/// Inserts a new disk of a node (id, incarnation); returns its id.
 ///
 /// # Errors
 /// The database fails.
-pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u64> {
+pub fn insert_disk(ctx: &mut Ctx<'_>, node: (u64, u64), said: &DiskInfo) -> Result<u64> {
     assert_eq!(said.uuid.len(), 16, "the registration was checked");
     ctx.caches.forget_all();
     let version = ctx.next_map_version();
     let disk_id = draw(&mut ctx.meta.next_disk);
+    let (node_id, incarnation) = node;
     ctx.db.run(
-        "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        args![disk_id, node_id, said.uuid, said.path, Health::Up, ctx.now_ns, said.capacity_bytes, version],
+        "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, listed_incarnation, map_version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        args![disk_id, node_id, said.uuid, said.path, Health::Up, ctx.now_ns, said.capacity_bytes, incarnation, version],
     )?;
     Ok(disk_id)
 }

@@ -54,7 +54,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     tables::write_node(ctx, node_id, said, incarnation, &receipt_key)?;
     let disks = request.disks.iter().zip(&known);
     let disk_ids: Vec<u64> =
-        disks.map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref())).collect::<Result<_>>()?;
+        disks.map(|(said, old)| write_disk(ctx, (node_id, incarnation), said, old.as_ref())).collect::<Result<_>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
     let disks = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
     ctx.after_commit(Effect::NodeRegistered {
@@ -164,9 +164,9 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeInfo, said: &NodeInfo, shared: Opti
     Err(Error { current, ..Error::new(Code::Exists, text) }.into())
 }
 
-/// Writes the row of a registering node's disk; returns the disk id.
-fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Result<u64> {
-    let Some(old) = old else { return tables::insert_disk(ctx, node_id, said) };
+/// Writes the row of a disk of a registering node (id, incarnation); returns the disk id.
+fn write_disk(ctx: &mut Ctx<'_>, node: (u64, u64), said: &DiskInfo, old: Option<&DiskRow>) -> Result<u64> {
+    let Some(old) = old else { return tables::insert_disk(ctx, node, said) };
     tables::update_disk(ctx, old, said)?;
     match old.own_health {
         // The disk missed deletes and may have lost content: it serves again after an inventory.

@@ -81,6 +81,7 @@ mod tests {
             capacity_bytes: 1,
             inventory_wanted: 0,
             unlisted: 0,
+            listed_incarnation: 0,
             receipt_key: Vec::new(),
         };
         let mut node_map = NodeMap::default();

@@ -12,6 +12,7 @@ use crate::chunks::missing;
 use crate::chunks::table;
 use crate::config::ns;
 use crate::ctx::{Ctx, View};
+use crate::db::node_map::NodeMap;
 use crate::db::rows::{self, Missing};
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
@@ -42,7 +43,8 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         let bound = view.meta.next_chunk;
         let disk_id = disk.disk_id;
         let wire = Task { inventory: Some(InventoryTask { disk_id }), ..Task::default() };
-        let work = Work::Inventory(Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() });
+        let (wanted, incarnation) = (disk.inventory_wanted, incarnation_of(&node_map, node_id));
+        let work = Work::Inventory(Listing { wanted, incarnation, bound, pending, ..Listing::default() });
         let task = Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire };
         given.push(view.soft.cluster.tasks.give(task));
     }
@@ -153,7 +155,7 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     if command.done_disk_id == 0 {
         return Ok(());
     }
-    let done = tables::inventory_done(ctx, command.done_disk_id, command.done_wanted)?;
+    let done = tables::inventory_done(ctx, command)?;
     let disk = rows::disk(ctx.db, command.done_disk_id)?;
     if done && disk.is_some_and(|d| d.own_health == Health::Down) {
         tables::set_disk_health(ctx, command.done_disk_id, Health::Up)?;
@@ -171,12 +173,16 @@ pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     let (started, now) = (view.soft.started_ns, view.now_ns);
     let node_map = view.caches.node_map(view.db)?;
     for disk in node_map.disks.values() {
-        let incarnation = node_map.nodes.get(&disk.node_id).map_or(0, |node| node.incarnation);
-        let listed = view.soft.cluster.listed.entry(disk.disk_id).or_insert((started, incarnation));
-        if disk.readable() && disk.inventory_wanted == 0 && (now - listed.0 >= every || listed.1 != incarnation) {
-            *listed = (now, incarnation);
+        let restarted = disk.listed_incarnation != incarnation_of(&node_map, disk.node_id);
+        let listed_ns = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
+        if disk.readable() && disk.inventory_wanted == 0 && (now - *listed_ns >= every || restarted) {
+            *listed_ns = now;
             return Ok(Some(SetInventory { want: vec![disk.disk_id], ..Default::default() }));
         }
     }
     Ok(None)
+}
+
+fn incarnation_of(node_map: &NodeMap, node_id: u64) -> u64 {
+    node_map.nodes.get(&node_id).map_or(0, |node| node.incarnation)
 }

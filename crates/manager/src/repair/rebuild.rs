@@ -348,8 +348,8 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) {
             proposals.extend(propose_all(fragments, |fragments| FragmentsBad { fragments }));
         }
         Work::Inventory(listing) if over && listing.complete && result.reason.is_empty() => {
-            let (done_disk_id, done_wanted) = (disk_id, listing.wanted);
-            proposals.push(SetInventory { want: Vec::new(), done_disk_id, done_wanted }.propose());
+            let (done_disk_id, done_wanted, done_incarnation) = (disk_id, listing.wanted, listing.incarnation);
+            proposals.push(SetInventory { want: Vec::new(), done_disk_id, done_wanted, done_incarnation }.propose());
         }
         Work::Compact if over => jobs.gc.note(result.bytes, 0, true),
         Work::Inventory(_) | Work::Compact | Work::Proof { .. } => {}

@@ -86,8 +86,8 @@ pub struct ClusterState {
     pub missing_from: MissingCursor,
     /// How far deletes have been handed out, by disk.
     pub deletes: BTreeMap<u64, DeleteCursor>,
-    /// When each disk was last told to list its fragments, and the incarnation of its node then.
-    pub listed: BTreeMap<u64, (i64, u64)>,
+    /// When each disk was last told to list its fragments.
+    pub listed_ns: BTreeMap<u64, i64>,
     /// When each disk was last told to re-read its fragments.
     pub scrubbed_ns: BTreeMap<u64, i64>,
     /// When the parts of a tick last ran.

@@ -57,6 +57,8 @@ pub enum Work {
 pub struct Listing {
     /// `disks.inventory_wanted` when the listing began.
     pub wanted: u64,
+    /// Incarnation of the node that lists.
+    pub incarnation: u64,
     /// Chunks below this id had been issued when the listing began.
     pub bound: u64,
     /// Chunks among them that were not yet committed.

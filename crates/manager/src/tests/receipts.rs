@@ -81,7 +81,7 @@ fn lose_disks(rig: &mut Rig) {
     rig.settle();
     for done_disk_id in 1..=4 {
         rig.register(done_disk_id);
-        rig.core.propose(SetInventory { want: vec![], done_disk_id, done_wanted: 1 }.propose());
+        rig.core.propose(SetInventory { want: vec![], done_disk_id, done_wanted: 1, done_incarnation: 1 }.propose());
         rig.settle();
     }
 }

@@ -59,7 +59,7 @@ fn logged_commands_keep_their_bytes() {
         logged(FragmentsBad { fragments: vec![fragment()] }),
         logged(DeletesDone { fragments: vec![fragment()] }),
         logged(CollectGarbage { before_ns: -300, limit: 4, held_from_ns: 0, kept_before_ns: 0 }),
-        logged(SetInventory { want: vec![1, 300], done_disk_id: 4, done_wanted: 5 }),
+        logged(SetInventory { want: vec![1, 300], done_disk_id: 4, done_wanted: 5, done_incarnation: 6 }),
         logged(page),
         logged(DisksDrained { disk_ids: vec![1, 300] }),
         logged(ChunksProven { chunks: vec![ProvenChunk { chunk_id: 1, proof_epoch: 300 }] }),

@@ -192,7 +192,18 @@ fn inventories_remove_orphans_and_note_what_lacks() {
 /// P6: what a node no longer holds after its daemon restarted is found and stored again, without a day's wait.
 #[test]
 fn a_node_that_restarts_without_some_of_its_files_is_found_out() {
-    let mut cluster = Cluster::with_config(8, 1, Config { inventory_every_ms: 86_400_000, ..config() });
+    finds_lost_files(false);
+}
+
+/// P6: the database says so, not only the memory of the manager that leads.
+#[test]
+fn a_new_leader_knows_which_disks_were_not_listed_since_their_node_restarted() {
+    finds_lost_files(true);
+}
+
+fn finds_lost_files(manager_restarts: bool) {
+    let config = Config { inventory_every_ms: 86_400_000, ..config() };
+    let mut cluster = Cluster::with_config(8, 1, config.clone());
     write_files(&mut cluster, 1, 4);
     cluster.run(3_000);
     cluster.kill(0);
@@ -202,6 +213,9 @@ fn a_node_that_restarts_without_some_of_its_files_is_found_out() {
     assert!(!lost.is_empty());
     cluster.damaged();
     cluster.restart(0);
+    if manager_restarts {
+        cluster.restart_manager(config);
+    }
     cluster.until(30, "put right", |f| lost.iter().all(|fragment| f.disks[&disk].held.contains_key(fragment)));
     cluster.until(10, "listed", |f| rows::disk(f.db(), disk).unwrap().unwrap().inventory_wanted == 0);
     assert!(cluster.is_whole());
