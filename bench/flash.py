@@ -23,7 +23,7 @@ from benchlib import flashtext, machine  # noqa: E402
 
 REQUESTS = 200_000
 SUPPORTS = (1, 2, 3, 5, 7, 9)
-LAYERS = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl"
+LAYERS = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl,cola"
 # What the paper's tables 3.1 and 3.2 say of its traces behind the host's buffer, and our choice of what is read together.
 SYNTHETIC = {
     "web": "--reads 99.9% --read-size 17920 --write-size 10035 --gap 1330us --sequential 10% --correlated 80% --groups 2000",

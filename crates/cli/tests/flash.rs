@@ -45,14 +45,15 @@ fn every_combination_is_replayed_and_compressed_traces_give_the_same() {
     assert_eq!(run.code, 0, "{run:?}");
     let text = run.text();
     let documents: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    // One simulation of the ideal layer for each trace, and two of each other layer.
-    let each = 1 + (LAYERS.len() - 1) * 2;
+    // One simulation for each trace of the layers that have the whole map in memory, and two of each other layer.
+    let each = 2 + (LAYERS.len() - 2) * 2;
     assert_eq!(documents.len(), 3 * each, "{text}");
     for document in &documents {
         assert_eq!((&document["requests"], &document["capacity_bytes"]), (&20_000.into(), &(4095u64 * 4096).into()));
-        let (budget, is_ideal) = (document["map_cache_bytes"].as_u64(), document["ftl"] == "ideal");
-        assert_eq!(budget.is_none(), is_ideal, "the whole map has no budget: {document}");
-        assert!(is_ideal || document["map_cache_peak_bytes"].as_u64() <= budget, "{document}");
+        let budget = document["map_cache_bytes"].as_u64();
+        let is_whole = document["ftl"] == "ideal" || document["ftl"] == "cola";
+        assert_eq!(budget.is_none(), is_whole, "the whole map has no budget: {document}");
+        assert!(is_whole || document["map_cache_peak_bytes"].as_u64() <= budget, "{document}");
         assert!(document["write_amplification"].as_f64() >= Some(1.0), "{document}");
     }
     let figures = |i: usize| {
@@ -94,6 +95,29 @@ fn layers_learn_from_a_first_share_and_figures_are_of_the_rest() {
     };
     let (with, without) = (reads("full-search"), reads("no-correlation"));
     assert!(with * 4 < without, "{with} of {without}");
+}
+
+#[test]
+fn cola_gives_equal_figures_on_every_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = file(dir.path(), "t.spc", spc(2_000).as_bytes());
+    let replay = |options: &[&str]| {
+        let fixed = ["flash", "replay", &trace, "--ftl", "cola", "--capacity", "320M", "--preload=random", "--json"];
+        let run = tessera(&[&fixed[..], options].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        let mut document: serde_json::Value = serde_json::from_str(run.text().trim()).unwrap();
+        document.as_object_mut().unwrap().remove("cpu_ns_per_request");
+        document
+    };
+    let (cpu, mut emulated) = (replay(&[]), replay(&["--device", "emulated"]));
+    let layer = emulated["cola"].as_object_mut().unwrap();
+    let of_device = ["device_loads", "device_queries", "device_failures"].map(|name| layer.remove(name).unwrap());
+    assert_eq!(emulated, cpu);
+    assert!(of_device[0].as_u64() > Some(0) && of_device[1].as_u64() > Some(1_000), "{of_device:?}");
+    assert_eq!(of_device[2], 0);
+    let layer = &cpu["cola"];
+    let batches = (layer["batches"].as_u64().unwrap(), layer["batch_queries"].as_u64().unwrap());
+    assert!(batches.0 <= 63 && batches.1 > 1_000, "32 requests are searched together: {batches:?}");
 }
 
 #[test]

@@ -19,6 +19,10 @@ pub struct Config {
     pub cpftl: ftl::CpftlOptions,
     /// Pages by which a place that the layer `leaftl` predicts may be wrong.
     pub error_bound: u32,
+    /// How large the buffer of the layer `cola` is.
+    pub cola: ftl::ColaOptions,
+    /// What searches the levels of the layer `cola`.
+    pub searches: ftl::Searches,
     /// Channels, chips, dies, planes, pages.
     pub shape: Shape,
     /// Times of flash operations.
@@ -45,6 +49,8 @@ impl Config {
             write_buffer: 0,
             cpftl: ftl::CpftlOptions::default(),
             error_bound: 0,
+            cola: ftl::ColaOptions::default(),
+            searches: ftl::Searches::default(),
             shape: Shape::ONE_DIE,
             timing: Timing::SIMULATION,
             policy: Policy::Greedy,
@@ -123,6 +129,9 @@ pub enum ConfigError {
         "`{0}` is no option of cpftl: write no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or support=N,window=N,region=N,bring=N,predictor=N,dirty=N,hot=N,keep=N"
     )]
     Cpftl(String),
+    /// Not an option of `cola`.
+    #[error("`{0}` is no option of cola: write buffer=N (entries) or height=N (levels)")]
+    Cola(String),
     /// The neighbours of a page do not fit into its out-of-band area.
     #[error(
         "an error bound of {bound} pages needs the numbers of as many neighbours on each side of a page, and its out-of-band area of {oob_bytes} bytes has those of {most}; lower the bound, or use a geometry with a larger oob"

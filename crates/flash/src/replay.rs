@@ -130,6 +130,12 @@ impl Replay {
         self.tally = Tally::default();
     }
 
+    /// Says which offsets and lengths follow, so that a layer may look them up together.
+    pub fn ahead(&mut self, requests: impl Iterator<Item = (u64, u64)>) {
+        let (wrap, capacity) = (self.wrap, self.ssd.capacity());
+        self.ssd.ahead(requests.map(|(offset, bytes)| (if wrap { offset % capacity } else { offset }, bytes)));
+    }
+
     /// Serves a request for `bytes` at `offset` that arrives at `at`.
     ///
     /// # Errors

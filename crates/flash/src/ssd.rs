@@ -208,6 +208,17 @@ impl Ssd {
         done
     }
 
+    /// Says which offsets and lengths the host will read or write soon, so that the layer may look them up together. No time
+    /// passes; what lies beyond the capacity is left out.
+    pub fn ahead(&mut self, requests: impl Iterator<Item = (u64, u64)>) {
+        let (page, capacity) = (u64::from(self.device.geometry().shape.page_bytes), self.capacity);
+        let within = |(offset, bytes): (u64, u64)| {
+            let (start, end) = (offset.min(capacity), offset.saturating_add(bytes).min(capacity));
+            (start / page) as u32..end.div_ceil(page) as u32
+        };
+        self.ftl.ahead(&mut requests.flat_map(within));
+    }
+
     fn read(&mut self, lpn: u32) -> Ns {
         if let Some(history) = &mut self.history {
             history.read(lpn);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{CPFTL, PAGE, Step, config, step};
 use proptest::prelude::*;
-use tessera_flash::ftl::{CpftlOptions, LAYERS};
+use tessera_flash::ftl::{ColaOptions, CpftlOptions, LAYERS};
 use tessera_flash::{Cause, Config, Op, Policy, Shape, Ssd};
 
 /// Runs the steps on a new SSD beside a map, `rounds` times.
@@ -62,6 +62,19 @@ proptest! {
         let shape = Shape { channels: 2, planes, ..Shape::ONE_DIE };
         let over_provisioning = spare + 0.1 * f64::from(planes - 1);
         run(&Config { over_provisioning, map_cache, ..config("learnedftl", Policy::Greedy, shape) }, &steps, 8);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn cola_equals_a_plain_map_with_any_buffer(
+        steps in prop::collection::vec(step(), 1..300),
+        options in prop_oneof![(64u32..3000).prop_map(ColaOptions::Buffer), (1u32..8).prop_map(ColaOptions::Height)],
+        parallel in any::<bool>(),
+    ) {
+        let shape = if parallel { Shape { channels: 2, planes: 2, ..Shape::ONE_DIE } } else { Shape::ONE_DIE };
+        run(&Config { cola: options, ..config("cola", Policy::Greedy, shape) }, &steps, 8);
     }
 }
 

@@ -4,7 +4,8 @@ use super::NodeRunArgs;
 use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use tessera_flash::ftl::{self, CpftlOptions, Layer};
+use tessera_accel::Spec;
+use tessera_flash::ftl::{self, ColaOptions, CpftlOptions, Layer};
 use tessera_flash::synthetic::Plan;
 use tessera_flash::trace::{FORMATS, Format, Writer};
 use tessera_flash::{Order, Policy, Shape, Timing, parse_duration};
@@ -14,7 +15,7 @@ use tessera_flash::{Order, Policy, Shape, Timing, parse_duration};
 pub enum FlashCommand {
     /// Replay block traces on simulated SSDs, one for each trace, translation layer and map cache.
     #[command(after_help = "\
-Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl, leaftl, learnedftl. docs/flash.md explains layers, formats and figures.
+Layers: ideal (the whole map in memory), dftl, sftl, tpftl, cpftl, leaftl, learnedftl, cola. docs/flash.md explains layers, formats and figures.
 
 Examples:
   tessera flash replay financial.spc --ftl ideal,dftl,tpftl --map-cache 256K,1M
@@ -331,7 +332,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub reading: ReadingArgs,
     /// Translation layers.
-    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl", value_parser = layer)]
+    #[arg(long, value_delimiter = ',', default_value = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl,cola", value_parser = layer)]
     pub ftl: Vec<&'static Layer>,
     /// Bytes that the host can address, with K, M, G; without it, the span of the trace.
     #[arg(long, value_name = "SIZE", value_parser = capacity)]
@@ -349,6 +350,12 @@ pub struct ReplayArgs {
     /// Pages by which a place that leaftl predicts may be wrong; a wrong one costs a read.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     pub error_bound: u32,
+    /// How large cola's buffer is: buffer=N (entries), or height=N (as many as bound the number of levels).
+    #[arg(long, value_name = "OPTIONS", default_value = "buffer=4096", value_parser = ColaOptions::parse)]
+    pub cola: ColaOptions,
+    /// Device that searches cola's levels: cpu, auto, cuda, cuda:N, emulated (for tests, slow).
+    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    pub device: Spec,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
     #[arg(long, default_value = "one-die", value_parser = Shape::parse)]
     pub geometry: Shape,

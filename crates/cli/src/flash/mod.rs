@@ -3,6 +3,7 @@
 
 mod backing_file;
 mod control;
+mod device_search;
 mod fuse;
 mod html;
 mod input;

@@ -1,5 +1,6 @@
 //! `tessera flash replay`: every combination of trace, layer and map cache, as many at a time as there are cores.
 
+use super::device_search;
 use super::input::{self, open, wrong};
 use super::report;
 use crate::args::ReplayArgs;
@@ -7,16 +8,20 @@ use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::term::Progress;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tessera_flash::ftl::Layer;
-use tessera_flash::trace::{Compact, Request, Span};
+use tessera_flash::trace::{Compact, Request, Span, TraceError};
 use tessera_flash::{Config, Figures, Replay, ReplayOptions};
 
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Requests that a layer may look up together (section 4.2 of the paper of `cola`).
+const TOGETHER: usize = 32;
 
 /// Requests between two reports of progress.
 const STEP: u64 = 4096;
@@ -79,14 +84,14 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
     report::check_page(args)?;
     input::spool(&args.reading)?;
     let inputs = read_layouts(args)?;
-    let mut runs = Vec::new();
+    let (searches, mut runs) = (device_search::searches(args.device)?, Vec::new());
     for input in &inputs {
         for &layer in &args.ftl {
             let caches = if layer.min_cache.is_none() { &args.map_cache[..1] } else { &args.map_cache[..] };
             runs.extend(caches.iter().map(|map_cache| Run {
                 input,
                 layer,
-                config: config(args, input.capacity, layer.name, *map_cache),
+                config: Config { searches: searches.clone(), ..config(args, input.capacity, layer.name, *map_cache) },
             }));
         }
     }
@@ -100,6 +105,7 @@ fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config
         write_buffer: args.write_buffer,
         cpftl: args.cpftl,
         error_bound: args.error_bound,
+        cola: args.cola,
         shape: args.geometry,
         timing: args.timing,
         policy: args.gc,
@@ -204,11 +210,15 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     }
     let mut start = cpu_time();
     let mut trace = open(path, &args.reading, Arc::default())?;
-    for (number, request) in (1u64..).zip(trace.by_ref()) {
-        let request = request.map_err(|e| wrong(path, &e))?;
-        let changed =
-            || failure!(Exit::Failed, "{}: the trace changed while it was replayed; run again", path.display());
-        let offset = run.input.layout.place(&request).ok_or_else(changed)?;
+    let mut ahead = VecDeque::with_capacity(TOGETHER);
+    for number in 1u64.. {
+        if ahead.is_empty() {
+            for request in trace.by_ref().take(TOGETHER) {
+                ahead.push_back(place(run, request)?);
+            }
+            replay.ahead(ahead.iter().map(|(offset, request)| (*offset, request.bytes)));
+        }
+        let Some((offset, request)) = ahead.pop_front() else { break };
         let done = replay.request(request.at, request.op, offset, request.bytes);
         done.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
         if args.cut_every.is_some_and(|every| number.is_multiple_of(every)) {
@@ -228,6 +238,14 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
     let layer = replay.ssd().layer_figures();
     Ok(Done { figures: replay.figures(), layer, cpu, skipped: trace.skipped() })
+}
+
+/// Where a request of the trace lies on the device.
+fn place(run: &Run<'_>, request: Result<Request, TraceError>) -> Outcome<(u64, Request)> {
+    let path = &run.input.path;
+    let request = request.map_err(|e| wrong(path, &e))?;
+    let changed = || failure!(Exit::Failed, "{}: the trace changed while it was replayed; run again", path.display());
+    Ok((run.input.layout.place(&request).ok_or_else(changed)?, request))
 }
 
 /// CPU time of this thread.

@@ -154,10 +154,11 @@ impl Directory {
         self.places.resize((self.pages + count) as usize, NONE);
     }
 
-    /// Forgets a page of the layer's own: it is garbage.
+    /// Forgets a page: it is garbage, and the page counts as one that was never written.
     pub fn discard(&mut self, device: &mut Device, page: u32) {
         let place = std::mem::replace(&mut self.places[page as usize], NONE);
         if place != NONE {
+            self.unwritten += u32::from(page < self.pages);
             device.invalidate(place);
         }
     }

@@ -25,6 +25,7 @@ macro_rules! directory_and_cache {
     };
 }
 
+mod cola;
 mod condensed;
 mod cpftl;
 mod dftl;
@@ -38,6 +39,7 @@ mod learnedftl;
 mod sftl;
 mod tpftl;
 
+pub use cola::{OnCpu, Options as ColaOptions, Search, Searches, View};
 pub use cpftl::Options as CpftlOptions;
 pub use directory::{Directory, ENTRY_BYTES, entries_per_page, translation_pages};
 pub use entry_map::{EntryMap, check_clean};
@@ -98,6 +100,9 @@ impl CacheUse {
 pub trait Ftl: Send {
     /// A request for these logical pages begins; lookups or updates of each follow in order.
     fn request(&mut self, _pages: Range<u32>) {}
+
+    /// The host will ask for these logical pages soon, perhaps: a layer may search them together. Nothing of the device is used.
+    fn ahead(&mut self, _pages: &mut dyn Iterator<Item = u32>) {}
 
     /// Where a logical page is, for a read.
     fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn>;
@@ -247,6 +252,13 @@ pub const LAYERS: &[Layer] = &[
         min_cache: Some(|_| learnedftl::MIN_CACHE),
         map_pages: translation_pages,
         make: |device, config| Box::new(learnedftl::LearnedFtl::new(device, config)),
+    },
+    Layer {
+        name: "cola",
+        about: "the whole map in memory as sorted levels, searched in batches, written at merges (Khasymski, Virginia Tech 2015)",
+        min_cache: None,
+        map_pages: cola::map_pages,
+        make: |device, config| Box::new(cola::Cola::new(device, config)),
     },
 ];
 
