@@ -41,7 +41,8 @@ tessera_knobs::knobs! {
         manager_deadline_ms: u64 = 120_000;
         /// A put counts as lost after this long.
         put_timeout_ms: u64 = 20_000;
-        /// A fragment that no node takes is offered for this long before the write fails.
+        /// A fragment that no node takes is offered for this long before the write fails, or before it is left to repair if
+        /// it is redundancy of an optimistic write.
         put_deadline_ms: u64 = 120_000;
         /// Once the version of an optimistic write is visible, redundancy is left to repair if its node refuses it for this
         /// long, or if no node has acknowledged any for this long.

@@ -45,7 +45,7 @@ pub(super) struct Committer {
 
 impl WriteCore {
     /// Whether a chunk may be committed as it is now.
-    fn is_ready(&self, index: usize) -> bool {
+    pub(super) fn is_ready(&self, index: usize) -> bool {
         let chunk = &self.chunks[index];
         match (chunk.stage(), &chunk.class) {
             (Stage::Settled, _) => true,

@@ -16,6 +16,8 @@ mod chunk;
 mod committer;
 mod dedup;
 mod extents;
+#[cfg(test)]
+mod late_tests;
 mod one_shot;
 #[cfg(test)]
 mod one_shot_tests;

@@ -132,29 +132,40 @@ impl WriteCore {
         }
     }
 
-    /// For how long the chunk has had trouble, in nanoseconds; fails the write after the deadline.
-    fn trouble_ns(&mut self, index: usize) -> Option<i64> {
-        let since = self.chunks[index].active.as_ref()?.trouble_since.unwrap_or(self.now);
-        let waited_ns = self.now.saturating_sub(since);
-        if waited_ns < ms(self.options.put_deadline_ms) {
-            return Some(waited_ns);
-        }
+    /// Ends the wait for what the nodes do not take of the chunk once it is overdue: leaves redundancy to repair, and fails
+    /// the write if the chunk cannot be read without it. Returns whether it has ended.
+    fn gives_up(&mut self, index: usize) -> bool {
         let chunk = &self.chunks[index];
-        let active = chunk.active.as_ref()?;
+        let Some(active) = &chunk.active else { return true };
+        let waited_ns = self.now.saturating_sub(active.trouble_since.unwrap_or(self.now));
+        let spare = self.lacks_only_redundancy(index);
+        // A commit reported what is missing of it, perhaps while the file stays open.
+        let is_late = spare && chunk.reported && chunk.reported_epoch != 0;
+        if waited_ns < ms(if is_late { self.options.late_deadline_ms } else { self.options.put_deadline_ms }) {
+            return false;
+        }
+        if spare {
+            self.leave_late_to_repair(index);
+            return true;
+        }
         let fragment = active.frags.iter().find(|f| !f.is_acked()).map_or(0, |f| f.number);
         let (offset, last) = (chunk.offset, active.last_error.clone());
         self.fail(Cause::NotStored { offset, fragment, waited_ms: (waited_ns / crate::config::MS) as u64, last });
-        None
+        true
+    }
+
+    /// Whether the chunk of an optimistic write can be read as it is, and a commit may say so: it may have to acknowledge
+    /// the chunk under its epoch, which the map must show then (P11).
+    fn lacks_only_redundancy(&self, index: usize) -> bool {
+        let chunk = &self.chunks[index];
+        let is_shown = || self.view.read().pg(chunk.pg_id).is_some_and(|pg| chunk.epoch <= pg.epoch);
+        self.session.is_optimistic() && self.is_ready(index) && (chunk.reported_epoch >= chunk.epoch || is_shown())
     }
 
     /// Retries the chunk in its group after a pause, until the deadline.
     pub(super) fn put_later(&mut self, index: usize) {
-        let Some(waited_ns) = self.trouble_ns(index) else { return };
-        let chunk = &self.chunks[index];
-        // A commit reported what is missing of it, perhaps while the file stays open.
-        let is_late = self.session.is_optimistic() && chunk.reported && chunk.reported_epoch != 0;
-        if is_late && waited_ns >= ms(self.options.late_deadline_ms) {
-            return self.leave_late_to_repair(index);
+        if self.gives_up(index) {
+            return;
         }
         let Some(active) = &mut self.chunks[index].active else { return };
         active.trouble_since.get_or_insert(self.now);
@@ -185,7 +196,7 @@ impl WriteCore {
                 self.dedup.avoid.extend(self.view.read().pgs_on_disk(disk_id).into_iter().map(|pg_id| (pg_id, until)));
             }
         }
-        if self.trouble_ns(index).is_none() {
+        if self.gives_up(index) {
             return;
         }
         let chunk = &mut self.chunks[index];

@@ -1,0 +1,77 @@
+//! Redundancy of optimistic writes that nodes do not take, in a cluster that has no other group for it.
+
+use super::*;
+use crate::test_drive::{Drive, data, read_all};
+use tessera_testkit::Cluster;
+
+/// Length of each chunk.
+const CHUNK: usize = 20_000;
+
+fn cluster() -> Drive {
+    let mut drive = Drive::new(Cluster::new(6, 1).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+    let options = Arc::make_mut(&mut drive.options);
+    (options.put_bytes, options.puts_in_flight) = (4 << 10, 1);
+    drive
+}
+
+/// Chunks number `range` of `bytes`.
+fn pieces(bytes: &[u8], range: std::ops::Range<usize>) -> Vec<WriteEvent> {
+    let piece = |i: usize| {
+        let data = Bytes::copy_from_slice(&bytes[i * CHUNK..(i + 1) * CHUNK]);
+        WriteRequest::Chunk(ChunkReady::new(i as u64, (i * CHUNK) as u64, data)).into()
+    };
+    range.map(piece).collect()
+}
+
+fn end(chunks: usize, keep_session: bool) -> WriteEvent {
+    WriteRequest::EndOfInput { size_bytes: (chunks * CHUNK) as u64, cuts: false, keep_session }.into()
+}
+
+/// A write that has been open for `open_ms` since it was given the first `chunks` of `bytes`.
+fn open_for(drive: &mut Drive, open_ms: u64, bytes: &[u8], chunks: usize) -> WriteCore {
+    let mut core = drive.writer("a", CommitMode::Append, None);
+    core.handle(drive.now, WriteRequest::Open);
+    pieces(bytes, 0..chunks).into_iter().for_each(|event| core.handle(drive.now, event));
+    let until_ns = drive.now + ms(open_ms);
+    drive.idle(&mut core, until_ns);
+    core
+}
+
+fn refuses() -> Option<Error> {
+    Some(Error::new(Code::Unavailable, "it does not answer"))
+}
+
+/// P12: a file that stays open after an optimistic sync does not fail although the second attempt at a fragment waits for
+/// longer than `put_deadline_ms` behind others for a silent node.
+#[test]
+fn p12_an_open_file_outlasts_a_queue_for_a_silent_node() {
+    let mut drive = cluster();
+    let bytes = data(10 * CHUNK, 1);
+    drive.cluster.node(3).delay_ns = i64::MAX;
+    let mut core = open_for(&mut drive, 0, &bytes, 9);
+    core.handle(drive.now, end(9, true));
+    drive.write_until_done(&mut core).unwrap();
+    let later_ns = drive.now + 5 * ms(drive.options.put_deadline_ms);
+    drive.idle(&mut core, later_ns);
+    drive.write(&mut core, pieces(&bytes, 9..10).into_iter().chain([end(10, false)]).collect()).0.unwrap();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
+/// P12: a write whose input takes long does not fail because a node takes no redundancy. The commit says what is missing.
+#[test]
+fn p12_a_long_write_outlasts_a_node_that_takes_nothing() {
+    for silent in [false, true] {
+        let mut drive = cluster();
+        let bytes = data(4 * CHUNK, 1);
+        match silent {
+            true => drive.cluster.node(3).delay_ns = i64::MAX,
+            false => drive.cluster.node(3).refuse_puts = refuses(),
+        }
+        let open_ms = 3 * drive.options.put_deadline_ms;
+        let mut core = open_for(&mut drive, open_ms, &bytes, 4);
+        assert_eq!(core.held_bytes(), 0, "what is left to repair takes no memory");
+        let done = drive.write(&mut core, vec![end(4, false)]).0.unwrap();
+        assert_eq!((done.missing_fragments, drive.view.read().left_to_repair), (4, 4));
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+    }
+}
