@@ -41,6 +41,8 @@ pub(super) struct Chunk {
     pub reported: bool,
     /// Epoch under which a commit reported its acknowledgements; 0: no commit did.
     pub reported_epoch: u64,
+    /// When the first version with it became visible. A partial commit makes nothing visible.
+    pub visible_since: Option<i64>,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
     pub missing: Vec<u32>,
     /// The newest receipt of each fragment that was acknowledged, and the epoch of its put.

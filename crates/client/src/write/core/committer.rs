@@ -294,6 +294,7 @@ impl WriteCore {
             self.view.write().preallocated.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
         }
         self.forget_committed(self.extents.len());
+        self.note_visible();
         self.committer.staged_to = 0;
         let ending = self.committer.ending.take();
         self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));
@@ -325,15 +326,28 @@ impl WriteCore {
         }
         for index in 0..self.chunks.len() {
             if !self.chunks[index].is_settled() {
-                self.leave_late_to_repair(index);
+                self.leave_redundancy_to_repair(index);
             }
         }
     }
 
-    /// Leaves redundancy to repair that the commit reported as missing.
-    pub(super) fn leave_late_to_repair(&mut self, index: usize) {
-        self.view.write().left_to_repair += 1;
+    /// Leaves redundancy to repair: a commit has reported it as missing, or the next one will.
+    pub(super) fn leave_redundancy_to_repair(&mut self, index: usize) {
         self.leave_to_repair(index);
+        if self.chunks[index].visible_since.is_some() {
+            self.view.write().left_to_repair += 1;
+        }
+    }
+
+    /// Everything that commits have named is visible, without the redundancy that was left to repair before.
+    fn note_visible(&mut self) {
+        let (now, is_optimistic) = (self.now, self.session.is_optimistic());
+        let mut left = 0;
+        for chunk in self.chunks.iter_mut().filter(|c| c.pinned && c.visible_since.is_none()) {
+            chunk.visible_since = Some(now);
+            left += u64::from(is_optimistic && chunk.is_settled() && !chunk.missing.is_empty());
+        }
+        self.view.write().left_to_repair += left;
     }
 
     /// Reports redundancy that arrived after the commit; ends the write when all of it has.

@@ -75,3 +75,26 @@ fn p12_a_long_write_outlasts_a_node_that_takes_nothing() {
         assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
     }
 }
+
+/// P12: partial commits start no clock. Redundancy that nodes take before the version is visible, or soon after, is not left to repair.
+#[test]
+fn p12_redundancy_of_a_long_write_is_offered_until_its_version_is_visible() {
+    for (away_ms, after_ms) in [(60_000, 0), (110_000, 0), (60_000, 8_000)] {
+        let mut drive = cluster();
+        Arc::make_mut(&mut drive.options).commit_extents = 2;
+        let bytes = data(6 * CHUNK, 1);
+        drive.cluster.node(3).refuse_puts = refuses();
+        let mut core = open_for(&mut drive, away_ms, &bytes, 6);
+        assert!(drive.trace.iter().any(|line| line.contains("partial")), "{:#?}", drive.trace);
+        if after_ms > 0 {
+            core.handle(drive.now, end(6, true));
+            drive.write_until_done(&mut core).unwrap();
+            let until_ns = drive.now + ms(after_ms);
+            drive.idle(&mut core, until_ns);
+        }
+        drive.cluster.node(3).refuse_puts = None;
+        drive.write(&mut core, vec![end(6, false)]).0.unwrap();
+        assert_eq!(drive.view.read().left_to_repair, 0, "away for {away_ms} ms, {after_ms} ms of them visible");
+        assert!(drive.cluster.chunks().iter().all(|c| c.missing.is_empty()), "{:?}", drive.cluster.chunks());
+    }
+}

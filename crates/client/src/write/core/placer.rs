@@ -137,15 +137,20 @@ impl WriteCore {
     fn gives_up(&mut self, index: usize) -> bool {
         let chunk = &self.chunks[index];
         let Some(active) = &chunk.active else { return true };
-        let waited_ns = self.now.saturating_sub(active.trouble_since.unwrap_or(self.now));
+        let since = active.trouble_since.unwrap_or(self.now);
+        let waited_ns = self.now.saturating_sub(since);
         let spare = self.lacks_only_redundancy(index);
-        // A commit reported what is missing of it, perhaps while the file stays open.
-        let is_late = spare && chunk.reported && chunk.reported_epoch != 0;
-        if waited_ns < ms(if is_late { self.options.late_deadline_ms } else { self.options.put_deadline_ms }) {
+        // The writer waits for the rest of a visible version, so that gets less time, but not before it is visible: nodes
+        // that are away for a while take their fragments of a long write when they are back.
+        let due = match chunk.visible_since {
+            Some(visible) if spare => since.max(visible).saturating_add(ms(self.options.late_deadline_ms)),
+            _ => since.saturating_add(ms(self.options.put_deadline_ms)),
+        };
+        if self.now < due {
             return false;
         }
         if spare {
-            self.leave_late_to_repair(index);
+            self.leave_redundancy_to_repair(index);
             return true;
         }
         let fragment = active.frags.iter().find(|f| !f.is_acked()).map_or(0, |f| f.number);
