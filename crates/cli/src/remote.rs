@@ -1,8 +1,8 @@
 //! Reaches the cluster: the client library with this program's options, and its errors in one line.
 
 use crate::args::Common;
-use crate::exit::{Exit, Failure, Outcome, bail};
-use crate::term::Out;
+use crate::exit::{Failure, Outcome, bail};
+use crate::term::{Out, units};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -168,17 +168,17 @@ impl Store {
         self.list(path)?.into_iter().map(item).collect()
     }
 
-    /// Waits for the redundancy of optimistic writes.
-    ///
-    /// # Errors
-    /// It does not arrive within two minutes.
-    pub fn settle(&self) -> Outcome {
-        match self.client.flush(SETTLE) {
-            true => Ok(()),
-            false => Err(Failure::new(
-                Exit::Unavailable,
-                "everything is stored and can be read, but not all redundancy has followed; the cluster repairs it",
-            )),
+    /// Waits for the redundancy of optimistic writes. Returns how many chunks have less than they should: nodes did not
+    /// take the rest in time, and repair stores it.
+    pub fn settle(&self) -> u64 {
+        self.client.flush(SETTLE)
+    }
+
+    /// Tells the user of the chunks that [`Store::settle`] counted. This is no failure: the hint `optimistic` asks for it.
+    pub fn note_reduced(out: Out, chunks: u64) {
+        if chunks > 0 {
+            let have = if chunks == 1 { "has" } else { "have" };
+            out.note(format!("{} {have} reduced redundancy; repair completes it", units::plural(chunks, "chunk")));
         }
     }
 }

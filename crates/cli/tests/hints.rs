@@ -5,7 +5,8 @@ mod common;
 
 use common::fragments::Reader;
 use common::mounted::{Mounted, can_mount};
-use common::{Cluster, assert_refused, eventually, run, tree};
+use common::{Cluster, Special, assert_refused, eventually, run, tree};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -405,4 +406,35 @@ fn checkpoints_go_when_their_directory_says() {
     assert!(last.wait().unwrap().success());
     eventually("the older step is gone", || listed("steps") == ["sim.N0.T2", "sim.N1.T2"]);
     assert_eq!(listed("kept"), ["sim.N0.T1"]);
+}
+
+/// P12, P14: an optimistic `put` succeeds although a node is silent, and says what is left to repair; repair completes it.
+#[test]
+fn an_optimistic_put_succeeds_and_says_what_is_left_to_repair() {
+    // Nodes that are down would get no fragments, and the metadata must not depend on the silent one.
+    let manager = vec!["down_after_ms=600000", "max_voters=1"];
+    let c = Cluster::start_special(3, Special { manager, ..Special::default() });
+    let signal = |signal| kill_process(Pid::from_child(&c.nodes[1].as_ref().unwrap().child), signal).unwrap();
+    c.ok(&["mkdir", "tess:/d"]);
+    c.ok(&["policy", "set", "tess:/d", "durability=optimistic", "redundancy=replica:3", "chunking=fixed:64K"]);
+    let file = c.path().join("file");
+    fs::write(&file, tree::bytes(41, 200_000)).unwrap();
+    signal(Signal::STOP);
+    let (noted, counted) = std::thread::scope(|scope| {
+        let noted = scope.spawn(|| c.with_stdin(&["put", "-", "tess:/d/noted"], &tree::bytes(40, 200_000)));
+        let counted = c.run(&["put", "--json", file.to_str().unwrap(), "tess:/d/counted"]);
+        (noted.join().unwrap(), counted)
+    });
+    assert_eq!((noted.code, counted.code), (0, 0), "{noted:?} {counted:?}");
+    assert!(noted.stderr.contains("4 chunks have reduced redundancy; repair completes it"), "{noted:?}");
+    assert_eq!((counted.json()["chunks_reduced"].as_u64(), counted.stderr.as_str()), (Some(4), ""), "{counted:?}");
+    assert!(c.ok(&["get", "tess:/d/noted", "-"]).stdout == tree::bytes(40, 200_000));
+    signal(Signal::CONT);
+    c.ok(&["repair"]);
+    for name in ["tess:/d/noted", "tess:/d/counted"] {
+        let state = &c.ok(&["locate", name, "--json"]).json()["state"];
+        assert_eq!((state["chunks"].as_u64(), state["chunks_full"].as_u64()), (Some(4), Some(4)), "{name}: {state}");
+    }
+    let whole = c.with_stdin(&["put", "--json", "-", "tess:/d/whole"], &tree::bytes(42, 200_000));
+    assert_eq!((whole.code, whole.json()["chunks_reduced"].as_u64()), (0, Some(0)), "{whole:?}");
 }

@@ -230,10 +230,14 @@ impl Client {
         wait_until(limit, || closed() && sessions.iter().all(|driver| driver.is_finished()))
     }
 
-    /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is: what a node did not take
-    /// since the last call is left to repair.
-    pub fn flush(&self, limit: Duration) -> bool {
-        let are_over = wait_until(limit, || self.context.in_background() == 0);
-        are_over && std::mem::take(&mut self.context.view.write().left_to_repair) == 0
+    /// Waits at most `limit` until the redundancy of optimistic writes is stored, and leaves the rest to repair. Returns how many
+    /// chunks were stored with reduced redundancy since the last call.
+    pub fn flush(&self, limit: Duration) -> u64 {
+        let are_over = || self.context.in_background() == 0;
+        if !wait_until(limit, are_over) {
+            self.context.end_background();
+            wait_until(limit, are_over);
+        }
+        std::mem::take(&mut self.context.view.write().left_to_repair)
     }
 }

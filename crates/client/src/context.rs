@@ -87,6 +87,12 @@ impl Context {
         background.len()
     }
 
+    /// Ends the sessions that run in the background: they leave redundancy to repair.
+    pub fn end_background(&self) {
+        let sessions = self.background.lock().clone();
+        sessions.into_iter().for_each(|driver| driver.cancel());
+    }
+
     /// Counts a session that is about to tell the manager that it ends.
     pub fn close_begins(&self) {
         self.pending_closes.fetch_add(1, Ordering::AcqRel);

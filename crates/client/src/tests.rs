@@ -234,7 +234,7 @@ fn optimistic_redundancy_follows_in_the_background() {
     let (client, cluster) = client(cluster, Options::default());
     let bytes = data(10_000_000, 1);
     client.put(&path("tess:/f"), &bytes[..], PutOptions::default()).unwrap();
-    assert!(client.flush(std::time::Duration::from_secs(30)));
+    assert_eq!(client.flush(std::time::Duration::from_secs(30)), 0);
     assert!(cluster.lock().chunks().iter().all(|chunk| chunk.missing.is_empty()));
     cluster.lock().check_all_stored();
 }

@@ -85,14 +85,14 @@ pub fn put(args: PutArgs) -> Outcome {
     let sums = Sums::default();
     let ran = carry_out(&store, [directories, files, links], &condition, args.jobs.into(), &progress, &sums);
     let ran = ran.and(Tally { failures, ..Tally::default() });
-    let settled = store.settle();
+    let chunks_reduced = store.settle();
     progress.finish();
     let (bytes, new_bytes, time) = (sums.bytes.into_inner(), sums.new_bytes.into_inner(), started.elapsed());
     if out.json {
         out.document(&json!({
             "files": ran.done, "bytes": bytes, "new_bytes": new_bytes, "directories": directory_count,
             "symlinks": link_count, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
-            "seconds": time.as_secs_f64(),
+            "chunks_reduced": chunks_reduced, "seconds": time.as_secs_f64(),
         }))?;
     } else if ran.done > 0 || ran.failures.is_empty() {
         out.note(format!(
@@ -105,7 +105,8 @@ pub fn put(args: PutArgs) -> Outcome {
             if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) },
         ));
     }
-    ran.outcome().and(settled)
+    Store::note_reduced(out, chunks_reduced);
+    ran.outcome()
 }
 
 /// `NAME=VALUE` arguments, each checked against the registry of hints (P14). An empty value stays: `policy set` removes
@@ -148,12 +149,17 @@ fn put_stdin(
     let source = Source::Reader { reader: &mut std::io::stdin(), len_bytes: None };
     let owner = Owner { mode: 0o644, ..local::process_owner() };
     let put = store.put(to, source, condition.options(owner, 0, &mut progress.steps()))?;
-    store.settle()?;
+    let chunks_reduced = store.settle();
     progress.finish();
     out.summary(
-        &json!({"path": to.to_string(), "version": put.version, "files": 1, "bytes": put.input_bytes}),
+        &json!({
+            "path": to.to_string(), "version": put.version, "files": 1, "bytes": put.input_bytes,
+            "chunks_reduced": chunks_reduced,
+        }),
         format!("stored {to}, {} in {}", units::bytes(put.input_bytes), units::duration(progress.elapsed())),
-    )
+    )?;
+    Store::note_reduced(out, chunks_reduced);
+    Ok(())
 }
 
 /// What to store where, and failures of entries that cannot be examined.

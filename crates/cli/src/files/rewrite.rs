@@ -36,13 +36,13 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
         Ok(())
     };
     let ran = pool::run(files, |item| item.size_bytes, args.jobs.into(), work, |failure| progress.warn(failure));
-    let settled = store.settle();
+    let chunks_reduced = store.settle();
     progress.finish();
     let (new, sent, bytes, time) = (new.into_inner(), sent.into_inner(), progress.done(), progress.elapsed());
     out.summary(
         &json!({
             "files": ran.done, "failed": ran.failures.len(), "untried": ran.untried, "bytes": bytes,
-            "new_bytes": new, "sent_bytes": sent, "seconds": time.as_secs_f64(),
+            "new_bytes": new, "sent_bytes": sent, "chunks_reduced": chunks_reduced, "seconds": time.as_secs_f64(),
         }),
         format!(
             "rewrote {}, {} in {}: {} stored anew, the rest was as it should be",
@@ -52,7 +52,8 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
             units::bytes(new),
         ),
     )?;
-    ran.outcome().and(settled)
+    Store::note_reduced(out, chunks_reduced);
+    ran.outcome()
 }
 
 /// The file at a path; with `recursive` all files below it.

@@ -321,9 +321,13 @@ impl WriteCore {
 
     /// Leaves it to repair when that is due, as fragments may still wait for a node that answers nothing.
     pub(super) fn tick_late(&mut self) {
-        if self.late_due().is_none_or(|due| self.now < due) {
-            return;
+        if self.late_due().is_some_and(|due| due <= self.now) {
+            self.leave_all_to_repair();
         }
+    }
+
+    /// Leaves all redundancy to repair that a visible version still lacks.
+    pub(super) fn leave_all_to_repair(&mut self) {
         for index in 0..self.chunks.len() {
             if !self.chunks[index].is_settled() {
                 self.leave_redundancy_to_repair(index);

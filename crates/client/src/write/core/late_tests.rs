@@ -98,3 +98,21 @@ fn p12_redundancy_of_a_long_write_is_offered_until_its_version_is_visible() {
         assert!(drive.cluster.chunks().iter().all(|c| c.missing.is_empty()), "{:?}", drive.cluster.chunks());
     }
 }
+
+/// Redundancy that a write gives up after its version is visible is counted; that of a write that fails is not.
+#[test]
+fn redundancy_is_counted_once_its_version_is_visible() {
+    for is_visible in [false, true] {
+        let mut drive = cluster();
+        let bytes = data(3 * CHUNK, 1);
+        drive.cluster.node(3).refuse_puts = refuses();
+        let mut core = open_for(&mut drive, 1_000, &bytes, 3);
+        if is_visible {
+            core.handle(drive.now, end(3, false));
+            drive.write_until_done(&mut core).unwrap();
+        }
+        core.handle(drive.now, WriteEvent::Cancel);
+        assert!(core.is_finished());
+        assert_eq!(drive.view.read().left_to_repair, if is_visible { 3 } else { 0 });
+    }
+}

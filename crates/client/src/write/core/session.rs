@@ -236,8 +236,9 @@ impl WriteCore {
         if self.committer.done.is_none() || cause != Cause::Cancelled {
             tracing::debug!(file = %self.params.file, %cause, "write ends");
         }
-        if self.committer.done.is_none() {
-            self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file)))));
+        match self.committer.done {
+            None => self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file))))),
+            Some(_) => self.leave_all_to_repair(),
         }
         match phase {
             // Otherwise the session would stay open, and hold its reservation, until it expires.
