@@ -177,8 +177,8 @@ impl Chunk {
     /// Numbers of the fragments in place: acknowledged, or not for this write to store.
     pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
-        (0..all).filter(move |number| match &self.active {
-            Some(active) => active.frag(*number).is_none_or(|f| f.is_acked_under(self.epoch)),
+        (0..all).filter(move |number| match self.active.as_ref().and_then(|active| active.frag(*number)) {
+            Some(frag) => frag.is_acked_under(self.epoch),
             None => !self.missing.contains(number),
         })
     }
@@ -190,11 +190,12 @@ impl Chunk {
         ChunkAck { chunk_id: self.chunk_id, epochs, missing: self.missing.clone(), stored, receipts }
     }
 
-    /// Notes which fragments are not acknowledged now.
+    /// Notes which fragments are not acknowledged now. A chunk that was read back holds only some: the others stay as they were.
     pub fn note_missing(&mut self) {
         if let Some(active) = &self.active {
+            self.missing.retain(|number| active.frag(*number).is_none());
             let missing = active.frags.iter().filter(|f| !f.is_acked_under(self.epoch));
-            self.missing = missing.map(|f| f.number).collect();
+            self.missing.extend(missing.map(|f| f.number));
         }
     }
 }

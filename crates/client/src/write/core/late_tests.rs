@@ -3,6 +3,7 @@
 use super::*;
 use crate::test_drive::{Drive, data, read_all};
 use tessera_testkit::Cluster;
+use tessera_wire::Kind;
 
 /// Length of each chunk.
 const CHUNK: usize = 20_000;
@@ -115,4 +116,22 @@ fn redundancy_is_counted_once_its_version_is_visible() {
         assert!(core.is_finished());
         assert_eq!(drive.view.read().left_to_repair, if is_visible { 3 } else { 0 });
     }
+}
+
+/// P11: a chunk that is read back because a commit asks for a fragment again still lacks what was left to repair.
+#[test]
+fn what_was_left_to_repair_is_not_acknowledged_after_a_stale_commit() {
+    let mut drive = cluster();
+    let bytes = data(CHUNK, 1);
+    drive.cluster.node(3).refuse_puts = refuses();
+    let open_ms = 2 * drive.options.put_deadline_ms;
+    let mut core = open_for(&mut drive, open_ms, &bytes, 1);
+    let chunk = drive.cluster.chunks().pop().unwrap();
+    let members = drive.cluster.members_of(chunk.pg_id);
+    let stored = members.iter().find(|member| drive.cluster.node_of(member.disk_id).node_id != 3).unwrap().position;
+    drive.cluster.before(Kind::Commit, move |cluster| cluster.lose_fragment(chunk.chunk_id, stored));
+    let done = drive.write(&mut core, vec![end(1, false)]).0.unwrap();
+    let commits = drive.trace.iter().filter(|line| line.contains("Commit")).count();
+    assert_eq!((done.missing_fragments, commits), (1, 2), "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
 }

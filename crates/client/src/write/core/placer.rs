@@ -260,7 +260,7 @@ impl WriteCore {
         }
         let Some(active) = chunk.active.as_ref().filter(|a| a.is_encoded()) else { return };
         if active.frags.iter().all(Frag::is_acked) {
-            chunk.missing.clear();
+            chunk.missing.retain(|number| active.frag(*number).is_none());
             return self.settle(index);
         }
         if active.frags.iter().all(|f| f.is_acked() || f.is_failed()) && self.has_no_better_group(index) {
