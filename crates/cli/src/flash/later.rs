@@ -1,6 +1,6 @@
 //! Answers to the kernel that wait until the simulated SSD is done.
 
-use super::replies::CUT_NOTICED;
+use super::replies::{CUT_NOTICED, wake_in_time};
 use super::serve::Server;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -68,6 +68,7 @@ impl Later {
     }
 
     fn give(&self, server: &Server) {
+        wake_in_time();
         let mut queue = self.queue.lock();
         loop {
             let (now, cuts) = (server.now(), server.power_cuts());

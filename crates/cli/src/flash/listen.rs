@@ -1,9 +1,12 @@
 //! Where `serve` listens: a Unix socket or a TCP address.
 
 use crate::exit::{At, Exit, Failure, Outcome, failure};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -108,6 +111,16 @@ impl Stream {
             Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
             Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
         }
+    }
+
+    /// Whether a read would return at once: bytes have come, or the connection ended.
+    pub fn has_input(&self) -> bool {
+        let socket = match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        };
+        let mut byte = [0; 1];
+        recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT).err() != Some(Errno::AGAIN)
     }
 }
 

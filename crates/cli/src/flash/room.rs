@@ -41,6 +41,11 @@ impl Room {
         self.freed.notify_one();
     }
 
+    /// Whether one reply has room, and no other.
+    pub fn is_one(&self) -> bool {
+        self.taken.lock().replies == 1
+    }
+
     /// Ends all waiting: nothing is sent any more.
     pub fn close(&self) {
         self.taken.lock().is_closed = true;

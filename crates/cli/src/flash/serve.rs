@@ -3,7 +3,7 @@
 
 use super::backing_file::BackingFile;
 use super::listen::{Listener, Stream};
-use super::replies::{Waiting, send_in_time};
+use super::replies::{Waiting, send_in_time, send_soon};
 use super::room::Room;
 use super::{control, fuse};
 use crate::args::ServeArgs;
@@ -129,13 +129,14 @@ impl Server {
         let (mut replies, input) = (stream.try_clone()?, BufReader::new(stream));
         let room = Room::default();
         if !self.delays {
-            return self.commands(input, session, &room, |reply| {
+            return self.commands(input, session, &room, |_, reply| {
                 replies.write_all(&reply.bytes)?;
                 room.free(reply.room);
                 Ok(())
             });
         }
         let (sender, receiver) = channel();
+        let mut soon = replies.try_clone()?;
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 let receiver = receiver;
@@ -144,7 +145,10 @@ impl Server {
                 sent
             });
             let gone = |_| io::ErrorKind::BrokenPipe.into();
-            let read = self.commands(input, session, &room, |reply| sender.send(reply).map_err(gone));
+            let read = self.commands(input, session, &room, |input, reply| {
+                let later = send_soon(self, session, (input, &room), &mut soon, reply)?;
+                later.map_or(Ok(()), |reply| sender.send(reply).map_err(gone))
+            });
             drop(sender);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sent.and(read)
@@ -157,16 +161,17 @@ impl Server {
         mut input: BufReader<Stream>,
         session: Session,
         room: &Room,
-        mut answer: impl FnMut(Waiting) -> io::Result<()>,
+        mut answer: impl FnMut(&BufReader<Stream>, Waiting) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut seen_cuts = self.power_cuts();
         while let Some(command) = Command::read(&mut input, self.size)? {
-            let bytes = if command.kind == Ok(Kind::Read) { command.length as usize } else { 0 };
-            if !room.take(bytes) {
+            let taken = if command.kind == Ok(Kind::Read) { command.length as usize } else { 0 };
+            if !room.take(taken) {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
             let (due, power_cuts, reply) = self.execute(&command, &mut seen_cuts);
-            answer(Waiting { due, cookie: command.cookie, power_cuts, bytes: reply.encode(session), room: bytes })?;
+            let bytes = reply.encode(session);
+            answer(&input, Waiting { due, cookie: command.cookie, power_cuts, bytes, room: taken })?;
         }
         Ok(())
     }
