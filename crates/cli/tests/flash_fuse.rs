@@ -49,6 +49,11 @@ fn the_file_has_the_bytes_of_the_ssd() {
         hole(FallocateFlags::PUNCH_HOLE).unwrap();
         assert_eq!((client.read(5_999, 10_002)[1..10_001].iter().max(), client.read(5_999, 1)), (Some(&0), vec![1]));
         assert!(hole(FallocateFlags::COLLAPSE_RANGE).is_err());
+        let beyond = |flags, offset| fallocate(&file, flags | FallocateFlags::KEEP_SIZE, offset, 2 * SIZE);
+        beyond(FallocateFlags::PUNCH_HOLE, SIZE).unwrap();
+        file.write_all_at(&[3; 4096], SIZE - 4096).unwrap();
+        beyond(FallocateFlags::PUNCH_HOLE, SIZE - 4095).unwrap();
+        assert_eq!(client.read(SIZE - 4096, 2), [3, 0]);
         assert_eq!(file.write_at(&[1], SIZE).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!((file.read_at(&mut read, SIZE).unwrap(), file.set_len(1).is_err()), (0, true));
         server.cut(&["--for", "0"]);
@@ -75,7 +80,17 @@ fn what_cannot_be_mounted_over_is_refused() {
         let run = tessera(&[&["flash", "serve", "--nbd", &socket, "--fuse", path], &size[..]].concat());
         assert_eq!(run.code, 6, "{run:?}");
         assert!(run.stderr.contains(path) && run.stderr.contains("name an empty or new file"), "{run:?}");
+        assert!(!run.stderr.contains("figures"), "a server that does not start announces nothing: {run:?}");
     }
+    let (mut server, taken) = serve(dir.path(), &[]);
+    let options = ["--capacity", "64M", "--over-provisioning", "60%", "--fuse", taken.to_str().unwrap()];
+    let again = tessera(&[&["flash", "serve", "--nbd", &socket], &options[..]].concat());
+    assert_eq!(
+        (again.code, again.stderr.contains("another server serves its SSD as this file")),
+        (6, true),
+        "{again:?}"
+    );
+    assert_eq!(server.terminate(), 0);
 }
 
 fn output(command: &str, args: &[&str]) -> Output {

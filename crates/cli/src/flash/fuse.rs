@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -201,11 +201,15 @@ impl Filesystem for SsdFile {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        if offset.checked_add(length).is_none_or(|end| end > self.attr.size) {
+        let flags = FallocateFlags::from_bits_retain(mode as u32);
+        let beyond = offset.saturating_add(length) > self.attr.size;
+        if beyond && !flags.contains(FallocateFlags::KEEP_SIZE) {
             return reply.error(Errno::ENOSPC);
         }
-        let flags = FallocateFlags::from_bits_retain(mode as u32).difference(FallocateFlags::KEEP_SIZE);
-        match flags {
+        // Beyond the end there is nothing to zero.
+        let length = length.min(self.attr.size.saturating_sub(offset));
+        match flags.difference(FallocateFlags::KEEP_SIZE) {
+            _ if length == 0 => reply.ok(),
             FallocateFlags::PUNCH_HOLE => self.change(Kind::Zero { stay: false }, offset, length, reply),
             FallocateFlags::ZERO_RANGE => self.change(Kind::Zero { stay: true }, offset, length, reply),
             none if none.is_empty() => reply.ok(),
@@ -263,13 +267,17 @@ fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime)> {
         bail!(Exit::Conflict, "{shown}: a server that was killed is still mounted there; run `umount {shown}` first");
     }
     let meta = path.metadata().at(path)?;
+    let real = path.canonicalize().at(path)?;
+    if meta.is_file() && meta.dev() != real.parent().unwrap_or(path).metadata().at(path)?.dev() {
+        bail!(Exit::Conflict, "{shown}: another server serves its SSD as this file; name another file");
+    }
     if !meta.is_file() || meta.len() > 0 {
         bail!(
             Exit::Conflict,
             "{shown}: is no empty file, and the SSD would hide what it has; name an empty or new file"
         );
     }
-    Ok((path.canonicalize().at(path)?, meta.modified().at(path)?))
+    Ok((real, meta.modified().at(path)?))
 }
 
 fn attr(size: u64, modified: SystemTime) -> FileAttr {

@@ -12,6 +12,7 @@ use crate::term::Out;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::io::{self, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,11 +91,12 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         output: args.output,
         trouble: Mutex::new(None),
     });
-    if let Some(path) = control {
-        start_control(&server, &path, args.output)?;
-    }
+    let control = control.map(|path| control::bind(&path).map(|listener| (path, listener))).transpose()?;
     if let Some(file) = &args.fuse {
         fuse::serve(&server, file, args.output)?;
+    }
+    if let Some((path, listener)) = control {
+        start_control(&server, &path, listener, args.output)?;
     }
     args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
@@ -112,8 +114,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     }
 }
 
-fn start_control(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
-    let (server, listener, shown) = (server.clone(), control::bind(path)?, path.display().to_string());
+fn start_control(server: &Arc<Server>, path: &Path, listener: UnixListener, output: Out) -> Outcome {
+    let (server, shown) = (server.clone(), path.display().to_string());
     output.note(format!("figures: tessera flash stat {shown}"));
     let work = move || {
         if let Err(error) = control::answer_all(&server, &listener) {
