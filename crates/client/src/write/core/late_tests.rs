@@ -77,6 +77,32 @@ fn p12_a_long_write_outlasts_a_node_that_takes_nothing() {
     }
 }
 
+/// P12: a node that took nothing for `put_deadline_ms` does not hold up every part of a long write for as long; once it takes
+/// something, it is waited for again.
+#[test]
+fn p12_a_long_write_waits_once_for_a_node_that_takes_nothing() {
+    let mut drive = cluster();
+    let bytes = data(4 * CHUNK, 1);
+    drive.cluster.node(3).refuse_puts = refuses();
+    let open_ms = 2 * drive.options.put_deadline_ms;
+    let mut core = open_for(&mut drive, open_ms, &bytes, 1);
+    let feed = |drive: &mut Drive, core: &mut WriteCore, chunk: usize| {
+        pieces(&bytes, chunk..chunk + 1).into_iter().for_each(|event| core.handle(drive.now, event));
+        let until_ns = drive.now + ms(5_000);
+        drive.idle(core, until_ns);
+        core.held_bytes()
+    };
+    assert_eq!(feed(&mut drive, &mut core, 1), 0, "it is not waited for again");
+    drive.cluster.node(3).refuse_puts = None;
+    assert_eq!(feed(&mut drive, &mut core, 2), 0, "it takes its fragment");
+    drive.cluster.node(3).refuse_puts = refuses();
+    assert!(feed(&mut drive, &mut core, 3) > 0, "it may be back soon, as far as is known");
+    drive.cluster.node(3).refuse_puts = None;
+    drive.write(&mut core, vec![end(4, false)]).0.unwrap();
+    assert_eq!(drive.view.read().left_to_repair, 2, "of the first two chunks");
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
 /// P12: partial commits start no clock. Redundancy that nodes take before the version is visible, or soon after, is not left to repair.
 #[test]
 fn p12_redundancy_of_a_long_write_is_offered_until_its_version_is_visible() {

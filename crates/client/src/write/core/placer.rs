@@ -8,6 +8,8 @@ use tessera_stripe::ClassLayout;
 pub(super) struct Placer {
     pub maps: MapQueue<usize>,
     pub retries: Timers<usize>,
+    /// Disks that took no redundancy for `put_deadline_ms`, and nothing since: the chunks that follow wait for them no more.
+    pub refusing: BTreeSet<u64>,
 }
 
 impl Placer {
@@ -143,6 +145,7 @@ impl WriteCore {
         // The writer waits for the rest of a visible version, so that gets less time, but not before it is visible: nodes
         // that are away for a while take their fragments of a long write when they are back.
         let due = match chunk.visible_since {
+            None if spare && active.wanted_disks().all(|disk| self.placer.refusing.contains(&disk)) => since,
             Some(visible) if spare => since.max(visible).saturating_add(ms(self.options.late_deadline_ms)),
             _ => since.saturating_add(ms(self.options.put_deadline_ms)),
         };
@@ -150,6 +153,9 @@ impl WriteCore {
             return false;
         }
         if spare {
+            if waited_ns >= ms(self.options.put_deadline_ms) {
+                self.placer.refusing.extend(active.wanted_disks().filter(|disk| *disk != 0));
+            }
             self.leave_redundancy_to_repair(index);
             return true;
         }

@@ -217,6 +217,7 @@ impl WriteCore {
             return;
         }
         frag.state = FragState::Acked { epoch: put.epoch };
+        self.placer.refusing.remove(&put.disk_id);
         chunk.receipts.insert(put.number, (receipt, put.epoch));
         let outdated = put.epoch < chunk.newest_epoch();
         if late {
