@@ -459,7 +459,12 @@ impl<B: Backend> State<B> {
     async fn committed(&mut self, mount: &Mount<B>, done: &WriteDone, stamp: Option<Stamp>) -> Outcome {
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
-        self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
+        let attr = attr.filter(|attr| attr.version == done.version);
+        self.content = attr.map_or(0, |attr| attr.content);
+        if let Some(attr) = attr.filter(|_| !self.pending.is_cut()) {
+            // What another mount wrote behind the end belongs to the version, too.
+            self.size_bytes = self.size_bytes.max(attr.size_bytes);
+        }
         self.created = None;
         self.times = Times::default();
         self.below = Below::Kept;
