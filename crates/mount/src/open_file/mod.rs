@@ -22,7 +22,7 @@ use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
 use bytes::Bytes;
 use futures_util::lock::Mutex;
-use pending::Pending;
+use pending::{NextLength, Pending};
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
@@ -233,7 +233,7 @@ impl<B: Backend> OpenFile<B> {
             }
         }
         let end = offset + bytes.len() as u64;
-        if state.pending.is_cut() && end > state.size_bytes {
+        if state.must_commit_before(offset, end) {
             state.commit(mount).await?;
         }
         state.size_bytes = state.size_bytes.max(end);
@@ -253,13 +253,33 @@ impl<B: Backend> OpenFile<B> {
     /// As [`OpenFile::write`].
     pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
         let mut state = self.state.lock().await;
-        if size_bytes != state.size_bytes && state.begin_log(mount).await {
+        let is_new = size_bytes != state.size_bytes;
+        if (is_new || state.pending.log().is_some()) && state.begin_log(mount).await {
             match state.change_log(|log| log.set_len(size_bytes)) {
                 Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
         let done = state.truncate(mount, size_bytes).await;
+        state.note(done)
+    }
+
+    /// Makes the file at least so long. Unlike [`OpenFile::truncate`], keeps what another mount wrote behind that.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
+    pub async fn extend(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
+        let mut state = self.state.lock().await;
+        if size_bytes <= state.size_bytes {
+            return Ok(());
+        }
+        if state.begin_log(mount).await {
+            match state.change_log(|log| log.extend(size_bytes)) {
+                Ok(()) => return Ok(()),
+                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+            }
+        }
+        let done = state.extend(mount, size_bytes).await;
         state.note(done)
     }
 
@@ -325,6 +345,15 @@ impl<B: Backend> State<B> {
         self.pending.session().is_some_and(|session| session.position == offset) && !overlaps
     }
 
+    /// Whether a version must have the file's length before these bytes are written behind it.
+    fn must_commit_before(&self, offset: u64, end: u64) -> bool {
+        match self.pending.length() {
+            NextLength::AtLeast => false,
+            NextLength::Exact => offset > self.size_bytes,
+            NextLength::Cut => end > self.size_bytes,
+        }
+    }
+
     /// Copies the buffered bytes from `offset` on over `out`.
     fn overlay(&self, offset: u64, out: &mut [u8]) {
         if let Some(written) = self.pending.written() {
@@ -333,31 +362,41 @@ impl<B: Backend> State<B> {
     }
 
     async fn truncate(&mut self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
-        if size_bytes == self.size_bytes {
+        if size_bytes == self.size_bytes && self.pending.is_clean() {
             // What is written from here on replaces what another mount may have written since this one looked.
-            if size_bytes == 0 && self.pending.is_clean() {
+            if size_bytes == 0 {
                 self.pending.drop_session();
                 self.below = Below::Dropped;
             }
             return Ok(());
         }
-        let shrinks = size_bytes < self.size_bytes;
+        let (shrinks, grows) = (size_bytes < self.size_bytes, size_bytes > self.size_bytes);
         let written = self.pending.write();
         written.buffer.remove(size_bytes, u64::MAX);
         if size_bytes == 0 {
             // Uncommitted bytes in the session are abandoned with it.
-            (written.session, written.cut) = (None, false);
+            (written.session, written.length) = (None, NextLength::AtLeast);
             self.below = Below::Dropped;
         } else if shrinks && !(self.below == Below::Dropped && written.session.is_none()) {
             if written.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
                 self.sync_session(mount).await?;
             }
-            self.pending.write().cut = !failpoint::is_active("mount.cut_is_forgotten");
-        } else if written.cut {
+            self.pending.write().length = NextLength::Cut;
+        } else if grows {
+            self.extend(mount, size_bytes).await?;
+        }
+        let written = self.pending.write();
+        written.length = written.length.max(NextLength::Exact);
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    async fn extend(&mut self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
+        if self.pending.length() == NextLength::Cut {
             self.commit(mount).await?;
         }
         self.pending.write();
-        self.size_bytes = size_bytes;
+        self.size_bytes = self.size_bytes.max(size_bytes);
         Ok(())
     }
 
@@ -406,21 +445,31 @@ impl<B: Backend> State<B> {
                     let errno = failed("commit", self.ino, error.code(), &error);
                     return Err(mount.namespace.check(self.ino).err().unwrap_or(errno));
                 }
-                Ok(done) => return self.committed(mount, &done, stamp).await,
+                Ok(done) => {
+                    self.pending.write().length = NextLength::AtLeast;
+                    return self.committed(mount, &done, stamp).await;
+                }
             }
         }
+        let is_exact = self.pending.length() != NextLength::AtLeast && !failpoint::is_active("mount.cut_is_forgotten");
         let (ino, size_bytes) = (self.ino, self.size_bytes);
-        if self.pending.is_cut() {
-            let session = self.session(mount).await?;
-            session.handle.set_len(size_bytes).await.map_err(|e| failed("truncate", ino, e.code(), &e))?;
+        let cannot = |error: FileError| failed("set the length", ino, error.code(), &error);
+        let session = self.session(mount).await?;
+        // Before the bytes: a session that has some commits them before it changes the length.
+        if is_exact && session.patches && session.handle.len_bytes() > size_bytes {
+            session.handle.set_len(size_bytes).await.map_err(cannot)?;
         }
         self.feed(mount, true).await?;
         let session = self.session(mount).await?;
         if session.handle.len_bytes() < size_bytes {
-            session.handle.skip_to(size_bytes).await.map_err(|e| failed("extend", ino, e.code(), &e))?;
+            session.handle.skip_to(size_bytes).await.map_err(cannot)?;
             session.position = size_bytes;
         }
-        self.pending.write().cut = false;
+        if is_exact && session.patches {
+            // It holds even if another mount makes the file longer before the commit.
+            session.handle.set_len(size_bytes).await.map_err(cannot)?;
+        }
+        self.pending.write().length = NextLength::AtLeast;
         self.sync_session(mount).await
     }
 
@@ -449,7 +498,7 @@ impl<B: Backend> State<B> {
     fn whole(&mut self) -> Option<Vec<u8>> {
         let written = self.pending.write();
         match self.size_bytes {
-            _ if written.session.is_some() || written.cut => None,
+            _ if written.session.is_some() || written.length == NextLength::Cut => None,
             0 => Some(Vec::new()),
             size_bytes => written.buffer.take_whole(size_bytes),
         }
@@ -461,7 +510,7 @@ impl<B: Backend> State<B> {
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         let attr = attr.filter(|attr| attr.version == done.version);
         self.content = attr.map_or(0, |attr| attr.content);
-        if let Some(attr) = attr.filter(|_| !self.pending.is_cut()) {
+        if let Some(attr) = attr.filter(|_| self.pending.length() == NextLength::AtLeast) {
             // What another mount wrote behind the end belongs to the version, too.
             self.size_bytes = self.size_bytes.max(attr.size_bytes);
         }

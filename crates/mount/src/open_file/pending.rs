@@ -7,7 +7,7 @@
 //! | `Written` | `Clean` | a version has everything |
 //! | `Written` | `Draining` | the file is closed in the mode incremental, and need not be durable yet |
 //! | `Draining` | `Clean` | a version has everything |
-//! | `Draining` | `Written` | a commit is done, and bytes are still buffered or the file is cut |
+//! | `Draining` | `Written` | a commit is done, and bytes are still buffered or a length is not set |
 //! | `Spooled` | `Clean` | the push stored the log's content, or the log is lost |
 //! | `Spooled` | `Pouring` | a commit, or the spool is full |
 //! | `Pouring` | `Spooled` | the commit failed |
@@ -45,9 +45,27 @@ pub(super) struct Written<W> {
     pub buffer: WriteBuffer,
     /// None: everything is buffered.
     pub session: Option<Session<W>>,
-    /// The file was shortened and no version says so yet. No write behind the end is allowed before a commit, or the
-    /// bytes that were cut off would show through.
-    pub cut: bool,
+    /// Length that the next version gets.
+    pub length: NextLength,
+}
+
+/// Length of the next version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NextLength {
+    /// Up to the end of the file here, or of what another mount committed behind it.
+    AtLeast,
+    /// A program set it: it holds over any version below. No write may leave a gap behind the end before a commit, or
+    /// what another mount wrote there would show in the gap.
+    Exact,
+    /// As `Exact`, and the file was shortened. No write behind the end is allowed before a commit, or the bytes that
+    /// were cut off would show through.
+    Cut,
+}
+
+impl<W> Written<W> {
+    fn new(session: Option<Session<W>>) -> Written<W> {
+        Written { buffer: WriteBuffer::default(), session, length: NextLength::AtLeast }
+    }
 }
 
 /// What a commit leaves to be released.
@@ -138,9 +156,9 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Whether the file was shortened and no version says so yet.
-    pub fn is_cut(&self) -> bool {
-        self.written().is_some_and(|written| written.cut)
+    /// Length that the next version gets.
+    pub fn length(&self) -> NextLength {
+        self.written().map_or(NextLength::AtLeast, |written| written.length)
     }
 
     /// Something is written around the spool: a clean file becomes a written one.
@@ -148,7 +166,7 @@ impl<W> Pending<W> {
         let state = self.state_mut();
         if let Pending::Clean { session } = state {
             let session = session.take();
-            *state = Pending::Written(Written { buffer: WriteBuffer::default(), session, cut: false });
+            *state = Pending::Written(Written::new(session));
         }
         match state {
             Pending::Written(written) | Pending::Draining(written) | Pending::Pouring { written, .. } => written,
@@ -220,10 +238,7 @@ impl<W> Pending<W> {
     /// The content of the log is about to go to a session. Returns the log; none: there is none.
     pub fn pour(&mut self) -> Option<&mut Log> {
         self.become_of(|state| match state {
-            Pending::Spooled(log) => {
-                let written = Written { buffer: WriteBuffer::default(), session: None, cut: false };
-                (Pending::Pouring { log, written }, ())
-            }
+            Pending::Spooled(log) => (Pending::Pouring { log, written: Written::new(None) }, ()),
             state => (state, ()),
         });
         match self.state_mut() {
@@ -249,7 +264,8 @@ impl<W> Pending<W> {
         })
     }
 
-    /// A version has what is in the session, or the whole file. Bytes that are still buffered, and a cut, remain.
+    /// A version has what is in the session, or the whole file. Bytes that are still buffered, and a length that no
+    /// version has, remain.
     pub fn committed(&mut self) -> Released {
         self.become_of(|state| {
             let (written, log, drained) = match state {
@@ -258,7 +274,7 @@ impl<W> Pending<W> {
                 Pending::Pouring { log, written } => (written, Some(log), false),
                 _ => panic!("only what was written around the spool is committed"),
             };
-            let is_saved = written.buffer.is_empty() && !written.cut;
+            let is_saved = written.buffer.is_empty() && written.length == NextLength::AtLeast;
             let next = if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) };
             (next, Released { log, drained })
         })

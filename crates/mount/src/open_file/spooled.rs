@@ -3,7 +3,7 @@
 //! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
 //! is full.
 
-use super::pending::Released;
+use super::pending::{NextLength, Released};
 use super::{Below, FIRST_EXTENTS_BYTES, OpenFile, State, read_base};
 use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
@@ -308,7 +308,7 @@ impl<B: Backend> State<B> {
         let owes = self.pending.log().is_some_and(Log::owes);
         let done = match self.pour_log(mount).await {
             Ok(()) if owes => {
-                self.pending.write().cut = false;
+                self.pending.write().length = NextLength::AtLeast;
                 self.sync_session(mount).await
             }
             poured => poured,
@@ -414,7 +414,7 @@ impl<B: Backend> State<B> {
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
         // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
-        self.pending.write().cut = size_bytes < below;
+        self.pending.write().length = if size_bytes < below { NextLength::Cut } else { NextLength::AtLeast };
         Ok(())
     }
 

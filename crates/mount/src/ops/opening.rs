@@ -204,8 +204,7 @@ impl<B: Backend> Mount<B> {
     pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Outcome {
         let file = self.open_file(handle)?;
         match (mode, offset.checked_add(len)) {
-            (0, Some(end)) if end > file.size().await.0 => file.truncate(self, end).await,
-            (0, Some(_)) => Ok(()),
+            (0, Some(end)) => file.extend(self, end).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -220,7 +219,10 @@ impl<B: Backend> Mount<B> {
         };
         let file = self.files.open(ino, there, true, self.backend.now_ns());
         let change = async {
-            if open.is_some() && self.files.has_one_writer(ino) {
+            // Another mount may have changed the length that this one shows.
+            let is_shown = file.size().await == (size_bytes, false)
+                && self.namespace.with(|core, _| core.is_settled(ino)).is_some();
+            if open.is_some() && (is_shown || self.files.has_one_writer(ino)) {
                 self.refresh_open(&file).await?;
             }
             file.truncate(self, size_bytes).await?;

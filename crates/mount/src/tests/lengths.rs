@@ -31,6 +31,10 @@ impl Scene {
         Scene { store, mount, tasks, ino, handle: opened.handle }
     }
 
+    fn set_length(&mut self, size: u64) {
+        self.tasks.run(self.mount.set_attributes(self.ino, NewAttr::default(), Some(size))).unwrap();
+    }
+
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.tasks.run(self.mount.write(self.handle, offset, bytes)).unwrap();
     }
@@ -52,6 +56,88 @@ impl Scene {
 }
 
 const MODES: [&str; 2] = ["sliding-window", "incremental"];
+
+#[test]
+fn a_length_that_a_program_sets_holds_over_what_another_mount_wrote_since() {
+    for (mode, before) in
+        MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before"), (mode, b"before them")])
+    {
+        for writes in [false, true] {
+            let mut scene = Scene::new(mode, before);
+            scene.set_length(6);
+            if writes {
+                scene.write(0, b"mine");
+            }
+            // In the mode complete-local a close keeps the file beside the other version.
+            scene.sync();
+            let expected = if writes { b"minenother mount" } else { OTHER };
+            assert_eq!(scene.close(), &expected[..6], "{mode}, {before:?}, {writes}");
+        }
+    }
+}
+
+/// As editors do: the whole file, then its length.
+#[test]
+fn a_length_that_the_writes_gave_already_holds_too() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.write(0, b"mine!!");
+        scene.set_length(6);
+        scene.sync();
+        assert_eq!(scene.close(), b"mine!!", "{mode}");
+    }
+}
+
+#[test]
+fn a_length_holds_for_one_version() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.set_length(0);
+        scene.write(0, b"mine");
+        scene.sync();
+        scene.store.commit(scene.ino, OTHER, 0);
+        scene.write(0, b"MINE");
+        scene.sync();
+        assert_eq!(scene.close(), b"MINEnother mount", "{mode}");
+    }
+}
+
+/// The other mount's bytes end with the length that was set, also where nothing was written over them.
+#[test]
+fn a_gap_behind_a_length_that_was_set_reads_as_zeros() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.set_length(2);
+        scene.write(5, b"mine");
+        scene.sync();
+        assert_eq!(scene.close(), b"of\0\0\0mine", "{mode}");
+    }
+}
+
+#[test]
+fn a_file_that_is_truncated_to_nothing_is_empty_without_a_write() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.set_length(0);
+        assert_eq!(scene.close(), b"", "{mode}");
+    }
+}
+
+/// `fallocate` makes a file longer, and never shorter.
+#[test]
+fn an_allocation_keeps_what_another_mount_wrote_behind_it() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.tasks.run(scene.mount.allocate(scene.handle, 0, 6, 0)).unwrap();
+        scene.write(0, b"mine");
+        scene.sync();
+        assert_eq!(scene.close(), b"minenother mount", "{mode}");
+        let mut scene = Scene::new(mode, b"");
+        scene.tasks.run(scene.mount.allocate(scene.handle, 10, 10, 0)).unwrap();
+        scene.sync();
+        assert_eq!(scene.close(), b"of another mount\0\0\0\0", "{mode}");
+    }
+}
 
 /// A program that keeps its handle reads, and appends to, the file as it was committed.
 #[test]

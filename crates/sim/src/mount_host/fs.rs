@@ -31,8 +31,6 @@ pub trait FileSystem: 'static {
     async fn attr(&self, ino: u64) -> Result<Found, Errno>;
     /// Names and inodes of a directory.
     async fn list(&self, directory: u64) -> Result<Vec<(Vec<u8>, u64)>, Errno>;
-    /// The length that the kernel shows, if it knows the file.
-    fn shown_length(&self, ino: u64) -> Option<u64>;
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno>;
     async fn open(&self, ino: u64, writes: bool) -> Result<Handle, Errno>;
     async fn read(&self, file: Handle, offset: u64, len: usize) -> Result<Vec<u8>, Errno>;

@@ -158,10 +158,6 @@ impl FileSystem for MountHost {
         listed.map(|()| names)
     }
 
-    fn shown_length(&self, ino: u64) -> Option<u64> {
-        self.backend().kernel.size_bytes(ino)
-    }
-
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno> {
         self.must_be_absent(at).await?;
         let (entry, opened) = self.mount.create(CALLER, at, mode, true, true).await?;

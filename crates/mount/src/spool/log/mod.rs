@@ -184,6 +184,17 @@ impl Log {
         Ok(())
     }
 
+    /// Makes the file at least so long, by a write of no bytes.
+    ///
+    /// # Errors
+    /// As [`Log::write`].
+    pub fn extend(&mut self, size_bytes: u64) -> Result<(), LogError> {
+        self.append(&[(Kind::Write, size_bytes, &[])])?;
+        self.overlay.write(size_bytes, 0, self.end);
+        (self.closed, self.bytes_end) = (None, self.end);
+        Ok(())
+    }
+
     /// Sets the length.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Model {
         let Some(local) = self.locals.get_mut(&(mount, ino)) else { return };
         local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
         if let [write] = &mut local.writes[..]
-            && let Change::Cut(len) | Change::Grow(len) = write.change
+            && let Change::Length(len) = write.change
             && self.history.borrow().contents(ino, local.since_ns, now_ns).iter().any(|base| base.len() as u64 == len)
         {
             write.fate = Fate::Doubtful;
@@ -196,17 +196,10 @@ impl Model {
     pub(super) fn stored_prefix(&self, version: &Version, before: &[Block]) -> Option<(Key, BTreeSet<u64>)> {
         for mount in self.writers(version.by) {
             let Some(local) = self.locals.get(&(mount, version.ino)) else { continue };
-            let bases = self.history.borrow().contents(version.ino, local.since_ns, version.at_ns);
             for count in (0..=local.writes.len()).rev() {
                 for writes in variants(&local.writes[..count]) {
-                    let len = version.blocks.len();
-                    let mut over = apply(&writes, before);
-                    // A length that was set holds even if another mount wrote behind it meanwhile.
-                    let sets_length = writes.iter().any(|write| matches!(write.change, Change::Cut(_)));
-                    if sets_length && bases.iter().any(|base| apply(&writes, base).len() == len) {
-                        over.resize(len, HOLE);
-                    }
-                    if count > 0 && over == *version.blocks {
+                    let is_over = |over: Vec<Block>| over == *version.blocks;
+                    if count > 0 && (is_over(apply(&writes, before)) || is_over(apply_keeping(&writes, before))) {
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                 }
@@ -266,7 +259,7 @@ impl Model {
                     Change::Write(start, blocks) => {
                         at.checked_sub(*start as usize).and_then(|at| blocks.get(at)) == Some(block)
                     }
-                    Change::Cut(_) | Change::Grow(_) => false,
+                    Change::Length(_) => false,
                 })
             };
             let known = |(at, block): (usize, &Block)| match before.get(at) {
@@ -467,13 +460,25 @@ pub(super) fn apply(writes: &[&Write], base: &[Block]) -> Vec<Block> {
     let mut blocks = base.to_vec();
     for write in writes {
         match &write.change {
-            Change::Cut(len) => blocks.resize(*len as usize, HOLE),
-            Change::Grow(len) => blocks.resize(blocks.len().max(*len as usize), HOLE),
+            Change::Length(len) => blocks.resize(*len as usize, HOLE),
             Change::Write(at, new) => {
                 let end = *at as usize + new.len();
                 blocks.resize(blocks.len().max(end), HOLE);
                 blocks[*at as usize..end].copy_from_slice(new);
             }
+        }
+    }
+    blocks
+}
+
+/// As [`apply`], but a file that is made longer again shows what another mount wrote there.
+fn apply_keeping(writes: &[&Write], base: &[Block]) -> Vec<Block> {
+    let mut blocks = base.to_vec();
+    for write in writes {
+        let len = blocks.len();
+        blocks = apply(&[write], &blocks);
+        if let Change::Length(_) = write.change {
+            blocks.iter_mut().zip(base).skip(len).for_each(|(block, below)| *block = *below);
         }
     }
     blocks
@@ -513,8 +518,7 @@ impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Change::Write(at, blocks) => write!(f, "write {} at {at}", describe_blocks(blocks)),
-            Change::Cut(len) => write!(f, "truncate to {len}"),
-            Change::Grow(len) => write!(f, "grow to {len}"),
+            Change::Length(len) => write!(f, "truncate to {len}"),
         }
     }
 }

@@ -49,10 +49,8 @@ enum Fate {
 pub enum Change {
     /// These blocks from this one on.
     Write(u64, Vec<Block>),
-    /// So many blocks; there were more.
-    Cut(u64),
-    /// So many blocks; there were fewer.
-    Grow(u64),
+    /// So many blocks, whatever another mount writes behind them before the commit.
+    Length(u64),
 }
 
 #[derive(Debug, Clone)]

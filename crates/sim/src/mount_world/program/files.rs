@@ -190,16 +190,7 @@ impl<F: FileSystem> Program<F> {
         let now_ns = self.now_ns();
         let longest = self.model.borrow().lengths(self.mount, ino, now_ns, now_ns).last().copied().unwrap_or(0);
         let blocks = if self.rng.percent(30) { 0 } else { self.rng.between(0, (longest + 2).min(MAX_BLOCKS)) };
-        // A length that the file has already changes nothing.
-        if self.fs.shown_length(ino) == Some(blocks * BLOCK_BYTES) {
-            return false;
-        }
-        let shown = self.fs.shown_length(ino).unwrap_or(0) / BLOCK_BYTES;
-        if blocks > shown && blocks < longest {
-            // The kernel's length is behind: what is longer for the program may be shorter for the mount.
-            return false;
-        }
-        let change = if blocks > shown { Change::Grow(blocks) } else { Change::Cut(blocks) };
+        let change = Change::Length(blocks);
         let number = self.begin(format!("inode {ino}: {change}"));
         self.model.borrow_mut().writes(self.mount, ino, self.now_ns(), change);
         let done = self.fs.truncate(ino, blocks * BLOCK_BYTES).await;
