@@ -280,7 +280,7 @@ impl<B: Backend> State<B> {
         let (base_version, base_bytes, base_content) = (self.version, self.size_bytes, content);
         let origin =
             LogOrigin { cluster_id: Vec::new(), ino: self.ino, parent, name, base_version, base_bytes, base_content };
-        match spool.begin(mount.backend.random(), origin) {
+        match spool.begin(mount.backend.random(), origin, self.below == Below::Dropped) {
             Ok(log) => {
                 self.pending.spool(log);
                 mount.files.hold_spooled(self.ino);
@@ -400,7 +400,7 @@ impl<B: Backend> State<B> {
         let Some(log) = self.pending.pour() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
         let content = log.is_pushed(&view, mount.backend.random());
-        self.below = if view.overlay.kept_bytes() == 0 { Below::Dropped } else { Below::Kept };
+        self.below = if view.overlay.shortest_set() == Some(0) { Below::Dropped } else { Below::Kept };
         self.times = self.times.or(std::mem::take(&mut view.times));
         let (ino, size_bytes) = (self.ino, self.size_bytes);
         // The acknowledged state must not overwrite a version that another client committed since.
@@ -413,8 +413,12 @@ impl<B: Backend> State<B> {
         session.content = content;
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
-        // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
-        self.pending.write().length = if size_bytes < below { NextLength::Cut } else { NextLength::AtLeast };
+        self.pending.write().length = match view.overlay.shortest_set().is_some() {
+            // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
+            true if size_bytes < below => NextLength::Cut,
+            true => NextLength::Exact,
+            false => NextLength::AtLeast,
+        };
         Ok(())
     }
 

@@ -91,13 +91,19 @@ impl Spool {
         (Spool { disk, budget, cluster_id, counts, queue, stopping, segments }, queued)
     }
 
-    /// Begins a log. `number`: a random number, which makes the log's name unique.
+    /// Begins a log. `number`: a random number, which makes the log's name unique. `emptied`: the file was truncated to
+    /// length 0.
     ///
     /// # Errors
     /// As [`Log::create`].
-    pub(crate) fn begin(&self, number: u64, origin: LogOrigin) -> Result<Log, LogError> {
+    pub(crate) fn begin(&self, number: u64, origin: LogOrigin, emptied: bool) -> Result<Log, LogError> {
         let origin = LogOrigin { cluster_id: self.cluster_id.clone(), ..origin };
-        Log::create(self.disk.clone(), number, self.budget.clone(), origin)
+        let mut log = Log::create(self.disk.clone(), number, self.budget.clone(), origin)?;
+        if emptied && let Err(error) = log.set_len(0) {
+            log.remove();
+            return Err(error);
+        }
+        Ok(log)
     }
 
     /// Queues a file for a push.

@@ -37,13 +37,15 @@ struct Source {
 pub struct Overlay {
     written: RangeMap<u64, Source>,
     size_bytes: u64,
-    kept_bytes: u64,
+    base_bytes: u64,
+    shortest_set: Option<u64>,
 }
 
 impl Overlay {
     /// A file without writes, over a version of `base_bytes`.
     pub fn new(base_bytes: u64) -> Overlay {
-        Overlay { written: RangeMap::new(), size_bytes: base_bytes, kept_bytes: base_bytes }
+        let (written, size_bytes) = (RangeMap::new(), base_bytes);
+        Overlay { written, size_bytes, base_bytes, shortest_set: None }
     }
 
     /// Length of the file.
@@ -54,7 +56,13 @@ impl Overlay {
     /// Length of the prefix of the version below that shows where nothing was written. Bytes that were cut off never
     /// show again.
     pub fn kept_bytes(&self) -> u64 {
-        self.kept_bytes
+        self.shortest_set.map_or(self.base_bytes, |shortest| shortest.min(self.base_bytes))
+    }
+
+    /// The shortest length that a program set: no byte behind it of any version below shows. None: what another mount
+    /// wrote behind the end belongs to the file, too.
+    pub fn shortest_set(&self) -> Option<u64> {
+        self.shortest_set
     }
 
     /// Adds `len_bytes` at `offset`, which the log holds in consecutive records of maximum length from `record` on.
@@ -67,7 +75,7 @@ impl Overlay {
             at = next;
         }
         self.size_bytes = self.size_bytes.max(end);
-        assert!(self.kept_bytes <= self.size_bytes, "the version below ends inside of the file");
+        assert!(self.kept_bytes() <= self.size_bytes, "the version below ends inside of the file");
     }
 
     /// Changes the length. New bytes are a hole.
@@ -75,7 +83,7 @@ impl Overlay {
         if size_bytes < u64::MAX {
             self.written.remove(size_bytes..u64::MAX);
         }
-        self.kept_bytes = self.kept_bytes.min(size_bytes);
+        self.shortest_set = Some(self.shortest_set.map_or(size_bytes, |shortest| shortest.min(size_bytes)));
         self.size_bytes = size_bytes;
     }
 

@@ -195,18 +195,19 @@ async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, over: u64, 
     Ok(handle.finish(view.times, content).await?)
 }
 
-/// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
+/// Writes a log's content over the version below the handle. Bytes kept from that version are not sent. If it is another
+/// one than the log was written over, its bytes stay that were not written over or cut off here.
 ///
 /// # Errors
 /// [`PushError::Log`] and [`PushError::File`].
 pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Pushed {
     let (overlay, below) = (&view.overlay, handle.len_bytes());
     let size_bytes = overlay.size_bytes();
-    if size_bytes < below {
+    if size_bytes < below && overlay.shortest_set().is_some() {
         handle.set_len(size_bytes).await?;
     }
     // From here on, bytes of the version below that were not written over must read as zeros.
-    let mut hidden = overlay.kept_bytes();
+    let mut hidden = overlay.shortest_set().unwrap_or(below);
     let mut buffer = Vec::new();
     for piece in overlay.slices(0..size_bytes) {
         blank(handle, hidden..piece.offset.min(below)).await?;

@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-const MODES: [&str; 2] = ["sliding-window", "incremental"];
+const MODES: [&str; 3] = ["sliding-window", "incremental", "complete-local"];
 
 #[test]
 fn a_length_that_a_program_sets_holds_over_what_another_mount_wrote_since() {
@@ -152,5 +152,16 @@ fn a_commit_over_another_mounts_version_brings_its_length() {
         assert_eq!(read, b"minenother mount", "{mode}");
         scene.write(shown, b"...");
         assert_eq!(scene.close(), b"minenother mount...", "{mode}");
+    }
+}
+
+/// What was never closed is no conflict: each mount's parts belong to the file.
+#[test]
+fn parts_that_several_mounts_write_to_a_new_file_are_all_kept() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"");
+        scene.write(20, b"mine");
+        scene.sync();
+        assert_eq!(scene.close(), b"of another mount\0\0\0\0mine", "{mode}");
     }
 }

@@ -165,9 +165,6 @@ impl Model {
         if self.is_part(version, &before) {
             return;
         }
-        if self.is_whole(version) {
-            return;
-        }
         let mut fact = format!(
             "a version of inode {} by {:?} is not what any program wrote over the version before: {}",
             version.ino,
@@ -221,26 +218,6 @@ impl Model {
             let fact = format!("a push of mount {} replaced a newer version: {}", key.0, describe_version(version));
             self.broken("P1", version.ino, fact);
         }
-    }
-
-    /// Whether a version is what its mount showed of a spooled file that was not closed: a commit of such a file replaces
-    /// what another mount committed since the file was opened.
-    pub(super) fn is_whole(&mut self, version: &Version) -> bool {
-        if !self.is_spooled(version.ino) {
-            return false;
-        }
-        let found = self.writers(version.by).into_iter().find_map(|mount| {
-            let local = self.locals.get(&(mount, version.ino))?;
-            let bases = self.history.borrow().contents(version.ino, local.since_ns, version.at_ns);
-            let is_open = local.writes.last().is_some_and(|write| !matches!(write.fate, Fate::Acknowledged(_)));
-            let chosen = variants(&local.writes);
-            let explains = |writes: &&Vec<&Write>| bases.iter().any(|base| apply(writes, base) == *version.blocks);
-            let numbers = chosen.iter().find(explains)?.iter().map(|write| write.number).collect();
-            is_open.then_some(((mount, version.ino), numbers))
-        });
-        let Some((key, numbers)) = found else { return false };
-        self.stored(key, &numbers);
-        true
     }
 
     /// Whether a version has some of its writer's writes and nothing else. A mount commits what is in its write session
