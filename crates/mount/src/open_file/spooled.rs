@@ -398,9 +398,10 @@ impl<B: Backend> State<B> {
     /// Pours the log into a session.
     pub(super) async fn pour_log(&mut self, mount: &Mount<B>) -> Outcome {
         let Some(log) = self.pending.pour() else { return Ok(()) };
-        let (mut view, owes) = (log.view(), log.owes());
+        let (mut view, owes, since) = (log.view(), log.owes(), log.stored_end());
+        let shortest_set = view.overlay.shortest_set(since);
         let content = log.is_pushed(&view, mount.backend.random());
-        self.below = if view.overlay.shortest_set() == Some(0) { Below::Dropped } else { Below::Kept };
+        self.below = if shortest_set == Some(0) { Below::Dropped } else { Below::Kept };
         self.times = self.times.or(std::mem::take(&mut view.times));
         let (ino, size_bytes) = (self.ino, self.size_bytes);
         // The acknowledged state must not overwrite a version that another client committed since.
@@ -409,11 +410,11 @@ impl<B: Backend> State<B> {
             false => self.session(mount).await?,
         };
         let below = session.handle.len_bytes();
-        pour(&view, &mut session.handle).await.map_err(|e| failed("push", ino, e.code(), &e))?;
+        pour(&view, since, &mut session.handle).await.map_err(|e| failed("push", ino, e.code(), &e))?;
         session.content = content;
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
-        self.pending.write().length = match view.overlay.shortest_set().is_some() {
+        self.pending.write().length = match shortest_set.is_some() {
             // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
             true if size_bytes < below => NextLength::Cut,
             true => NextLength::Exact,

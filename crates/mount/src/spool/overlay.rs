@@ -38,14 +38,15 @@ pub struct Overlay {
     written: RangeMap<u64, Source>,
     size_bytes: u64,
     base_bytes: u64,
-    shortest_set: Option<u64>,
+    /// Lengths that a program set, and where their records start in the log: of each, all later ones are longer.
+    lengths: Vec<(u64, u64)>,
 }
 
 impl Overlay {
     /// A file without writes, over a version of `base_bytes`.
     pub fn new(base_bytes: u64) -> Overlay {
         let (written, size_bytes) = (RangeMap::new(), base_bytes);
-        Overlay { written, size_bytes, base_bytes, shortest_set: None }
+        Overlay { written, size_bytes, base_bytes, lengths: Vec::new() }
     }
 
     /// Length of the file.
@@ -56,13 +57,13 @@ impl Overlay {
     /// Length of the prefix of the version below that shows where nothing was written. Bytes that were cut off never
     /// show again.
     pub fn kept_bytes(&self) -> u64 {
-        self.shortest_set.map_or(self.base_bytes, |shortest| shortest.min(self.base_bytes))
+        self.shortest_set(0).map_or(self.base_bytes, |shortest| shortest.min(self.base_bytes))
     }
 
-    /// The shortest length that a program set: no byte behind it of any version below shows. None: what another mount
-    /// wrote behind the end belongs to the file, too.
-    pub fn shortest_set(&self) -> Option<u64> {
-        self.shortest_set
+    /// The shortest length that a program set by records from `since` on: no byte behind it of any version below shows.
+    /// None: what another mount wrote behind the end belongs to the file, too.
+    pub fn shortest_set(&self, since: u64) -> Option<u64> {
+        self.lengths.iter().find(|(record, _)| *record >= since).map(|(_, size_bytes)| *size_bytes)
     }
 
     /// Adds `len_bytes` at `offset`, which the log holds in consecutive records of maximum length from `record` on.
@@ -78,12 +79,13 @@ impl Overlay {
         assert!(self.kept_bytes() <= self.size_bytes, "the version below ends inside of the file");
     }
 
-    /// Changes the length. New bytes are a hole.
-    pub fn set_len(&mut self, size_bytes: u64) {
+    /// Changes the length, by a record of the log. New bytes are a hole.
+    pub fn set_len(&mut self, size_bytes: u64, record: u64) {
         if size_bytes < u64::MAX {
             self.written.remove(size_bytes..u64::MAX);
         }
-        self.shortest_set = Some(self.shortest_set.map_or(size_bytes, |shortest| shortest.min(size_bytes)));
+        while self.lengths.pop_if(|(_, longer)| *longer >= size_bytes).is_some() {}
+        self.lengths.push((record, size_bytes));
         self.size_bytes = size_bytes;
     }
 
@@ -119,6 +121,17 @@ mod tests {
         assert_eq!((overlay.size_bytes(), overlay.kept_bytes()), (MAX_PAYLOAD_BYTES as u64 + 15, 0));
     }
 
+    #[test]
+    fn the_shortest_length_that_was_set_counts_from_a_record_on() {
+        let mut overlay = Overlay::new(50);
+        assert_eq!((overlay.shortest_set(0), overlay.kept_bytes()), (None, 50));
+        for (record, size_bytes) in [(1, 40), (2, 60), (3, 30), (4, 70)] {
+            overlay.set_len(size_bytes, record);
+        }
+        assert_eq!([0, 3, 4, 5].map(|since| overlay.shortest_set(since)), [Some(30), Some(30), Some(70), None]);
+        assert_eq!((overlay.size_bytes(), overlay.kept_bytes()), (70, 30));
+    }
+
     proptest! {
         /// Compares with an array that says for each byte which write it came from, or that it is the version's below.
         #[test]
@@ -137,7 +150,7 @@ mod tests {
                         (0..len).for_each(|i| model[(offset + i) as usize] = Some((n, i)));
                     }
                     false => {
-                        overlay.set_len(offset);
+                        overlay.set_len(offset, n);
                         model.resize(offset as usize, None);
                     }
                 }

@@ -191,25 +191,26 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
 async fn upload<B: Backend>(mount: &Mount<B>, ino: u64, view: &View, over: u64, content: u64) -> Pushed<WriteDone> {
     let patches = view.overlay.kept_bytes() > 0;
     let mut handle = mount.backend.open_write(ino, patches, Some(over)).await?;
-    pour(view, &mut handle).await?;
+    pour(view, 0, &mut handle).await?;
     Ok(handle.finish(view.times, content).await?)
 }
 
-/// Writes a log's content over the version below the handle. Bytes kept from that version are not sent. If it is another
-/// one than the log was written over, its bytes stay that were not written over or cut off here.
+/// Writes what the log's records from `since` on changed over the version below the handle. Bytes kept from that version
+/// are not sent. If it is another one than the log was written over, its bytes stay that were not written over or cut
+/// off here.
 ///
 /// # Errors
 /// [`PushError::Log`] and [`PushError::File`].
-pub async fn pour<W: Writer>(view: &View, handle: &mut W) -> Pushed {
+pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed {
     let (overlay, below) = (&view.overlay, handle.len_bytes());
-    let size_bytes = overlay.size_bytes();
-    if size_bytes < below && overlay.shortest_set().is_some() {
+    let (size_bytes, shortest_set) = (overlay.size_bytes(), overlay.shortest_set(since));
+    if size_bytes < below && shortest_set.is_some() {
         handle.set_len(size_bytes).await?;
     }
     // From here on, bytes of the version below that were not written over must read as zeros.
-    let mut hidden = overlay.shortest_set().unwrap_or(below);
+    let mut hidden = shortest_set.unwrap_or(below);
     let mut buffer = Vec::new();
-    for piece in overlay.slices(0..size_bytes) {
+    for piece in overlay.slices(0..size_bytes).filter(|piece| piece.record >= since) {
         blank(handle, hidden..piece.offset.min(below)).await?;
         buffer.resize(piece.len_bytes as usize, 0);
         view.file.read(&piece, &mut buffer)?;

@@ -165,3 +165,28 @@ fn parts_that_several_mounts_write_to_a_new_file_are_all_kept() {
         assert_eq!(scene.close(), b"of another mount\0\0\0\0mine", "{mode}");
     }
 }
+
+/// A log goes on while its first part is pushed; then another mount empties the file.
+#[test]
+fn what_was_pushed_already_is_not_written_again() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    start_pushes(&mut tasks, &mount, queues);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit_rounds.set(10);
+    tasks.run(async {
+        write(&mount, ino, b"pushed").await;
+        while store.versions(ino) == 0 {
+            pause().await;
+        }
+        let handle = mount.open(ino, true).await.unwrap().handle;
+        mount.write(handle, 6, b"mine").await.unwrap();
+        while mount.stats().await.spool.unwrap().pushed == 0 {
+            pause().await;
+        }
+        store.commit(ino, b"", 0);
+        mount.fsync(handle).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    assert_eq!(store.current(ino).bytes, b"\0\0\0\0\0\0mine");
+}

@@ -92,6 +92,8 @@ pub struct Store {
     pub refuses_opens: Cell<bool>,
     /// An open for reading takes so many rounds.
     pub open_rounds: Cell<u32>,
+    /// The answer to a commit takes so many rounds.
+    pub commit_rounds: Cell<u32>,
     /// Lifetime of the lease on what a client looks up, ms.
     pub lease_ms: Cell<u64>,
     /// Locks of the client.
@@ -226,6 +228,9 @@ impl Writer for Session {
         }
         let version = self.store.commit(self.ino, &self.bytes, content);
         self.if_version = self.if_version.map(|_| version);
+        for _ in 0..self.store.commit_rounds.get() {
+            super::tasks::pause().await;
+        }
         if let Some(left) = self.store.lost_answers.get().checked_sub(1) {
             self.store.lost_answers.set(left);
             return Err(failed(Cause::ManagerSilent { request: "Commit", waited_ms: 1, last: "lost".into() }));

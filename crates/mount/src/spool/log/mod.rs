@@ -52,6 +52,8 @@ pub struct Log {
     closed: Option<Times>,
     /// Something acknowledged is in no version.
     owes: bool,
+    /// The version below has what the records before this position changed.
+    stored_end: u64,
     /// Pushes of acknowledged states that the store may have, without the log saying so.
     pushes: Vec<PendingPush>,
     /// A durable state of the file ends here; none: not even the log's name is durable.
@@ -89,6 +91,7 @@ impl Log {
             closed_end: end,
             closed: None,
             owes: false,
+            stored_end: 0,
             pushes: Vec::new(),
             durable_end: None,
         }
@@ -110,6 +113,7 @@ impl Log {
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         let mut log = Log::new(file, origin, overlay, end);
+        log.stored_end = stored_end;
         // The last close may be durable; later writes must not damage it.
         (log.closed, log.owes, log.durable_end) = (Some(times), true, Some(0));
         // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and cancels the
@@ -164,6 +168,11 @@ impl Log {
         self.owes
     }
 
+    /// The version below has what the records before this position changed.
+    pub fn stored_end(&self) -> u64 {
+        self.stored_end
+    }
+
     /// Writes bytes at `offset`.
     ///
     /// # Errors
@@ -200,8 +209,9 @@ impl Log {
     /// # Errors
     /// As [`Log::write`].
     pub fn set_len(&mut self, size_bytes: u64) -> Result<(), LogError> {
+        let record = self.end;
         self.append(&[(Kind::Length, size_bytes, &[])])?;
-        self.overlay.set_len(size_bytes);
+        self.overlay.set_len(size_bytes, record);
         (self.closed, self.bytes_end) = (None, self.end);
         Ok(())
     }
@@ -243,6 +253,7 @@ impl Log {
             return true;
         }
         self.owes &= view.closed_end != self.closed_end;
+        self.stored_end = view.bytes_end;
         self.append_stored(view.closed_end);
         false
     }

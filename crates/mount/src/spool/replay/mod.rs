@@ -204,7 +204,7 @@ fn decode_numbers<const N: usize>(payload: &[u8]) -> Option<[u64; N]> {
 fn apply(overlay: &mut Overlay, record: u64, header: &Header) {
     match header.kind {
         Kind::Write => overlay.write(header.value, u64::from(header.len_bytes), record),
-        _ => overlay.set_len(header.value),
+        _ => overlay.set_len(header.value, record),
     }
 }
 
