@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Client, Store};
 use tasks::{Tasks, pause};
-use tessera_disk::{CrashKind, SimDisk};
+use tessera_disk::{CrashKind, Disk, RealDisk, SimDisk};
 
 const ROOT: u64 = 1;
 const OWNER: u64 = 9;
@@ -31,7 +31,7 @@ fn store(write_mode: &str) -> Rc<Store> {
 }
 
 #[allow(clippy::arc_with_non_send_sync, reason = "a test runs its tasks in one thread")]
-fn mount(store: &Rc<Store>, disk: &SimDisk, seed: u64) -> (Arc<Mount<Client>>, Queues) {
+fn mount(store: &Rc<Store>, disk: &(impl Disk + Clone + 'static), seed: u64) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
     let options = Options { defers_creates: true, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
@@ -120,6 +120,27 @@ fn a_closed_file_is_pushed_by_the_next_mount() {
         until_pushed(&second).await;
     });
     assert_eq!((store.current(ino).bytes.as_slice(), disk.paths().len()), (&b"closed"[..], 0));
+}
+
+/// The next mount would not find what is written there, so nothing more is acknowledged from it.
+#[test]
+fn a_spool_whose_directory_is_moved_away_loses_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let (path, away) = (place.path().join("spool"), place.path().join("away"));
+    let (store, disk, mut tasks) = (store("complete-local"), RealDisk::create(&path).unwrap(), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let [first, second] = [b"first", b"other"].map(|name| store.create(ROOT, name, 0).unwrap());
+    tasks.run(async {
+        write(&mount, first, b"waits").await;
+        write(&mount, second, b"waits").await;
+    });
+    std::fs::rename(&path, &away).unwrap();
+    tasks.run(write(&mount, first, b"after"));
+    assert_eq!(store.current(first).bytes, b"after", "committed at the close");
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    assert_eq!((store.current(first).bytes, store.current(second).bytes), (b"after".to_vec(), b"waits".to_vec()));
+    assert_eq!(store.list(ROOT).len(), 2, "nothing is kept beside them");
 }
 
 #[test]

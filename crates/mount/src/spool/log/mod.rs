@@ -330,7 +330,12 @@ impl Log {
     /// Removes the log.
     pub fn remove(self) {
         if let Err(error) = self.file.disk.remove(self.path()) {
-            tracing::warn!(path = self.path(), %error, "a log that is done with cannot be removed");
+            tracing::error!(
+                path = self.path(),
+                %error,
+                "a log that is no longer needed cannot be removed; remove it before a mount uses this spool again, which \
+                 would keep its old content as a conflict file"
+            );
         }
     }
 
