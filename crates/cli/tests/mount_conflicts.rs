@@ -61,6 +61,23 @@ fn two_who_write_parts_of_a_new_file_are_both_kept() {
     }
 }
 
+/// A program sets the length of a file that another mount has made longer since it was opened.
+#[test]
+fn a_length_that_is_set_holds_over_what_another_mount_wrote() {
+    let Some(c) = mountable() else { return };
+    let (a, b) = (Mounted::new(&c, "a", &[]), Mounted::new(&c, "b", &[]));
+    for (name, before, len) in [("grown", 0, 10), ("same", 10, 10), ("emptied", 0, 0)] {
+        fs::write(a.at(name), data(1, before)).unwrap();
+        let file = File::options().write(true).open(a.at(name)).unwrap();
+        fs::write(b.at(name), data(2, PAGE)).unwrap();
+        file.set_len(len).unwrap();
+        drop(file);
+        let expected = &data(2, PAGE)[..len as usize];
+        assert_eq!(c.ok(&["cat", &format!("tess:/{name}")]).stdout, expected, "{name}");
+        assert_eq!(fs::read(a.at(name)).unwrap(), expected, "{name}");
+    }
+}
+
 /// A push does not overwrite a commit of another mount: the waiting data becomes a conflict file.
 #[test]
 fn two_who_changed_one_file_are_both_kept() {
