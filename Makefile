@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-cona bench-cona-study bench-failover bench-flash bench-flash-record bench-flash-serve bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-cona bench-cona-study bench-failover bench-flash bench-flash-levels bench-flash-record bench-flash-serve bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-failover: ## kills the leading manager 50 times under load: how long the s
 bench-flash:    ## translation layers side by side over the block traces in TRACES, and the CPFTL paper's figures; writes bench/results/flash.*
 	cargo build --release -p tessera-cli
 	python3 bench/flash.py --traces $(or $(TRACES),../shared/traces)
+
+bench-flash-levels: ## look-ups in sorted levels, with lookahead pointers and without (figures 4.12 to 4.14 of the dissertation on CONA; TRACE=FILE); writes bench/results/flash_levels.*
+	cargo run --release --manifest-path bench/accel/Cargo.toml --bin tessera-bench-levels -- --out bench/results $(if $(TRACE),--trace $(TRACE))
 
 bench-flash-record: ## a node under put, rm and compaction, and CONA under YCSB A, recorded and replayed on simulated SSDs; writes bench/results/flash_record.*
 	cargo build --release -p tessera-cli

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tessera_accel::Isa;
 use tessera_bench_accel::report::{self, Conditions, Row};
 use tessera_bench_accel::roofs::{Roof, Vectors};
-use tessera_bench_accel::timing::Timing;
+use tessera_bench_accel::timing::{Clock, Timing};
 
 /// Shared state of all groups of rows.
 pub struct Bench {
@@ -88,7 +88,7 @@ fn main() {
         std::process::exit(2);
     });
     let load = report::load();
-    let timing = Timing { budget: Duration::from_secs_f64(seconds), best };
+    let timing = Timing { budget: Duration::from_secs_f64(seconds), best, clock: Clock::Wall };
     let bench = Bench { timing, filters, vectors: Vectors::measure(), rows: RefCell::default() };
     println!("instruction sets: {:?}, used: {:?}", Isa::supported(), Isa::best());
     println!("{:<46} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");

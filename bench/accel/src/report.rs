@@ -67,7 +67,8 @@ pub fn write(folder: &Path, conditions: &Conditions, rows: &[Row]) -> std::io::R
     std::fs::write(folder.join("accel.svg"), plot(conditions, rows))
 }
 
-fn machine(c: &Conditions) -> String {
+/// The conditions in a line.
+pub fn machine(c: &Conditions) -> String {
     format!("{}, {} threads, {}; {}", c.processor, c.threads, c.isa, c.sampling)
 }
 
@@ -146,7 +147,8 @@ fn json(c: &Conditions, rows: &[Row]) -> String {
     text + "\n  ]\n}\n"
 }
 
-fn quoted(text: &str) -> String {
+/// Text as it stands between the quotes of a JSON string.
+pub fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 

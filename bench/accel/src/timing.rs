@@ -1,6 +1,7 @@
 //! Times two or more ways of doing the same work in turns, so that changes of the clock or of the load affect all of
 //! them.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// How long each comparison may take.
@@ -10,6 +11,27 @@ pub struct Timing {
     pub budget: Duration,
     /// Use the best sample of each way instead of the median: the code's rate on a machine that is otherwise busy.
     pub best: bool,
+    /// What a sample is timed with.
+    pub clock: Clock,
+}
+
+/// A clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Real time.
+    Wall,
+    /// The time that this thread ran: other programs that share the processor do not count, nor does waiting for a device.
+    Thread,
+}
+
+impl Clock {
+    fn now(self) -> Duration {
+        let id = match self {
+            Clock::Wall => ClockId::Monotonic,
+            Clock::Thread => ClockId::ThreadCPUTime,
+        };
+        clock_gettime(id).try_into().expect("clocks do not go below zero")
+    }
 }
 
 /// GB/s, 10^9 bytes a second, of every way: one list per way, one sample per round.
@@ -28,9 +50,9 @@ impl Timing {
         let begin = Instant::now();
         while rounds[0].len() < 5 || (begin.elapsed() < self.budget && rounds[0].len() < 10_000) {
             for (way, rates) in ways.iter_mut().zip(&mut rounds) {
-                let start = Instant::now();
+                let start = self.clock.now();
                 (0..calls).for_each(|_| way());
-                rates.push((bytes * calls) as f64 / start.elapsed().as_secs_f64() / 1e9);
+                rates.push((bytes * calls) as f64 / (self.clock.now() - start).as_secs_f64() / 1e9);
             }
         }
         Rates { rounds, best: self.best }
@@ -42,6 +64,14 @@ impl Rates {
     pub fn of(&self, way: usize) -> f64 {
         let rates = &self.rounds[way];
         if self.best { rates.iter().fold(0.0, |most, rate| rate.max(most)) } else { median(rates.clone()) }
+    }
+
+    /// First and third quartile of way `way`.
+    pub fn quartiles(&self, way: usize) -> [f64; 2] {
+        let mut rates = self.rounds[way].clone();
+        rates.sort_by(f64::total_cmp);
+        let last = rates.len() - 1;
+        [rates[last / 4], rates[last - last / 4]]
     }
 
     /// Ratio of the rates of way `way` and way `other`: the median of the ratios within a round, whose samples were
@@ -59,16 +89,37 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
-/// Reproducible bytes without patterns (SplitMix64).
-pub fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x7e55_e7a0_u64;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
+/// Reproducible numbers without patterns (SplitMix64).
+pub struct Noise(u64);
+
+impl Default for Noise {
+    fn default() -> Noise {
+        Noise(0x7e55_e7a0)
+    }
+}
+
+impl Noise {
+    /// The next 64 bits.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bytes.extend_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        (((self.word() >> 32) * u64::from(bound)) >> 32) as u32
+    }
+}
+
+/// Reproducible bytes.
+pub fn noise(len: usize) -> Vec<u8> {
+    let mut noise = Noise::default();
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&noise.word().to_le_bytes());
     }
     bytes.truncate(len);
     bytes
@@ -85,5 +136,17 @@ mod tests {
         let rates = Rates { rounds: rounds.clone(), best: false };
         assert_eq!((rates.of(0), rates.of(1), rates.ratio(0, 1)), (10.0, 5.0, 2.0));
         assert_eq!(Rates { rounds, best: true }.of(0), 30.0);
+    }
+
+    #[test]
+    fn a_new_thread_has_run_for_less_time_than_the_machine() {
+        let ran = std::thread::spawn(|| Clock::Thread.now()).join().expect("the thread ends");
+        assert!(ran < Clock::Wall.now());
+    }
+
+    #[test]
+    fn a_quarter_of_the_samples_lies_outside_each_quartile() {
+        let rates = Rates { rounds: vec![vec![9.0, 1.0, 5.0, 3.0, 7.0]], best: false };
+        assert_eq!((rates.of(0), rates.quartiles(0)), (5.0, [3.0, 7.0]));
     }
 }
