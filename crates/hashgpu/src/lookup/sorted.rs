@@ -5,6 +5,9 @@ use std::hint::select_unpredictable;
 /// Searches that run side by side.
 const SIDE_BY_SIDE: usize = 16;
 
+/// So many searches take longer one after the other than sixteen side by side do.
+const PADDED_MIN: usize = 3;
+
 /// Why an array cannot be searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
@@ -67,7 +70,14 @@ impl<'a, K: Copy + Ord> Sorted<'a, K> {
         for group in &mut groups {
             out.extend_from_slice(&self.side_by_side(group));
         }
-        out.extend(self.lower_bounds_reference(groups.remainder()));
+        let rest = groups.remainder();
+        if rest.len() < PADDED_MIN {
+            out.extend(self.lower_bounds_reference(rest));
+        } else {
+            let mut group = [rest[0]; SIDE_BY_SIDE];
+            group[..rest.len()].copy_from_slice(rest);
+            out.extend_from_slice(&self.side_by_side(&group)[..rest.len()]);
+        }
         out
     }
 
