@@ -8,6 +8,7 @@ use nbd::{Client, SIZE, Server};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
@@ -72,6 +73,19 @@ fn a_client_that_asks_for_much_and_takes_nothing_makes_the_server_hold_a_bounded
     }
     let kib = server.peak_kib();
     assert!(kib < 400 << 10, "{kib} KiB");
+}
+
+#[test]
+fn connections_are_bounded_and_those_that_ended_make_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["-q"]);
+    let mut clients: Vec<Client> = (0..64).map(|_| Client::connect(&server)).collect();
+    let mut refused = UnixStream::connect(&server.socket).unwrap();
+    assert_eq!(refused.read(&mut [0; 1]).unwrap_or(0), 0, "it is hung up on");
+    assert_eq!(clients[63].read(0, 1), [0]);
+    clients.truncate(1);
+    eventually("there is room", || server.stat()["connections"] == 1);
+    assert_eq!(Client::connect(&server).read(0, 1), [0]);
 }
 
 #[test]

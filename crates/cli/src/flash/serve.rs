@@ -21,6 +21,9 @@ use std::time::Instant;
 use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
 use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
 
+/// The most connections at once: each may have 64 MiB of replies that wait.
+const CONNECTIONS_MAX: u64 = 64;
+
 /// An emulated SSD, and what all connections share.
 pub struct Server {
     /// The SSD.
@@ -103,8 +106,12 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     loop {
         let stream = listener.accept()?;
         let (server, output) = (server.clone(), args.output);
+        if server.connections() >= CONNECTIONS_MAX {
+            output.note(format!("a client was hung up on: there are {CONNECTIONS_MAX} connections already"));
+            continue;
+        }
+        server.connections.fetch_add(1, Ordering::Relaxed);
         let work = move || {
-            server.connections.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = server.connection(stream) {
                 output.note(format!("a connection ended: {error}"));
             }
