@@ -349,7 +349,8 @@ impl<B: Backend> State<B> {
     fn must_commit_before(&self, offset: u64, end: u64) -> bool {
         match self.pending.length() {
             NextLength::AtLeast => false,
-            NextLength::Exact => offset > self.size_bytes,
+            // Nothing below a file that is replaced can show.
+            NextLength::Exact => offset > self.size_bytes && self.below != Below::Dropped,
             NextLength::Cut => end > self.size_bytes,
         }
     }
@@ -392,7 +393,7 @@ impl<B: Backend> State<B> {
     }
 
     async fn extend(&mut self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
-        if self.pending.length() == NextLength::Cut {
+        if self.must_commit_before(size_bytes, size_bytes) {
             self.commit(mount).await?;
         }
         self.pending.write();

@@ -190,3 +190,44 @@ fn what_was_pushed_already_is_not_written_again() {
     });
     assert_eq!(store.current(ino).bytes, b"\0\0\0\0\0\0mine");
 }
+
+/// `cp new old`: the kernel hands over the pages in any order, and nothing is visible before the close. What another mount
+/// commits meanwhile is cut off.
+#[test]
+fn a_file_that_is_replaced_shows_no_part_before_the_close_and_no_byte_of_another_mount() {
+    for (mode, before) in MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before them")]) {
+        for offsets in [[0, 4], [4, 0]] {
+            let mut scene = Scene::new(mode, before);
+            scene.set_length(0);
+            for at in offsets {
+                let version = scene.store.current(scene.ino).id;
+                scene.write(at, &b"minethem"[at as usize..at as usize + 4]);
+                assert_eq!(scene.store.current(scene.ino).id, version, "{mode}, {before:?}, {offsets:?}");
+                if mode != "complete-local" {
+                    // There a close would keep the file beside the other version.
+                    scene.store.commit(scene.ino, OTHER, 0);
+                }
+            }
+            scene.sync();
+            assert_eq!(scene.close(), b"minethem", "{mode}, {before:?}, {offsets:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_behind_a_length_that_was_set_does_not_show_again_when_the_file_grows() {
+    for (mode, before) in
+        MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before"), (mode, b"before of all of them")])
+    {
+        for allocates in [false, true] {
+            let mut scene = Scene::new(mode, before);
+            scene.set_length(2);
+            match allocates {
+                false => scene.set_length(8),
+                true => scene.tasks.run(scene.mount.allocate(scene.handle, 0, 8, 0)).unwrap(),
+            }
+            scene.sync();
+            assert_eq!(scene.close(), b"of\0\0\0\0\0\0", "{mode}, {before:?}, {allocates}");
+        }
+    }
+}
