@@ -17,6 +17,9 @@ use tessera_net::{BufferPool, boot_ns};
 /// How often the clock looks for sessions that have something due.
 const TICK: Duration = Duration::from_millis(10);
 
+/// Write windows that all sessions in the background may hold together.
+const BACKGROUND_WINDOWS: u64 = 4;
+
 /// See the module.
 pub(crate) struct Context {
     pub transport: Arc<dyn Transport>,
@@ -75,9 +78,22 @@ impl Context {
         drivers.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Keeps a session running after its owner dropped it (redundancy of an optimistic write).
+    /// Keeps a session running after its owner dropped it, until it has finished (redundancy of an optimistic write). If such
+    /// sessions hold too many bytes, the oldest ones end: they leave redundancy to repair.
     pub fn run_in_background(&self, driver: Arc<dyn DriverHandle>) {
-        self.background.lock().push(driver);
+        let mut ending = Vec::new();
+        {
+            let mut background = self.background.lock();
+            background.push(driver);
+            background.retain(|driver| !driver.is_finished());
+            let mut bytes: u64 = background.iter().map(|driver| driver.background_bytes()).sum();
+            while bytes > BACKGROUND_WINDOWS * self.options.write_window_bytes && background.len() > 1 {
+                let oldest = background.remove(0);
+                bytes = bytes.saturating_sub(oldest.background_bytes());
+                ending.push(oldest);
+            }
+        }
+        ending.into_iter().for_each(|driver| driver.cancel());
     }
 
     /// Number of sessions that run in the background.

@@ -25,6 +25,10 @@ pub(crate) trait Driven: Core {
     fn notify(notice: Self::Notice, status: &mut Self::Status);
     /// Updates fill levels and the like after events. Returns whether anything changed that a waiter may wait for.
     fn update_status(&mut self, status: &mut Self::Status) -> bool;
+    /// Bytes that it holds while it runs in the background.
+    fn background_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Jobs on at most this many bytes run on the thread that starts them: handing them over would cost more.
@@ -245,6 +249,8 @@ pub(crate) trait DriverHandle: Send + Sync {
     fn cancel(self: Arc<Self>);
     /// Whether the session will do nothing more.
     fn is_finished(&self) -> bool;
+    /// Bytes that the session holds while it runs in the background.
+    fn background_bytes(&self) -> u64;
 }
 
 impl<C: Driven> DriverHandle for Driver<C> {
@@ -262,5 +268,9 @@ impl<C: Driven> DriverHandle for Driver<C> {
 
     fn is_finished(&self) -> bool {
         self.core.lock().is_finished()
+    }
+
+    fn background_bytes(&self) -> u64 {
+        self.core.lock().background_bytes()
     }
 }

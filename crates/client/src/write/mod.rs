@@ -78,6 +78,10 @@ impl Driven for WriteCore {
         status.held_bytes = self.held_bytes();
         before != (status.held_bytes, status.hashing_bytes)
     }
+
+    fn background_bytes(&self) -> u64 {
+        self.held_bytes()
+    }
 }
 
 /// Feeds pieces of input into a session.
@@ -94,6 +98,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if !self.over {
             self.driver.post_and_drive([Event::Cancel]);
+            self.driver.context().run_in_background(self.driver.clone());
         }
     }
 }
@@ -175,9 +180,7 @@ impl Writer {
         let done = self.wait(|status| status.done.take())??;
         if !keep_session {
             self.over = true;
-            if done.missing_fragments > 0 {
-                self.driver.context().run_in_background(self.driver.clone());
-            }
+            self.driver.context().run_in_background(self.driver.clone());
         }
         Ok(done)
     }

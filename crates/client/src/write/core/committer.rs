@@ -35,6 +35,8 @@ pub(super) struct Committer {
     committed_bytes: u64,
     /// Where the extents staged since then end.
     staged_to: u64,
+    /// What an open file made visible last.
+    pub last: Option<WriteDone>,
     /// The final version is visible.
     pub done: Option<WriteDone>,
     /// When the final version became visible, or the last of its redundancy was acknowledged since.
@@ -299,7 +301,7 @@ impl WriteCore {
         let ending = self.committer.ending.take();
         self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));
         if let Some(Ending { size_bytes, keep_session: true, .. }) = ending {
-            self.committer.committed_bytes = size_bytes;
+            (self.committer.committed_bytes, self.committer.last) = (size_bytes, Some(done));
             self.chunks.forget_names();
             if self.params.mode == CommitMode::Replace {
                 self.params.mode = CommitMode::Patch;
@@ -311,6 +313,19 @@ impl WriteCore {
         self.committer.ending = ending;
         (self.committer.done, self.committer.late_since) = (Some(done), self.now);
         self.pump_late_fragments();
+    }
+
+    /// Whether a version has all that the write was given, and only redundancy of it is still to be stored.
+    pub(super) fn is_saved(&self) -> bool {
+        let committer = &self.committer;
+        let is_open = committer.done.is_none() && committer.ending.is_none() && !committer.in_flight;
+        is_open && committer.last.is_some() && self.extents.len() == 0 && self.chunks.unsettled > 0
+    }
+
+    /// The owner drops a file whose last version is visible: that one is the final one. Its redundancy is stored.
+    pub(super) fn end_with_last_version(&mut self) {
+        (self.committer.done, self.committer.late_since) = (self.committer.last.take(), self.now);
+        self.close_session(self.session.lease.id);
     }
 
     /// When redundancy that no node acknowledges any longer is left to repair.
@@ -329,7 +344,7 @@ impl WriteCore {
     /// Leaves all redundancy to repair that a visible version still lacks.
     pub(super) fn leave_all_to_repair(&mut self) {
         for index in 0..self.chunks.len() {
-            if !self.chunks[index].is_settled() {
+            if !self.chunks[index].is_settled() && self.chunks[index].visible_since.is_some() {
                 self.leave_redundancy_to_repair(index);
             }
         }

@@ -103,6 +103,22 @@ fn p12_a_long_write_waits_once_for_a_node_that_takes_nothing() {
     assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
 }
 
+/// P12: the same for one that answers nothing: each of its fragments is given up after a short time.
+#[test]
+fn p12_a_long_write_does_not_wait_for_each_fragment_of_a_silent_node() {
+    let mut drive = cluster();
+    let bytes = data(11 * CHUNK, 1);
+    drive.cluster.node(3).delay_ns = i64::MAX;
+    let open_ms = 2 * drive.options.put_deadline_ms;
+    let mut core = open_for(&mut drive, open_ms, &bytes, 1);
+    assert_eq!(core.held_bytes(), 0);
+    pieces(&bytes, 1..11).into_iter().for_each(|event| core.handle(drive.now, event));
+    // One put at a time: ten fragments of `put_timeout_ms`, twice, would take 400 seconds.
+    let until_ns = drive.now + ms(40_000);
+    drive.idle(&mut core, until_ns);
+    assert_eq!(core.held_bytes(), 0);
+}
+
 /// P12: partial commits start no clock. Redundancy that nodes take before the version is visible, or soon after, is not left to repair.
 #[test]
 fn p12_redundancy_of_a_long_write_is_offered_until_its_version_is_visible() {
@@ -160,4 +176,46 @@ fn what_was_left_to_repair_is_not_acknowledged_after_a_stale_commit() {
     let commits = drive.trace.iter().filter(|line| line.contains("Commit")).count();
     assert_eq!((done.missing_fragments, commits), (1, 2), "{:#?}", drive.trace);
     assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
+/// P12: a file that is closed after its last sync keeps the redundancy that is on its way; what comes too late is left to
+/// repair and counted.
+#[test]
+fn p12_a_file_that_is_closed_after_a_sync_keeps_redundancy_on_its_way() {
+    for takes in [true, false] {
+        let mut drive = cluster();
+        let bytes = data(3 * CHUNK, 1);
+        match takes {
+            true => drive.cluster.node(3).delay_ns = ms(50),
+            false => drive.cluster.node(3).refuse_puts = refuses(),
+        }
+        let mut core = open_for(&mut drive, 0, &bytes, 3);
+        core.handle(drive.now, end(3, true));
+        drive.write_until_done(&mut core).unwrap();
+        core.handle(drive.now, WriteEvent::Cancel);
+        assert!(!core.is_finished());
+        // Too late for its owner.
+        pieces(&bytes, 2..3).into_iter().for_each(|event| core.handle(drive.now, event));
+        let until_ns = drive.now + 2 * ms(drive.options.late_deadline_ms);
+        drive.idle(&mut core, until_ns);
+        assert!(core.is_finished(), "{core:?}");
+        let lacking = drive.cluster.chunks().iter().filter(|c| !c.missing.is_empty()).count() as u64;
+        assert_eq!((lacking, drive.view.read().left_to_repair), if takes { (0, 0) } else { (3, 3) });
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+    }
+}
+
+/// A file that fails after a sync counts what it leaves to repair of what is visible.
+#[test]
+fn a_file_that_fails_after_a_sync_counts_what_it_leaves_to_repair() {
+    let mut drive = cluster();
+    let bytes = data(4 * CHUNK, 1);
+    drive.cluster.node(3).refuse_puts = refuses();
+    let mut core = open_for(&mut drive, 1_000, &bytes, 3);
+    core.handle(drive.now, end(3, true));
+    drive.write_until_done(&mut core).unwrap();
+    pieces(&bytes, 3..4).into_iter().for_each(|event| core.handle(drive.now, event));
+    core.handle(drive.now, WriteEvent::Cancel);
+    assert!(core.is_finished());
+    assert_eq!(drive.view.read().left_to_repair, 3, "the fourth chunk is in no version");
 }

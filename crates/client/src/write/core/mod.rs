@@ -314,6 +314,8 @@ impl Core for WriteCore {
         }
         match event {
             Event::Request(WriteRequest::Open) => self.open(),
+            // The owner has dropped the file.
+            Event::Request(_) if self.committer.done.is_some() => {}
             Event::Request(WriteRequest::Chunk(chunk)) => self.take_chunk(chunk),
             Event::Request(WriteRequest::Hole { index, offset, len_bytes }) => self.take_hole(index, offset, len_bytes),
             Event::Answer(answer) => {
@@ -329,6 +331,7 @@ impl Core for WriteCore {
                 self.committer.ending = Some(Ending { size_bytes, cuts, keep_session });
             }
             Event::Tick => self.tick(),
+            Event::Cancel if self.is_saved() => self.end_with_last_version(),
             Event::Cancel => self.fail(Cause::Cancelled),
         }
         self.pump();

@@ -9,6 +9,9 @@ use tessera_wire::rpc::Peer;
 /// Most fragments in one put.
 const MAX_PUT_ITEMS: usize = 512;
 
+/// How long a put to a disk that takes nothing may take, in ms: it only asks whether the disk is back.
+const DOUBTFUL_TIMEOUT_MS: u64 = 2_000;
+
 /// A fragment in a queue or in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FragmentPut {
@@ -179,7 +182,10 @@ impl WriteCore {
         }
         let (session_id, hints) = (self.session.put_id, self.params.hints.clone());
         let request = PutFragments { session_id, items: wire, no_sync: false, hints };
-        let call = Call::new(Peer::Node(node_id), 0, &request, payload, self.options.put_timeout_ms);
+        let is_doubtful = items.iter().all(|put| self.placer.refusing.contains(&put.disk_id));
+        let timeout_ms = self.options.put_timeout_ms;
+        let timeout_ms = if is_doubtful { timeout_ms.min(DOUBTFUL_TIMEOUT_MS) } else { timeout_ms };
+        let call = Call::new(Peer::Node(node_id), 0, &request, payload, timeout_ms);
         self.rpcs.send_once(self.now, call, Purpose::Put { node_id, items });
     }
 
@@ -254,7 +260,7 @@ impl WriteCore {
                 active.attempts += 1;
             }
             // A restarting daemon is back soon; after a second failure the chunk moves.
-            Code::Unavailable | Code::Timeout if attempts == 0 => {
+            Code::Unavailable | Code::Timeout if attempts == 0 && !self.placer.refusing.contains(&put.disk_id) => {
                 frag.state = FragState::Waiting;
                 active.attempts += 1;
                 self.placer.retries.add(now.saturating_add(self.options.backoff_ns(1)), put.chunk);

@@ -238,8 +238,9 @@ impl WriteCore {
         }
         match self.committer.done {
             None => self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file))))),
-            Some(_) => self.leave_all_to_repair(),
+            Some(_) => {}
         }
+        self.leave_all_to_repair();
         match phase {
             // Otherwise the session would stay open, and hold its reservation, until it expires.
             Phase::Opening => {
