@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The translation layers side by side, and the figures of the CPFTL paper redone (`make bench-flash`).
 
-    python3 bench/flash.py --traces DIR            about a quarter of an hour
+    python3 bench/flash.py --traces DIR            about twenty minutes
     python3 bench/flash.py --traces DIR --quick    a tenth of the requests
 
 Every trace in DIR is split into training and test. The setup of 16 GB runs on synthetic traces that state what tables 3.1 and 3.2 of
@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 from benchlib import flashtext, machine  # noqa: E402
 
-REQUESTS = 200_000
+REQUESTS = 1_000_000
 SUPPORTS = (1, 2, 3, 5, 7, 9)
 LAYERS = "ideal,dftl,sftl,tpftl,cpftl,leaftl,learnedftl,cola"
 # What the paper's tables 3.1 and 3.2 say of its traces behind the host's buffer, and our choice of what is read together.
@@ -32,7 +32,7 @@ SYNTHETIC = {
 }
 COMMON = "--footprint 16G --cluster 512M --group-skew 0.6 --skew 0.5"
 SETUP = "--capacity 16G --preload=random --train 50% --map-cache 288K --over-provisioning 15%"
-CPFTL = "window=64,predictor=50"
+CPFTL = "window=256,predictor=50"
 # Figure 3.9: sequential prefetch alone, then one mechanism more each.
 COMPONENTS = [
     ("S. P.", "no-correlation,no-dirty-index,no-skew"),

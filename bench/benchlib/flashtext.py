@@ -108,7 +108,7 @@ The last column is the bound: a map that costs nothing.
     loaded = against("web", result["loaded"])
     parts.append(table(heads, rows + [["web, a request each 180 us", *loaded[1:]]]))
     parts.append("""A translation costs at most one read beside each read of data, so for reads that do not wait no layer can save more than half of DFTL's time (last column); more needs
-requests that wait for each other, as in the last row.
+requests that wait for each other, as in the last two rows: `tpcc` writes faster than the device collects in the long run.
 
 ### Support (figure 3.7f)
 """)
