@@ -25,6 +25,11 @@ impl WriteBuffer {
         self.by_start.keys().next().copied()
     }
 
+    /// Offset behind the last byte; 0: there is none.
+    pub fn end(&self) -> u64 {
+        self.by_start.last_key_value().map_or(0, |(start, bytes)| start + bytes.len() as u64)
+    }
+
     /// Writes over the bytes in the buffer. A write that continues a range extends it, so that a stream stays one
     /// range.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {

@@ -22,6 +22,8 @@ pub struct WriteHandle {
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
     size_bytes: u64,
+    /// Where what was written or left out since the last commit ends.
+    end_bytes: u64,
     /// The length was set since the last commit: it holds even if another writer made the file longer.
     cuts: bool,
     lock_fence: Option<LockFence>,
@@ -43,6 +45,7 @@ impl WriteHandle {
             run_at: 0,
             written: Default::default(),
             size_bytes: if mode == CommitMode::Patch { base_size } else { 0 },
+            end_bytes: 0,
             cuts: false,
             lock_fence: None,
         })
@@ -85,7 +88,7 @@ impl WriteHandle {
             self.sync()?;
             self.run_at = offset;
         }
-        self.size_bytes = self.size_bytes.max(end);
+        (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
         let mut rest = bytes;
         while !rest.is_empty() {
             let room = RUN_BYTES - self.run.len;
@@ -152,8 +155,8 @@ impl WriteHandle {
     /// The write failed; bytes written since the last sync are lost.
     pub fn sync(&mut self) -> Result<WriteDone, FileError> {
         self.cut_run(true)?;
-        let done = self.writer.finish(self.size_bytes, self.cuts, true)?;
-        self.cuts = false;
+        let done = self.writer.finish(self.commit_bytes(), self.cuts, true)?;
+        (self.cuts, self.end_bytes) = (false, 0);
         self.set_times(Times::default());
         self.set_content(0);
         self.written.clear();
@@ -169,7 +172,16 @@ impl WriteHandle {
     /// As [`WriteHandle::sync`].
     pub fn finish(mut self) -> Result<WriteDone, FileError> {
         self.cut_run(true)?;
-        self.writer.finish(self.size_bytes, self.cuts, false)
+        self.writer.finish(self.commit_bytes(), self.cuts, false)
+    }
+
+    /// Length that the next version has at least, and at most if the length was set. Of a patch it is where its bytes end: the
+    /// version below may be shorter by now than it was when the session began.
+    fn commit_bytes(&self) -> u64 {
+        match self.mode {
+            CommitMode::Patch if !self.cuts => self.end_bytes,
+            _ => self.size_bytes,
+        }
     }
 
     fn hole(&mut self, from: u64, to: u64) -> Result<(), FileError> {

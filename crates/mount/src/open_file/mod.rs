@@ -396,7 +396,8 @@ impl<B: Backend> State<B> {
         if self.must_commit_before(size_bytes, size_bytes) {
             self.commit(mount).await?;
         }
-        self.pending.write();
+        let written = self.pending.write();
+        written.grown_bytes = written.grown_bytes.max(size_bytes);
         self.size_bytes = self.size_bytes.max(size_bytes);
         Ok(())
     }
@@ -461,16 +462,19 @@ impl<B: Backend> State<B> {
             session.handle.set_len(size_bytes).await.map_err(cannot)?;
         }
         self.feed(mount, true).await?;
+        // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
+        let end = if is_exact { size_bytes } else { self.pending.write().grown_bytes };
         let session = self.session(mount).await?;
-        if session.handle.len_bytes() < size_bytes {
-            session.handle.skip_to(size_bytes).await.map_err(cannot)?;
-            session.position = size_bytes;
+        if session.handle.len_bytes() < end {
+            session.handle.skip_to(end).await.map_err(cannot)?;
+            session.position = end;
         }
         if is_exact && session.patches {
             // It holds even if another mount makes the file longer before the commit.
             session.handle.set_len(size_bytes).await.map_err(cannot)?;
         }
-        self.pending.write().length = NextLength::AtLeast;
+        let written = self.pending.write();
+        (written.length, written.grown_bytes) = (NextLength::AtLeast, 0);
         self.sync_session(mount).await
     }
 
@@ -512,8 +516,9 @@ impl<B: Backend> State<B> {
         let attr = attr.filter(|attr| attr.version == done.version);
         self.content = attr.map_or(0, |attr| attr.content);
         if let Some(attr) = attr.filter(|_| self.pending.length() == NextLength::AtLeast) {
-            // What another mount wrote behind the end belongs to the version, too.
-            self.size_bytes = self.size_bytes.max(attr.size_bytes);
+            // What another mount wrote behind the end, or cut off, belongs to the version, too.
+            let waiting = self.pending.written().map_or(0, |written| written.buffer.end().max(written.grown_bytes));
+            self.size_bytes = attr.size_bytes.max(waiting);
         }
         self.created = None;
         self.times = Times::default();

@@ -47,12 +47,14 @@ pub(super) struct Written<W> {
     pub session: Option<Session<W>>,
     /// Length that the next version gets.
     pub length: NextLength,
+    /// Length to which the file was made longer without a write.
+    pub grown_bytes: u64,
 }
 
 /// Length of the next version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NextLength {
-    /// Up to the end of the file here, or of what another mount committed behind it.
+    /// That of the version below, or up to the end of what was written here.
     AtLeast,
     /// A program set it: it holds over any version below. No write may leave a gap behind the end before a commit, or
     /// what another mount wrote there would show in the gap.
@@ -64,7 +66,7 @@ pub(super) enum NextLength {
 
 impl<W> Written<W> {
     fn new(session: Option<Session<W>>) -> Written<W> {
-        Written { buffer: WriteBuffer::default(), session, length: NextLength::AtLeast }
+        Written { buffer: WriteBuffer::default(), session, length: NextLength::AtLeast, grown_bytes: 0 }
     }
 }
 

@@ -37,6 +37,8 @@ struct Source {
 pub struct Overlay {
     written: RangeMap<u64, Source>,
     size_bytes: u64,
+    /// Where the last write ended.
+    writes_end: u64,
     base_bytes: u64,
     /// Lengths that a program set, and where their records start in the log: of each, all later ones are longer.
     lengths: Vec<(u64, u64)>,
@@ -46,12 +48,17 @@ impl Overlay {
     /// A file without writes, over a version of `base_bytes`.
     pub fn new(base_bytes: u64) -> Overlay {
         let (written, size_bytes) = (RangeMap::new(), base_bytes);
-        Overlay { written, size_bytes, base_bytes, lengths: Vec::new() }
+        Overlay { written, size_bytes, writes_end: 0, base_bytes, lengths: Vec::new() }
     }
 
     /// Length of the file.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// Offset behind the last byte that was written and not cut off.
+    pub fn writes_end(&self) -> u64 {
+        self.writes_end
     }
 
     /// Length of the prefix of the version below that shows where nothing was written. Bytes that were cut off never
@@ -76,6 +83,7 @@ impl Overlay {
             at = next;
         }
         self.size_bytes = self.size_bytes.max(end);
+        self.writes_end = self.writes_end.max(end);
         assert!(self.kept_bytes() <= self.size_bytes, "the version below ends inside of the file");
     }
 
@@ -86,7 +94,7 @@ impl Overlay {
         }
         while self.lengths.pop_if(|(_, longer)| *longer >= size_bytes).is_some() {}
         self.lengths.push((record, size_bytes));
-        self.size_bytes = size_bytes;
+        (self.size_bytes, self.writes_end) = (size_bytes, self.writes_end.min(size_bytes));
     }
 
     /// The written parts of `range`, in order of offsets.

@@ -218,8 +218,10 @@ pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed 
         hidden = hidden.max(piece.end());
     }
     blank(handle, hidden..size_bytes.min(below)).await?;
-    if handle.len_bytes() < size_bytes {
-        handle.skip_to(size_bytes).await?;
+    // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
+    let end = if shortest_set.is_some() { size_bytes } else { overlay.writes_end() };
+    if handle.len_bytes() < end {
+        handle.skip_to(end).await?;
     }
     Ok(())
 }

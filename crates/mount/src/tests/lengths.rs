@@ -231,3 +231,15 @@ fn what_is_behind_a_length_that_was_set_does_not_show_again_when_the_file_grows(
         }
     }
 }
+
+/// A program makes the file shorter on another mount; a write here does not bring the length back.
+#[test]
+fn a_write_does_not_undo_a_truncate_of_another_mount() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"before, and quite long");
+        scene.write(0, b"mine");
+        scene.store.commit(scene.ino, b"cut of", 0);
+        scene.sync();
+        assert_eq!(scene.close(), b"mineof", "{mode}");
+    }
+}

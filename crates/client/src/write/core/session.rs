@@ -236,9 +236,8 @@ impl WriteCore {
         if self.committer.done.is_none() || cause != Cause::Cancelled {
             tracing::debug!(file = %self.params.file, %cause, "write ends");
         }
-        match self.committer.done {
-            None => self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file))))),
-            Some(_) => {}
+        if self.committer.done.is_none() {
+            self.actions.push_back(Action::Notify(WriteNotice::Done(Err(cause.of(&self.params.file)))));
         }
         self.leave_all_to_repair();
         match phase {

@@ -133,6 +133,7 @@ impl Store {
             position: 0,
             blocks: BTreeMap::new(),
             size_bytes: if patch { reply.base_size_bytes } else { 0 },
+            end_bytes: 0,
             cuts: false,
             times: Times::default(),
             content: 0,

@@ -15,6 +15,8 @@ pub struct BlockWriter {
     /// Written since the last commit.
     pub(super) blocks: BTreeMap<u64, Block>,
     pub(super) size_bytes: u64,
+    /// Where what was written since the last commit ends.
+    pub(super) end_bytes: u64,
     /// The length was set since the last commit.
     pub(super) cuts: bool,
     pub(super) times: Times,
@@ -40,7 +42,7 @@ impl BlockWriter {
         }
         self.blocks.extend(cut(offset, bytes));
         self.position = end;
-        self.size_bytes = self.size_bytes.max(end);
+        (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
         self.link.env().sleep_ms(self.link.random() % 2).await;
         Ok(())
     }
@@ -137,7 +139,7 @@ impl BlockWriter {
         let commit = Commit {
             extents,
             acks,
-            size_bytes: self.size_bytes,
+            size_bytes: if self.mode == CommitMode::Patch && !self.cuts { self.end_bytes } else { self.size_bytes },
             cuts: self.cuts,
             mtime_ns: self.times.mtime_ns,
             ctime_ns: self.times.ctime_ns,
@@ -150,7 +152,7 @@ impl BlockWriter {
         let done = done(&self.file, reply)?;
         self.session.closed.set(!keep_session);
         self.blocks.clear();
-        self.cuts = false;
+        (self.cuts, self.end_bytes) = (false, 0);
         (self.times, self.content) = (Times::default(), 0);
         self.mode = CommitMode::Patch;
         self.if_version = self.if_version.map(|_| done.version);

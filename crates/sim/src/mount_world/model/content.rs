@@ -42,7 +42,7 @@ impl Model {
     pub fn writes(&mut self, mount: usize, ino: u64, now_ns: i64, change: Change) -> u64 {
         self.last_write += 1;
         let number = self.last_write;
-        let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false };
+        let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false, was_whole: false };
         self.local(mount, ino, now_ns).writes.push(write);
         let lengths = self.lengths(mount, ino, now_ns, now_ns);
         self.local(mount, ino, now_ns).shown.extend(lengths);
@@ -54,7 +54,8 @@ impl Model {
     pub fn wrote(&mut self, mount: usize, ino: u64, now_ns: i64) {
         let Some(local) = self.locals.get_mut(&(mount, ino)) else { return };
         local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
-        if let [write] = &mut local.writes[..]
+        if let Some((write, earlier)) = local.writes.split_last_mut()
+            && earlier.iter().all(|write| write.fate == Fate::Doubtful)
             && let Change::Length(len) = write.change
             && self.history.borrow().contents(ino, local.since_ns, now_ns).iter().any(|base| base.len() as u64 == len)
         {
@@ -148,7 +149,7 @@ impl Model {
         // A loss of power may bring back a log that was removed after its content was stored.
         let may_return = version.by.is_some_and(|by| self.lost_power.contains(&by.index));
         let is_copy = is_conflict_copy(tree, version.ino);
-        if is_copy && (self.set_aside(version) || self.is_pushed_again(version) || may_return) {
+        if is_copy && (self.set_aside(version, tree) || self.is_pushed_again(version) || may_return) {
             return;
         }
         if *before == *version.blocks {
@@ -162,8 +163,9 @@ impl Model {
             self.check_push(version, key, &numbers);
             return self.stored(key, &numbers);
         }
-        if self.is_part(version, &before) {
-            return;
+        if let Some(key) = self.part_of(version, &before) {
+            // Another mount may write over these before the rest is stored.
+            return self.note_whole(version, key);
         }
         let mut fact = format!(
             "a version of inode {} by {:?} is not what any program wrote over the version before: {}",
@@ -194,9 +196,16 @@ impl Model {
         for mount in self.writers(version.by) {
             let Some(local) = self.locals.get(&(mount, version.ino)) else { continue };
             for count in (0..=local.writes.len()).rev() {
-                for writes in variants(&local.writes[..count]) {
-                    let is_over = |over: Vec<Block>| over == *version.blocks;
-                    if count > 0 && (is_over(apply(&writes, before)) || is_over(apply_keeping(&writes, before))) {
+                let explains = |writes: &[&Write]| {
+                    apply(writes, before) == *version.blocks || apply_keeping(writes, before) == *version.blocks
+                };
+                for mut writes in variants(&local.writes[..count]) {
+                    if count > 0 && explains(&writes) {
+                        // A write under a lost lock that changes nothing need not be in it.
+                        let under_locks: Vec<&Write> = writes.iter().copied().filter(|w| !w.lock_lost).collect();
+                        if explains(&under_locks) {
+                            writes = under_locks;
+                        }
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                 }
@@ -223,9 +232,9 @@ impl Model {
     /// Whether a version has some of its writer's writes and nothing else. A mount commits what is in its write session
     /// before it writes a block again; writes that wait in its buffer follow with the next version. What the spool
     /// acknowledged is committed as a whole; a file that the spool does not take is written like any other.
-    pub(super) fn is_part(&self, version: &Version, before: &[Block]) -> bool {
+    pub(super) fn part_of(&self, version: &Version, before: &[Block]) -> Option<Key> {
         let is_spooled = self.is_spooled(version.ino);
-        self.writers(version.by).iter().any(|mount| {
+        let mount = self.writers(version.by).into_iter().find(|mount| {
             let Some(local) = self.locals.get(&(*mount, version.ino)) else { return false };
             if is_spooled && local.writes.iter().any(|write| matches!(write.fate, Fate::Acknowledged(_))) {
                 return false;
@@ -243,9 +252,26 @@ impl Model {
                 Some(kept) => block == kept || written(at, block) || is_cut && *block == HOLE,
                 None => *block == HOLE || written(at, block),
             };
-            let reaches = is_cut || version.blocks.len() >= before.len();
+            let ends = local.writes.iter().map(|write| match &write.change {
+                Change::Write(start, blocks) => *start as usize + blocks.len(),
+                Change::Length(len) => *len as usize,
+            });
+            let end = ends.chain([before.len()]).max().unwrap_or_default();
+            let reaches = version.blocks.len() <= end && (is_cut || version.blocks.len() >= before.len());
             !local.writes.is_empty() && reaches && version.blocks.iter().enumerate().all(known)
-        })
+        });
+        mount.map(|mount| (mount, version.ino))
+    }
+
+    /// Notes the writes of which a version has every block.
+    fn note_whole(&mut self, version: &Version, key: Key) {
+        let Some(local) = self.locals.get_mut(&key) else { return };
+        for write in &mut local.writes {
+            if let Change::Write(at, blocks) = &write.change {
+                let there = version.blocks.get(*at as usize..*at as usize + blocks.len());
+                write.was_whole |= there == Some(blocks.as_slice());
+            }
+        }
     }
 
     pub(super) fn stored(&mut self, key: Key, numbers: &BTreeSet<u64>) {
@@ -266,14 +292,16 @@ impl Model {
     }
 
     /// Whether a conflict copy holds what its mount wrote over some version of another file.
-    pub(super) fn set_aside(&mut self, copy: &Version) -> bool {
+    pub(super) fn set_aside(&mut self, copy: &Version, tree: &Tree) -> bool {
         let counts = self.spooled_by(copy.by).into_iter();
         let counts = counts.filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
         let is_replaced = |(mount, ino): Key| {
             self.history.borrow().versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
         };
-        let counts = counts.map(|(key, count)| (is_replaced(key), count, key));
-        let Some((is_replaced, count, key)) = counts.max() else { return false };
+        // A copy of nothing but holes may be that of any file; its name says of which.
+        let of = original(tree, copy.ino);
+        let counts = counts.map(|(key, count)| (is_replaced(key), of == Some(key.1), count, key));
+        let Some((is_replaced, _, count, key)) = counts.max() else { return false };
         if !is_replaced {
             let fact = format!("mount {} kept a conflict copy, and no other mount changed the file", key.0);
             self.broken("P1", key.1, fact);
@@ -392,6 +420,13 @@ pub(super) fn is_gone(tree: &Tree, ino: u64) -> bool {
 pub(super) fn is_conflict_copy(tree: &Tree, ino: u64) -> bool {
     let of = |name: &[u8]| String::from_utf8_lossy(name).contains(".tessera-conflict-");
     tree.names.iter().any(|((_, name), named)| *named == ino && of(name))
+}
+
+/// The file beside which a conflict copy was made, if it still has its name.
+fn original(tree: &Tree, copy: u64) -> Option<u64> {
+    let ((parent, name), _) = tree.names.iter().find(|(_, named)| **named == copy)?;
+    let at = name.windows(9).position(|part| part == b".tessera-")?;
+    tree.names.get(&(*parent, name[..at].to_vec())).copied()
 }
 
 /// The writes with all doubtful ones, with the first of them, and without them.

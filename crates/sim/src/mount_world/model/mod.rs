@@ -62,6 +62,8 @@ struct Write {
     done_ns: Option<i64>,
     /// Written under a lock that was lost since.
     lock_lost: bool,
+    /// Some version had every block of it, and perhaps not all of what was written before.
+    was_whole: bool,
 }
 
 /// What one mount wrote to one file.
@@ -304,7 +306,7 @@ impl Model {
         let tree = self.history.borrow().now();
         let mut missing = None;
         for ((mount, ino), local) in &self.locals {
-            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
+            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_)) && !write.was_whole;
             let Some(last) = local.writes.iter().rposition(acknowledged) else { continue };
             if is_gone(&tree, *ino) || self.is_stored_elsewhere(*ino, &local.writes[..=last]) {
                 continue;
