@@ -176,7 +176,13 @@ fn fio_verifies_what_it_wrote() {
         for (depth, pattern) in [("1", "randwrite"), ("8", "randrw"), ("32", "write"), ("32", "randtrimwrite")] {
             let [depth, pattern] = [format!("--iodepth={depth}"), format!("--rw={pattern}")];
             let size = ["--bsrange=512-64k", "--bs_unaligned=0", "--size=8m", "--fsync=64"];
-            let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--output-format=terse"];
+            let verify = [
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--do_verify=1",
+                "--verify_state_save=0",
+                "--output-format=terse",
+            ];
             let job = ["--name=job", "--ioengine=nbd", "--thread=1", &uri, &depth, &pattern];
             run("fio", &[&job[..], &size, &verify].concat());
         }
