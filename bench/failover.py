@@ -186,11 +186,7 @@ def write(out, result):
 
 {result['files']} acknowledged files were compared in the end, {len(result['wrong'])} are lost or wrong.
 """
-    with open(os.path.join(out, "failover.md"), "w") as f:
-        f.write(text)
-    with open(os.path.join(out, "failover.json"), "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    report.save(out, "failover", result, text)
     print(text)
 
 

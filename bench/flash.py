@@ -19,7 +19,7 @@ import tempfile
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from benchlib import flashtext, machine  # noqa: E402
+from benchlib import flashtext, machine, report  # noqa: E402
 
 REQUESTS = 1_000_000
 SUPPORTS = (1, 2, 3, 5, 7, 9)
@@ -114,12 +114,8 @@ def main():
         result["given"] = given(bench, config.traces)
         result.update(study(bench))
     result["components"] = dict(zip((name for name, _ in COMPONENTS), result["components"]))
-    with open(os.path.join(config.out, "flash.json"), "w") as out:
-        json.dump(result, out, indent=1)
-        out.write("\n")
     text = flashtext.report(result)
-    with open(os.path.join(config.out, "flash.md"), "w") as out:
-        out.write(text)
+    report.save(config.out, "flash", result, text)
     print(text)
 
 

@@ -19,7 +19,7 @@ import tempfile
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from benchlib import machine, procs, recordtext  # noqa: E402
+from benchlib import machine, procs, recordtext, report  # noqa: E402
 from benchlib.cluster import Cluster  # noqa: E402
 
 LAYERS = "ideal,dftl,tpftl,cpftl"
@@ -148,12 +148,8 @@ def main():
             totals = record(binary, home, trace, *how)
             result["traces"][name] = {"totals": totals, **replay(binary, trace)}
             os.remove(trace)
-    with open(os.path.join(config.out, "flash_record.json"), "w") as out:
-        json.dump(result, out, indent=1)
-        out.write("\n")
     text = recordtext.report(result)
-    with open(os.path.join(config.out, "flash_record.md"), "w") as out:
-        out.write(text)
+    report.save(config.out, "flash_record", result, text)
     print(text)
 
 

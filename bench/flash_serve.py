@@ -3,7 +3,8 @@
 
 Without delays: requests a second of `tessera flash serve` beside a server that does nothing (qemu-nbd's null device), with fio over a
 Unix socket, one server after the other in each round. With delays: what a client waits for a read at depth 1, beside what it waits
-without delays and what the simulated SSD took; and the bytes a second of 75 % reads, beside what its four channels allow. Writes bench/results/flash_serve.md and flash_serve.json. Needs fio with its nbd engine, and qemu-nbd.
+without delays and what the simulated SSD took; and the bytes a second of 75 % reads, beside what its four channels allow. Writes
+bench/results/flash_serve.md and flash_serve.json. Needs fio with its nbd engine, and qemu-nbd.
 """
 
 import argparse
@@ -185,11 +186,7 @@ def main():
         result["rates"] = rates(binary, directory, config.rounds)
         result["waits"] = waits(binary, directory, config.rounds)
         result["mixed"] = mixed(binary, directory, max(1, config.rounds // 2))
-    with open(os.path.join(config.out, "flash_serve.json"), "w") as out:
-        json.dump(result, out, indent=1)
-        out.write("\n")
-    with open(os.path.join(config.out, "flash_serve.md"), "w") as out:
-        out.write(text(result))
+    report.save(config.out, "flash_serve", result, text(result))
     print(text(result))
 
 

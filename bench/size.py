@@ -242,11 +242,7 @@ def main():
             group.end(name)
         if not config.keep:
             shutil.rmtree(config.dir)
-    with open(os.path.join(config.out, "size.json"), "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
-    with open(os.path.join(config.out, "size.md"), "w") as f:
-        f.write(markdown(result))
+    report.save(config.out, "size", result, markdown(result))
     print(markdown(result))
 
 

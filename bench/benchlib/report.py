@@ -1,6 +1,7 @@
 """From rows to results: medians and spread, targets met or missed and the bottleneck, Markdown and JSON."""
 
 import json
+import os
 import statistics
 
 # (medium, work, what, least or most, value): what is in bytes a second, files a second, CPU seconds a GB, or
@@ -229,13 +230,16 @@ def _problems(result):
 
 def write(result, directory):
     """Writes store.json and store.md; plot.py writes the plot."""
-    import os
-
-    os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, "store.json"), "w") as f:
-        json.dump(result, f, indent=1, sort_keys=True)
-        f.write("\n")
     text = markdown(result)
-    with open(os.path.join(directory, "store.md"), "w") as f:
-        f.write(text)
+    save(directory, "store", result, text)
     return text
+
+
+def save(directory, name, result, text):
+    """Writes NAME.json and NAME.md."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, f"{name}.json"), "w") as f:
+        json.dump(result, f, indent=1)
+        f.write("\n")
+    with open(os.path.join(directory, f"{name}.md"), "w") as f:
+        f.write(text)
