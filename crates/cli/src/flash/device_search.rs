@@ -45,6 +45,7 @@ struct OnDevice {
     kept: Vec<u64>,
     loads: u64,
     queries: u64,
+    /// Batches that the CPU searched because the device had failed.
     failures: u64,
 }
 
@@ -68,7 +69,11 @@ impl OnDevice {
         ask.send(Asked { levels: wanted, queries: queries.iter().map(|query| u64::from(*query)).collect() }).ok()?;
         let answer = answers.recv().ok().flatten();
         self.loads += u64::from(is_new);
-        self.kept = if answer.is_some() { versions } else { Vec::new() };
+        self.kept = versions;
+        if answer.is_none() {
+            // From here on the CPU searches: trying again would copy all levels for each batch.
+            self.link = None;
+        }
         answer
     }
 }
@@ -113,16 +118,37 @@ impl Drop for OnDevice {
 
 /// Keeps levels on the first device, and answers until nobody can ask any more.
 fn serve(runtime: &Runtime, asked: &Receiver<Asked>, answer: &Sender<Answer>) {
-    let mut kept = None;
+    let mut kept: Option<ResidentLevels> = None;
     while let Ok(Asked { levels, queries }) = asked.recv() {
         if let Some(levels) = levels {
-            kept = None;
+            // The device may not have room for both.
+            drop(kept.take());
             let sorted = levels.iter().map(|keys| Sorted::trusted(keys)).collect();
-            kept = Levels::new(sorted).ok().and_then(|levels| ResidentLevels::new(runtime, 0, &levels).ok()).or(kept);
+            kept = Levels::new(sorted).ok().and_then(|levels| ResidentLevels::new(runtime, 0, &levels).ok());
         }
         let found = kept.as_ref().and_then(|levels| levels.find(runtime, &queries).ok());
         if answer.send(found).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_accel::emulated::Emulated;
+
+    #[test]
+    fn a_device_without_room_is_asked_once_and_the_cpu_answers() {
+        let backend = Arc::new(Emulated::new(0).with_memory(64));
+        let options = Options { cpu_threads: 1, ..Options::default() };
+        let mut search = OnDevice::start(Arc::new(Runtime::new(vec![backend], options).unwrap()));
+        let (newer, older): (Vec<u32>, Vec<u32>) = ((0..100).collect(), (0..KEPT_LEN as u32).map(|i| 2 * i).collect());
+        let levels = [View { keys: &newer, version: 1 }, View { keys: &older, version: 2 }];
+        let queries = [7, 99, 100, 101, 131_070, 131_072];
+        for _ in 0..3 {
+            assert_eq!(search.find(&levels, &queries), OnCpu.find(&levels, &queries));
+        }
+        assert_eq!((search.loads, search.queries, search.failures), (1, 0, 3));
     }
 }
