@@ -57,11 +57,14 @@ impl Scene {
 
 const MODES: [&str; 3] = ["sliding-window", "incremental", "complete-local"];
 
+/// Every write mode with each of the contents.
+fn cases<const N: usize>(contents: [&'static [u8]; N]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
+    MODES.into_iter().flat_map(move |mode| contents.map(|before| (mode, before)))
+}
+
 #[test]
 fn a_length_that_a_program_sets_holds_over_what_another_mount_wrote_since() {
-    for (mode, before) in
-        MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before"), (mode, b"before them")])
-    {
+    for (mode, before) in cases([&b""[..], b"before", b"before them"]) {
         for writes in [false, true] {
             let mut scene = Scene::new(mode, before);
             scene.set_length(6);
@@ -195,7 +198,7 @@ fn what_was_pushed_already_is_not_written_again() {
 /// commits meanwhile is cut off.
 #[test]
 fn a_file_that_is_replaced_shows_no_part_before_the_close_and_no_byte_of_another_mount() {
-    for (mode, before) in MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before them")]) {
+    for (mode, before) in cases([&b""[..], b"before them"]) {
         for offsets in [[0, 4], [4, 0]] {
             let mut scene = Scene::new(mode, before);
             scene.set_length(0);
@@ -216,9 +219,7 @@ fn a_file_that_is_replaced_shows_no_part_before_the_close_and_no_byte_of_another
 
 #[test]
 fn what_is_behind_a_length_that_was_set_does_not_show_again_when_the_file_grows() {
-    for (mode, before) in
-        MODES.into_iter().flat_map(|mode| [(mode, &b""[..]), (mode, b"before"), (mode, b"before of all of them")])
-    {
+    for (mode, before) in cases([&b""[..], b"before", b"before of all of them"]) {
         for allocates in [false, true] {
             let mut scene = Scene::new(mode, before);
             scene.set_length(2);

@@ -123,11 +123,11 @@ impl Active {
         self.frags.iter().all(|f| f.ready)
     }
 
-    /// The disks that are to take what is not acknowledged; 0: not known yet.
-    pub fn wanted_disks(&self) -> impl Iterator<Item = u64> {
+    /// The disks that are to take what is not acknowledged; `None`: not known yet.
+    pub fn wanted_disks(&self) -> impl Iterator<Item = Option<u64>> {
         self.frags.iter().filter(|f| !f.is_acked()).map(|f| match f.state {
-            FragState::Sent { disk_id, .. } | FragState::Failed { disk_id } => disk_id,
-            FragState::Waiting | FragState::Acked { .. } => 0,
+            FragState::Sent { disk_id, .. } | FragState::Failed { disk_id } => Some(disk_id),
+            FragState::Waiting | FragState::Acked { .. } => None,
         })
     }
 

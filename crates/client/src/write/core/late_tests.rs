@@ -24,6 +24,11 @@ fn pieces(bytes: &[u8], range: std::ops::Range<usize>) -> Vec<WriteEvent> {
     range.map(piece).collect()
 }
 
+/// Gives a write the chunks number `range` of `bytes`.
+fn give(drive: &Drive, core: &mut WriteCore, bytes: &[u8], range: std::ops::Range<usize>) {
+    pieces(bytes, range).into_iter().for_each(|event| core.handle(drive.now, event));
+}
+
 fn end(chunks: usize, keep_session: bool) -> WriteEvent {
     WriteRequest::EndOfInput { size_bytes: (chunks * CHUNK) as u64, cuts: false, keep_session }.into()
 }
@@ -32,7 +37,7 @@ fn end(chunks: usize, keep_session: bool) -> WriteEvent {
 fn open_for(drive: &mut Drive, open_ms: u64, bytes: &[u8], chunks: usize) -> WriteCore {
     let mut core = drive.writer("a", CommitMode::Append, None);
     core.handle(drive.now, WriteRequest::Open);
-    pieces(bytes, 0..chunks).into_iter().for_each(|event| core.handle(drive.now, event));
+    give(drive, &mut core, bytes, 0..chunks);
     let until_ns = drive.now + ms(open_ms);
     drive.idle(&mut core, until_ns);
     core
@@ -87,7 +92,7 @@ fn p12_a_long_write_waits_once_for_a_node_that_takes_nothing() {
     let open_ms = 2 * drive.options.put_deadline_ms;
     let mut core = open_for(&mut drive, open_ms, &bytes, 1);
     let feed = |drive: &mut Drive, core: &mut WriteCore, chunk: usize| {
-        pieces(&bytes, chunk..chunk + 1).into_iter().for_each(|event| core.handle(drive.now, event));
+        give(drive, core, &bytes, chunk..chunk + 1);
         let until_ns = drive.now + ms(5_000);
         drive.idle(core, until_ns);
         core.held_bytes()
@@ -112,7 +117,7 @@ fn p12_a_long_write_does_not_wait_for_each_fragment_of_a_silent_node() {
     let open_ms = 2 * drive.options.put_deadline_ms;
     let mut core = open_for(&mut drive, open_ms, &bytes, 1);
     assert_eq!(core.held_bytes(), 0);
-    pieces(&bytes, 1..11).into_iter().for_each(|event| core.handle(drive.now, event));
+    give(&drive, &mut core, &bytes, 1..11);
     // One put at a time: ten fragments of `put_timeout_ms`, twice, would take 400 seconds.
     let until_ns = drive.now + ms(40_000);
     drive.idle(&mut core, until_ns);
@@ -194,8 +199,8 @@ fn p12_a_file_that_is_closed_after_a_sync_keeps_redundancy_on_its_way() {
         drive.write_until_done(&mut core).unwrap();
         core.handle(drive.now, WriteEvent::Cancel);
         assert!(!core.is_finished());
-        // Too late for its owner.
-        pieces(&bytes, 2..3).into_iter().for_each(|event| core.handle(drive.now, event));
+        // A piece that comes after the file was dropped counts no more.
+        give(&drive, &mut core, &bytes, 2..3);
         let until_ns = drive.now + 2 * ms(drive.options.late_deadline_ms);
         drive.idle(&mut core, until_ns);
         assert!(core.is_finished(), "{core:?}");
@@ -214,7 +219,7 @@ fn a_file_that_fails_after_a_sync_counts_what_it_leaves_to_repair() {
     let mut core = open_for(&mut drive, 1_000, &bytes, 3);
     core.handle(drive.now, end(3, true));
     drive.write_until_done(&mut core).unwrap();
-    pieces(&bytes, 3..4).into_iter().for_each(|event| core.handle(drive.now, event));
+    give(&drive, &mut core, &bytes, 3..4);
     core.handle(drive.now, WriteEvent::Cancel);
     assert!(core.is_finished());
     assert_eq!(drive.view.read().left_to_repair, 3, "the fourth chunk is in no version");

@@ -142,10 +142,11 @@ impl WriteCore {
         let since = active.trouble_since.unwrap_or(self.now);
         let waited_ns = self.now.saturating_sub(since);
         let spare = self.lacks_only_redundancy(index);
+        let is_refusing = |disk: Option<u64>| disk.is_some_and(|disk| self.placer.refusing.contains(&disk));
         // The writer waits for the rest of a visible version, so that gets less time, but not before it is visible: nodes
         // that are away for a while take their fragments of a long write when they are back.
         let due = match chunk.visible_since {
-            None if spare && active.wanted_disks().all(|disk| self.placer.refusing.contains(&disk)) => since,
+            None if spare && active.wanted_disks().all(is_refusing) => since,
             Some(visible) if spare => since.max(visible).saturating_add(ms(self.options.late_deadline_ms)),
             _ => since.saturating_add(ms(self.options.put_deadline_ms)),
         };
@@ -154,7 +155,7 @@ impl WriteCore {
         }
         if spare {
             if waited_ns >= ms(self.options.put_deadline_ms) {
-                self.placer.refusing.extend(active.wanted_disks().filter(|disk| *disk != 0));
+                self.placer.refusing.extend(active.wanted_disks().flatten());
             }
             self.leave_redundancy_to_repair(index);
             return true;
