@@ -1,7 +1,7 @@
 //! Calibrations kept in a file, so that a process that starts does not repeat the measurements of this machine.
 //!
 //! ```text
-//! tessera-accel calibration 2
+//! tessera-accel calibration 3
 //! for 0.1.0 avx512 2 threads; cuda:0 NVIDIA H100 80GB HBM3
 //! cpu hash 1042 190311
 //! cuda:0 hash 23807 31984
@@ -16,7 +16,7 @@ use crate::checksum::crc32c;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-const FORM: &str = "tessera-accel calibration 2";
+const FORM: &str = "tessera-accel calibration 3";
 
 /// Where costs came from. Its `Display` says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,9 @@ impl fmt::Display for CalibrationSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CalibrationSource::Stored => f.write_str("costs were measured before"),
-            CalibrationSource::Measured { why, not_stored: None } => write!(f, "costs were measured and kept: {why}"),
+            CalibrationSource::Measured { why, not_stored: None } => {
+                write!(f, "costs were measured, and are kept for next time ({why})")
+            }
             CalibrationSource::Measured { why, not_stored: Some(not_stored) } => {
                 write!(f, "costs were measured: {why}; they could not be kept: {not_stored}")
             }
@@ -92,7 +94,10 @@ impl Runtime {
 
 fn read(file: &Path, machine: &str) -> Result<Calibration, String> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{shown}: {e}"))?;
+    let text = std::fs::read_to_string(file).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => format!("there was no {shown}"),
+        _ => format!("{shown}: {e}"),
+    })?;
     let form = text.lines().next().unwrap_or_default();
     if form != FORM {
         return Err(format!("{shown} begins with {form:?}, not with {FORM:?}"));
@@ -153,7 +158,7 @@ mod tests {
         let whole = std::fs::read_to_string(&file).unwrap();
         let digit = whole.replacen("cpu hash ", "cpu hash 1", 1);
         for (bad, why) in [
-            (whole.replacen("calibration 2", "calibration 1", 1), "begins with"),
+            (whole.replacen("calibration 3", "calibration 2", 1), "begins with"),
             (digit, "damaged"),
             (whole[..whole.len() / 2].to_owned(), "damaged"),
             (String::new(), "begins with"),
@@ -161,7 +166,7 @@ mod tests {
             assert_ne!(bad, whole);
             std::fs::write(&file, &bad).unwrap();
             let said = again.calibrate_with_file(&file).to_string();
-            assert!(said.contains(why) && said.contains("measured and kept"), "{said}");
+            assert!(said.contains(why) && said.contains("are kept for next time"), "{said}");
             assert_eq!(again.calibrate_with_file(&file), CalibrationSource::Stored);
         }
         let other = runtime(2).calibrate_with_file(&file).to_string();

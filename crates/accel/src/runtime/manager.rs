@@ -9,8 +9,8 @@ use crate::panics::contain;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the manager polls running jobs.
-const POLL: Duration = Duration::from_micros(50);
+/// Shortest and longest pause between two looks at running jobs. A megabyte takes a GPU some 20 µs each way.
+const PAUSES: [Duration; 2] = [Duration::from_micros(4), Duration::from_micros(64)];
 /// How long an idle manager sleeps unless it is woken.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -21,6 +21,27 @@ pub(crate) struct Manager {
     pub central: Arc<Central>,
     pub pool: Pool,
     pub options: Options,
+}
+
+/// Pauses that grow while nothing ends, so that short jobs are noticed at once and long ones cost little.
+struct Pauses(Duration);
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses(PAUSES[0])
+    }
+
+    fn pause(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (2 * self.0).min(PAUSES[1]);
+    }
+}
+
+/// Lets this thread's pauses be as short as asked for: by default Linux makes each 50 µs longer.
+fn sleep_precisely() {
+    #[cfg(target_os = "linux")]
+    // If it is refused, jobs end a little later.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 struct Slot {
@@ -37,6 +58,7 @@ struct Running {
 impl Manager {
     /// The thread's main function.
     pub fn run(self) {
+        sleep_precisely();
         let open = |_| Ok(Slot { stream: self.backend.stream()?, running: None });
         let opened = contain(|| (0..self.options.slots.max(1)).map(open).collect::<Result<Vec<Slot>, Fault>>());
         let mut slots = match opened.unwrap_or_else(|_| Err(self.fault("open its streams", "panicked"))) {
@@ -55,6 +77,7 @@ impl Manager {
 
     /// Runs jobs until it is stopped or the device fails.
     fn serve(&self, slots: &mut [Slot]) -> Result<(), Fault> {
+        let mut pauses = Pauses::new();
         loop {
             if !self.central.is_alive(self.index) {
                 // Another thread found wrong bytes, so the jobs that run now are not trusted either.
@@ -65,6 +88,7 @@ impl Manager {
                 match self.central.next_for_device(self.index, if busy { Duration::ZERO } else { IDLE }) {
                     Next::Job(ticket, input) => {
                         self.begin(slots, free, ticket, input)?;
+                        pauses = Pauses::new();
                         continue; // Fill the other slots before looking at what runs.
                     }
                     Next::Stop if !busy => return Ok(()),
@@ -75,8 +99,10 @@ impl Manager {
             for slot in slots.iter_mut() {
                 ended |= self.look_at(slot)?;
             }
-            if busy && !ended {
-                std::thread::sleep(POLL);
+            if ended {
+                pauses = Pauses::new();
+            } else if busy {
+                pauses.pause();
             }
         }
     }
@@ -128,6 +154,7 @@ impl Manager {
 
     /// Waits until one running job is done, and frees the memory it used.
     fn wait_for_memory(&self, slots: &mut [Slot]) -> Result<(), Fault> {
+        let mut pauses = Pauses::new();
         loop {
             for slot in slots.iter_mut() {
                 if self.look_at(slot)? {
@@ -135,7 +162,7 @@ impl Manager {
                     return Ok(());
                 }
             }
-            std::thread::sleep(POLL);
+            pauses.pause();
         }
     }
 

@@ -19,7 +19,7 @@ use tessera_hashgpu::samples;
 const MIN_TIME: Duration = Duration::from_millis(300);
 /// Minimum time on devices for tests, whose rates have no meaning.
 const MIN_TIME_FOR_TESTS: Duration = Duration::from_millis(5);
-/// Jobs in flight at once.
+/// Most jobs in flight at once.
 const AT_ONCE: usize = 8;
 
 pub fn bench(args: &BenchArgs) -> Outcome {
@@ -82,6 +82,12 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Failed, error.to_string())
 }
 
+/// Jobs in flight at once: fewer if they are so large that their buffers would not all be kept for reuse.
+fn at_once(operation: &dyn Operation) -> usize {
+    let bytes = (operation.input_bytes() + operation.output_bytes()).next_power_of_two();
+    (Options::default().keep_bytes / bytes).saturating_sub(1).clamp(2, AT_ONCE)
+}
+
 /// Minimum time of a measurement on this device.
 pub fn min_time(on: &Accelerated) -> Duration {
     let for_tests = on.runtime().devices().iter().any(|d| d.is_for_tests);
@@ -98,7 +104,8 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
     let by_cpu = || on.runtime().done_on_cpu().values().map(|work| work.jobs).sum::<u64>();
     let before = by_cpu();
     submit(work.input(on)?)?.wait().map_err(failed)?; // Warms up memory and code.
-    let kept = if work.fresh_buffers { 0 } else { AT_ONCE };
+    let at_once = at_once(work.operation.as_ref());
+    let kept = if work.fresh_buffers { 0 } else { at_once };
     let mut inputs = (0..kept).map(|_| work.input(on)).collect::<Outcome<Vec<Buffer>>>()?;
     let next = |inputs: &mut Vec<Buffer>| match inputs.pop() {
         Some(input) => Ok(input),
@@ -107,7 +114,7 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
     let min_time = min_time(on);
     let (start, mut jobs, mut waiting) = (Instant::now(), 0u64, VecDeque::new());
     while start.elapsed() < min_time || jobs < 2 {
-        while waiting.len() < AT_ONCE {
+        while waiting.len() < at_once {
             waiting.push_back(submit(next(&mut inputs)?)?);
         }
         if let Some(job) = waiting.pop_front() {
@@ -116,10 +123,12 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
             jobs += 1;
         }
     }
-    let took = start.elapsed();
+    // Those that are still running count too: where a job takes long, they are most of the work.
     for job in waiting {
         job.wait().map_err(failed)?;
+        jobs += 1;
     }
+    let took = start.elapsed();
     let as_asked = target == Target::Cpu || by_cpu() == before;
     Ok(as_asked.then(|| Measured { per_second: jobs as f64 / took.as_secs_f64(), jobs }))
 }
