@@ -88,9 +88,10 @@ def machine_cpu_seconds():
 class Driver:
     """The Rust driver (crates/client/examples/bench_store): receives commands, returns facts."""
 
-    def __init__(self, binary, log_path, *words):
+    def __init__(self, binary, log_path, *words, **variables):
         self.buffer = bytearray()
-        self.process = start([binary, *words], log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = {**os.environ, **variables}
+        self.process = start([binary, *words], log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     @property
     def pid(self):

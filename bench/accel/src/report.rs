@@ -84,7 +84,8 @@ fn table(c: &Conditions, rows: &[Row]) -> String {
          the median of the ratios within a round, so it need not be that of the two medians. `roof` is what was possible \
          in the same run: by memory (measured over the row's own bytes), or by the vector units (additions in registers, \
          and the instructions that the algorithm takes). Boundaries are to do 12 GB/s where memcpy \
-         does 16 to 32: their goals are that share of memcpy in the same run, whatever the GB/s. No GPU was measured.\n\n",
+         does 16 to 32: their goals are that share of memcpy in the same run, whatever the GB/s. For GPUs \
+         see gpu.md (`make bench-gpu`).\n\n",
         machine(c),
         c.load[0],
         c.load[1]
