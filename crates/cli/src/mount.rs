@@ -89,7 +89,7 @@ pub fn end(mount: Mount) -> Outcome {
 fn options(args: &MountArgs) -> Options {
     Options {
         cache_ttl: if args.strict { Duration::ZERO } else { Duration::from_millis(args.cache_ms) },
-        write_back: !(args.strict || args.no_write_back),
+        write_back: args.write_back,
         allow_other: args.allow_other || (Options::default().allow_other && !args.private),
         read_only: args.read_only,
         threads: args.threads.into(),

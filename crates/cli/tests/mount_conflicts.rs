@@ -65,7 +65,17 @@ fn two_who_write_parts_of_a_new_file_are_both_kept() {
 #[test]
 fn a_length_that_is_set_holds_over_what_another_mount_wrote() {
     let Some(c) = mountable() else { return };
-    let (a, b) = (Mounted::new(&c, "a", &[]), Mounted::new(&c, "b", &[]));
+    let b = Mounted::new(&c, "b", &[]);
+    for options in CACHES {
+        let a = Mounted::new(&c, "a", options);
+        set_lengths(&c, &a, &b);
+    }
+}
+
+/// With the kernel's write-back cache, and without.
+const CACHES: [&[&str]; 2] = [&[], &["--write-back"]];
+
+fn set_lengths(c: &Cluster, a: &Mounted, b: &Mounted) {
     for (name, before, len) in [("grown", 0, 10), ("same", 10, 10), ("emptied", 0, 0)] {
         fs::write(a.at(name), data(1, before)).unwrap();
         let file = File::options().write(true).open(a.at(name)).unwrap();
@@ -228,7 +238,7 @@ fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
 #[test]
 fn a_push_and_a_later_commit_of_the_same_file_get_along() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M"]);
     fs::write(m.at("d/f"), data(9, 400_000)).unwrap();
     m.pushed();
     // The manager's log is on the other three nodes. Without these three, no chunk can be written.
@@ -270,7 +280,7 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
 #[test]
 fn a_full_spool_does_not_have_theirs_written_on() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M"]);
     for (name, cut) in [("written", false), ("cut", true)] {
         let path = m.at(&format!("d/{name}"));
         fs::write(&path, data(1, 400_000)).unwrap();

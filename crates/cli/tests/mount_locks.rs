@@ -293,6 +293,32 @@ print(db.execute("PRAGMA integrity_check").fetchone()[0])
     });
 }
 
+/// Programs on two mounts write their own parts of one page again and again, and sync them: nothing that was synced is lost, with locks on the
+/// parts or without.
+#[test]
+fn two_mounts_write_parts_of_one_page() {
+    with_two_mounts(|c, a, b| {
+        let program = "import fcntl, os, sys; f = open(sys.argv[1], 'r+b', buffering=0); at = int(sys.argv[2]); locks = sys.argv[3] == 'locks'\n\
+                       for i in range(60):\n \
+                       if locks: fcntl.lockf(f, fcntl.LOCK_EX, 100, at)\n \
+                       text = b'%100d' % i; assert i == 0 or os.pread(f.fileno(), 100, at) == b'%100d' % (i - 1), i\n \
+                       os.pwrite(f.fileno(), text, at); os.fsync(f.fileno())\n \
+                       if locks: fcntl.lockf(f, fcntl.LOCK_UN, 100, at)";
+        for how in ["locks", "none"] {
+            fs::write(a.at(how), [b'-'; 300]).unwrap();
+            let start = |m: &Mounted, at: &str| {
+                let mut python = Command::new("python3");
+                python.args(["-c", program]).arg(m.at(how)).args([at, how]).spawn().unwrap()
+            };
+            let both = [start(a, "0"), start(b, "200")];
+            both.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success(), "{how}"));
+            let there = c.ok(&["cat", &format!("tess:/{how}")]).stdout;
+            let expected = format!("{:>100}{}{:>100}", 59, "-".repeat(100), 59);
+            assert_eq!(String::from_utf8_lossy(&there), expected, "{how}");
+        }
+    });
+}
+
 /// P7: threads of one process that mix locks of the process and of open files, on overlapping ranges and with many waiters,
 /// all get their turn.
 #[test]

@@ -255,7 +255,7 @@ fn a_client_that_is_killed_leaves_no_half_files() {
 #[test]
 fn who_was_away_too_long_does_not_take_a_name_back() {
     with_directory(|c, m| {
-        let away = Mounted::new(c, "away", &["--no-write-back"]);
+        let away = Mounted::new(c, "away", &[]);
         fs::create_dir(away.at("w")).unwrap();
         assert!(m.at("w").exists());
         let pid = Pid::from_child(&away.daemon.child);

@@ -170,8 +170,7 @@ fn a_full_spool_is_done_without() {
 #[test]
 fn what_was_cut_off_stays_off_where_the_spool_is_full() {
     let Some(c) = mountable() else { return };
-    // The kernel's write-back would reorder the writes.
-    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M"]);
     const BELOW: usize = 4 << 20;
     const CUT: usize = 1 << 20;
     for (name, acknowledged) in [("plain", false), ("acknowledged", true)] {

@@ -29,7 +29,8 @@ pub struct Options {
     /// Longest time for which the kernel answers from its cache; 0: it always asks (strict). When another client
     /// changes something, the manager's recall ends the caching earlier.
     pub cache_ttl: Duration,
-    /// The kernel collects small writes (FUSE's write-back cache).
+    /// The kernel collects small writes (FUSE's write-back cache), and sends whole pages: bytes of a page that another mount
+    /// wrote meanwhile are lost.
     pub write_back: bool,
     /// Users other than the one that mounts may use the mount.
     pub allow_other: bool,
@@ -45,7 +46,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             cache_ttl: Duration::from_secs(1),
-            write_back: true,
+            write_back: false,
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
             threads: 16,
@@ -136,7 +137,8 @@ impl Mount {
         let (spool, directory) = open_spool(&client, &options, &path)?.unzip();
         let (backend, notices) = FuseBackend::new(client, loopback, directory);
         // The kernel caches nothing if its time is 0; then no name may be made without asking either.
-        let core_options = CoreOptions { defers_creates: !options.cache_ttl.is_zero(), spool };
+        let core_options =
+            CoreOptions { defers_creates: !options.cache_ttl.is_zero(), kernel_sets_times: options.write_back, spool };
         let (core, queues) = Core::new(Arc::new(backend), core_options);
         let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
         hear_recalls(&core);

@@ -39,6 +39,8 @@ impl Queue {
 pub struct Options {
     /// The kernel may answer from its cache, so this mount may create files without asking.
     pub defers_creates: bool,
+    /// The kernel sends times of files that are written (its write-back cache does), so the mount sets none.
+    pub kernel_sets_times: bool,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolConfig>,
 }
@@ -87,6 +89,7 @@ pub struct Mount<B: Backend> {
     /// Write speeds of recent files.
     pub(crate) speeds: Mutex<SpeedTable>,
     pub(crate) defers_creates: bool,
+    pub(crate) kernel_sets_times: bool,
 }
 
 impl<B: Backend> Mount<B> {
@@ -108,6 +111,7 @@ impl<B: Backend> Mount<B> {
             spool: spool.map(Arc::new),
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,
+            kernel_sets_times: options.kernel_sets_times,
         };
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }

@@ -34,12 +34,12 @@ pub struct MountArgs {
     /// Milliseconds for which the kernel may answer from its cache; changes made elsewhere usually show at once.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub cache_ms: u64,
-    /// Ask the manager at every lookup of a name: the same as --cache-ms 0 --no-write-back.
-    #[arg(long, conflicts_with = "cache_ms")]
+    /// Ask the manager at every lookup of a name: the same as --cache-ms 0.
+    #[arg(long, conflicts_with_all = ["cache_ms", "write_back"])]
     pub strict: bool,
-    /// Keep the kernel from collecting small writes.
+    /// Let the kernel collect small writes: faster, but two mounts must then not write to one page of 4 KiB.
     #[arg(long)]
-    pub no_write_back: bool,
+    pub write_back: bool,
     /// Allow only the user who mounts (a mount by root is open to all users otherwise).
     #[arg(long, conflicts_with = "allow_other")]
     pub private: bool,

@@ -109,6 +109,13 @@ struct State<B: Backend> {
 }
 
 impl<B: Backend> State<B> {
+    /// The content changes now; with its write-back cache the kernel says when it changed.
+    fn stamp(&mut self, mount: &Mount<B>) {
+        if !mount.kernel_sets_times {
+            self.times = spooled::now(&*mount.backend);
+        }
+    }
+
     fn new(ino: u64, size_bytes: u64) -> State<B> {
         State {
             ino,
@@ -227,7 +234,7 @@ impl<B: Backend> OpenFile<B> {
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
         if state.begin_log(mount).await {
-            match state.change_log(|log| log.write(offset, bytes)) {
+            match state.change_log(mount, |log| log.write(offset, bytes)) {
                 Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
@@ -236,6 +243,7 @@ impl<B: Backend> OpenFile<B> {
         if state.must_commit_before(offset, end) {
             state.commit(mount).await?;
         }
+        state.stamp(mount);
         state.size_bytes = state.size_bytes.max(end);
         let done = match state.continues(offset, end) {
             true => state.stream(mount, offset, bytes).await,
@@ -255,11 +263,12 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         let is_new = size_bytes != state.size_bytes;
         if (is_new || state.pending.log().is_some()) && state.begin_log(mount).await {
-            match state.change_log(|log| log.set_len(size_bytes)) {
+            match state.change_log(mount, |log| log.set_len(size_bytes)) {
                 Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
+        state.stamp(mount);
         let done = state.truncate(mount, size_bytes).await;
         state.note(done)
     }
@@ -274,11 +283,12 @@ impl<B: Backend> OpenFile<B> {
             return Ok(());
         }
         if state.begin_log(mount).await {
-            match state.change_log(|log| log.extend(size_bytes)) {
+            match state.change_log(mount, |log| log.extend(size_bytes)) {
                 Ok(()) => return Ok(()),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
+        state.stamp(mount);
         let done = state.extend(mount, size_bytes).await;
         state.note(done)
     }

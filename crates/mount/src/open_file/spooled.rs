@@ -88,11 +88,10 @@ impl<B: Backend> OpenFile<B> {
         OpenFile::new(state)
     }
 
-    /// Times of the state that waits in the spool.
-    pub async fn spooled_times(&self) -> Option<Times> {
+    /// Times of what is in no version yet; one that is 0 will be the time of its commit.
+    pub async fn unsaved_times(&self) -> Times {
         let state = self.state.lock().await;
-        let of_log = state.pending.log().and_then(Log::closed);
-        of_log.or_else(|| state.pending.is_draining().then_some(state.times))
+        state.times.or(state.pending.log().and_then(Log::closed).unwrap_or_default())
     }
 
     /// A program closes the file: acknowledges the writes from the spool, or commits them.
@@ -295,7 +294,12 @@ impl<B: Backend> State<B> {
     }
 
     /// Changes the log, if there is one.
-    pub(super) fn change_log(&mut self, change: impl FnOnce(&mut Log) -> Result<(), LogError>) -> Result<(), LogError> {
+    pub(super) fn change_log(
+        &mut self,
+        mount: &Mount<B>,
+        change: impl FnOnce(&mut Log) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        self.stamp(mount);
         let Some(log) = self.pending.log_mut() else { return Ok(()) };
         change(log)?;
         self.size_bytes = log.size_bytes();
@@ -447,7 +451,7 @@ impl<B: Backend> State<B> {
     }
 }
 
-fn now<B: Backend>(backend: &B) -> Times {
+pub(super) fn now<B: Backend>(backend: &B) -> Times {
     let now_ns = backend.wall_ns();
     Times { mtime_ns: now_ns, ctime_ns: now_ns }
 }

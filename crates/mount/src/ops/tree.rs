@@ -38,8 +38,7 @@ impl<B: Backend> Mount<B> {
             attr.size_bytes = size_bytes;
             if changed {
                 let now_ns = self.backend.wall_ns();
-                let times =
-                    file.spooled_times().await.unwrap_or_default().or(Times { mtime_ns: now_ns, ctime_ns: now_ns });
+                let times = file.unsaved_times().await.or(Times { mtime_ns: now_ns, ctime_ns: now_ns });
                 (attr.mtime_ns, attr.ctime_ns) = (times.mtime_ns, times.ctime_ns);
             }
         }
@@ -286,7 +285,8 @@ impl<B: Backend> Mount<B> {
             return Ok(attr);
         }
         let file = self.files.get(ino);
-        let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or_default() };
+        let now_ns = if new == NewAttr::default() { 0 } else { self.backend.wall_ns() };
+        let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
         if let Some(file) = &file
             && times != Times::default()
             && file.set_times(times).await

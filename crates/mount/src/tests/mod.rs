@@ -33,7 +33,7 @@ fn store(write_mode: &str) -> Rc<Store> {
 #[allow(clippy::arc_with_non_send_sync, reason = "a test runs its tasks in one thread")]
 fn mount(store: &Rc<Store>, disk: &(impl Disk + Clone + 'static), seed: u64) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
-    let options = Options { defers_creates: true, spool: Some(spool) };
+    let options = Options { defers_creates: true, kernel_sets_times: false, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
 }

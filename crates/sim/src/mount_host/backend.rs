@@ -40,8 +40,8 @@ impl SimBackend {
     /// A backend of the process behind `link`.
     pub fn new(link: Link, store: Store) -> SimBackend {
         let started_ns = link.env().now_ns();
-        let (kernel, stale_names) = Default::default();
-        SimBackend { link, store, kernel, started_ns, mount: OnceCell::new(), stale_names }
+        let kernel = Rc::new(Kernel::new(link.random().is_multiple_of(2)));
+        SimBackend { link, store, kernel, started_ns, mount: OnceCell::new(), stale_names: Rc::default() }
     }
 
     /// Sets the mount, which the kernel's own requests reach.

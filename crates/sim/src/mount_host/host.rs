@@ -56,7 +56,9 @@ impl Host for MountHost {
         let Setup { env, owner, link, store, disk, spool_bytes, cluster_id } = setup;
         let backend = Arc::new(SimBackend::new(link.clone(), store));
         let spool = SpoolConfig { disk: Arc::new(disk), limit_bytes: spool_bytes, cluster_id };
-        let (mount, queues) = Mount::new(backend.clone(), Options { defers_creates: true, spool: Some(spool) });
+        let options =
+            Options { defers_creates: true, kernel_sets_times: backend.kernel.has_write_back(), spool: Some(spool) };
+        let (mount, queues) = Mount::new(backend.clone(), options);
         let mount = Arc::new(mount);
         backend.attach(&mount);
         link.set_hook(Rc::new(Recalls(Arc::downgrade(&mount))));
@@ -135,13 +137,18 @@ impl FileSystem for MountHost {
             let forgotten = self.backend().kernel.forget_closed();
             forgotten.into_iter().for_each(|(ino, lookups)| self.mount.forget(ino, lookups));
         }
+        let (kernel, changes) = (&self.backend().kernel, self.backend().kernel.changes());
         let entry = self.mount.lookup(at).await?;
-        self.backend().kernel.looked_up(entry.attr.ino, entry.generation, entry.attr.size_bytes);
+        kernel.looked_up(entry.attr.ino, entry.generation, entry.attr.size_bytes);
+        kernel.replied(entry.attr.ino, changes, entry.attr.size_bytes);
         Ok(self.shown(&entry.attr))
     }
 
     async fn attr(&self, ino: u64) -> Result<Found, Errno> {
-        Ok(self.shown(&self.mount.attributes(ino).await?))
+        let changes = self.backend().kernel.changes();
+        let attr = self.mount.attributes(ino).await?;
+        self.backend().kernel.replied(ino, changes, attr.size_bytes);
+        Ok(self.shown(&attr))
     }
 
     async fn list(&self, directory: u64) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
