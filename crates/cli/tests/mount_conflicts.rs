@@ -88,6 +88,41 @@ fn set_lengths(c: &Cluster, a: &Mounted, b: &Mounted) {
     }
 }
 
+/// A program shortens a file and writes far behind its old end; what another mount commits between, while that is on its way, is cut off.
+#[test]
+fn what_is_cut_off_stays_off_whatever_is_committed_meanwhile() {
+    let Some(c) = mountable() else { return };
+    let (a, b) = (Mounted::local(&c, "a", &[]), Mounted::new(&c, "b", &[]));
+    fs::write(b.at("d/f"), data(1, 100)).unwrap();
+    // The store has these bytes, so that they can be committed without the nodes.
+    File::create(b.at("known")).unwrap().write_all_at(&data(2, PAGE), 1 << 20).unwrap();
+    let (ours, theirs) = (File::options().write(true).open(a.at("d/f")).unwrap(), b.at("d/f"));
+    ours.set_len(50).unwrap();
+    ours.write_all_at(&data(3, 1 << 20), 3 << 20).unwrap();
+    // The manager's log is on the other three nodes. Without these three, no chunk can be written.
+    let signal = |signal| {
+        for node in c.nodes[3..].iter().flatten() {
+            kill_process(Pid::from_child(&node.child), signal).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        signal(Signal::STOP);
+        let synced = scope.spawn(|| ours.sync_all());
+        std::thread::sleep(Duration::from_millis(300));
+        let file = File::options().write(true).open(theirs).unwrap();
+        file.write_all_at(&data(2, PAGE), 1 << 20).unwrap();
+        file.sync_all().unwrap();
+        assert!(!synced.is_finished(), "the nodes are stopped");
+        signal(Signal::CONT);
+        synced.join().unwrap().unwrap();
+    });
+    let whole = c.ok(&["cat", "tess:/d/f"]).stdout;
+    assert!(whole.len() == 4 << 20 && whole[3 << 20..] == data(3, 1 << 20));
+    let gap = &whole[50..3 << 20];
+    assert!(whole[..50] == data(1, 100)[..50], "what was kept");
+    assert!(gap.iter().all(|byte| *byte == 0), "{:?}", gap.iter().position(|byte| *byte != 0));
+}
+
 /// A push does not overwrite a commit of another mount: the waiting data becomes a conflict file.
 #[test]
 fn two_who_changed_one_file_are_both_kept() {

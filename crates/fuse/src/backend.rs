@@ -63,6 +63,10 @@ impl Writer for ClientWriter {
         self.0.write_at(offset, bytes)
     }
 
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        self.0.clear(range)
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         self.0.skip_to(offset)
     }

@@ -65,6 +65,12 @@ pub trait Writer: 'static {
     /// Bytes written since the last commit are lost.
     async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
 
+    /// Makes bytes read as zeros, whatever is there when this is committed. Costs neither space nor time.
+    ///
+    /// # Errors
+    /// As [`Writer::write_at`].
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError>;
+
     /// Leaves a hole up to `offset`.
     ///
     /// # Errors

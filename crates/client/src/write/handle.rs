@@ -6,6 +6,7 @@ use super::{Cancel, Writer};
 use crate::context::Context;
 use crate::error::{Cause, FileError};
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use tessera_net::{BufferPool, PooledBuf};
 use tessera_wire::meta::{CommitMode, LockFence};
@@ -70,6 +71,37 @@ impl WriteHandle {
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.go_to(offset, offset + bytes.len() as u64)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = RUN_BYTES - self.run.len;
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.run.push(now);
+            rest = later;
+            if now.len() == room {
+                self.cut_run(false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes bytes zeros, also those that another writer has committed there by then. Costs neither space nor time.
+    ///
+    /// # Errors
+    /// As [`WriteHandle::write_at`].
+    pub fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.go_to(range.start, range.end)?;
+        self.cut_run(true)?;
+        self.hole(range.start, range.end)?;
+        self.run_at = range.end;
+        Ok(())
+    }
+
+    /// Prepares for bytes from `offset` to `end`.
+    fn go_to(&mut self, offset: u64, end: u64) -> Result<(), FileError> {
         let here = self.run_at + self.run.len as u64;
         if offset != here {
             if self.mode != CommitMode::Patch && offset < here {
@@ -82,23 +114,12 @@ impl WriteHandle {
             }
             self.run_at = offset;
         }
-        let end = offset + bytes.len() as u64;
         // Extents of one commit may not overlap: commit the earlier bytes first.
         if self.written.range(..end).next_back().is_some_and(|(_, stop)| *stop > offset) {
             self.sync()?;
             self.run_at = offset;
         }
         (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = RUN_BYTES - self.run.len;
-            let (now, later) = rest.split_at(rest.len().min(room));
-            self.run.push(now);
-            rest = later;
-            if now.len() == room {
-                self.cut_run(false)?;
-            }
-        }
         Ok(())
     }
 

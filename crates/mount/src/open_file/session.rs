@@ -46,6 +46,10 @@ impl<W: Writer> Writer for SessionWriter<W> {
         either!(self, writer => writer.write_at(offset, bytes).await)
     }
 
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        either!(self, writer => writer.clear(range).await)
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         either!(self, writer => writer.skip_to(offset).await)
     }

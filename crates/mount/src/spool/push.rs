@@ -10,6 +10,7 @@ use crate::backend::{Backend, Reader, Writer, new_node};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
 use crate::synthetic::STORE_ROOT;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::{FileError, Owner, WriteDone};
@@ -207,17 +208,17 @@ pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed 
     if size_bytes < below && shortest_set.is_some() {
         handle.set_len(size_bytes).await?;
     }
-    // From here on, bytes of the version below that were not written over must read as zeros.
-    let mut hidden = shortest_set.unwrap_or(below);
+    // From here on, bytes that were not written over must read as zeros, whatever others commit before this.
+    let mut hidden = shortest_set.unwrap_or(u64::MAX);
     let mut buffer = Vec::new();
     for piece in overlay.slices(0..size_bytes).filter(|piece| piece.record >= since) {
-        blank(handle, hidden..piece.offset.min(below)).await?;
+        clear(handle, hidden..piece.offset).await?;
         buffer.resize(piece.len_bytes as usize, 0);
         view.file.read(&piece, &mut buffer)?;
         handle.write_at(piece.offset, &buffer).await?;
         hidden = hidden.max(piece.end());
     }
-    blank(handle, hidden..size_bytes.min(below)).await?;
+    clear(handle, hidden..size_bytes).await?;
     // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
     let end = if shortest_set.is_some() { size_bytes } else { overlay.writes_end() };
     if handle.len_bytes() < end {
@@ -226,16 +227,11 @@ pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed 
     Ok(())
 }
 
-/// Writes zeros; they take no space in the store.
-async fn blank<W: Writer>(handle: &mut W, range: std::ops::Range<u64>) -> Pushed {
-    let zeros = vec![0; if range.is_empty() { 0 } else { STEP_BYTES as usize }];
-    let mut at = range.start;
-    while at < range.end && !failpoint::is_active("mount.cut_bytes_not_blanked") {
-        let now = (range.end - at).min(STEP_BYTES);
-        handle.write_at(at, &zeros[..now as usize]).await?;
-        at += now;
+async fn clear<W: Writer>(handle: &mut W, range: Range<u64>) -> Pushed {
+    match range.is_empty() || failpoint::is_active("mount.cut_bytes_not_blanked") {
+        true => Ok(()),
+        false => Ok(handle.clear(range).await?),
     }
-    Ok(())
 }
 
 /// The store has another version than the one below the log.

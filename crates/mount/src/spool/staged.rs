@@ -10,6 +10,7 @@ use crate::backend::Writer;
 use crate::spool::budget::Budget;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
@@ -119,6 +120,7 @@ type Reply<T> = oneshot::Sender<Result<T, FileError>>;
 enum Job {
     Segment(Segment),
     Bytes(u64, Bytes),
+    Clear(Range<u64>),
     Skip(u64),
     SetLen(u64, Reply<()>),
     /// Modification time and content of the commit.
@@ -238,6 +240,12 @@ impl Writer for Staged {
         Ok(())
     }
 
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        self.end_segment().await?;
+        self.size_bytes = self.size_bytes.max(range.end);
+        self.hand_over(Job::Clear(range)).await
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         self.end_segment().await?;
         self.size_bytes = self.size_bytes.max(offset);
@@ -293,6 +301,7 @@ impl<W: Writer> Drain<W> {
         match job {
             Job::Segment(segment) => segment.push(session, &self.abandoned).await,
             Job::Bytes(offset, bytes) => session.write_at(offset, &bytes).await,
+            Job::Clear(range) => session.clear(range).await,
             Job::Skip(offset) => session.skip_to(offset).await,
             Job::SetLen(size_bytes, reply) => answer(session.set_len(size_bytes).await, reply),
             Job::Sync(times, content, reply) => answer(session.sync(times, content).await, reply),
@@ -337,6 +346,9 @@ mod tests {
             file.resize(len, 0);
             file[offset as usize..end].copy_from_slice(bytes);
             Ok(())
+        }
+        async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+            self.write_at(range.start, &vec![0; (range.end - range.start) as usize]).await
         }
         async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
             let mut file = self.file.lock();

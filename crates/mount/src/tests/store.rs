@@ -208,6 +208,10 @@ impl Writer for Session {
         Ok(())
     }
 
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        self.write_at(range.start, &vec![0; (range.end - range.start) as usize]).await
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         self.bytes.resize(offset as usize, 0);
         Ok(())

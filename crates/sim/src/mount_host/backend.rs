@@ -65,6 +65,10 @@ impl Writer for BlockWriter {
         BlockWriter::write_at(self, offset, bytes).await
     }
 
+    async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        BlockWriter::clear(self, range).await
+    }
+
     async fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
         BlockWriter::skip_to(self, offset).await
     }

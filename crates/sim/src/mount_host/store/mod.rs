@@ -13,6 +13,7 @@ use super::link::Link;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use tessera_client::inodes::OnlyIf;
 use tessera_client::{Cause, FileError, Opened, Owner, Times, WriteDone};

@@ -47,6 +47,14 @@ impl BlockWriter {
         Ok(())
     }
 
+    /// Makes blocks zeros.
+    ///
+    /// # Errors
+    /// As [`BlockWriter::write_at`].
+    pub async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
+        self.write_at(range.start, &vec![0; (range.end - range.start) as usize]).await
+    }
+
     /// Leaves a hole up to `offset`.
     ///
     /// # Errors
