@@ -72,8 +72,18 @@ fn cuts_at_random_leave_what_was_flushed_and_each_sector_as_it_was_or_as_it_was_
             }
             error
         } else {
-            (first..first + count).for_each(|sector| allowed[sector as usize].push(version));
-            client.write(first * 512, &version.to_le_bytes().repeat(64 * count as usize))
+            let sectors = first as usize..(first + count) as usize;
+            allowed[sectors.clone()].iter_mut().for_each(|sector| sector.push(version));
+            let (at, data) = (first * 512, version.to_le_bytes().repeat(64 * count as usize));
+            if random.below(3) > 0 {
+                client.write(at, &data)
+            } else {
+                let error = client.write_through(at, &data);
+                if error == 0 {
+                    allowed[sectors].iter_mut().for_each(|sector| drop(sector.drain(..sector.len() - 1)));
+                }
+                error
+            }
         };
         if error == 0 {
             continue;

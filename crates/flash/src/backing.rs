@@ -52,7 +52,12 @@ pub(crate) fn parts(page_bytes: u64, offset: u64, bytes: u64) -> impl Iterator<I
     })
 }
 
-/// Bytes in memory, which grows with the pages that hold other bytes than zeros.
+/// Whether all bytes are zero.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Bytes in memory, which grows with the pages that were written with other bytes than zeros.
 pub struct Memory {
     pages: HashMap<u64, Box<[u8]>>,
     page_bytes: u64,
@@ -80,8 +85,13 @@ impl Backing for Memory {
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let zeros = || vec![0; self.page_bytes as usize].into_boxed_slice();
         for part in parts(self.page_bytes, offset, data.len() as u64) {
+            let data = &data[part.from..part.from + part.len];
+            if is_zero(data) && (data.len() as u64 == self.page_bytes || !self.pages.contains_key(&part.page)) {
+                self.pages.remove(&part.page);
+                continue;
+            }
             let page = self.pages.entry(part.page).or_insert_with(zeros);
-            page[part.start..part.start + part.len].copy_from_slice(&data[part.from..part.from + part.len]);
+            page[part.start..part.start + part.len].copy_from_slice(data);
         }
         Ok(())
     }
@@ -107,5 +117,24 @@ impl Backing for Memory {
 
     fn sync(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_that_are_written_take_no_memory() {
+        let mut memory = Memory::new(16);
+        memory.write(3, &[0; 50]).unwrap();
+        assert!(memory.pages.is_empty());
+        memory.write(8, &[1; 32]).unwrap();
+        memory.write(16, &[0; 16]).unwrap();
+        memory.write(8, &[0; 8]).unwrap();
+        let mut bytes = [9; 48];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!((&bytes[..32], &bytes[32..]), (&[0; 32][..], &[[1; 8], [0; 8]].concat()[..]));
+        assert_eq!(memory.pages.len(), 2);
     }
 }

@@ -241,11 +241,12 @@ fn data(owner: Owner) -> u32 {
 /// The block with the highest benefit. Among blocks with equally many valid pages the oldest has it, and it is the
 /// first of their list.
 fn best_benefit(device: &Device, plane: u32) -> Option<u32> {
+    // After a power cut the last order may be an older one: numbers of pages that were erased since are used again.
     let now = device.last_order();
     let benefit = |block: &u32| {
         let b = device.blocks.get(*block);
         let used = f64::from(b.valid) / f64::from(device.geometry().shape.pages);
-        if b.valid == 0 { f64::INFINITY } else { (1.0 - used) / (2.0 * used) * (now - b.changed) as f64 }
+        if b.valid == 0 { f64::INFINITY } else { (1.0 - used) / (2.0 * used) * now.saturating_sub(b.changed) as f64 }
     };
     device.blocks.oldest(plane).max_by(|a, b| benefit(a).total_cmp(&benefit(b)))
 }

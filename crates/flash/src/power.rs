@@ -23,7 +23,7 @@ impl Ssd {
             Collector::new(&self.device, self.config.policy, self.config.background, self.config.wear_levelling);
         self.mapped = map.iter().filter(|ppn| **ppn != NONE).count() as u64;
         self.content = map.iter().filter(|ppn| **ppn != NONE).map(|ppn| self.device.content(*ppn)).max().unwrap_or(0);
-        self.second_lookups = 0;
+        (self.second_lookups, self.second_hits) = (0, 0);
         self.history = None;
         if let Some(buffer) = &mut self.buffer {
             buffer.clear();

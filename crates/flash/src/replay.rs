@@ -98,6 +98,8 @@ pub struct Replay {
     wrap: bool,
     page_bytes: u64,
     tally: Tally,
+    /// When the last request arrived, by the clock of the trace.
+    clock: Ns,
 }
 
 impl Replay {
@@ -109,7 +111,7 @@ impl Replay {
         let ssd = Ssd::new(config)?;
         let page_bytes = u64::from(config.shape.page_bytes);
         let cache = (options.host_cache > 0).then(|| HostCache::new((options.host_cache / page_bytes) as usize));
-        Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, tally: Tally::default() })
+        Ok(Replay { ssd, cache, wrap: options.wrap, page_bytes, tally: Tally::default(), clock: 0 })
     }
 
     /// Fills the device before the trace begins; see [`Ssd::preload_in`].
@@ -127,6 +129,7 @@ impl Replay {
     pub fn learn(&mut self) {
         self.ssd.learn();
         self.ssd.reset();
+        self.ssd.device.schedule.begin_at(self.clock);
         self.tally = Tally::default();
     }
 
@@ -142,6 +145,7 @@ impl Replay {
     /// It ends beyond the device, and the replay does not wrap.
     pub fn request(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) -> Result<(), BeyondEnd> {
         self.tally.requests += 1;
+        self.clock = at;
         let capacity = self.ssd.capacity();
         let end = offset.saturating_add(bytes);
         if end <= capacity {
@@ -183,6 +187,7 @@ impl Replay {
     pub fn cut_power(&mut self) {
         self.tally.power_cuts += 1;
         self.tally.recovered(self.ssd.cut_power());
+        self.ssd.device.schedule.begin_at(self.clock);
     }
 
     /// Programs what the device's write buffer still has, so that figures count it.
@@ -253,6 +258,23 @@ mod tests {
         }
         let cache = replay.figures().cache;
         assert_eq!((cache.lookups, cache.hits), (8, 4), "after each cut the first one misses");
+    }
+
+    /// A trace that leaves the device no idle time leaves it none after a cut or after training either.
+    #[test]
+    fn the_time_before_a_cut_is_no_idle_time_after_it() {
+        let mut replay = replay(ReplayOptions::default());
+        replay.preload(Order::Random, |_| true);
+        let now = 100_000_000_000;
+        for write in 0..4_000u64 {
+            replay.request(now, Op::Write, write * 7919 % 16_384 * 4096, 4096).unwrap();
+        }
+        for interrupt in [Replay::cut_power, Replay::learn] {
+            interrupt(&mut replay);
+            let before = replay.figures().counters.all_erases();
+            replay.request(now, Op::Read, 0, 4096).unwrap();
+            assert_eq!(replay.figures().counters.all_erases(), before, "no block was collected for a read");
+        }
     }
 
     #[test]

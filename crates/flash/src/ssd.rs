@@ -53,8 +53,10 @@ pub struct Ssd {
     pub(crate) mapped: u64,
     /// The number that the last write stored as its contents.
     pub(crate) content: u32,
-    /// Lookups of pages that are written in part: the update that follows finds the entry again, which is no hit.
+    /// Lookups and hits of updates that follow the read of a page that is written in part: they look the entry up again,
+    /// which counts as neither.
     pub(crate) second_lookups: u64,
+    pub(crate) second_hits: u64,
     /// What the map cache counted before power cuts.
     pub(crate) cache_before: CacheUse,
     /// Requests to learn from, while the layer still has to.
@@ -101,6 +103,7 @@ impl Ssd {
             mapped: 0,
             content: 0,
             second_lookups: 0,
+            second_hits: 0,
             cache_before: CacheUse::default(),
             history: None,
             buffer: (half > 0).then(|| WriteBuffer::new(half as usize)),
@@ -151,10 +154,10 @@ impl Ssd {
 
     /// Figures of the map cache.
     pub fn cache(&self) -> CacheUse {
-        let (cache, before, again) = (self.ftl.cache(), &self.cache_before, self.second_lookups);
+        let (cache, before) = (self.ftl.cache(), &self.cache_before);
         CacheUse {
-            lookups: before.lookups + cache.lookups - again,
-            hits: before.hits + cache.hits - again,
+            lookups: before.lookups + cache.lookups - self.second_lookups,
+            hits: before.hits + cache.hits - self.second_hits,
             bytes: cache.bytes,
             peak: before.peak.max(cache.peak),
         }
@@ -234,18 +237,33 @@ impl Ssd {
 
     fn write(&mut self, lpn: u32, whole: &Range<u32>) -> Ns {
         let is_in_part = !whole.contains(&lpn) && self.buffered(lpn).is_none();
-        if is_in_part && self.ftl.peek(&self.device, lpn).is_some() {
+        let is_read_first = is_in_part && self.ftl.peek(&self.device, lpn).is_some();
+        if is_read_first {
             let arrived = self.read(lpn);
             self.device.wait(arrived);
-            self.second_lookups += u64::from(self.buffer.is_none());
         }
         self.content = self.content.wrapping_add(1);
-        let Some(buffer) = &mut self.buffer else { return self.program(lpn, self.content) };
+        let Some(buffer) = &mut self.buffer else {
+            let (lookups, hits) = self.looked_up();
+            let end = self.program(lpn, self.content);
+            if is_read_first {
+                let after = self.looked_up();
+                self.second_lookups += after.0 - lookups;
+                self.second_hits += after.1 - hits;
+            }
+            return end;
+        };
         buffer.insert(lpn, self.content);
         if buffer.is_full() {
             self.drain();
         }
         self.device.now()
+    }
+
+    /// Lookups and hits of the layer since figures began or power returned.
+    fn looked_up(&self) -> (u64, u64) {
+        let cache = self.ftl.cache();
+        (cache.lookups, cache.hits)
     }
 
     fn program(&mut self, lpn: u32, content: u32) -> Ns {
@@ -364,7 +382,7 @@ impl Ssd {
     pub fn reset(&mut self) {
         self.device.reset();
         self.ftl.reset();
-        self.second_lookups = 0;
+        (self.second_lookups, self.second_hits) = (0, 0);
         self.cache_before = CacheUse::default();
         if let Some(buffer) = &mut self.buffer {
             buffer.drained = 0;

@@ -53,6 +53,18 @@ fn pages_that_were_preloaded_in_random_order_have_no_runs() {
     assert!(figure(&ssd, "segments") > 12_000, "{:?}", ssd.layer_figures());
 }
 
+/// A group of random places does not fit: the read and the update of a page that is written in part both miss.
+#[test]
+fn a_group_that_does_not_fit_is_counted_as_one_miss() {
+    let config = Config { map_cache: 1024, background: false, ..Config::new(16_384 * PAGE, "leaftl") };
+    let mut ssd = Ssd::new(&config).unwrap();
+    ssd.preload_in(Order::Random, |_| true);
+    for lpn in 0..20 {
+        ssd.submit(0, Op::Write, lpn * 300 * PAGE, 512);
+    }
+    assert_eq!((ssd.cache().lookups, ssd.cache().hits), (20, 0));
+}
+
 #[test]
 fn an_error_bound_trades_memory_for_reads_of_wrong_places() {
     let learned = |bound| {

@@ -1,5 +1,5 @@
-//! The file of `tessera flash serve --backing`: a header of 4 KiB, then the bytes of the SSD. It is sparse: bytes that are zero or were
-//! trimmed take no room. The header is two lines of text, then zeros: the format, and the options that make the SSD.
+//! The file of `tessera flash serve --backing`: a header of 4 KiB, then the bytes of the SSD. It is sparse: bytes that were never
+//! written or were trimmed take no room. The header is two lines of text, then zeros: the format, and the options that make the SSD.
 
 use crate::exit::{At, Exit, Outcome, bail, failure};
 use crate::files::holes::next_data;

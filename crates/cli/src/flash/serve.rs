@@ -17,12 +17,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
 use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
 
 /// The most connections at once: each may have 64 MiB of replies that wait.
 const CONNECTIONS_MAX: u64 = 64;
+
+/// Time to wait when the system gives no connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An emulated SSD, and what all connections share.
 pub struct Server {
@@ -104,20 +107,44 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
     loop {
-        let stream = listener.accept()?;
-        let (server, output) = (server.clone(), args.output);
+        let output = args.output;
+        let stream = match listener.accept() {
+            Ok(stream) => stream,
+            Err(error) => {
+                output.note(format!("no connection is accepted: {error}"));
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
         if server.connections() >= CONNECTIONS_MAX {
             output.note(format!("a client was hung up on: there are {CONNECTIONS_MAX} connections already"));
             continue;
         }
-        server.connections.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted::new(&server);
         let work = move || {
-            if let Err(error) = server.connection(stream) {
+            if let Err(error) = counted.0.connection(stream) {
                 output.note(format!("a connection ended: {error}"));
             }
-            server.connections.fetch_sub(1, Ordering::Relaxed);
         };
-        std::thread::Builder::new().name("nbd".into()).spawn(work).at("a thread")?;
+        if let Err(error) = std::thread::Builder::new().name("nbd".into()).spawn(work) {
+            output.note(format!("a client was hung up on: no thread for it: {error}"));
+        }
+    }
+}
+
+/// A connection that counts.
+struct Counted(Arc<Server>);
+
+impl Counted {
+    fn new(server: &Arc<Server>) -> Counted {
+        server.connections.fetch_add(1, Ordering::Relaxed);
+        Counted(server.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -147,12 +174,12 @@ impl Server {
         let (sender, receiver) = channel();
         let mut soon = replies.try_clone()?;
         std::thread::scope(|scope| {
-            let sending = scope.spawn(|| {
+            let sending = std::thread::Builder::new().name("nbd replies".into()).spawn_scoped(scope, || {
                 let receiver = receiver;
                 let sent = send_in_time(self, session, (&receiver, &room), replies);
                 room.close();
                 sent
-            });
+            })?;
             let gone = |_| io::ErrorKind::BrokenPipe.into();
             let read = self.commands(input, session, &room, |input, reply| {
                 let later = send_soon(self, session, (input, &room), &mut soon, reply)?;
@@ -268,7 +295,7 @@ type Data = Option<(u64, Vec<u8>)>;
 
 fn carry_out(emulator: &mut Emulator, now: Ns, kind: Kind, command: &Command) -> Result<(Ns, Data), Refusal> {
     let (offset, length) = (command.offset, u64::from(command.length));
-    let mut data = None;
+    let (cuts_before, mut data) = (emulator.power_cuts(), None);
     let mut due = match kind {
         Kind::Read => {
             let mut bytes = vec![0; command.length as usize];
@@ -282,6 +309,10 @@ fn carry_out(emulator: &mut Emulator, now: Ns, kind: Kind, command: &Command) ->
         Kind::Zero { stay } => emulator.zero(now, offset, length, stay)?,
     };
     if command.fua && kind != Kind::Read {
+        if emulator.power_cuts() != cuts_before {
+            // The cut that followed the request dropped what it wrote, and power may be back already.
+            return Err(Refusal::PowerOff);
+        }
         due = due.max(emulator.flush(now)?);
     }
     Ok((due, data))

@@ -90,7 +90,13 @@ impl Client {
     }
 
     pub fn send(&mut self, cookie: u64, number: u16, offset: u64, length: u32, data: &[u8]) {
-        let head = [&0x2560_9513u32.to_be_bytes()[..], &[0, 0], &number.to_be_bytes(), &cookie.to_be_bytes()].concat();
+        self.send_with(0, cookie, number, offset, length, data);
+    }
+
+    fn send_with(&mut self, flags: u16, cookie: u64, number: u16, offset: u64, length: u32, data: &[u8]) {
+        let head =
+            [&0x2560_9513u32.to_be_bytes()[..], &flags.to_be_bytes(), &number.to_be_bytes(), &cookie.to_be_bytes()]
+                .concat();
         self.stream.write_all(&[&head[..], &offset.to_be_bytes(), &length.to_be_bytes(), data].concat()).unwrap();
     }
 
@@ -104,6 +110,12 @@ impl Client {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
         self.send(1, 1, offset, data.len() as u32, data);
+        self.reply().0
+    }
+
+    /// Writes with FUA: what succeeds is durable.
+    pub fn write_through(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.send_with(1, 4, 1, offset, data.len() as u32, data);
         self.reply().0
     }
 

@@ -167,6 +167,11 @@ impl Schedule {
         u64::from(valid) * page + self.timing.erase
     }
 
+    /// Time before this is no idle time.
+    pub fn begin_at(&mut self, now: Ns) {
+        self.busy_until = self.busy_until.max(now);
+    }
+
     /// Forgets what was issued; time begins anew.
     pub fn reset(&mut self) {
         self.dies.fill(0);

@@ -4,7 +4,7 @@
 //! What only the device's write buffer has is in memory of its own, and a power cut drops it. Without a write buffer every
 //! write is on flash once it is complete. Bytes that were trimmed stay zero after a cut, although flash has no trace of it.
 
-use crate::backing::{Backing, Memory, parts};
+use crate::backing::{Backing, Memory, is_zero, parts};
 use crate::config::{Config, ConfigError};
 use crate::device::Ns;
 use crate::replay::{Figures, Tally};
@@ -179,13 +179,14 @@ impl Emulator {
     /// As [`Emulator::write`].
     pub fn zero(&mut self, now: Ns, offset: u64, bytes: u64, stay: bool) -> Result<Ns, Refusal> {
         self.begin(now)?;
-        self.settle()?;
         let (first, end) = (offset.div_ceil(self.page_bytes), (offset + bytes) / self.page_bytes);
         let done = if stay || first >= end {
+            self.settle()?;
             self.write_zeros(now, offset, bytes)?
         } else {
             let (from, to) = (first * self.page_bytes, end * self.page_bytes);
             let done = self.drop_pages(now, from, to - from)?;
+            self.settle()?;
             let done = done.max(self.write_zeros(now, offset, from - offset)?);
             done.max(self.write_zeros(now, to, offset + bytes - to)?)
         };
@@ -213,8 +214,9 @@ impl Emulator {
     /// As [`Emulator::write`].
     pub fn trim(&mut self, now: Ns, offset: u64, bytes: u64) -> Result<Ns, Refusal> {
         self.begin(now)?;
-        self.settle()?;
+        // On a full file system only a TRIM may make room for what waits.
         let done = self.drop_pages(now, offset, bytes)?;
+        let _ = self.settle();
         Ok(self.finish(now, done))
     }
 
@@ -336,7 +338,7 @@ impl Emulator {
         pages.sort_unstable();
         for number in pages {
             let (offset, page) = (number * self.page_bytes, &self.volatile[&number]);
-            if page.iter().all(|byte| *byte == 0) {
+            if is_zero(page) {
                 self.backing.zero(offset, self.page_bytes)?;
             } else {
                 self.backing.write(offset, page)?;

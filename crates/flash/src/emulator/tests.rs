@@ -205,11 +205,14 @@ fn what_was_acknowledged_waits_while_the_backing_is_full_and_takes_bounded_memor
     assert_eq!(acknowledged.iter().filter(|ok| **ok).count(), 7, "the half of the buffer, less the page that fills it");
     assert!(emulator.volatile.len() <= 8, "{}", emulator.volatile.len());
     assert!(emulator.flush(0).is_err());
+    emulator.trim(0, 6 * PAGE as u64, 94 * PAGE as u64).expect("a TRIM makes room");
     is_full.store(false, std::sync::atomic::Ordering::Relaxed);
     emulator.flush(0).unwrap();
     emulator.cut_power(0, None);
     emulator.restore_power(0);
-    assert_eq!(all(&mut emulator)[..7 * PAGE], [7; 7 * PAGE]);
+    let (there, trimmed) = (&all(&mut emulator)[..6 * PAGE], &all(&mut emulator)[6 * PAGE..]);
+    assert_eq!(there, [7; 6 * PAGE]);
+    assert!(trimmed.iter().all(|byte| *byte == 0));
 }
 
 #[test]

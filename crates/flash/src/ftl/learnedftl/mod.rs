@@ -177,6 +177,8 @@ impl Ftl for LearnedFtl {
             let (page, place) = self.split(m.lpn);
             self.models.change(page, place, None);
         }
+        // Its pages may be among them.
+        self.run = Run::default();
         self.entries.moved(device, moves);
     }
 
