@@ -204,7 +204,8 @@ fn compare_times(c: &Cluster, mounted_at: &str, options: &[&str]) {
     let m = Mounted::new(c, mounted_at, options);
     let _ = fs::remove_dir_all(m.at("d"));
     fs::create_dir(m.at("d")).unwrap();
-    let made = ["small", "d/big", "d/empty", "mode", "set", "cut", "linked", "old", "appended", "attribute"];
+    let made =
+        ["small", "d/big", "d/empty", "mode", "set", "cut", "linked", "old", "appended", "attribute", "same", "grown"];
     for name in made {
         fs::write(m.at(name), data(1, if name == "d/big" { 9 << 20 } else { 3_000 })).unwrap();
     }
@@ -221,9 +222,35 @@ fn compare_times(c: &Cluster, mounted_at: &str, options: &[&str]) {
     appended.write_all(b"synced").unwrap();
     appended.sync_all().unwrap();
     drop(appended);
+    // A length counts as a change, also if it is the same.
+    let (same, emptied) = (times(&m, "same"), times(&m, "d/empty"));
+    File::options().write(true).open(m.at("same")).unwrap().set_len(3_000).unwrap();
+    fs::write(m.at("d/empty"), b"").unwrap();
+    assert!(times(&m, "same") > same && times(&m, "d/empty") > emptied);
+    let grown = File::options().write(true).open(m.at("grown")).unwrap();
+    grown.write_all_at(b"more", 100).unwrap();
+    grown.sync_all().unwrap();
+    grown.set_len(50).unwrap();
+    grown.set_len(20_000).unwrap();
+    let open = times(&m, "grown");
+    drop(grown);
+    assert_eq!(times(&m, "grown"), open, "a close is no change");
     let none = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(m.at("attribute"), "user.colour", b"red", none).unwrap();
-    let names = ["small", "d/big", "d/empty", "mode", "set", "cut", "linked", "d/new", "appended", "attribute"];
+    let names = [
+        "small",
+        "d/big",
+        "d/empty",
+        "mode",
+        "set",
+        "cut",
+        "linked",
+        "d/new",
+        "appended",
+        "attribute",
+        "same",
+        "grown",
+    ];
     let here = names.map(|name| (name, times(&m, name)));
     let other = Mounted::new(c, "other", options);
     assert_eq!(names.map(|name| (name, times(&other, name))), here);

@@ -116,6 +116,15 @@ impl<B: Backend> State<B> {
         }
     }
 
+    /// As [`State::stamp`] if anything is in no version yet; returns whether it is.
+    fn stamp_unsaved(&mut self, mount: &Mount<B>) -> bool {
+        let is_unsaved = self.pending.is_unsaved();
+        if is_unsaved {
+            self.stamp(mount);
+        }
+        is_unsaved
+    }
+
     fn new(ino: u64, size_bytes: u64) -> State<B> {
         State {
             ino,
@@ -252,25 +261,27 @@ impl<B: Backend> OpenFile<B> {
                 state.feed(mount, false).await
             }
         };
+        // A commit on the way took the times.
+        state.stamp_unsaved(mount);
         state.note(done)
     }
 
-    /// Sets the length.
+    /// Sets the length. Returns false if there is nothing to commit: the file is as long already.
     ///
     /// # Errors
     /// As [`OpenFile::write`].
-    pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
+    pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome<bool> {
         let mut state = self.state.lock().await;
         let is_new = size_bytes != state.size_bytes;
         if (is_new || state.pending.log().is_some()) && state.begin_log(mount).await {
             match state.change_log(mount, |log| log.set_len(size_bytes)) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(true),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
-        state.stamp(mount);
         let done = state.truncate(mount, size_bytes).await;
-        state.note(done)
+        let changed = state.stamp_unsaved(mount);
+        state.note(done).map(|()| changed)
     }
 
     /// Makes the file at least so long. Unlike [`OpenFile::truncate`], keeps what another mount wrote behind that.
@@ -288,8 +299,8 @@ impl<B: Backend> OpenFile<B> {
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
-        state.stamp(mount);
         let done = state.extend(mount, size_bytes).await;
+        state.stamp_unsaved(mount);
         state.note(done)
     }
 

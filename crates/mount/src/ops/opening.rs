@@ -210,8 +210,8 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Sets the length through a handle of its own, and closes that as a program does, unless a program writes the file:
-    /// its close follows.
-    pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome {
+    /// its close follows. Returns false if the file is as long already.
+    pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome<bool> {
         let open = self.files.get(ino);
         let there = match &open {
             Some(file) => file.size().await.0,
@@ -225,8 +225,11 @@ impl<B: Backend> Mount<B> {
             if open.is_some() && (is_shown || self.files.has_one_writer(ino)) {
                 self.refresh_open(&file).await?;
             }
-            file.truncate(self, size_bytes).await?;
-            if self.files.has_one_writer(ino) { file.close(self).await } else { Ok(()) }
+            let changed = file.truncate(self, size_bytes).await?;
+            if self.files.has_one_writer(ino) {
+                file.close(self).await?;
+            }
+            Ok(changed)
         };
         let done = change.await;
         self.files.release(self, &file, true).await;

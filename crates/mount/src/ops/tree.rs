@@ -277,7 +277,12 @@ impl<B: Backend> Mount<B> {
     async fn change_attributes(&self, ino: u64, mut new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
         writable(ino)?;
         if let Some(size) = size {
-            self.truncate(ino, size).await?;
+            let changed = self.truncate(ino, size).await?;
+            if !changed && !self.kernel_sets_times && new.mtime_ns.is_none() {
+                // A length that is set counts as a change, also if it is the same one (POSIX, ftruncate and O_TRUNC).
+                let now_ns = self.backend.wall_ns();
+                (new.mtime_ns, new.ctime_ns) = (Some(now_ns), Some(now_ns));
+            }
         }
         if let Some(attr) = self.kernel.lock().unlinked(ino)
             && !self.files.is_open(ino)
