@@ -52,8 +52,8 @@ impl Clock {
         self.time.wall_ns = wall_ns.max(self.time.wall_ns + passed_ns / 2);
     }
 
-    /// The wall clock was read.
-    pub fn note_wall(&mut self, wall_ns: i64) {
+    /// The wall clock was read, at `shell_ns`, which may be later than the last [`Clock::advance`].
+    pub fn note_wall(&mut self, shell_ns: i64, wall_ns: i64) {
         let jump_ns = wall_ns.saturating_sub(self.time.wall_ns);
         let jumped = jump_ns.saturating_abs() > self.jump_max_ns;
         if jumped && !self.jumped {
@@ -61,7 +61,7 @@ impl Clock {
         }
         self.jumped = jumped;
         if !jumped {
-            self.wall_ahead_ns = wall_ns.saturating_sub(self.shell_ns);
+            self.wall_ahead_ns = wall_ns.saturating_sub(shell_ns);
         }
         if failpoint::is_active("manager.clock_follows_wall") {
             self.time.now_ns = self.time.now_ns.max(wall_ns);
@@ -108,15 +108,26 @@ mod tests {
     #[test]
     fn the_time_of_day_follows_small_steps_and_never_goes_back() {
         let mut clock = clock(Time { now_ns: 0, wall_ns: 200 * DAY }, 200 * DAY);
-        clock.note_wall(200 * DAY + 60 * S);
+        clock.note_wall(5 * S, 200 * DAY + 60 * S);
         clock.advance(6 * S);
         assert_eq!(clock.time.wall_ns, 200 * DAY + 61 * S);
-        clock.note_wall(200 * DAY + S);
+        clock.note_wall(6 * S, 200 * DAY + S);
         clock.advance(26 * S);
         assert_eq!(clock.time.wall_ns, 200 * DAY + 71 * S, "half speed");
         clock.advance(5 * S + 200 * S);
         assert_eq!(clock.time.wall_ns, 200 * DAY + 200 * S, "it has waited long enough");
         assert_eq!(clock.time.now_ns, S + 10 * S + 10 * S);
+    }
+
+    /// An idle manager reads the wall clock some time after it last advanced: that time is not counted twice.
+    #[test]
+    fn the_time_of_day_is_not_ahead_of_the_wall_clock() {
+        let mut clock = clock(Time { now_ns: 0, wall_ns: 200 * DAY }, 200 * DAY);
+        for second in 1..5 {
+            clock.note_wall((5 + second) * S, 200 * DAY + second * S);
+            clock.advance((5 + second) * S);
+            assert_eq!(clock.time.wall_ns, 200 * DAY + second * S);
+        }
     }
 
     #[test]
@@ -128,7 +139,7 @@ mod tests {
         }
         let mut clock = clock(last, 200 * DAY);
         for wall_ns in [0, 300 * DAY] {
-            clock.note_wall(wall_ns);
+            clock.note_wall(6 * S, wall_ns);
             clock.advance(6 * S);
             assert_eq!(clock.time.wall_ns, 200 * DAY + S);
         }

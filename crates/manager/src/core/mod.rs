@@ -288,9 +288,9 @@ impl ManagerCore {
         self.stop_if_damaged();
     }
 
-    /// The wall clock was read; files are dated by it.
-    pub fn note_wall(&mut self, wall_ns: i64) {
-        self.clock.note_wall(wall_ns);
+    /// The wall clock was read at `now_ns`; files are dated by it.
+    pub fn note_wall(&mut self, now_ns: i64, wall_ns: i64) {
+        self.clock.note_wall(now_ns, wall_ns);
     }
 
     /// The next action, if any.

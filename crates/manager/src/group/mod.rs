@@ -283,7 +283,7 @@ impl Manager {
     pub fn note_wall(&mut self, now_ns: i64, wall_ns: i64) {
         self.wall_ahead_ns = wall_ns.saturating_sub(now_ns);
         if let State::Leading(core) = &mut self.state {
-            core.note_wall(wall_ns);
+            core.note_wall(now_ns, wall_ns);
         }
     }
 
