@@ -110,17 +110,17 @@ struct State<B: Backend> {
 
 impl<B: Backend> State<B> {
     /// The content changes now; with its write-back cache the kernel says when it changed.
-    fn stamp(&mut self, mount: &Mount<B>) {
+    fn date_change(&mut self, mount: &Mount<B>) {
         if !mount.kernel_sets_times {
             self.times = spooled::now(&*mount.backend);
         }
     }
 
-    /// As [`State::stamp`] if anything is in no version yet; returns whether it is.
-    fn stamp_unsaved(&mut self, mount: &Mount<B>) -> bool {
+    /// As [`State::date_change`] if anything is in no version yet; returns whether it is.
+    fn date_unsaved(&mut self, mount: &Mount<B>) -> bool {
         let is_unsaved = self.pending.is_unsaved();
         if is_unsaved {
-            self.stamp(mount);
+            self.date_change(mount);
         }
         is_unsaved
     }
@@ -252,7 +252,7 @@ impl<B: Backend> OpenFile<B> {
         if state.must_commit_before(offset, end) {
             state.commit(mount).await?;
         }
-        state.stamp(mount);
+        state.date_change(mount);
         state.size_bytes = state.size_bytes.max(end);
         let done = match state.continues(offset, end) {
             true => state.stream(mount, offset, bytes).await,
@@ -262,7 +262,7 @@ impl<B: Backend> OpenFile<B> {
             }
         };
         // A commit on the way took the times.
-        state.stamp_unsaved(mount);
+        state.date_unsaved(mount);
         state.note(done)
     }
 
@@ -280,7 +280,7 @@ impl<B: Backend> OpenFile<B> {
             }
         }
         let done = state.truncate(mount, size_bytes).await;
-        let changed = state.stamp_unsaved(mount);
+        let changed = state.date_unsaved(mount);
         state.note(done).map(|()| changed)
     }
 
@@ -300,7 +300,7 @@ impl<B: Backend> OpenFile<B> {
             }
         }
         let done = state.extend(mount, size_bytes).await;
-        state.stamp_unsaved(mount);
+        state.date_unsaved(mount);
         state.note(done)
     }
 

@@ -299,7 +299,7 @@ impl<B: Backend> State<B> {
         mount: &Mount<B>,
         change: impl FnOnce(&mut Log) -> Result<(), LogError>,
     ) -> Result<(), LogError> {
-        self.stamp(mount);
+        self.date_change(mount);
         let Some(log) = self.pending.log_mut() else { return Ok(()) };
         change(log)?;
         self.size_bytes = log.size_bytes();
