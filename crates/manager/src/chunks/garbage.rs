@@ -21,7 +21,7 @@ use crate::db::sessions::WRITER;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::Result;
 use crate::internal::{CollectGarbage, DeletesDone};
-use crate::placement::groups;
+use crate::placement::room;
 use crate::soft::DeleteCursor;
 use std::collections::BTreeSet;
 use tessera_failpoint as failpoint;
@@ -43,7 +43,7 @@ pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
         true => view.now_ns,
         false => view.soft.sessions.garbage_before(view.now_ns, hold_ns),
     };
-    let keep_ns = match view.soft.cluster.jobs.gc.running || groups::is_nearly_full(view)? {
+    let keep_ns = match view.soft.cluster.jobs.gc.running || room::is_nearly_full(view)? {
         true => 0,
         false => ns(view.config.unfinished_keep_ms),
     };

@@ -13,18 +13,13 @@ use crate::error::{Result, invalid};
 use crate::internal::{NewGroup, SetGroups};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk, open_groups};
+use crate::placement::room::{Purpose, has_room, room_bytes};
 use crate::placement::select::load_open;
 use crate::soft::stats::ClusterStats;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tessera_policy::{SCHEMES, Scheme, human_size};
 use tessera_wire::{ClassInfo, Code, Error};
-
-/// A disk takes no new chunks when less than 1/64 of it is free, or less than this many bytes if that is less.
-/// Compaction and repair need the space.
-const RESERVE_CAP_BYTES: u64 = 1 << 30;
-/// A disk with less free space than this many times its reserve is nearly full.
-const NEARLY_FULL_RESERVES: u64 = 4;
 
 /// Most groups that one command creates. So many fit into one log entry.
 const GROUPS_PER_COMMAND: usize = 256;
@@ -78,31 +73,9 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
 
 /// The disks that take new chunks now: writable and not full.
 fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
-    let fit = |d: &&DiskRow| d.writable() && has_space(stats, d.disk_id, d.capacity_bytes, 0);
+    let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, 0);
     let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
     disks.iter().filter(fit).map(disk).collect()
-}
-
-/// Whether a disk has space for a fragment besides the reserve for compaction and repair.
-pub(crate) fn has_space(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
-    let needed = reserve_bytes(capacity_bytes).saturating_add(fragment_bytes);
-    stats.available_bytes(disk_id, capacity_bytes) >= needed
-}
-
-/// Whether a disk that takes new chunks has little space left.
-///
-/// # Errors
-/// The database fails.
-pub fn is_nearly_full(view: &View<'_>) -> Result<bool> {
-    let little = |d: &DiskRow| {
-        let available_bytes = view.soft.cluster.stats.available_bytes(d.disk_id, d.capacity_bytes);
-        available_bytes < NEARLY_FULL_RESERVES * reserve_bytes(d.capacity_bytes)
-    };
-    Ok(view.caches.node_map(view.db)?.disks.values().any(|d| d.writable() && little(d)))
-}
-
-fn reserve_bytes(capacity_bytes: u64) -> u64 {
-    (capacity_bytes / 64).min(RESERVE_CAP_BYTES)
 }
 
 /// Groups to open so that enough of them use only disks that take new chunks now.
@@ -232,11 +205,8 @@ pub struct Space {
 /// The database fails.
 pub fn space((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Space> {
     let node_map = caches.node_map(db)?;
-    let free =
-        node_map.disks.values().filter(|d| d.writable()).map(|d| {
-            stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(reserve_bytes(d.capacity_bytes))
-        });
-    let free_bytes = free.fold(0, u64::saturating_add);
+    let room = |d: &DiskRow| room_bytes(stats, d.disk_id, d.capacity_bytes, Purpose::NewChunks);
+    let free_bytes = node_map.disks.values().filter(|d| d.writable()).map(room).fold(0, u64::saturating_add);
     let (data, stored) = scheme.expansion();
     let bytes = (u128::from(free_bytes) * u128::from(data) / u128::from(stored.max(1))) as u64;
     Ok(Space { bytes, reserved_bytes })

@@ -3,4 +3,5 @@
 pub mod affinity;
 pub mod groups;
 pub mod layout;
+pub mod room;
 pub mod select;

@@ -6,8 +6,9 @@ use crate::db::Db;
 use crate::db::cache::{Caches, Pg};
 use crate::db::rows::{self, DiskRow, Member};
 use crate::error::Result;
-use crate::placement::groups::{has_space, too_few_hosts};
+use crate::placement::groups::too_few_hosts;
 use crate::placement::layout::mix;
+use crate::placement::room::has_room;
 use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
 use crate::soft::stats::ClusterStats;
 use std::collections::BTreeSet;
@@ -152,7 +153,7 @@ impl GroupSelector {
 impl OpenGroup {
     /// Whether each disk has space for the bytes that its position needs.
     pub(crate) fn has_space(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
-        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_space(stats, disk, capacity, bytes(i)))
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
     }
 
     /// Free space of the fullest disk, divided by a factor that grows with the longest queue.
@@ -225,7 +226,7 @@ fn why_no_group(ctx: &Ctx<'_>, live: Live<'_>, class: &ClassInfo, len_bytes: u64
     }
     let stats = &live.soft.cluster.stats;
     let fragment = class.room_bytes(len_bytes, 0);
-    let fits = |d: &&DiskRow| d.writable() && has_space(stats, d.disk_id, d.capacity_bytes, fragment);
+    let fits = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, fragment);
     let hosts: BTreeSet<&str> = disks.iter().filter(fits).map(|d| d.host.as_str()).collect();
     if hosts.len() as u32 >= class.fragments() {
         return Ok(Error::new(

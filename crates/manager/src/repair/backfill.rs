@@ -22,6 +22,7 @@ use crate::error::{Result, corrupt_row};
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
+use crate::placement::room::{Purpose, room_bytes};
 use crate::soft::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_failpoint as failpoint;
@@ -248,14 +249,14 @@ struct Plan<'a> {
     disks: &'a BTreeMap<u64, DiskRow>,
     groups: BTreeMap<u64, Vec<Member>>,
     layout: Layout,
-    /// Free bytes of each disk, less the bytes planned here.
+    /// Room of each disk for the plan's purpose, less the bytes planned here.
     free_bytes: BTreeMap<u64, u64>,
     /// Estimated bytes that the first member of a group holds, and that each other member holds.
     member_bytes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Result<Plan<'a>> {
+    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32, purpose: Purpose) -> Result<Plan<'a>> {
         let groups = rows::groups(view.db, width)?;
         let specs: Vec<LayoutDisk> = disks
             .values()
@@ -263,9 +264,8 @@ impl<'a> Plan<'a> {
             .collect();
         let planned: Vec<Vec<u64>> = groups.values().map(|g| planned_disks(g)).collect();
         let stats = &view.soft.cluster.stats;
-        let free =
-            |d: &DiskRow| stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64);
-        let free_bytes = disks.values().map(|d| (d.disk_id, free(d))).collect();
+        let room = |d: &DiskRow| (d.disk_id, room_bytes(stats, d.disk_id, d.capacity_bytes, purpose));
+        let free_bytes = disks.values().map(room).collect();
         let layout = Layout::new(&specs, width as usize, &planned);
         Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view, width)? })
     }
@@ -344,7 +344,7 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     }
     for width in widths(view.db)? {
         let mut due: Vec<(bool, usize, Member)> = Vec::new();
-        let mut plan = Plan::new(view, disks, width)?;
+        let mut plan = Plan::new(view, disks, width, Purpose::Repair)?;
         for group in plan.groups.values() {
             let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
             for m in group {
@@ -382,7 +382,8 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     }
     let mut moves = Vec::new();
     let widths = widths(view.db)?;
-    let mut plans = widths.iter().map(|w| Plan::new(view, disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
+    let mut plans =
+        widths.iter().map(|w| Plan::new(view, disks, *w, Purpose::Balance)).collect::<Result<Vec<Plan<'_>>>>()?;
     let mut load: BTreeMap<u64, u64> = node_map.readable().map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {

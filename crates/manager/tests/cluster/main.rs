@@ -12,6 +12,7 @@ mod members;
 mod proof;
 mod random;
 mod repair;
+mod room;
 mod upkeep;
 
 fn write_files(cluster: &mut Cluster, from: u64, files: u64) {

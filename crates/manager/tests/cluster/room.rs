@@ -1,0 +1,64 @@
+//! Nearly full disks: what repair and drains may use, and what they must leave alone.
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// All disks report this many free bytes. The reserve of these disks is 1 GiB.
+fn leave_free(cluster: &mut Cluster, bytes: u64) {
+    cluster.disks.values_mut().for_each(|disk| disk.free_bytes = Some(bytes));
+    cluster.run(5_000);
+}
+
+fn drain(cluster: &mut Cluster, node: usize) {
+    let (op_id, node_id) = (cluster.op(), cluster.nodes[node].node_id);
+    cluster.ask(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
+}
+
+/// P6: disks that are too full for new chunks take members of lost and draining disks, down to half of the reserve.
+#[test]
+fn p6_repair_and_drains_use_the_first_half_of_the_reserve() {
+    let mut cluster = Cluster::new(9, 1);
+    write_files(&mut cluster, 0, 20);
+    leave_free(&mut cluster, 600 * MIB);
+    assert_eq!(cluster.open("new", "replica:3", &[7_000]).unwrap_err().code(), Code::NoSpace);
+    cluster.kill(1);
+    cluster.until(100, "rebuilt", |c| c.status().nodes[1].health() == Health::Out && c.is_whole());
+    drain(&mut cluster, 5);
+    cluster.until(100, "drained", |c| c.status().nodes[5].health() == Health::Drained && c.is_whole());
+    for node in [1, 5] {
+        assert_eq!(disk_members(&cluster, cluster.nodes[node].disks[0]), 0);
+    }
+    cluster.check_replay();
+}
+
+/// The second half of the reserve is for compaction.
+#[test]
+fn repair_leaves_half_of_the_reserve_alone() {
+    let mut cluster = Cluster::new(8, 1);
+    write_files(&mut cluster, 0, 20);
+    let lost = cluster.nodes[1].disks[0];
+    leave_free(&mut cluster, 512 * MIB);
+    let members = disk_members(&cluster, lost);
+    cluster.kill(1);
+    cluster.run(30_000);
+    assert_eq!(disk_members(&cluster, lost), members);
+    leave_free(&mut cluster, 600 * MIB);
+    cluster.until(100, "rebuilt", |c| c.is_whole());
+}
+
+/// A move that only evens out disks leaves the whole reserve for repair.
+#[test]
+fn balance_leaves_the_reserve_alone() {
+    let mut cluster = Cluster::new(7, 1);
+    write_files(&mut cluster, 0, 60);
+    let new = cluster.join(1);
+    let disk = cluster.nodes[new].disks[0];
+    leave_free(&mut cluster, 1_000 * MIB);
+    cluster.until(100, "settled", |c| c.is_whole());
+    let members = disk_members(&cluster, disk);
+    cluster.run(60_000);
+    assert_eq!(disk_members(&cluster, disk), members);
+    leave_free(&mut cluster, 1_100 * MIB);
+    cluster.until(400, "balanced", |c| c.disks[&disk].held.len() >= 20 && c.is_whole());
+}
