@@ -13,6 +13,7 @@ use crate::error::{Result, invalid};
 use crate::internal::{NewGroup, SetGroups};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk, open_groups};
+use crate::placement::refusal::{Wanted, why_no_group};
 use crate::placement::room::{Purpose, has_room, room_bytes};
 use crate::placement::select::load_open;
 use crate::soft::stats::ClusterStats;
@@ -57,7 +58,12 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
         let disks = rows::disks(ctx.db)?;
         plan = propose_groups(&fit_for_chunks(&disks, &live.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
-            0 => Err(too_few_hosts(ctx.db, spec, width)?.into()),
+            0 => Err(why_no_group(
+                &disks,
+                &live.soft.cluster.stats,
+                &Wanted { spec, width, len_bytes: 0, room_bytes: 0 },
+            )
+            .into()),
             n => Ok(n as u64),
         }
     })?;
@@ -165,28 +171,6 @@ fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usi
         groups.push(group);
     }
     groups
-}
-
-/// The error that says how many hosts exist, how many more are needed, and what to do.
-///
-/// # Errors
-/// The database fails.
-pub fn too_few_hosts(db: &Db, spec: &str, width: u32) -> rusqlite::Result<Error> {
-    let disks = rows::disks(db)?;
-    let up: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
-    let all: BTreeSet<&str> = disks.iter().map(|d| d.host.as_str()).collect();
-    let away: Vec<&str> = all.difference(&up).copied().collect();
-    let way_out = match away.is_empty() {
-        true => "add nodes on further hosts, or choose a class with fewer fragments".to_string(),
-        false => {
-            let shown = away.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-            format!("start or return {shown} (not up, or draining), add nodes, or choose a class with fewer fragments")
-        }
-    };
-    Ok(Error::new(
-        Code::TooFewHosts,
-        format!("{spec} needs {width} hosts, {} {} up; {way_out}", up.len(), if up.len() == 1 { "is" } else { "are" }),
-    ))
 }
 
 /// Space for data of a class, in bytes before coding.

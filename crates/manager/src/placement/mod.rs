@@ -3,5 +3,6 @@
 pub mod affinity;
 pub mod groups;
 pub mod layout;
+pub mod refusal;
 pub mod room;
 pub mod select;

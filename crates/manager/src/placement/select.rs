@@ -6,15 +6,13 @@ use crate::db::Db;
 use crate::db::cache::{Caches, Pg};
 use crate::db::rows::{self, DiskRow, Member};
 use crate::error::Result;
-use crate::placement::groups::too_few_hosts;
 use crate::placement::layout::mix;
+use crate::placement::refusal::{Wanted, why_no_group};
 use crate::placement::room::has_room;
 use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
 use crate::soft::stats::ClusterStats;
-use std::collections::BTreeSet;
-use tessera_policy::human_size;
 use tessera_stripe::ClassLayout;
-use tessera_wire::{ClassInfo, Code, Error};
+use tessera_wire::ClassInfo;
 
 /// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
 /// [`Ctx::record`].
@@ -46,7 +44,12 @@ pub struct ChunkSpec<'a> {
 pub fn select_group(ctx: &Ctx<'_>, live: Live<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
     match select(ctx, live, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
-        None => Err(why_no_group(ctx, live, wanted.class, wanted.len_bytes)?.into()),
+        None => {
+            let ChunkSpec { class, len_bytes, .. } = *wanted;
+            let room_bytes = class.room_bytes(len_bytes, 0);
+            let wanted = Wanted { spec: &class.spec, width: class.fragments(), len_bytes, room_bytes };
+            Err(why_no_group(&rows::disks(ctx.db)?, &live.soft.cluster.stats, &wanted).into())
+        }
     }
 }
 
@@ -207,49 +210,4 @@ pub(crate) fn load_open(db: &Db, caches: &Caches, width: u32) -> rusqlite::Resul
         unable: members.iter().filter(unable).count() as u32,
     };
     Ok(rows::open_groups(db, width)?.into_iter().map(group).collect())
-}
-
-/// The error that says why no group fits.
-fn why_no_group(ctx: &Ctx<'_>, live: Live<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
-    let disks = rows::disks(ctx.db)?;
-    let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
-    if (hosts.len() as u32) < class.fragments() {
-        return Ok(too_few_hosts(ctx.db, &class.spec, class.fragments())?);
-    }
-    let groups = load_open(ctx.db, ctx.caches, class.fragments())?;
-    let able = groups.iter().filter(|g| g.unable == 0).count();
-    if able == 0 {
-        return Ok(Error::new(
-            Code::Unavailable,
-            format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
-        ));
-    }
-    let stats = &live.soft.cluster.stats;
-    let fragment = class.room_bytes(len_bytes, 0);
-    let fits = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, fragment);
-    let hosts: BTreeSet<&str> = disks.iter().filter(fits).map(|d| d.host.as_str()).collect();
-    if hosts.len() as u32 >= class.fragments() {
-        return Ok(Error::new(
-            Code::Unavailable,
-            format!("{}: each of {able} open groups has a full disk; new ones are being opened, try again", class.spec),
-        ));
-    }
-    let full: BTreeSet<&str> = disks
-        .iter()
-        .filter(|d| d.writable() && !fits(d))
-        .map(|d| d.host.as_str())
-        .filter(|h| !hosts.contains(h))
-        .collect();
-    let shown = full.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-    Ok(Error::new(
-        Code::NoSpace,
-        format!(
-            "{}: a chunk of {} needs room on {} hosts, {} have it; full: {shown}; \
-             delete files and run `tessera gc`, or add disks",
-            class.spec,
-            human_size(len_bytes),
-            class.fragments(),
-            hosts.len(),
-        ),
-    ))
 }

@@ -277,6 +277,14 @@ fn refusals_name_numbers_and_the_way_out() {
     let error = cluster.open("full", "replica:3", &[4]).unwrap_err();
     assert_eq!(error.code(), Code::NoSpace);
     assert!(error.message.contains("tessera gc"), "{error}");
+    // A class that nobody has used yet gets the same answer.
+    let with_room: Vec<u64> = cluster.nodes[..3].iter().map(|n| n.disks[0]).collect();
+    with_room.iter().for_each(|disk| cluster.disks.get_mut(disk).unwrap().free_bytes = Some(CAPACITY));
+    cluster.run(500);
+    let error = cluster.open("full", "ec:3+2", &[5]).unwrap_err();
+    assert_eq!(error.code(), Code::NoSpace);
+    let words = "ec:3+2: a chunk needs room on 5 hosts, 3 have it; full: host-n3, host-n4; delete files";
+    assert!(error.message.starts_with(words), "{error}");
 }
 
 /// Groups open for new disks and close when they are full.
