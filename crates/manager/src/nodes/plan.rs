@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, propose_all};
 use crate::nodes::membership;
 use crate::placement::groups;
-use crate::repair::{backfill, inventory, maintenance, proof, rebuild};
+use crate::repair::{backfill, inventory, maintenance, moves, proof, rebuild};
 
 /// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager itself was
 /// stopped, so the silence says nothing about the nodes.
@@ -57,7 +57,7 @@ fn tick(view: &mut View) -> Result<()> {
 fn plan_members(view: &mut View) -> Result<()> {
     let now = view.now_ns;
     if due(&mut view.soft.cluster.pace.moves, view.meta.map_version, now, 5_000) {
-        view.proposals.extend(propose_all(backfill::moves_due(view)?, |moves| MoveMembers { moves }));
+        view.proposals.extend(propose_all(moves::moves_due(view)?, |moves| MoveMembers { moves }));
         view.proposals.extend(propose_all(membership::emptied(view)?, |disk_ids| DisksDrained { disk_ids }));
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
@@ -66,7 +66,7 @@ fn plan_members(view: &mut View) -> Result<()> {
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
         let disks = view.caches.node_map(view.db)?.disks.len();
-        let moves = backfill::rebalance(view, (disks / 2).max(2))?;
+        let moves = moves::rebalance(view, (disks / 2).max(2))?;
         view.proposals.extend(propose_all(moves, |moves| MoveMembers { moves }));
     }
     Ok(())

@@ -3,5 +3,6 @@
 pub mod backfill;
 pub mod inventory;
 pub mod maintenance;
+pub mod moves;
 pub mod proof;
 pub mod rebuild;

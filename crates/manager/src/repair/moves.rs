@@ -1,0 +1,228 @@
+//! Plans which members move, and where: off lost and draining disks, and from full disks to empty ones.
+//!
+//! It reads rows and reports and proposes; [`crate::repair::backfill`] carries the moves out.
+
+use crate::ctx::View;
+use crate::db::Db;
+use crate::db::rows::{self, DiskRow, Member};
+use crate::db::sql::args;
+use crate::error::Result;
+use crate::internal::Move;
+use crate::placement::layout::{Layout, LayoutDisk};
+use crate::placement::room::{Purpose, room_bytes};
+use std::collections::BTreeMap;
+use tessera_failpoint as failpoint;
+use tessera_stripe::ClassLayout;
+use tessera_wire::Health;
+
+/// Most moves in one command.
+const MOVES_PER_COMMAND: usize = 256;
+const _: () = assert!(MOVES_PER_COMMAND > 0, "repair must move something");
+/// Disks whose loads differ by less than this fraction of the mean count as balanced, because a move costs I/O.
+const BALANCE_SLACK: f64 = 0.10;
+
+/// The input of the move planner for the groups of one width.
+struct Plan<'a> {
+    disks: &'a BTreeMap<u64, DiskRow>,
+    groups: BTreeMap<u64, Vec<Member>>,
+    layout: Layout,
+    /// Room of each disk for the plan's purpose, less the bytes planned here.
+    free_bytes: BTreeMap<u64, u64>,
+    /// Estimated bytes that the first member of a group holds, and that each other member holds.
+    member_bytes: BTreeMap<u64, (u64, u64)>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32, purpose: Purpose) -> Result<Plan<'a>> {
+        let groups = rows::groups(view.db, width)?;
+        let specs: Vec<LayoutDisk> = disks
+            .values()
+            .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
+            .collect();
+        let planned: Vec<Vec<u64>> = groups.values().map(|g| planned_disks(g)).collect();
+        let stats = &view.soft.cluster.stats;
+        let room = |d: &DiskRow| (d.disk_id, room_bytes(stats, d.disk_id, d.capacity_bytes, purpose));
+        let free_bytes = disks.values().map(room).collect();
+        let layout = Layout::new(&specs, width as usize, &planned);
+        Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view, width)? })
+    }
+
+    /// Estimated bytes that a member holds.
+    fn bytes_of(&self, m: &Member) -> u64 {
+        let (first, other) = self.member_bytes.get(&m.pg_id).copied().unwrap_or_default();
+        if m.position == 0 { first } else { other }
+    }
+
+    /// Finds a disk for a member and counts it.
+    fn replace(&mut self, m: &Member) -> Option<Move> {
+        let group = self.groups.get(&m.pg_id)?.clone();
+        let others = group.iter().filter(|o| o.position != m.position);
+        let (mut before, mut used) = (planned_disks(&group), Vec::new());
+        match failpoint::is_active("manager.shared_host") {
+            true => before.fill(m.disk_id),
+            false => used.extend(others.flat_map(|o| [o.disk_id, o.incoming]).filter(|d| *d != 0)),
+        }
+        let bytes = self.bytes_of(m);
+        let fits = |d: &LayoutDisk| {
+            self.disks.get(&d.id).is_some_and(DiskRow::may_take_members)
+                && self.free_bytes.get(&d.id).is_some_and(|free| *free > bytes)
+        };
+        let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
+        assert!(incoming != 0 && incoming != m.disk_id, "{m:?}: replaced by {incoming}");
+        self.take(m, incoming, bytes);
+        Some(move_of(m, incoming))
+    }
+
+    fn take(&mut self, m: &Member, incoming: u64, bytes: u64) {
+        let Some(group) = self.groups.get_mut(&m.pg_id) else { return };
+        self.layout.remove(&planned_disks(group));
+        if let Some(member) = group.iter_mut().find(|o| o.position == m.position) {
+            member.incoming = incoming;
+        }
+        self.layout.add(&planned_disks(group));
+        self.free_bytes.entry(incoming).and_modify(|free| *free = free.saturating_sub(bytes));
+    }
+}
+
+/// The change of a member's incoming disk to `incoming`.
+fn move_of(m: &Member, incoming: u64) -> Move {
+    Move { pg_id: m.pg_id, position: m.position, disk_id: m.disk_id, incoming_was: m.incoming, incoming }
+}
+
+/// The disks of a group after its backfills.
+fn planned_disks(group: &[Member]) -> Vec<u64> {
+    group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
+}
+
+/// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
+/// assigned, times the largest share that a class of this width puts there.
+fn member_bytes(view: &View<'_>, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let classes = view.caches.classes(view.db)?;
+    let of_width: Vec<_> = classes.values().filter(|class| class.fragments() == width).collect();
+    let most = |bytes: u64, position: u32| {
+        of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
+    };
+    let groups: Vec<(u64, u64)> = view.db.all("SELECT pg_id, bytes FROM pgs WHERE width = ?1", args![width])?;
+    Ok(groups.into_iter().map(|(pg_id, bytes)| (pg_id, (most(bytes, 0), most(bytes, 1)))).collect())
+}
+
+fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {
+    db.all("SELECT DISTINCT width FROM pgs ORDER BY width", [])
+}
+
+/// Moves that losses and drains require: lost members first, in the groups that lost most before the others.
+pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
+    let node_map = view.caches.node_map(view.db)?;
+    let disks = &node_map.disks;
+    let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
+    let mut moves = Vec::new();
+    if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
+        return Ok(moves);
+    }
+    for width in widths(view.db)? {
+        let mut due: Vec<(bool, usize, Member)> = Vec::new();
+        let mut plan = Plan::new(view, disks, width, Purpose::Repair)?;
+        for group in plan.groups.values() {
+            let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
+            for m in group {
+                match (health(m.disk_id), m.incoming) {
+                    (Health::Out, 0) => due.push((true, lost, *m)),
+                    (Health::Draining, 0) => due.push((false, lost, *m)),
+                    // The incoming disk drains too: choose another.
+                    (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => {
+                        moves.push(move_of(m, 0))
+                    }
+                    _ => {}
+                }
+            }
+        }
+        due.sort_by_key(|(lost, in_group, m)| (!lost, std::cmp::Reverse(*in_group), m.pg_id, m.position));
+        for (_, _, m) in due {
+            if moves.len() >= MOVES_PER_COMMAND {
+                return Ok(moves);
+            }
+            moves.extend(plan.replace(&m));
+        }
+    }
+    Ok(moves)
+}
+
+/// Moves from the fullest disks to the emptiest, while a move improves the balance and fewer than `limit` moves run.
+/// Empty while a member is lost or a disk drains: repair comes first.
+pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
+    let node_map = view.caches.node_map(view.db)?;
+    let disks = &node_map.disks;
+    let busy = view.caches.backfilling(view.db)?;
+    let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
+    if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
+        return Ok(Vec::new());
+    }
+    let mut moves = Vec::new();
+    let widths = widths(view.db)?;
+    let mut plans =
+        widths.iter().map(|w| Plan::new(view, disks, *w, Purpose::Balance)).collect::<Result<Vec<Plan<'_>>>>()?;
+    let mut load: BTreeMap<u64, u64> = node_map.readable().map(|d| (d.disk_id, 0)).collect();
+    for plan in &plans {
+        for group in plan.groups.values() {
+            for (m, disk) in group.iter().zip(planned_disks(group)) {
+                load.entry(disk).and_modify(|l| *l += plan.bytes_of(m));
+            }
+        }
+    }
+    while busy.len() + moves.len() < limit {
+        let Some(found) = best_move(&mut plans, disks, &mut load) else { break };
+        moves.push(found);
+    }
+    Ok(moves)
+}
+
+/// The move from the fullest possible source to the emptiest possible target.
+fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut BTreeMap<u64, u64>) -> Option<Move> {
+    let ratio = |load: &BTreeMap<u64, u64>, d: u64, more: i64| {
+        let held = load.get(&d).copied().unwrap_or(0) as f64 + more as f64;
+        held / disks.get(&d).map_or(1.0, |d| d.capacity_bytes.max(1) as f64)
+    };
+    let mut order: Vec<u64> = load.keys().copied().collect();
+    order.sort_by(|a, b| ratio(load, *a, 0).total_cmp(&ratio(load, *b, 0)).then(a.cmp(b)));
+    let mean = order.iter().map(|d| ratio(load, *d, 0)).sum::<f64>() / order.len().max(1) as f64;
+    for &from in order.iter().rev() {
+        for &to in &order {
+            if ratio(load, from, 0) - ratio(load, to, 0) <= BALANCE_SLACK * mean {
+                break;
+            }
+            let target = disks.get(&to).filter(|d| d.may_take_members());
+            let Some(target) = target else { continue };
+            for plan in plans.iter_mut() {
+                let improves =
+                    |bytes: u64| bytes > 0 && ratio(load, from, -(bytes as i64)) >= ratio(load, to, bytes as i64);
+                let Some(m) = plan.movable(from, target, &improves) else { continue };
+                let bytes = plan.bytes_of(&m);
+                plan.take(&m, to, bytes);
+                load.entry(from).and_modify(|l| *l -= bytes.min(*l));
+                load.entry(to).and_modify(|l| *l += bytes);
+                return Some(move_of(&m, to));
+            }
+        }
+    }
+    None
+}
+
+impl Plan<'_> {
+    /// The largest member on `from` that can move to `to` and whose move improves the balance.
+    fn movable(&self, from: u64, to: &DiskRow, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
+        let host = |d: u64| self.disks.get(&d).map(|d| d.host.as_str());
+        let free = self.free_bytes.get(&to.disk_id).copied().unwrap_or(0);
+        self.groups
+            .values()
+            .filter(|g| g.iter().all(|m| m.incoming == 0))
+            .filter_map(|g| g.iter().find(|m| m.disk_id == from).map(|m| (g, m)))
+            .filter(|(g, m)| {
+                let bytes = self.bytes_of(m);
+                let elsewhere =
+                    g.iter().filter(|o| o.position != m.position).all(|o| host(o.disk_id) != Some(to.host.as_str()));
+                bytes < free && improves(bytes) && elsewhere
+            })
+            .max_by_key(|(_, m)| (self.bytes_of(m), std::cmp::Reverse(m.pg_id)))
+            .map(|(_, m)| *m)
+    }
+}
