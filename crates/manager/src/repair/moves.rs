@@ -5,7 +5,6 @@
 use crate::ctx::View;
 use crate::db::Db;
 use crate::db::rows::{self, DiskRow, Member};
-use crate::db::sql::args;
 use crate::error::Result;
 use crate::internal::Move;
 use crate::placement::layout::{Layout, LayoutDisk};
@@ -26,35 +25,22 @@ struct Plan<'a> {
     disks: &'a BTreeMap<u64, DiskRow>,
     groups: BTreeMap<u64, Vec<Member>>,
     layout: Layout,
-    /// Room of each disk for the plan's purpose, less the bytes planned here.
-    free_bytes: BTreeMap<u64, u64>,
-    /// Estimated bytes that the first member of a group holds, and that each other member holds.
-    member_bytes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32, purpose: Purpose) -> Result<Plan<'a>> {
+    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Result<Plan<'a>> {
         let groups = rows::groups(view.db, width)?;
         let specs: Vec<LayoutDisk> = disks
             .values()
             .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
             .collect();
         let planned: Vec<Vec<u64>> = groups.values().map(|g| planned_disks(g)).collect();
-        let stats = &view.soft.cluster.stats;
-        let room = |d: &DiskRow| (d.disk_id, room_bytes(stats, d.disk_id, d.capacity_bytes, purpose));
-        let free_bytes = disks.values().map(room).collect();
         let layout = Layout::new(&specs, width as usize, &planned);
-        Ok(Plan { disks, groups, layout, free_bytes, member_bytes: member_bytes(view, width)? })
-    }
-
-    /// Estimated bytes that a member holds.
-    fn bytes_of(&self, m: &Member) -> u64 {
-        let (first, other) = self.member_bytes.get(&m.pg_id).copied().unwrap_or_default();
-        if m.position == 0 { first } else { other }
+        Ok(Plan { disks, groups, layout })
     }
 
     /// Finds a disk for a member and counts it.
-    fn replace(&mut self, m: &Member) -> Option<Move> {
+    fn replace(&mut self, m: &Member, room: &mut Room) -> Option<Move> {
         let group = self.groups.get(&m.pg_id)?.clone();
         let others = group.iter().filter(|o| o.position != m.position);
         let (mut before, mut used) = (planned_disks(&group), Vec::new());
@@ -62,25 +48,23 @@ impl<'a> Plan<'a> {
             true => before.fill(m.disk_id),
             false => used.extend(others.flat_map(|o| [o.disk_id, o.incoming]).filter(|d| *d != 0)),
         }
-        let bytes = self.bytes_of(m);
         let fits = |d: &LayoutDisk| {
-            self.disks.get(&d.id).is_some_and(DiskRow::may_take_members)
-                && self.free_bytes.get(&d.id).is_some_and(|free| *free > bytes)
+            self.disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.has(d.id, room.bytes_of(m))
         };
         let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
         assert!(incoming != 0 && incoming != m.disk_id, "{m:?}: replaced by {incoming}");
-        self.take(m, incoming, bytes);
+        self.take(m, incoming, room);
         Some(move_of(m, incoming))
     }
 
-    fn take(&mut self, m: &Member, incoming: u64, bytes: u64) {
+    fn take(&mut self, m: &Member, incoming: u64, room: &mut Room) {
         let Some(group) = self.groups.get_mut(&m.pg_id) else { return };
         self.layout.remove(&planned_disks(group));
         if let Some(member) = group.iter_mut().find(|o| o.position == m.position) {
             member.incoming = incoming;
         }
         self.layout.add(&planned_disks(group));
-        self.free_bytes.entry(incoming).and_modify(|free| *free = free.saturating_sub(bytes));
+        room.take(incoming, room.bytes_of(m));
     }
 }
 
@@ -94,16 +78,53 @@ fn planned_disks(group: &[Member]) -> Vec<u64> {
     group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
 }
 
-/// Estimated bytes that the first member, and each other member, of each group of a width holds: the bytes of all chunks ever
-/// assigned, times the largest share that a class of this width puts there.
-fn member_bytes(view: &View<'_>, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+/// Room for members on each disk.
+struct Room {
+    /// Bytes of each disk that may still be planned.
+    free_bytes: BTreeMap<u64, u64>,
+    /// Estimated bytes that the first member of a group holds, and that each other member holds.
+    member_bytes: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Room {
+    /// The room of all disks. Members that are on their way to a disk count there in full until they have arrived: its free bytes do
+    /// not show yet what will come, and a node refuses fragments for which a disk has no room.
+    fn new(view: &View<'_>, disks: &BTreeMap<u64, DiskRow>, purpose: Purpose) -> Result<Room> {
+        let stats = &view.soft.cluster.stats;
+        let free = |d: &DiskRow| (d.disk_id, room_bytes(stats, d.disk_id, d.capacity_bytes, purpose));
+        let mut room = Room { free_bytes: disks.values().map(free).collect(), member_bytes: member_bytes(view)? };
+        for m in view.caches.backfilling(view.db)?.iter() {
+            room.take(m.incoming, room.bytes_of(m));
+        }
+        Ok(room)
+    }
+
+    /// Estimated bytes that a member holds.
+    fn bytes_of(&self, m: &Member) -> u64 {
+        let (first, other) = self.member_bytes.get(&m.pg_id).copied().unwrap_or_default();
+        if m.position == 0 { first } else { other }
+    }
+
+    fn has(&self, disk_id: u64, bytes: u64) -> bool {
+        self.free_bytes.get(&disk_id).is_some_and(|free| *free > bytes)
+    }
+
+    fn take(&mut self, disk_id: u64, bytes: u64) {
+        self.free_bytes.entry(disk_id).and_modify(|free| *free = free.saturating_sub(bytes));
+    }
+}
+
+/// Estimated bytes that the first member, and each other member, of each group holds: the bytes of all chunks ever assigned,
+/// times the largest share that a class of its width puts there.
+fn member_bytes(view: &View<'_>) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
     let classes = view.caches.classes(view.db)?;
-    let of_width: Vec<_> = classes.values().filter(|class| class.fragments() == width).collect();
-    let most = |bytes: u64, position: u32| {
-        of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
+    let most = |width: u32, bytes: u64, position: u32| {
+        let of_width = classes.values().filter(|class| class.fragments() == width);
+        of_width.map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
     };
-    let groups: Vec<(u64, u64)> = view.db.all("SELECT pg_id, bytes FROM pgs WHERE width = ?1", args![width])?;
-    Ok(groups.into_iter().map(|(pg_id, bytes)| (pg_id, (most(bytes, 0), most(bytes, 1)))).collect())
+    let groups: Vec<(u64, u32, u64)> = view.db.all("SELECT pg_id, width, bytes FROM pgs", [])?;
+    let bytes_of = |(pg_id, width, bytes)| (pg_id, (most(width, bytes, 0), most(width, bytes, 1)));
+    Ok(groups.into_iter().map(bytes_of).collect())
 }
 
 fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {
@@ -119,9 +140,10 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
         return Ok(moves);
     }
+    let mut room = Room::new(view, disks, Purpose::Repair)?;
     for width in widths(view.db)? {
         let mut due: Vec<(bool, usize, Member)> = Vec::new();
-        let mut plan = Plan::new(view, disks, width, Purpose::Repair)?;
+        let mut plan = Plan::new(view, disks, width)?;
         for group in plan.groups.values() {
             let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
             for m in group {
@@ -141,7 +163,7 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
             if moves.len() >= MOVES_PER_COMMAND {
                 return Ok(moves);
             }
-            moves.extend(plan.replace(&m));
+            moves.extend(plan.replace(&m, &mut room));
         }
     }
     Ok(moves)
@@ -159,25 +181,30 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     }
     let mut moves = Vec::new();
     let widths = widths(view.db)?;
-    let mut plans =
-        widths.iter().map(|w| Plan::new(view, disks, *w, Purpose::Balance)).collect::<Result<Vec<Plan<'_>>>>()?;
+    let mut room = Room::new(view, disks, Purpose::Balance)?;
+    let mut plans = widths.iter().map(|w| Plan::new(view, disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
     let mut load: BTreeMap<u64, u64> = node_map.readable().map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {
             for (m, disk) in group.iter().zip(planned_disks(group)) {
-                load.entry(disk).and_modify(|l| *l += plan.bytes_of(m));
+                load.entry(disk).and_modify(|l| *l += room.bytes_of(m));
             }
         }
     }
     while busy.len() + moves.len() < limit {
-        let Some(found) = best_move(&mut plans, disks, &mut load) else { break };
+        let Some(found) = best_move(&mut plans, disks, &mut room, &mut load) else { break };
         moves.push(found);
     }
     Ok(moves)
 }
 
 /// The move from the fullest possible source to the emptiest possible target.
-fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut BTreeMap<u64, u64>) -> Option<Move> {
+fn best_move(
+    plans: &mut [Plan<'_>],
+    disks: &BTreeMap<u64, DiskRow>,
+    room: &mut Room,
+    load: &mut BTreeMap<u64, u64>,
+) -> Option<Move> {
     let ratio = |load: &BTreeMap<u64, u64>, d: u64, more: i64| {
         let held = load.get(&d).copied().unwrap_or(0) as f64 + more as f64;
         held / disks.get(&d).map_or(1.0, |d| d.capacity_bytes.max(1) as f64)
@@ -195,9 +222,9 @@ fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut 
             for plan in plans.iter_mut() {
                 let improves =
                     |bytes: u64| bytes > 0 && ratio(load, from, -(bytes as i64)) >= ratio(load, to, bytes as i64);
-                let Some(m) = plan.movable(from, target, &improves) else { continue };
-                let bytes = plan.bytes_of(&m);
-                plan.take(&m, to, bytes);
+                let Some(m) = plan.movable(from, target, room, &improves) else { continue };
+                let bytes = room.bytes_of(&m);
+                plan.take(&m, to, room);
                 load.entry(from).and_modify(|l| *l -= bytes.min(*l));
                 load.entry(to).and_modify(|l| *l += bytes);
                 return Some(move_of(&m, to));
@@ -209,20 +236,19 @@ fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut 
 
 impl Plan<'_> {
     /// The largest member on `from` that can move to `to` and whose move improves the balance.
-    fn movable(&self, from: u64, to: &DiskRow, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
+    fn movable(&self, from: u64, to: &DiskRow, room: &Room, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
         let host = |d: u64| self.disks.get(&d).map(|d| d.host.as_str());
-        let free = self.free_bytes.get(&to.disk_id).copied().unwrap_or(0);
         self.groups
             .values()
             .filter(|g| g.iter().all(|m| m.incoming == 0))
             .filter_map(|g| g.iter().find(|m| m.disk_id == from).map(|m| (g, m)))
             .filter(|(g, m)| {
-                let bytes = self.bytes_of(m);
+                let bytes = room.bytes_of(m);
                 let elsewhere =
                     g.iter().filter(|o| o.position != m.position).all(|o| host(o.disk_id) != Some(to.host.as_str()));
-                bytes < free && improves(bytes) && elsewhere
+                room.has(to.disk_id, bytes) && improves(bytes) && elsewhere
             })
-            .max_by_key(|(_, m)| (self.bytes_of(m), std::cmp::Reverse(m.pg_id)))
+            .max_by_key(|(_, m)| (room.bytes_of(m), std::cmp::Reverse(m.pg_id)))
             .map(|(_, m)| *m)
     }
 }

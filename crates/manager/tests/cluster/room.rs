@@ -1,6 +1,7 @@
 //! Nearly full disks: what repair and drains may use, and what they must leave alone.
 
 use super::*;
+use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
@@ -61,4 +62,29 @@ fn balance_leaves_the_reserve_alone() {
     assert_eq!(disk_members(&cluster, disk), members);
     leave_free(&mut cluster, 1_100 * MIB);
     cluster.until(400, "balanced", |c| c.disks[&disk].held.len() >= 20 && c.is_whole());
+}
+
+/// Members that are on their way to a disk count there in every round of planning, for all widths: a node refuses what exceeds its room.
+#[test]
+fn no_more_is_planned_onto_a_disk_than_it_has_room_for() {
+    const ROOM: u64 = 8 * MIB;
+    let mut cluster = Cluster::new(8, 1);
+    for file in 0..60 {
+        let redundancy = if file % 2 == 0 { "replica:3" } else { "replica:2" };
+        cluster.write(&format!("f{file}"), redundancy, &[file * 10, file * 10 + 1, file * 10 + 2, file * 10 + 3]);
+    }
+    leave_free(&mut cluster, 512 * MIB + ROOM);
+    cluster.nodes.iter_mut().for_each(|node| node.lazy = true);
+    drain(&mut cluster, 2);
+    cluster.run(30_000);
+    let mut planned: BTreeMap<u64, u64> = BTreeMap::new();
+    for m in rows::members_backfilling(cluster.db()).unwrap() {
+        let of_group = cluster.chunks().into_iter().filter(|chunk| chunk.pg_id == m.pg_id);
+        *planned.entry(m.incoming).or_default() += of_group.map(|chunk| chunk.len_bytes).sum::<u64>();
+    }
+    assert!(!planned.is_empty(), "there is room for some");
+    assert!(planned.values().all(|bytes| *bytes < ROOM), "{planned:?}");
+    cluster.nodes.iter_mut().for_each(|node| node.lazy = false);
+    leave_free(&mut cluster, 600 * MIB);
+    cluster.until(200, "drained", |c| c.status().nodes[2].health() == Health::Drained);
 }
