@@ -88,6 +88,38 @@ fn p14_a_node_that_starts_on_a_full_disk_names_the_disk_and_the_way_out() {
     assert_refused(&run, 7, &["full", "free space"]);
 }
 
+/// P14: a drain that finds no room says so once and waits, and `status` and the metrics say how much waits; it ends once there is room.
+#[test]
+fn p14_a_drain_without_room_says_so_and_ends_once_there_is_some() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.with_stdin(&["put", "-p", "redundancy=replica:3", "-", "tess:/f"], b"bytes").code, 0);
+    // The only other node leaves all its room to others.
+    let full = ["--set".to_string(), format!("reserve_bytes={}", u64::MAX)];
+    std::fs::create_dir(cluster.disk(4)).unwrap();
+    let args: Vec<String> = cluster.node_args(4).into_iter().chain(full).collect();
+    cluster.nodes.push(Some(common::Daemon::start(&args, &cluster.log("n4"))));
+    cluster.wait_up(4);
+    let said = cluster.path().join("said");
+    let stderr = fs::File::create(&said).unwrap();
+    let mut drain = cluster.command(&["node", "drain", "n1", "--follow", "--quiet"]).stderr(stderr).spawn().unwrap();
+    let words = "the drain waits: no disk on a further host has room for";
+    eventually("it says why it waits", || fs::read_to_string(&said).unwrap().contains(words));
+    let waiting = cluster.status()["repair"]["members_waiting"].clone();
+    assert_eq!((&waiting[0]["reason"], &waiting[1]), (&"no-room".into(), &serde_json::Value::Null), "{waiting}");
+    let text = cluster.ok(&["status"]).text();
+    assert!(text.contains("REPAIR WAITS: no disk on a further host has room for"), "{text}");
+    let metrics = common::http(cluster.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+    assert!(
+        metrics.contains(&format!("tessera_manager_members_waiting_for_room {}", waiting[0]["members"])),
+        "{metrics}"
+    );
+    cluster.nodes[3].take().unwrap().stop();
+    cluster.start_node(4);
+    assert!(drain.wait().unwrap().success());
+    assert_eq!(fs::read_to_string(&said).unwrap().matches(words).count(), 1);
+    assert!(!cluster.ok(&["status"]).text().contains("WAITS"));
+}
+
 #[test]
 fn p12_a_manager_whose_disk_gets_full_serves_reads_and_goes_on_once_there_is_room() {
     let dir = TempDir::new().unwrap();

@@ -41,7 +41,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             StaleAck, CommitReply, CloseSession, OpenRead, OpenReadReply, ListExtents, ListExtentsReply,
             FragmentRef, CompleteFragments, ReportBad, GetMap, ClusterMap, GetStatus, ClusterStatus, DeviceWork,
             ReportWork, RejectedNode, Counter, Drain, Maintain, MaintainReply, ChangePeer, PeerStatus, KeyColumn,
-            TablePosition, TableDigest, PartDigest, ReportDigest, ReportDigestReply, MetadataComparison, RegisterNode, RegisterNodeReply,
+            TablePosition, TableDigest, PartDigest, ReportDigest, ReportDigestReply, MetadataComparison, MembersWaiting, RegisterNode, RegisterNodeReply,
             TaskResult, Heartbeat, RebuildTask, VerifyTask, ScrubTask, InventoryTask, CompactTask, Task,
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,

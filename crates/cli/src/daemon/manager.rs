@@ -155,6 +155,10 @@ fn help(gauge: &str) -> &'static str {
         "chunks" => "Chunks committed",
         "unique_bytes" => "Bytes of distinct chunks",
         "stored_bytes" => "Bytes of all fragments",
+        "members_waiting_for_room" => {
+            "Members of lost and draining disks that wait: no disk on a further host has room"
+        }
+        "members_waiting_for_host" => "Members of lost and draining disks that wait: no further host is up",
         "metadata_compared_ms" => "End of the last comparison of the managers' databases, ms since 1970",
         "metadata_managers_compared" => "Managers in that comparison",
         "metadata_managers_differing" => "Managers whose databases differed in it",

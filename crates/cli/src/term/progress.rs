@@ -66,8 +66,13 @@ impl Progress {
     }
 
     /// Sets a short message.
-    pub fn message(&self, text: &'static str) {
+    pub fn message(&self, text: impl Into<Cow<'static, str>>) {
         self.bar.set_message(text);
+    }
+
+    /// Warns of something that keeps the command waiting. The bar is hidden meanwhile.
+    pub fn caution(&self, message: String) {
+        self.bar.suspend(|| self.out.caution(message));
     }
 
     /// Reports a failure that did not end the command. The bar is hidden meanwhile.

@@ -1,13 +1,14 @@
 //! `tessera repair`, `scrub` and `gc`: start maintenance jobs in the cluster and follow them.
 
 use super::status::{DIFFERS_ADVICE, HEAL_ADVICE, comparison};
+use super::waiting;
 use crate::args::UpkeepArgs;
 use crate::exit::{Exit, Outcome, bail, failure};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob};
+use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob, WaitReason};
 use tessera_wire::{DiskInfo, Health};
 
 /// Interval of the status requests.
@@ -69,13 +70,14 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
     if away.is_empty() && lost > 0 {
         return self::lost(lost);
     }
-    let way_out = match away.is_empty() {
-        true => "see `tessera status`".to_string(),
-        false => format!(
-            "{} missing: start what is missing, or add nodes; the cluster then goes on by itself",
-            away.join(", ")
-        ),
-    };
+    let for_room = waiting::members(status, |_| true).remove(&WaitReason::NoRoom);
+    let for_room = for_room.map(|members| waiting::sentence(WaitReason::NoRoom, members));
+    let missing = (!away.is_empty()).then(|| {
+        let away = away.join(", ");
+        format!("{away} missing: start what is missing, or add nodes; the cluster then goes on by itself")
+    });
+    let ways_out: Vec<String> = for_room.into_iter().chain(missing).collect();
+    let way_out = if ways_out.is_empty() { "see `tessera status`".to_string() } else { ways_out.join("; ") };
     let left = state.total.saturating_sub(state.done);
     Err(failure!(
         Exit::Unavailable,
@@ -155,9 +157,10 @@ pub(super) fn disk_name(status: &ClusterStatus, disk: &DiskInfo) -> String {
     format!("disk {} ({} of {node})", disk.disk_id, disk.path)
 }
 
-/// Whether a repair without progress is stuck: chunks are lost or daemons are away, and no node has a task.
+/// Whether a repair without progress is stuck: chunks are lost, daemons are away or members find no disk, and no node has a task.
 fn is_stuck(status: &ClusterStatus) -> bool {
-    counter(&status.counters, "tasks_out") == 0 && (status.chunks_lost > 0 || !away(status).is_empty())
+    let waits = status.chunks_lost > 0 || !status.members_waiting.is_empty() || !away(status).is_empty();
+    waits && counter(&status.counters, "tasks_out") == 0
 }
 
 fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: Out) -> Outcome<MaintainReply> {
@@ -239,6 +242,22 @@ mod tests {
         );
         assert_eq!(phrase("freed_bytes", 3 << 20), "3.0 MiB freed");
     }
+
+    /// P14: a repair that cannot go on because disks are full says so, not only what is missing.
+    #[test]
+    fn a_repair_without_room_says_so() {
+        let waiting = tessera_wire::meta::MembersWaiting { disk_id: 1, reason: WaitReason::NoRoom.into(), members: 12 };
+        let mut status = ClusterStatus { members_waiting: vec![waiting], ..ClusterStatus::default() };
+        assert!(is_stuck(&status));
+        let counters = vec![Counter { name: "chunks_reduced".into(), value: 3 }];
+        let state = MaintainReply { running: true, total: 5, counters, ..MaintainReply::default() };
+        let failure = unrepaired(&state, &status).unwrap_err();
+        assert!(failure.message.contains("has room for 12 group members; delete files"), "{failure}");
+        status.members_waiting.clear();
+        assert!(unrepaired(&state, &status).unwrap_err().message.ends_with("see `tessera status`"));
+        assert!(!is_stuck(&status));
+    }
+
     /// A delete needs room for its record: a full disk is named, with its bytes.
     #[test]
     fn deletes_that_full_disks_cannot_carry_out_are_a_failure() {

@@ -4,6 +4,7 @@ pub mod maintain;
 mod managers;
 mod nodes;
 pub mod status;
+mod waiting;
 
 pub use maintain::maintain;
 pub use managers::manager;

@@ -1,13 +1,15 @@
 //! `tessera node list` and `tessera node drain`.
 
-use super::status;
+use super::{status, waiting};
 use crate::args::NodeCommand;
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::remote::Store;
+use crate::term::units::plural;
 use crate::term::{Out, Progress};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tessera_wire::Health;
-use tessera_wire::meta::ClusterStatus;
+use tessera_wire::meta::{ClusterStatus, WaitReason};
 
 /// Interval of the checks of a drain.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -74,7 +76,7 @@ fn check_disk(state: &ClusterStatus, node_id: u64, node: &str, disk: u64) -> Out
 
 fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Outcome {
     let progress = Progress::items(out, "drain");
-    let mut most = 0;
+    let (mut most, mut waits) = (0, Waits::default());
     loop {
         let state = store.status()?;
         let drained = |d: &&tessera_wire::DiskInfo| d.node_id == node_id && disk.is_none_or(|id| id == d.disk_id);
@@ -82,7 +84,12 @@ fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Out
         let left: u64 = disks.iter().map(|d| d.fragments).sum();
         most = most.max(left);
         progress.set(most - left, most);
-        progress.message("fragments");
+        let waiting = waiting::members(&state, |id| disks.iter().any(|d| d.disk_id == id));
+        progress.message(match waiting.values().sum() {
+            0 => "fragments".to_string(),
+            members => format!("fragments; {} waiting for a disk", plural(members, "group member")),
+        });
+        waits.begin(waiting).into_iter().for_each(|line| progress.caution(line));
         if disks.iter().all(|d| d.health == Health::Drained as i32) {
             progress.finish();
             out.note("drained: it may be switched off");
@@ -96,10 +103,42 @@ fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Out
     }
 }
 
+/// The reasons for which a drain waits now.
+#[derive(Default)]
+struct Waits(BTreeSet<WaitReason>);
+
+impl Waits {
+    /// Notes why members wait now, and says so for each reason for which none waited before.
+    fn begin(&mut self, waiting: BTreeMap<WaitReason, u64>) -> Vec<String> {
+        let before = std::mem::replace(&mut self.0, waiting.keys().copied().collect());
+        let new = waiting.into_iter().filter(|(reason, _)| !before.contains(reason));
+        let line = |(reason, members)| {
+            format!("the drain waits: {}; it then goes on by itself", waiting::sentence(reason, members))
+        };
+        new.map(line).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tessera_wire::{DiskInfo, NodeInfo};
+
+    #[test]
+    fn a_drain_says_once_why_it_waits() {
+        let mut waits = Waits::default();
+        let room = |members| BTreeMap::from([(WaitReason::NoRoom, members)]);
+        assert_eq!(waits.begin(BTreeMap::new()).len(), 0);
+        let said = waits.begin(room(12));
+        assert!(said[0].starts_with("the drain waits: no disk on a further host has room for 12"), "{said:?}");
+        assert_eq!(waits.begin(room(7)).len(), 0, "it waits for the same thing");
+        assert_eq!(
+            waits.begin([room(7), BTreeMap::from([(WaitReason::NoHost, 2)])].into_iter().flatten().collect()).len(),
+            1
+        );
+        assert_eq!(waits.begin(BTreeMap::new()).len(), 0);
+        assert_eq!(waits.begin(room(7)).len(), 1, "it waits again");
+    }
 
     #[test]
     fn nodes_are_found_by_name_and_by_id_and_never_by_guess() {

@@ -1,6 +1,7 @@
 //! `tessera status`: the state of the cluster.
 
 use super::maintain::{counter, counters_document, disk_name};
+use super::waiting;
 use crate::args::StatusArgs;
 use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
@@ -157,6 +158,9 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
     lines.extend(databases_differ(s));
     lines.extend(rejected_nodes(s));
     lines.extend(disks_down(s));
+    let waiting = waiting::members(s, |_| true);
+    lines
+        .extend(waiting.into_iter().map(|(why, members)| format!("REPAIR WAITS: {}", waiting::sentence(why, members))));
     lines.push(String::new());
     lines.extend(node_table(s).lines());
     lines.push(String::new());
@@ -242,7 +246,8 @@ fn computed(s: &ClusterStatus, by: &str, includes: fn(u64) -> bool) -> String {
 fn repair(s: &ClusterStatus) -> String {
     let (repaired, repaired_bytes) = (count(s.fragments_repaired), bytes(s.repaired_bytes));
     let done = format!("{repaired} fragments ({repaired_bytes}) since the manager started");
-    match (s.members_backfilling == 0 && s.fragments_to_repair == 0, s.chunks_reduced + s.chunks_lost) {
+    let waiting: u64 = s.members_waiting.iter().map(|it| it.members).sum();
+    match (s.members_backfilling + s.fragments_to_repair + waiting == 0, s.chunks_reduced + s.chunks_lost) {
         (true, 0) => format!("nothing to do; {done}"),
         (true, short) => format!(
             "{} chunks miss fragments on nodes that are down; repair begins when they count as out, or ends when they return; {done}",
@@ -250,7 +255,8 @@ fn repair(s: &ClusterStatus) -> String {
         ),
         (false, _) => {
             let (fragments, members) = (count(s.fragments_to_repair), count(s.members_backfilling));
-            format!("{fragments} fragments to go, {members} group members being filled; {done}")
+            let waiting = if waiting > 0 { format!(", {} waiting for a disk", count(waiting)) } else { String::new() };
+            format!("{fragments} fragments to go, {members} group members being filled{waiting}; {done}")
         }
     }
 }
@@ -343,6 +349,7 @@ pub fn document(s: &ClusterStatus) -> Value {
             "fragments_to_repair": s.fragments_to_repair,
             "fragments_repaired": s.fragments_repaired,
             "repaired_bytes": s.repaired_bytes,
+            "members_waiting": waiting::document(s),
         },
         "garbage": {"chunks": s.garbage_chunks, "bytes": s.garbage_bytes, "deletes_pending": s.deletes_pending},
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
@@ -414,7 +421,7 @@ mod tests {
     use super::*;
     use tessera_wire::NodeInfo;
     use tessera_wire::consensus::Member;
-    use tessera_wire::meta::Counter;
+    use tessera_wire::meta::{Counter, MembersWaiting, WaitReason};
 
     fn sample() -> ClusterStatus {
         let node = |id: u64, health: Health| NodeInfo {
@@ -481,6 +488,28 @@ mod tests {
         assert!(verdict_of(|s| s.chunks_reduced = 3).starts_with("reduced"));
         assert!(verdict_of(|s| s.members_backfilling = 1).starts_with("healthy"), "a drain lowers no redundancy (P6)");
         assert!(verdict_of(|s| (s.chunks_reduced, s.chunks_lost) = (1, 1)).starts_with("DATA UNREADABLE: 1 chunks"));
+    }
+
+    #[test]
+    fn members_that_wait_for_a_disk_have_a_line_for_each_reason() {
+        let waiting = |disk_id, reason: WaitReason, members| MembersWaiting { disk_id, reason: reason.into(), members };
+        let members_waiting = vec![
+            waiting(1, WaitReason::NoRoom, 7),
+            waiting(1, WaitReason::NoHost, 1),
+            waiting(2, WaitReason::NoRoom, 5),
+        ];
+        let status = ClusterStatus { members_waiting, ..sample() };
+        let text = lines(&status).join("\n");
+        for words in [
+            "REPAIR WAITS: no disk on a further host has room for 12 group members; delete files",
+            "REPAIR WAITS: no further host is up for 1 group member; start what is down",
+            "0 group members being filled, 13 waiting for a disk",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+        let document = &document(&status)["repair"]["members_waiting"];
+        assert_eq!(document[1], json!({"disk_id": 1, "reason": "no-host", "members": 1}));
+        assert!(!lines(&sample()).join("\n").contains("WAITS"));
     }
 
     #[test]

@@ -57,7 +57,7 @@ use reading::{ReadDone, ReadJob};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use tessera_consensus::Room;
 use tessera_failpoint as failpoint;
-use tessera_wire::meta::{CloseSession, CommitReply, Entry};
+use tessera_wire::meta::{CloseSession, CommitReply, Entry, WaitReason};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
 
@@ -366,6 +366,8 @@ impl ManagerCore {
             ("chunks", self.meta.chunks),
             ("unique_bytes", self.meta.unique_bytes),
             ("stored_bytes", self.meta.stored_bytes),
+            ("members_waiting_for_room", self.soft.cluster.waiting(WaitReason::NoRoom)),
+            ("members_waiting_for_host", self.soft.cluster.waiting(WaitReason::NoHost)),
             ("metadata_compared_ms", self.soft.comparison.last.ended_ns.max(0) as u64 / 1_000_000),
             ("metadata_managers_compared", u64::from(self.soft.comparison.last.managers)),
             ("metadata_managers_differing", self.soft.comparison.last.differing.len() as u64),

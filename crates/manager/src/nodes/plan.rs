@@ -57,7 +57,9 @@ fn tick(view: &mut View) -> Result<()> {
 fn plan_members(view: &mut View) -> Result<()> {
     let now = view.now_ns;
     if due(&mut view.soft.cluster.pace.moves, view.meta.map_version, now, 5_000) {
-        view.proposals.extend(propose_all(moves::moves_due(view)?, |moves| MoveMembers { moves }));
+        let due = moves::moves_due(view)?;
+        view.soft.cluster.members_waiting = due.waiting;
+        view.proposals.extend(propose_all(due.moves, |moves| MoveMembers { moves }));
         view.proposals.extend(propose_all(membership::emptied(view)?, |disk_ids| DisksDrained { disk_ids }));
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {

@@ -57,6 +57,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         voters_wanted: voters_wanted(view, &nodes),
         surplus_managers: view.soft.surplus_managers.clone(),
         comparison: Some(view.soft.comparison.last.clone()),
+        members_waiting: view.soft.cluster.members_waiting.clone(),
     })
 }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
 use tessera_wire::Health;
+use tessera_wire::meta::{MembersWaiting, WaitReason};
 
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
@@ -39,22 +40,27 @@ impl<'a> Plan<'a> {
         Ok(Plan { disks, groups, layout })
     }
 
-    /// Finds a disk for a member and counts it.
-    fn replace(&mut self, m: &Member, room: &mut Room) -> Option<Move> {
-        let group = self.groups.get(&m.pg_id)?.clone();
+    /// Finds a disk for a member and counts it; else says why there is none.
+    fn replace(&mut self, m: &Member, room: &mut Room) -> std::result::Result<Move, WaitReason> {
+        let group = self.groups.get(&m.pg_id).cloned().unwrap_or_default();
         let others = group.iter().filter(|o| o.position != m.position);
         let (mut before, mut used) = (planned_disks(&group), Vec::new());
         match failpoint::is_active("manager.shared_host") {
             true => before.fill(m.disk_id),
             false => used.extend(others.flat_map(|o| [o.disk_id, o.incoming]).filter(|d| *d != 0)),
         }
-        let fits = |d: &LayoutDisk| {
-            self.disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.has(d.id, room.bytes_of(m))
+        let (position, bytes) = (m.position as usize, room.bytes_of(m));
+        let is_able = |d: &LayoutDisk| self.disks.get(&d.id).is_some_and(DiskRow::may_take_members);
+        let fits = |d: &LayoutDisk| is_able(d) && room.has(d.id, bytes);
+        let Some(incoming) = self.layout.replacement(&before, position, &used, fits) else {
+            return Err(match self.layout.replacement(&before, position, &used, is_able) {
+                Some(_) => WaitReason::NoRoom,
+                None => WaitReason::NoHost,
+            });
         };
-        let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
         assert!(incoming != 0 && incoming != m.disk_id, "{m:?}: replaced by {incoming}");
         self.take(m, incoming, room);
-        Some(move_of(m, incoming))
+        Ok(move_of(m, incoming))
     }
 
     fn take(&mut self, m: &Member, incoming: u64, room: &mut Room) {
@@ -131,26 +137,57 @@ fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {
     db.all("SELECT DISTINCT width FROM pgs ORDER BY width", [])
 }
 
+/// What losses and drains require.
+#[derive(Debug, Default)]
+pub struct DueMoves {
+    /// The moves that can begin.
+    pub moves: Vec<Move>,
+    /// The members for which no disk was found.
+    pub waiting: Vec<MembersWaiting>,
+}
+
 /// Moves that losses and drains require: lost members first, in the groups that lost most before the others.
-pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
+pub fn moves_due(view: &View<'_>) -> Result<DueMoves> {
     let node_map = view.caches.node_map(view.db)?;
     let disks = &node_map.disks;
-    let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
     let mut moves = Vec::new();
     if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
-        return Ok(moves);
+        return Ok(DueMoves::default());
     }
+    let mut waiting: BTreeMap<(u64, WaitReason), u64> = BTreeMap::new();
     let mut room = Room::new(view, disks, Purpose::Repair)?;
     for width in widths(view.db)? {
-        let mut due: Vec<(bool, usize, Member)> = Vec::new();
         let mut plan = Plan::new(view, disks, width)?;
-        for group in plan.groups.values() {
+        for m in plan.members_due(&mut moves) {
+            if moves.len() >= MOVES_PER_COMMAND {
+                break;
+            }
+            match plan.replace(&m, &mut room) {
+                Ok(found) => moves.push(found),
+                Err(reason) => *waiting.entry((m.disk_id, reason)).or_default() += 1,
+            }
+        }
+    }
+    let waiting = waiting.into_iter().map(|((disk_id, reason), members)| MembersWaiting {
+        disk_id,
+        reason: reason.into(),
+        members,
+    });
+    Ok(DueMoves { moves, waiting: waiting.collect() })
+}
+
+impl Plan<'_> {
+    /// Members that need another disk, in the order in which they get one. Adds moves to `moves` that must be cancelled first,
+    /// because the incoming disk drains too.
+    fn members_due(&self, moves: &mut Vec<Move>) -> Vec<Member> {
+        let health = |disk: u64| self.disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
+        let mut due: Vec<(bool, usize, Member)> = Vec::new();
+        for group in self.groups.values() {
             let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
             for m in group {
                 match (health(m.disk_id), m.incoming) {
                     (Health::Out, 0) => due.push((true, lost, *m)),
                     (Health::Draining, 0) => due.push((false, lost, *m)),
-                    // The incoming disk drains too: choose another.
                     (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => {
                         moves.push(move_of(m, 0))
                     }
@@ -159,14 +196,8 @@ pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
             }
         }
         due.sort_by_key(|(lost, in_group, m)| (!lost, std::cmp::Reverse(*in_group), m.pg_id, m.position));
-        for (_, _, m) in due {
-            if moves.len() >= MOVES_PER_COMMAND {
-                return Ok(moves);
-            }
-            moves.extend(plan.replace(&m, &mut room));
-        }
+        due.into_iter().map(|(_, _, m)| m).collect()
     }
-    Ok(moves)
 }
 
 /// Moves from the fullest disks to the emptiest, while a move improves the balance and fewer than `limit` moves run.

@@ -25,7 +25,7 @@ use stats::{ClusterStats, NodeStats};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::{MemberKey, Tasks};
 use tessera_wire::DiskInfo;
-use tessera_wire::meta::{MetadataComparison, PeerStatus};
+use tessera_wire::meta::{MembersWaiting, MetadataComparison, PeerStatus, WaitReason};
 
 /// State that is neither logged nor in the database; it is lost with the process.
 #[derive(Default)]
@@ -78,6 +78,8 @@ pub struct ClusterState {
     pub stats: ClusterStats,
     /// Tasks that are planned or handed out.
     pub tasks: Tasks,
+    /// Members of lost and draining disks that wait for another disk, as of the last round of planning.
+    pub members_waiting: Vec<MembersWaiting>,
     /// Repair counts.
     pub repaired: RepairCounters,
     /// Maintenance jobs that an operator started.
@@ -92,6 +94,13 @@ pub struct ClusterState {
     pub scrubbed_ns: BTreeMap<u64, i64>,
     /// When the parts of a tick last ran.
     pub(crate) pace: Pace,
+}
+
+impl ClusterState {
+    /// Number of members that wait for another disk for this reason.
+    pub(crate) fn waiting(&self, reason: WaitReason) -> u64 {
+        self.members_waiting.iter().filter(|it| it.reason() == reason).map(|it| it.members).sum()
+    }
 }
 
 /// When the parts of a tick last ran, and for which map.

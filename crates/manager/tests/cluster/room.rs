@@ -44,8 +44,48 @@ fn repair_leaves_half_of_the_reserve_alone() {
     cluster.kill(1);
     cluster.run(30_000);
     assert_eq!(disk_members(&cluster, lost), members);
+    assert_eq!(cluster.status().members_waiting, [waiting(lost, WaitReason::NoRoom, members)]);
     leave_free(&mut cluster, 600 * MIB);
     cluster.until(100, "rebuilt", |c| c.is_whole());
+    assert_eq!(cluster.status().members_waiting, []);
+}
+
+fn waiting(disk_id: u64, reason: WaitReason, members: usize) -> MembersWaiting {
+    MembersWaiting { disk_id, reason: reason as i32, members: members as u64 }
+}
+
+/// P14: what cannot be repaired or drained is counted with the reason.
+#[test]
+fn p14_members_that_wait_for_another_disk_say_why() {
+    let mut cluster = Cluster::new(6, 1);
+    cluster.write("coded", "ec:4+2", &[1, 2, 3]);
+    cluster.write("copies", "replica:2", &[4, 5, 6]);
+    leave_free(&mut cluster, 0);
+    let lost = cluster.nodes[3].disks[0];
+    let drained = cluster.nodes[4].disks[0];
+    let members = |c: &Cluster, disk: u64, width: usize| {
+        let here = rows::members_on(c.db(), disk).unwrap().into_iter();
+        here.filter(|m| c.members_of(m.pg_id).len() == width).count()
+    };
+    cluster.kill(3);
+    cluster.until(60, "out", |c| c.status().nodes[3].health() == Health::Out);
+    cluster.run(5_000);
+    let expected = [
+        waiting(lost, WaitReason::NoRoom, members(&cluster, lost, 2)),
+        waiting(lost, WaitReason::NoHost, members(&cluster, lost, 6)),
+    ];
+    assert_eq!(cluster.status().members_waiting, expected);
+    cluster.join(1);
+    cluster.until(60, "rebuilt", |c| disk_members(c, lost) == 0 && c.is_whole());
+    assert_eq!(cluster.status().members_waiting, []);
+    cluster.join(1);
+    leave_free(&mut cluster, 0);
+    cluster.until(60, "settled", |c| c.is_whole());
+    drain(&mut cluster, 4);
+    cluster.run(10_000);
+    let waits = cluster.status().members_waiting;
+    assert_eq!(waits.iter().map(|it| it.members).sum::<u64>(), disk_members(&cluster, drained) as u64);
+    assert!(!waits.is_empty() && waits.iter().all(|it| it.disk_id == drained), "{waits:?}");
 }
 
 /// A move that only evens out disks leaves the whole reserve for repair.
