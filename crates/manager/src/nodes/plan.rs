@@ -56,7 +56,8 @@ fn tick(view: &mut View) -> Result<()> {
 /// Plans moves of members, ends complete backfills, finds emptied disks.
 fn plan_members(view: &mut View) -> Result<()> {
     let now = view.now_ns;
-    if due(&mut view.soft.cluster.pace.moves, view.meta.map_version, now, 5_000) {
+    let room_is_known = room_is_known(view)?;
+    if room_is_known && due(&mut view.soft.cluster.pace.moves, view.meta.map_version, now, 5_000) {
         let due = moves::moves_due(view)?;
         view.soft.cluster.members_waiting = due.waiting;
         view.proposals.extend(propose_all(due.moves, |moves| MoveMembers { moves }));
@@ -66,12 +67,20 @@ fn plan_members(view: &mut View) -> Result<()> {
         let finished = backfill::finished_backfills(view, 256)?;
         view.proposals.extend(propose_all(finished, |backfills| FinishBackfills { backfills }));
     }
-    if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
+    if room_is_known && elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
         let disks = view.caches.node_map(view.db)?.disks.len();
         let moves = moves::rebalance(view, (disks / 2).max(2))?;
         view.proposals.extend(propose_all(moves, |moves| MoveMembers { moves }));
     }
     Ok(())
+}
+
+/// Whether each disk that could take members has reported its free bytes since this manager began to lead. A node that does not
+/// report soon counts as down.
+fn room_is_known(view: &View) -> Result<bool> {
+    let reports = &view.soft.cluster.stats.disks;
+    let node_map = view.caches.node_map(view.db)?;
+    Ok(node_map.disks.values().filter(|d| d.may_take_members()).all(|d| reports.contains_key(&d.disk_id)))
 }
 
 /// Whether planning that looks at every group is due: soon after a map change, else every `every_ms` (a disk may have been

@@ -128,3 +128,20 @@ fn no_more_is_planned_onto_a_disk_than_it_has_room_for() {
     leave_free(&mut cluster, 600 * MIB);
     cluster.until(200, "drained", |c| c.status().nodes[2].health() == Health::Drained);
 }
+
+/// A manager that has just begun to lead does not know how full the disks are. It plans no move before their nodes have reported.
+#[test]
+fn a_new_leader_plans_no_moves_onto_full_disks() {
+    let mut cluster = Cluster::new(8, 1);
+    write_files(&mut cluster, 0, 6);
+    leave_free(&mut cluster, 0);
+    let lost = cluster.nodes[1].disks[0];
+    cluster.kill(1);
+    cluster.until(60, "out", |c| c.status().nodes[1].health() == Health::Out);
+    cluster.restart_manager(config());
+    (0..5).for_each(|_| cluster.tick());
+    cluster.run(2_000);
+    let members = disk_members(&cluster, lost);
+    assert_eq!(rows::members_backfilling(cluster.db()).unwrap(), []);
+    assert_eq!(cluster.status().members_waiting, [waiting(lost, WaitReason::NoRoom, members)]);
+}
