@@ -319,6 +319,34 @@ fn two_mounts_write_parts_of_one_page() {
     });
 }
 
+/// P7: programs on one mount open a file, one after another and together, while another mount makes it longer, line by line, and a
+/// third program asks for its length: no open, read or close fails, and each reads whole lines, none fewer than before.
+#[test]
+fn a_file_that_another_mount_makes_longer_can_always_be_opened() {
+    with_two_mounts(|_, a, b| {
+        let append = "import sys\n\
+                      for i in range(120):\n \
+                      with open(sys.argv[1], 'a') as f: f.write('%9d\\n' % i)\n\
+                      with open(sys.argv[1], 'a') as f: f.write('the end\\n')";
+        let read = "import os, sys\nbefore = 0\n\
+                    while True:\n \
+                    with open(sys.argv[1]) as f: text = f.read(); there = os.fstat(f.fileno()).st_size\n \
+                    lines = text.split('\\n'); end = lines[-2:] == ['the end', '']\n \
+                    assert len(text) >= before and there >= len(text), (before, len(text), there)\n \
+                    assert lines[:-2] == ['%9d' % i for i in range(len(lines) - 2)] and (end or len(text) % 10 == 0), text\n \
+                    before = len(text)\n \
+                    if end: break";
+        fs::write(b.at("log"), "").unwrap();
+        let start = |m: &Mounted, program: &str| {
+            Killed(Command::new("python3").args(["-c", program]).arg(m.at("log")).spawn().expect("python3 starts"))
+        };
+        let mut programs = [start(a, read), start(a, read), start(a, read), start(b, append)];
+        for program in &mut programs {
+            assert!(program.0.wait().unwrap().success());
+        }
+    });
+}
+
 /// P7: threads of one process that mix locks of the process and of open files, on overlapping ranges and with many waiters,
 /// all get their turn.
 #[test]

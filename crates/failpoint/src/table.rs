@@ -86,6 +86,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.cut_is_forgotten", "bytes that a truncate cut off show through when the file grows again"),
     ("mount.delegation_recall_ignored", "a recall of a delegation is answered, and the delegation is used on (P7)"),
     ("mount.failed_lock_is_held", "a lock stays held although the program that asked for it got an error (P7)"),
+    (
+        "mount.generation_not_delayed",
+        "a lookup makes the kernel drop an inode that a program has looked up and is about to open",
+    ),
     ("mount.hidden_length_stays", "a length that the kernel did not take while a file was open is never shown (P7)"),
     ("mount.kernel_keeps_pages", "an open keeps the kernel's pages of a version that was replaced (P7)"),
     ("mount.log_close_not_synced", "a close is acknowledged from a log that is not synced (P1)"),

@@ -7,10 +7,11 @@ use crate::loopback::Loopback;
 use crate::spool::SpoolDirectory;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use fuser::{INodeNo, Notifier};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
@@ -43,6 +44,8 @@ pub struct FuseBackend {
     /// Threads that use the mount as programs do.
     pub loopback: Loopback,
     notices: Sender<Notice>,
+    /// Tells the kernel at once what it can hear without a wait. Set when the mount is in its place.
+    pub notifier: OnceLock<Notifier>,
     /// Keeps other mounts out of the spool.
     _spool: Option<SpoolDirectory>,
 }
@@ -51,7 +54,7 @@ impl FuseBackend {
     /// The receiver yields what to tell the kernel.
     pub fn new(client: Client, loopback: Loopback, spool: Option<SpoolDirectory>) -> (FuseBackend, Receiver<Notice>) {
         let (notices, queue) = unbounded();
-        (FuseBackend { client, loopback, notices, _spool: spool }, queue)
+        (FuseBackend { client, loopback, notices, notifier: OnceLock::new(), _spool: spool }, queue)
     }
 }
 
@@ -184,6 +187,13 @@ impl Backend for FuseBackend {
         let (done, confirmed) = bounded(1);
         if self.notices.send(Notice::Confirm(done)).is_ok() {
             let _ = confirmed.recv_timeout(INVALIDATE_WITHIN);
+        }
+    }
+
+    fn forget_attributes(&self, ino: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // An offset below 0 is that of no page. Fails if the kernel does not have the inode; that is no error.
+            let _ = notifier.inval_inode(INodeNo(ino), -1, 0);
         }
     }
 

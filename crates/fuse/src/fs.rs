@@ -99,7 +99,7 @@ fn writes(flags: OpenFlags) -> bool {
 }
 
 fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
+    Caller { uid: req.uid(), gid: req.gid(), thread: req.pid() }
 }
 
 fn at(time: TimeOrNow) -> i64 {
@@ -246,7 +246,7 @@ impl Filesystem for TesseraFs {
             let handle = block_on(self.mount.open_loopback(ino.0));
             return reply.opened(FileHandle(handle), open_flags(!loopback::drops_pages(flags.0)));
         }
-        answer!(block_on(self.mount.open(ino.0, writes(flags))), reply, Opened { handle, keep_cache } => {
+        answer!(block_on(self.mount.open(req.pid(), ino.0, writes(flags))), reply, Opened { handle, keep_cache } => {
             reply.opened(FileHandle(handle), open_flags(keep_cache));
         });
     }

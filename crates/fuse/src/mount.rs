@@ -138,7 +138,7 @@ impl Mount {
         let (backend, notices) = FuseBackend::new(client, loopback, directory);
         // The kernel caches nothing if its time is 0; then no name may be made without asking either.
         let core_options =
-            CoreOptions { defers_creates: !options.cache_ttl.is_zero(), kernel_sets_times: options.write_back, spool };
+            CoreOptions { defers_creates: !options.cache_ttl.is_zero(), write_back: options.write_back, spool };
         let (core, queues) = Core::new(Arc::new(backend), core_options);
         let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
         hear_recalls(&core);
@@ -146,6 +146,7 @@ impl Mount {
         let fs = TesseraFs::new(core.clone(), counts.clone(), options);
         let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
         let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
+        let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
         let notifying = spawn("notify", move || notify(&notifier, &notices)).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);

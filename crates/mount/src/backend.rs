@@ -282,6 +282,9 @@ pub trait Backend: 'static {
     /// Waits until the kernel has forgotten all names handed to [`Backend::invalidate_names`] so far.
     async fn names_invalidated(&self);
 
+    /// Makes the kernel ask for a file's attributes before it uses them again. Never waits for the kernel.
+    fn forget_attributes(&self, ino: u64);
+
     /// Makes the kernel write back the dirty pages of a file: it sends writes, and then a request to sync the file,
     /// which this call waits for. The caller holds no lock of the file.
     ///

@@ -39,8 +39,9 @@ impl Queue {
 pub struct Options {
     /// The kernel may answer from its cache, so this mount may create files without asking.
     pub defers_creates: bool,
-    /// The kernel sends times of files that are written (its write-back cache does), so the mount sets none.
-    pub kernel_sets_times: bool,
+    /// The kernel has its write-back cache. It then sends the times of files that are written, so the mount sets none; and it
+    /// trusts its own length of a file.
+    pub write_back: bool,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolConfig>,
 }
@@ -89,7 +90,6 @@ pub struct Mount<B: Backend> {
     /// Write speeds of recent files.
     pub(crate) speeds: Mutex<SpeedTable>,
     pub(crate) defers_creates: bool,
-    pub(crate) kernel_sets_times: bool,
 }
 
 impl<B: Backend> Mount<B> {
@@ -101,7 +101,7 @@ impl<B: Backend> Mount<B> {
             namespace: Arc::new(NamespaceDriver::new(backend.clone())),
             locks: Arc::new(Locks::new(backend.clone())),
             backend,
-            kernel: Mutex::default(),
+            kernel: Mutex::new(KernelCache::new(options.write_back)),
             files: Files::default(),
             handles: Mutex::default(),
             last_handle: AtomicU64::new(0),
@@ -111,7 +111,6 @@ impl<B: Backend> Mount<B> {
             spool: spool.map(Arc::new),
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,
-            kernel_sets_times: options.kernel_sets_times,
         };
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }

@@ -271,6 +271,7 @@ pub const OF_ONE_TEST: &[&str] = &[
     "consensus.waits_for_all",
     "manager.clock_follows_wall",
     "manager.readers_hold_garbage",
+    "mount.generation_not_delayed",
     "mount.pushed_file_leaves_early",
 ];
 

@@ -81,6 +81,8 @@ struct State<B: Backend> {
     ino: u64,
     /// Length as this mount shows it.
     size_bytes: u64,
+    /// That is known: not before the first open has asked for it.
+    has_length: bool,
     /// The last version that this mount opened or committed.
     version: u64,
     /// Number of that version within the file; 0: none, or unknown.
@@ -111,7 +113,7 @@ struct State<B: Backend> {
 impl<B: Backend> State<B> {
     /// The content changes now; with its write-back cache the kernel says when it changed.
     fn date_change(&mut self, mount: &Mount<B>) {
-        if !mount.kernel_sets_times {
+        if !mount.kernel.lock().has_write_back() {
             self.times = spooled::now(&*mount.backend);
         }
     }
@@ -125,10 +127,16 @@ impl<B: Backend> State<B> {
         is_unsaved
     }
 
+    /// A file whose length the first open will find out.
+    fn unread(ino: u64) -> State<B> {
+        State { has_length: false, ..State::new(ino, 0) }
+    }
+
     fn new(ino: u64, size_bytes: u64) -> State<B> {
         State {
             ino,
             size_bytes,
+            has_length: true,
             version: 0,
             number: 0,
             content: 0,
@@ -146,10 +154,11 @@ impl<B: Backend> State<B> {
 }
 
 impl<B: Backend> OpenFile<B> {
-    /// Length as this mount shows it, and whether something waits to be committed.
-    pub async fn size(&self) -> (u64, bool) {
+    /// Length as this mount shows it, and whether something waits to be committed. `None`: its first open has not found out
+    /// its length yet, or has failed.
+    pub async fn size(&self) -> Option<(u64, bool)> {
         let state = self.state.lock().await;
-        (state.size_bytes, state.pending.is_unsaved())
+        state.has_length.then(|| (state.size_bytes, state.pending.is_unsaved()))
     }
 
     /// Opens the current version, as an open does, unless uncommitted changes wait.
@@ -172,6 +181,7 @@ impl<B: Backend> OpenFile<B> {
             state.size_bytes = base.len_bytes();
             state.below = Below::of(state.size_bytes);
             state.base = Some(base);
+            state.has_length = true;
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
         Ok(Current { version, size_bytes: state.size_bytes, uncommitted })

@@ -93,7 +93,7 @@ impl<B: Backend> Files<B> {
 
     /// Number of open files, and number of those with uncommitted changes.
     pub async fn count(&self) -> (u64, u64) {
-        let changed = self.filter(async |file| file.size().await.1).await;
+        let changed = self.filter(async |file| file.size().await.is_some_and(|(_, changed)| changed)).await;
         (self.slots.lock().len() as u64, changed.len() as u64)
     }
 
@@ -104,18 +104,19 @@ impl<B: Backend> Files<B> {
 
     /// Adds a handle that the kernel does not have before the guard is dropped.
     pub fn begin_open(&self, ino: u64, writes: bool, now_ns: i64) -> (Arc<OpenFile<B>>, Opening<'_, B>) {
-        (self.add(ino, 0, writes, 1, now_ns), Opening(self, ino))
+        (self.add(ino, None, writes, 1, now_ns), Opening(self, ino))
     }
 
     /// Adds a handle. `size_bytes`: the file's length, used if no handle is open yet.
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool, now_ns: i64) -> Arc<OpenFile<B>> {
-        self.add(ino, size_bytes, writes, 0, now_ns)
+        self.add(ino, Some(size_bytes), writes, 0, now_ns)
     }
 
-    fn add(&self, ino: u64, size_bytes: u64, writes: bool, opening: usize, now_ns: i64) -> Arc<OpenFile<B>> {
+    fn add(&self, ino: u64, size_bytes: Option<u64>, writes: bool, opening: usize, now_ns: i64) -> Arc<OpenFile<B>> {
+        let state = || size_bytes.map_or_else(|| State::unread(ino), |size_bytes| State::new(ino, size_bytes));
         let mut files = self.slots.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
-            file: Arc::new(OpenFile::new(State::new(ino, size_bytes))),
+            file: Arc::new(OpenFile::new(state())),
             handles: 0,
             writers: 0,
             opening: 0,

@@ -15,13 +15,15 @@ use crate::errno::{Errno, Outcome};
 use crate::synthetic::SyntheticInode;
 use tessera_wire::{Attr, InodeKind};
 
-/// The user who makes something.
+/// Who makes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// The thread, by the kernel's number; 0: it has none here.
+    pub thread: u32,
 }
 
 /// An entry as the kernel learns it.

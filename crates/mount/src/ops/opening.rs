@@ -49,11 +49,11 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    /// Opens a file.
+    /// Opens a file for a thread of a program; 0: the kernel cannot name it.
     ///
     /// # Errors
     /// `ESTALE`: the kernel must look the name up again. `EROFS` for an old version, and the store's.
-    pub async fn open(&self, ino: u64, writes: bool) -> Outcome<Opened> {
+    pub async fn open(&self, thread: u32, ino: u64, writes: bool) -> Outcome<Opened> {
         if SyntheticInode::of(ino).is_some() {
             if writes {
                 return Err(Errno::EROFS);
@@ -73,16 +73,23 @@ impl<B: Backend> Mount<B> {
                 return Err(if errno == Errno::ENOENT { Errno::ESTALE } else { errno });
             }
         };
-        if self.kernel.lock().lacks(ino, size_bytes) {
+        // With its write-back cache the kernel keeps its length while a program has the file open.
+        let has_write_back = self.kernel.lock().has_write_back();
+        if has_write_back && self.kernel.lock().lacks(ino, size_bytes) {
             self.files.until_released(&*self.backend, ino).await;
         }
-        if self.files.is_only_opening(ino) && self.kernel.lock().must_look_up_again(ino, size_bytes) {
+        let can_show = !has_write_back || self.files.is_only_opening(ino);
+        if can_show && self.kernel.lock().must_look_up_again(ino, size_bytes, thread) {
             self.namespace.forget(&[ino]);
             drop(opening);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
         let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted);
+        if !has_write_back && !keep_cache {
+            // Whatever length it has, it asks for the attributes before it shows the end.
+            self.backend.forget_attributes(ino);
+        }
         Ok(Opened { handle: self.add_file(file, writes), keep_cache })
     }
 
@@ -119,7 +126,7 @@ impl<B: Backend> Mount<B> {
         };
         let entry = match created {
             // Another client created it between the kernel's lookup and its create.
-            Err(Errno::EEXIST) if !exclusive => return self.open_existing(at, writes).await,
+            Err(Errno::EEXIST) if !exclusive => return self.open_existing(caller.thread, at, writes).await,
             created => created?,
         };
         let attr = entry.attr.clone();
@@ -129,10 +136,10 @@ impl<B: Backend> Mount<B> {
         Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true }))
     }
 
-    async fn open_existing(&self, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
+    async fn open_existing(&self, thread: u32, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
         self.namespace.forget_name(at.0, at.1);
         let known = self.lookup_known(at).await?;
-        let opened = self.open(known.attr.ino, writes).await?;
+        let opened = self.open(thread, known.attr.ino, writes).await?;
         Ok((self.show(known.attr).await, opened))
     }
 
@@ -213,16 +220,21 @@ impl<B: Backend> Mount<B> {
     /// its close follows. Returns false if the file is as long already.
     pub(super) async fn truncate(&self, ino: u64, size_bytes: u64) -> Outcome<bool> {
         let open = self.files.get(ino);
-        let there = match &open {
-            Some(file) => file.size().await.0,
+        let shown = match &open {
+            Some(file) => file.size().await,
+            None => None,
+        };
+        let there = match shown {
+            Some((size_bytes, _)) => size_bytes,
             None => self.known(ino).await?.attr.size_bytes,
         };
         let file = self.files.open(ino, there, true, self.backend.now_ns());
         let change = async {
             // Another mount may have changed the length that this one shows.
-            let is_shown = file.size().await == (size_bytes, false)
-                && self.namespace.with(|core, _| core.is_settled(ino)).is_some();
-            if open.is_some() && (is_shown || self.files.has_one_writer(ino)) {
+            let size = file.size().await;
+            let is_shown =
+                size == Some((size_bytes, false)) && self.namespace.with(|core, _| core.is_settled(ino)).is_some();
+            if open.is_some() && (is_shown || size.is_none() || self.files.has_one_writer(ino)) {
                 self.refresh_open(&file).await?;
             }
             let changed = file.truncate(self, size_bytes).await?;
@@ -304,6 +316,7 @@ impl<B: Backend> Mount<B> {
             let found = directory.entry(&*self.backend, ino, at).await;
             let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
+            let shown_before = self.kernel.lock().shown_bytes(child);
             let shown = match entry.attr.clone().filter(|_| full) {
                 Some(attr) => Some(self.show(attr).await),
                 None => None,
@@ -311,7 +324,7 @@ impl<B: Backend> Mount<B> {
             let counted = shown.is_some();
             if add(&ListedEntry { ino: child, name: &entry.name, kind, next, shown }) {
                 if counted {
-                    self.kernel.lock().forgot(child, 1);
+                    self.kernel.lock().not_sent(child, shown_before);
                 }
                 return Ok(());
             }

@@ -49,7 +49,7 @@ pub async fn work<B: Backend>(mount: Weak<Mount<B>>, queue: Queue) {
             return;
         }
         if let Some(file) = mount.files.get(ino)
-            && file.size().await.1
+            && file.size().await.is_some_and(|(_, changed)| changed)
         {
             let _ = mount.rewrites.requests.send(ino);
             continue;

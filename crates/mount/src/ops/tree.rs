@@ -16,6 +16,9 @@ use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
 
+/// A lookup waits so often for programs that open what they have looked up.
+const MOST_WAITS: usize = 5;
+
 impl<B: Backend> Mount<B> {
     pub(crate) async fn known(&self, ino: u64) -> Outcome<EntryAttr> {
         writable(ino)?;
@@ -26,15 +29,18 @@ impl<B: Backend> Mount<B> {
         self.namespace.lookup(parent, name).await.map_err(|e| explained("look up", parent, &e))
     }
 
-    /// Attributes as this mount shows them: an open file may be longer than its version.
+    /// Attributes as this mount shows them, for a reply: an open file may be longer than its version.
     pub(crate) async fn seen(&self, attr: Attr) -> Attr {
         let file = self.files.get(attr.ino);
-        self.seen_with(file, attr).await
+        let attr = self.seen_with(file, attr).await;
+        self.kernel.lock().sent(&attr);
+        attr
     }
 
     async fn seen_with(&self, file: Option<Arc<OpenFile<B>>>, mut attr: Attr) -> Attr {
-        if let Some(file) = file {
-            let (size_bytes, changed) = file.size().await;
+        if let Some(file) = file
+            && let Some((size_bytes, changed)) = file.size().await
+        {
             attr.size_bytes = size_bytes;
             if changed {
                 let now_ns = self.backend.wall_ns();
@@ -54,20 +60,29 @@ impl<B: Backend> Mount<B> {
         if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
             self.files.until_decided(&*self.backend, attr.ino).await;
         }
-        if self.kernel.lock().has_newer(&attr) {
-            self.namespace.forget(&[attr.ino]);
-            // On an error, the kernel shows the older attributes until it looks again.
+        for _ in 0..MOST_WAITS {
+            if self.kernel.lock().has_newer(&attr) {
+                self.namespace.forget(&[attr.ino]);
+                // On an error, the kernel shows the older attributes until it looks again.
+                attr = self.namespace.get(attr.ino).await.map_or(attr, |known| known.attr);
+            }
+            let open = held_open || self.files.is_open(attr.ino);
+            let wait = self.kernel.lock().wait_for_opens(&attr, open, self.backend.now_ns());
+            let Some(wait) = wait else { break };
+            self.backend.sleep(wait).await;
             attr = self.namespace.get(attr.ino).await.map_or(attr, |known| known.attr);
         }
         // A closed file leaves the table when its commit ends. The attributes may be older than the commit, and the file is not.
         let file = self.files.get(attr.ino);
         let uncommitted = match &file {
-            Some(file) => file.size().await.1,
+            Some(file) => file.size().await.is_some_and(|(_, changed)| changed),
             None => false,
         };
         let open = held_open || self.files.is_open(attr.ino);
-        let generation = self.kernel.lock().looked_up(&attr, open, uncommitted);
-        ShownEntry { attr: self.seen_with(file, attr).await, generation }
+        let generation = self.kernel.lock().looked_up(&attr, open, uncommitted, self.backend.now_ns());
+        let attr = self.seen_with(file, attr).await;
+        self.kernel.lock().sent(&attr);
+        ShownEntry { attr, generation }
     }
 
     /// Looks a name up.
@@ -278,7 +293,7 @@ impl<B: Backend> Mount<B> {
         writable(ino)?;
         if let Some(size) = size {
             let changed = self.truncate(ino, size).await?;
-            if !changed && !self.kernel_sets_times && new.mtime_ns.is_none() {
+            if !changed && !self.kernel.lock().has_write_back() && new.mtime_ns.is_none() {
                 // A length that is set counts as a change, also if it is the same one (POSIX, ftruncate and O_TRUNC).
                 let now_ns = self.backend.wall_ns();
                 (new.mtime_ns, new.ctime_ns) = (Some(now_ns), Some(now_ns));

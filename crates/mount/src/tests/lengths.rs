@@ -25,7 +25,7 @@ impl Scene {
         }
         let opened = tasks.run(async {
             mount.lookup((ROOT, b"file")).await.unwrap();
-            mount.open(ino, true).await.unwrap()
+            mount.open(1, ino, true).await.unwrap()
         });
         store.commit(ino, OTHER, 0);
         Scene { store, mount, tasks, ino, handle: opened.handle }
@@ -182,7 +182,7 @@ fn what_was_pushed_already_is_not_written_again() {
         while store.versions(ino) == 0 {
             pause().await;
         }
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 6, b"mine").await.unwrap();
         while mount.stats().await.spool.unwrap().pushed == 0 {
             pause().await;

@@ -94,7 +94,7 @@ fn an_unlock_that_cannot_write_back_fails_the_file_for_its_owner() {
     store.commit(ino, b"before", 0);
     let of_file = |mode| FileLock { ino, ..lock(mode, 0, 9) };
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.set_lock(&of_file(LockMode::Write), false, &mut || false).await.unwrap();
         mount.write(handle, 0, b"under the lock").await.unwrap();
         store.is_full.set(true);

@@ -22,7 +22,7 @@ use tessera_disk::{CrashKind, Disk, RealDisk, SimDisk};
 
 const ROOT: u64 = 1;
 const OWNER: u64 = 9;
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const CALLER: Caller = Caller { uid: 0, gid: 0, thread: 1 };
 
 fn store(write_mode: &str) -> Rc<Store> {
     let store = Rc::new(Store::default());
@@ -30,17 +30,26 @@ fn store(write_mode: &str) -> Rc<Store> {
     store
 }
 
-#[allow(clippy::arc_with_non_send_sync, reason = "a test runs its tasks in one thread")]
 fn mount(store: &Rc<Store>, disk: &(impl Disk + Clone + 'static), seed: u64) -> (Arc<Mount<Client>>, Queues) {
+    mount_with(store, disk, seed, false)
+}
+
+#[allow(clippy::arc_with_non_send_sync, reason = "a test runs its tasks in one thread")]
+fn mount_with(
+    store: &Rc<Store>,
+    disk: &(impl Disk + Clone + 'static),
+    seed: u64,
+    write_back: bool,
+) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
-    let options = Options { defers_creates: true, kernel_sets_times: false, spool: Some(spool) };
+    let options = Options { defers_creates: true, write_back, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
 }
 
 /// Writes a whole file as a program does, and closes it.
 async fn write(mount: &Mount<Client>, ino: u64, bytes: &[u8]) {
-    let handle = mount.open(ino, true).await.unwrap().handle;
+    let handle = mount.open(1, ino, true).await.unwrap().handle;
     mount.write(handle, 0, bytes).await.unwrap();
     mount.flush(ino, handle, OWNER).await.unwrap();
     mount.release(ino, handle, None).await;
@@ -176,7 +185,7 @@ fn a_write_that_fails_fails_the_file() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         store.is_full.set(true);
         let long = vec![7; 5 << 20];
         assert_eq!(mount.write(handle, 0, &long).await, Err(Errno::ENOSPC));
@@ -197,7 +206,7 @@ fn a_spooled_file_whose_commit_fails_still_has_its_bytes() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 0, b"spooled").await.unwrap();
         store.is_full.set(true);
         assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
@@ -220,7 +229,7 @@ fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     let pieces = (1..=6).map(|piece| vec![piece; 300 << 10]).collect::<Vec<_>>();
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         for (at, piece) in pieces.iter().enumerate() {
             mount.write(handle, (at * piece.len()) as u64, piece).await.unwrap();
         }
@@ -233,7 +242,7 @@ fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
 
 /// Whether the next open lets the kernel keep the pages that it has of the file.
 async fn keeps_pages(mount: &Mount<Client>, ino: u64) -> bool {
-    match mount.open(ino, false).await {
+    match mount.open(1, ino, false).await {
         Ok(opened) => {
             mount.release(ino, opened.handle, None).await;
             opened.keep_cache
@@ -255,7 +264,7 @@ fn after_a_patch_over_another_mounts_version_no_commit_keeps_the_kernels_pages()
         tasks.run(async {
             mount.lookup((ROOT, b"file")).await.unwrap();
             assert!(keeps_pages(&mount, ino).await);
-            let handle = mount.open(ino, true).await.unwrap().handle;
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
             mount.read(handle, 0, 4).await.unwrap();
             store.commit(ino, b"aaBB", 0);
             mount.write(handle, 0, b"cc").await.unwrap();
@@ -279,7 +288,7 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
     store.commit(ino, b"aabb", 0);
     tasks.run(async {
         mount.lookup((ROOT, b"file")).await.unwrap();
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 2, b"cc").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
         store.commit(ino, b"aaBB", 0);
@@ -305,7 +314,7 @@ fn lengths_shown_during_a_push() -> BTreeSet<u64> {
     let (mount, queues) = mount(&store, &disk, 1);
     let ino = known_file(&mount, &store, &mut tasks);
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 0, b"afterwards").await.unwrap();
         mount.files.get(ino).unwrap().set_unlinked().await;
         mount.flush(ino, handle, OWNER).await.unwrap();
@@ -360,6 +369,28 @@ fn a_listing_that_is_older_than_a_commit_does_not_show_the_length_of_before() {
     });
 }
 
+/// A program has looked a file up and is about to open it, while another mount changes it and another program looks it up: it is
+/// no other inode yet, and can be opened.
+#[test]
+fn a_file_that_was_just_looked_up_can_be_opened() {
+    let is_another = || {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, true);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        tasks.run(async {
+            let first = mount.lookup((ROOT, b"file")).await.unwrap();
+            store.commit(ino, b"afterwards", 0);
+            mount.leases_recalled(Some(&[ino]));
+            let second = mount.lookup((ROOT, b"file")).await.unwrap();
+            first.generation != second.generation
+        })
+    };
+    assert!(!is_another());
+    let _mistake = tessera_failpoint::activate("mount.generation_not_delayed");
+    assert!(is_another(), "the mistake shows");
+}
+
 /// A file whose first version has six bytes, and which the kernel has looked up and read.
 fn known_file(mount: &Mount<Client>, store: &Rc<Store>, tasks: &mut Tasks) -> u64 {
     let ino = store.create(ROOT, b"file", 0).unwrap();
@@ -375,7 +406,7 @@ fn a_spooled_file_that_fails_is_not_shown_after_its_close() {
     let (mount, _) = mount(&store, &disk, 1);
     let ino = known_file(&mount, &store, &mut tasks);
     tasks.run(async {
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         store.is_full.set(true);
         mount.write(handle, 0, &[7; 800 << 10]).await.unwrap();
         assert_eq!(mount.write(handle, 800 << 10, &[7; 800 << 10]).await, Err(Errno::ENOSPC));
@@ -431,7 +462,7 @@ fn a_closed_file_whose_log_is_damaged_is_not_shown() {
 
 /// Writes a file that is closed before its session is drained. Returns a handle that reads it.
 async fn write_and_close_early(mount: &Mount<Client>, ino: u64, bytes: &[u8]) -> u64 {
-    let reads = mount.open(ino, false).await.unwrap().handle;
+    let reads = mount.open(1, ino, false).await.unwrap().handle;
     write(mount, ino, bytes).await;
     reads
 }
@@ -478,7 +509,7 @@ fn a_truncate_of_an_empty_file_replaces_what_another_mount_wrote_since() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     tasks.run(async {
         mount.lookup((ROOT, b"file")).await.unwrap();
-        let handle = mount.open(ino, true).await.unwrap().handle;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
         store.commit(ino, b"of another mount", 0);
         mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
         mount.write(handle, 0, b"mine").await.unwrap();
@@ -499,7 +530,7 @@ fn a_truncate_by_name_cuts_what_another_mount_wrote_since_the_file_was_opened() 
         let ino = known_file(&mount, &store, &mut tasks);
         start_pushes(&mut tasks, &mount, queues);
         tasks.run(async {
-            let reads = mount.open(ino, false).await.unwrap().handle;
+            let reads = mount.open(1, ino, false).await.unwrap().handle;
             store.commit(ino, b"BEFORE and after", 0);
             mount.set_attributes(ino, NewAttr::default(), Some(size)).await.unwrap();
             until_pushed(&mount).await;

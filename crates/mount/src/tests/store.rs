@@ -397,6 +397,8 @@ impl Backend for Client {
 
     fn invalidate_names(&self, _: Vec<Name>) {}
 
+    fn forget_attributes(&self, _: u64) {}
+
     async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }

@@ -192,6 +192,10 @@ impl Backend for SimBackend {
         }
     }
 
+    fn forget_attributes(&self, ino: u64) {
+        self.kernel.forget_attributes(ino);
+    }
+
     async fn write_back_pages(&self, ino: u64) -> io::Result<()> {
         let Some(mount) = self.mount.get().and_then(Weak::upgrade) else {
             return Err(io::ErrorKind::NotConnected.into());

@@ -14,6 +14,8 @@ pub struct Found {
     pub mode: u32,
     /// Length, bytes.
     pub size_bytes: u64,
+    /// Which of the inodes that had this number it is for the kernel.
+    pub generation: u64,
 }
 
 /// An open handle of a file.
@@ -27,12 +29,14 @@ pub type At<'a> = (u64, &'a [u8]);
 #[allow(async_fn_in_trait, reason = "everything runs in one thread")]
 #[allow(missing_docs, reason = "each is the operation of that name")]
 pub trait FileSystem: 'static {
+    /// Whether an open may fail because the file changed twice meanwhile: with the kernel's write-back cache it may.
+    fn refuses_changed(&self) -> bool;
     async fn lookup(&self, at: At<'_>) -> Result<Found, Errno>;
     async fn attr(&self, ino: u64) -> Result<Found, Errno>;
     /// Names and inodes of a directory.
     async fn list(&self, directory: u64) -> Result<Vec<(Vec<u8>, u64)>, Errno>;
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno>;
-    async fn open(&self, ino: u64, writes: bool) -> Result<Handle, Errno>;
+    async fn open(&self, thread: u32, file: &Found, writes: bool) -> Result<Handle, Errno>;
     async fn read(&self, file: Handle, offset: u64, len: usize) -> Result<Vec<u8>, Errno>;
     async fn write(&self, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
     async fn truncate(&self, ino: u64, size_bytes: u64) -> Result<(), Errno>;

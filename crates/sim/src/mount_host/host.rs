@@ -12,22 +12,24 @@ use std::sync::{Arc, Weak};
 use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::errno::Errno;
 use tessera_mount::mount::{Mount, Options};
-use tessera_mount::ops::Caller;
+use tessera_mount::ops::{Caller, ShownEntry};
 use tessera_mount::spool::SpoolConfig;
 use tessera_mount::{locks, namespace, spool};
 use tessera_wire::Attr;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode};
 
 /// User of all programs.
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const CALLER: Caller = Caller { uid: 0, gid: 0, thread: 1 };
 /// Longest time from the end of a `close` to the release of the handle, ns.
 const LONGEST_RELEASE_NS: u64 = 4_000_000;
+/// Longest time from the kernel to the mount, or back, ns.
+const LONGEST_HOP_NS: u64 = 500_000;
 
 /// See the module.
 pub struct MountHost {
     mount: Arc<Mount<SimBackend>>,
-    /// Inode of each handle.
-    handles: RefCell<BTreeMap<u64, u64>>,
+    /// Inode of each handle, and its generation.
+    handles: RefCell<BTreeMap<u64, (u64, u64)>>,
     /// Number of handles that programs have closed and the kernel has not released.
     releasing: Rc<Cell<usize>>,
 }
@@ -56,8 +58,7 @@ impl Host for MountHost {
         let Setup { env, owner, link, store, disk, spool_bytes, cluster_id } = setup;
         let backend = Arc::new(SimBackend::new(link.clone(), store));
         let spool = SpoolConfig { disk: Arc::new(disk), limit_bytes: spool_bytes, cluster_id };
-        let options =
-            Options { defers_creates: true, kernel_sets_times: backend.kernel.has_write_back(), spool: Some(spool) };
+        let options = Options { defers_creates: true, write_back: backend.kernel.has_write_back(), spool: Some(spool) };
         let (mount, queues) = Mount::new(backend.clone(), options);
         let mount = Arc::new(mount);
         backend.attach(&mount);
@@ -82,8 +83,8 @@ impl Host for MountHost {
     }
 }
 
-fn found(attr: &Attr) -> Found {
-    Found { ino: attr.ino, kind: attr.kind(), mode: attr.mode, size_bytes: attr.size_bytes }
+fn found(attr: &Attr, generation: u64) -> Found {
+    Found { ino: attr.ino, kind: attr.kind(), mode: attr.mode, size_bytes: attr.size_bytes, generation }
 }
 
 impl MountHost {
@@ -92,13 +93,41 @@ impl MountHost {
     }
 
     fn ino(&self, file: Handle) -> u64 {
-        self.handles.borrow().get(&file.0).copied().unwrap_or(0)
+        self.handles.borrow().get(&file.0).map_or(0, |(ino, _)| *ino)
     }
 
-    /// Attributes as the kernel shows them: with its own length of a file that it knows.
+    /// The inode of a handle, unless it is another one for the kernel by now.
+    fn good_ino(&self, file: Handle) -> Result<u64, Errno> {
+        let (ino, generation) = self.handles.borrow().get(&file.0).copied().unwrap_or_default();
+        match self.backend().kernel.generation(ino) == Some(generation) {
+            true => Ok(ino),
+            false => Err(Errno::EIO),
+        }
+    }
+
+    /// A request, or its reply, is on its way between the kernel and the mount.
+    async fn hop(&self) {
+        let (env, ns) = (self.backend().env(), self.backend().random() % LONGEST_HOP_NS);
+        env.sleep_until(env.now_ns() + ns as i64).await;
+    }
+
+    /// Attributes as the kernel shows them: with its own generation of a file that it knows, and with its own length if it
+    /// has its write-back cache. (Without, it shows an older length to who asks while another reply is on its way; opens
+    /// and reads must be right all the same.)
     fn shown(&self, attr: &Attr) -> Found {
-        let known = self.backend().kernel.size_bytes(attr.ino);
-        Found { size_bytes: known.unwrap_or(attr.size_bytes), ..found(attr) }
+        let kernel = &self.backend().kernel;
+        let known = kernel.size_bytes(attr.ino).filter(|_| kernel.has_write_back());
+        let generation = kernel.generation(attr.ino).unwrap_or(0);
+        Found { size_bytes: known.unwrap_or(attr.size_bytes), ..found(attr, generation) }
+    }
+
+    /// The kernel takes over what the mount answered to a lookup or create, after the reply's way.
+    async fn learn(&self, entry: &ShownEntry, changes: u64) -> Found {
+        self.hop().await;
+        let (kernel, ino, size_bytes) = (&self.backend().kernel, entry.attr.ino, entry.attr.size_bytes);
+        kernel.looked_up(ino, entry.generation, size_bytes);
+        kernel.replied(ino, changes, size_bytes);
+        self.shown(&entry.attr)
     }
 
     /// The kernel releases a handle after `close` has returned.
@@ -124,29 +153,49 @@ impl MountHost {
         }
     }
 
-    fn opened(&self, ino: u64, handle: u64, keeps_pages: bool) -> Handle {
-        self.backend().kernel.opened(ino, keeps_pages);
-        self.handles.borrow_mut().insert(handle, ino);
+    /// A page from the kernel's cache, or from the mount.
+    async fn page(&self, file: Handle, ino: u64, block: u64) -> Result<Vec<u8>, Errno> {
+        let kernel = &self.backend().kernel;
+        if let Some(page) = kernel.page(ino, block) {
+            return Ok(page);
+        }
+        let (changes, page_changes) = (kernel.changes(), kernel.page_changes(ino));
+        let mut page = self.mount.read(file.0, block * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
+        if page.len() < BLOCK_BYTES as usize {
+            kernel.read_to_end(ino, changes, block * BLOCK_BYTES + page.len() as u64);
+        }
+        // Behind the end that the mount knows, the kernel has zeros.
+        page.resize(BLOCK_BYTES as usize, 0);
+        kernel.keep_page(ino, block, page.clone(), page_changes);
+        Ok(page)
+    }
+
+    fn opened(&self, file: &Found, handle: u64, keeps_pages: bool) -> Handle {
+        self.backend().kernel.opened(file.ino, keeps_pages);
+        self.handles.borrow_mut().insert(handle, (file.ino, file.generation));
         Handle(handle)
     }
 }
 
 impl FileSystem for MountHost {
+    fn refuses_changed(&self) -> bool {
+        self.backend().kernel.has_write_back()
+    }
+
     async fn lookup(&self, at: At<'_>) -> Result<Found, Errno> {
         if self.backend().random().is_multiple_of(8) {
             let forgotten = self.backend().kernel.forget_closed();
             forgotten.into_iter().for_each(|(ino, lookups)| self.mount.forget(ino, lookups));
         }
-        let (kernel, changes) = (&self.backend().kernel, self.backend().kernel.changes());
+        let changes = self.backend().kernel.changes();
         let entry = self.mount.lookup(at).await?;
-        kernel.looked_up(entry.attr.ino, entry.generation, entry.attr.size_bytes);
-        kernel.replied(entry.attr.ino, changes, entry.attr.size_bytes);
-        Ok(self.shown(&entry.attr))
+        Ok(self.learn(&entry, changes).await)
     }
 
     async fn attr(&self, ino: u64) -> Result<Found, Errno> {
         let changes = self.backend().kernel.changes();
         let attr = self.mount.attributes(ino).await?;
+        self.hop().await;
         self.backend().kernel.replied(ino, changes, attr.size_bytes);
         Ok(self.shown(&attr))
     }
@@ -167,44 +216,53 @@ impl FileSystem for MountHost {
 
     async fn create(&self, at: At<'_>, mode: u32) -> Result<(Found, Handle), Errno> {
         self.must_be_absent(at).await?;
+        let changes = self.backend().kernel.changes();
         let (entry, opened) = self.mount.create(CALLER, at, mode, true, true).await?;
-        let ino = entry.attr.ino;
-        self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
-        Ok((found(&entry.attr), self.opened(ino, opened.handle, opened.keep_cache)))
+        let file = self.learn(&entry, changes).await;
+        self.backend().kernel.opens(file.ino);
+        let handle = self.opened(&file, opened.handle, opened.keep_cache);
+        Ok((file, handle))
     }
 
-    async fn open(&self, ino: u64, writes: bool) -> Result<Handle, Errno> {
-        if self.backend().kernel.size_bytes(ino).is_none() {
+    async fn open(&self, thread: u32, file: &Found, writes: bool) -> Result<Handle, Errno> {
+        let is_current = || self.backend().kernel.generation(file.ino) == Some(file.generation);
+        if !is_current() {
             // The kernel has forgotten it, and looks the name up first.
             return Err(Errno::ESTALE);
         }
-        let opened = self.mount.open(ino, writes).await?;
-        Ok(self.opened(ino, opened.handle, opened.keep_cache))
+        self.backend().kernel.opens(file.ino);
+        self.hop().await;
+        let opened = match is_current() {
+            true => self.mount.open(thread, file.ino, writes).await,
+            false => Err(Errno::EIO),
+        };
+        opened
+            .inspect_err(|_| self.backend().kernel.closed(file.ino))
+            .map(|opened| self.opened(file, opened.handle, opened.keep_cache))
     }
 
     async fn read(&self, file: Handle, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
-        let (ino, kernel) = (self.ino(file), &self.backend().kernel);
-        let size_bytes = kernel.size_bytes(ino).unwrap_or(0);
-        let end = size_bytes.min(offset + len as u64);
+        let (ino, kernel) = (self.good_ino(file)?, &self.backend().kernel);
+        if kernel.size_bytes(ino) < Some(offset + len as u64) && kernel.has_old_attributes(ino) {
+            self.attr(ino).await?;
+        }
         let mut out = Vec::new();
-        for block in offset / BLOCK_BYTES..end / BLOCK_BYTES {
-            let page = match kernel.page(ino, block) {
-                Some(page) => page,
-                None => {
-                    let mut page = self.mount.read(file.0, block * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
-                    // Behind the end that the mount knows, the kernel has zeros.
-                    page.resize(BLOCK_BYTES as usize, 0);
-                    kernel.keep_page(ino, block, page.clone());
-                    page
-                }
-            };
-            out.extend(page);
+        let end = || kernel.size_bytes(ino).unwrap_or(0).min(offset + len as u64);
+        for block in offset / BLOCK_BYTES.. {
+            // The kernel looks at its length once more when it has the page.
+            if block >= end() / BLOCK_BYTES {
+                break;
+            }
+            let page = self.page(file, ino, block).await?;
+            if block < end() / BLOCK_BYTES {
+                out.extend(page);
+            }
         }
         Ok(out)
     }
 
     async fn write(&self, file: Handle, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let (ino, kernel) = (self.ino(file), &self.backend().kernel);
+        let (ino, kernel) = (self.good_ino(file)?, &self.backend().kernel);
         let done = self.mount.write(file.0, offset, bytes).await;
         match done {
             Ok(()) => kernel.written(ino, offset, bytes),
@@ -233,7 +291,7 @@ impl FileSystem for MountHost {
 
     async fn make_directory(&self, at: At<'_>, mode: u32) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
-        Ok(found(&self.mount.make_directory(CALLER, at, mode).await?.attr))
+        Ok(found(&self.mount.make_directory(CALLER, at, mode).await?.attr, 0))
     }
 
     async fn remove(&self, at: At<'_>, directory: bool) -> Result<(), Errno> {
@@ -247,19 +305,22 @@ impl FileSystem for MountHost {
 
     async fn link(&self, ino: u64, at: At<'_>) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
+        let changes = self.backend().kernel.changes();
         let entry = self.mount.link(ino, at).await?;
-        self.backend().kernel.looked_up(ino, entry.generation, entry.attr.size_bytes);
-        Ok(found(&entry.attr))
+        Ok(self.learn(&entry, changes).await)
     }
 
     async fn symlink(&self, at: At<'_>, target: &[u8]) -> Result<Found, Errno> {
         self.must_be_absent(at).await?;
-        Ok(found(&self.mount.make_symlink(CALLER, at, target).await?.attr))
+        Ok(found(&self.mount.make_symlink(CALLER, at, target).await?.attr, 0))
     }
 
     async fn set_mode(&self, ino: u64, mode: u32) -> Result<Found, Errno> {
         let new = NewAttr { mode: Some(mode), ..NewAttr::default() };
-        Ok(self.shown(&self.mount.set_attributes(ino, new, None).await?))
+        let changes = self.backend().kernel.changes();
+        let attr = self.mount.set_attributes(ino, new, None).await?;
+        self.backend().kernel.replied(ino, changes, attr.size_bytes);
+        Ok(self.shown(&attr))
     }
 
     async fn lock(&self, ino: u64, owner: u64, wait: bool) -> Result<(), Errno> {

@@ -2,8 +2,9 @@
 //!
 //! The kernel learns a file's length at the first lookup of an inode's generation, and changes it with the writes and
 //! truncates that pass through it. With FUSE's write-back cache it trusts that length; without, it takes over the one in
-//! each reply, unless a write or truncate ended after the request began (`fuse_change_attributes`). Pages stay from one
-//! open to the next if the mount says so.
+//! each reply, unless a write, a truncate or another reply changed the file after the request began
+//! (`fuse_change_attributes`). Pages stay from one open to the next if the mount says so. Another generation is another
+//! inode: whoever still uses the one before gets `EIO` (`fuse_make_bad`).
 
 use super::store::BLOCK_BYTES;
 use std::cell::{Cell, RefCell};
@@ -16,16 +17,26 @@ struct Inode {
     /// Lookups that the mount was not told to forget.
     lookups: u64,
     handles: usize,
-    /// The last write or truncate, by [`Kernel::changes`].
+    /// The last change of its length, by [`Kernel::changes`].
     changed: u64,
+    /// The mount said that the attributes are old.
+    is_old: bool,
     /// Blocks by their place.
     pages: BTreeMap<u64, Vec<u8>>,
+    /// Number of the times that pages were written or dropped.
+    page_changes: u64,
 }
 
 impl Inode {
+    fn drop_pages(&mut self) {
+        self.page_changes += 1;
+        self.pages.clear();
+    }
+
     /// Pages behind the end go.
     fn set_size(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
+        self.page_changes += 1;
         self.pages.retain(|block, _| *block < size_bytes / BLOCK_BYTES);
     }
 }
@@ -49,7 +60,7 @@ impl Kernel {
         self.write_back
     }
 
-    /// Number of the writes and truncates that ended so far, for [`Kernel::replied`].
+    /// Number of the writes, truncates and replies so far that gave a file its length, for [`Kernel::replied`].
     pub fn changes(&self) -> u64 {
         self.changes.get()
     }
@@ -60,8 +71,30 @@ impl Kernel {
             && !self.write_back
             && inode.changed <= changes
         {
-            inode.set_size(size_bytes);
+            (inode.changed, inode.is_old) = (self.next_change(), false);
+            if inode.size_bytes != size_bytes {
+                inode.size_bytes = size_bytes;
+                inode.drop_pages();
+            }
         }
+    }
+
+    /// The mount said that the attributes are old. Without the write-back cache the kernel asks for them when a program
+    /// reads over the end (`fuse_cache_read_iter`).
+    pub fn forget_attributes(&self, ino: u64) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
+            inode.is_old = !self.write_back;
+        }
+    }
+
+    /// Whether the mount said so, and has sent none since.
+    pub fn has_old_attributes(&self, ino: u64) -> bool {
+        self.inodes.borrow().get(&ino).is_some_and(|inode| inode.is_old)
+    }
+
+    /// The generation of a file that it knows.
+    pub fn generation(&self, ino: u64) -> Option<u64> {
+        self.inodes.borrow().get(&ino).map(|inode| inode.generation)
     }
 
     fn next_change(&self) -> u64 {
@@ -77,21 +110,27 @@ impl Kernel {
         if inode.generation != generation {
             // It is another inode for the kernel.
             (inode.generation, inode.size_bytes) = (generation, size_bytes);
-            inode.pages.clear();
+            inode.drop_pages();
         }
     }
 
-    /// A file was opened.
-    pub fn opened(&self, ino: u64, keeps_pages: bool) {
+    /// A file is being opened.
+    pub fn opens(&self, ino: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
             inode.handles += 1;
-            if !keeps_pages {
-                inode.pages.clear();
-            }
         }
     }
 
-    /// A handle is gone.
+    /// It is open.
+    pub fn opened(&self, ino: u64, keeps_pages: bool) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino)
+            && !keeps_pages
+        {
+            inode.drop_pages();
+        }
+    }
+
+    /// A handle is gone, or the open failed.
     pub fn closed(&self, ino: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
             inode.handles = inode.handles.saturating_sub(1);
@@ -117,10 +156,30 @@ impl Kernel {
         self.inodes.borrow().get(&ino)?.pages.get(&block).cloned()
     }
 
-    /// A block was read.
-    pub fn keep_page(&self, ino: u64, block: u64, bytes: Vec<u8>) {
-        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
+    /// Number of the times that a file's pages were written or dropped, for [`Kernel::keep_page`].
+    pub fn page_changes(&self, ino: u64) -> u64 {
+        self.inodes.borrow().get(&ino).map_or(0, |inode| inode.page_changes)
+    }
+
+    /// A block was read; the request began at `page_changes`. Who writes or drops the page waits until it is read.
+    pub fn keep_page(&self, ino: u64, block: u64, bytes: Vec<u8>, page_changes: u64) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino)
+            && inode.page_changes == page_changes
+        {
             inode.pages.insert(block, bytes);
+        }
+    }
+
+    /// The mount answered a read that began at `changes` with fewer bytes than it was asked for: the file ends here.
+    /// With its write-back cache the kernel takes that for a hole (`fuse_short_read`).
+    pub fn read_to_end(&self, ino: u64, changes: u64, end_bytes: u64) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino)
+            && !self.write_back
+            && inode.changed <= changes
+            && end_bytes < inode.size_bytes
+        {
+            inode.changed = self.next_change();
+            inode.set_size(end_bytes);
         }
     }
 
@@ -129,6 +188,7 @@ impl Kernel {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
             inode.changed = self.next_change();
             inode.size_bytes = inode.size_bytes.max(offset + bytes.len() as u64);
+            inode.page_changes += 1;
             let blocks = bytes.chunks(BLOCK_BYTES as usize).map(<[u8]>::to_vec);
             inode.pages.extend((offset / BLOCK_BYTES..).zip(blocks));
         }
@@ -137,7 +197,7 @@ impl Kernel {
     /// A write failed: its pages are not cached.
     pub fn write_failed(&self, ino: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
-            inode.pages.clear();
+            inode.drop_pages();
         }
     }
 
@@ -154,7 +214,7 @@ impl Kernel {
         let mut inodes = self.inodes.borrow_mut();
         let Some(inode) = inodes.get_mut(&ino) else { return false };
         inode.size_bytes = size_bytes;
-        inode.pages.clear();
+        inode.drop_pages();
         true
     }
 }

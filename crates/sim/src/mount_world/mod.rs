@@ -122,6 +122,8 @@ pub struct Shared {
     pub pause_ms: Cell<u64>,
     /// Operations left to each program.
     pub left: RefCell<Vec<usize>>,
+    /// Whether each mount's second program runs.
+    pub reading: RefCell<Vec<bool>>,
     /// When the manager last heard of each mount's locks, ns.
     lock_signs: RefCell<BTreeMap<usize, i64>>,
     /// When each mount was heard of again after it had been silent for so long that the manager took its locks, ns.
@@ -261,6 +263,7 @@ impl<H: Host> MountWorld<H> {
         shared.calm.set(plan.is_calm());
         shared.pause_ms.set(plan.pause_ms);
         *shared.left.borrow_mut() = vec![plan.operations; plan.mounts];
+        *shared.reading.borrow_mut() = vec![false; plan.mounts];
         *shared.bad_spool.borrow_mut() = vec![false; plan.mounts];
         MountWorld {
             mounts: slots.collect(),
@@ -330,7 +333,9 @@ impl<H: Host> MountWorld<H> {
     }
 
     fn programs_are_done(&self) -> bool {
-        self.shared.left.borrow().iter().all(|left| *left == 0) && self.mounts.iter().all(|slot| slot.host.is_some())
+        let ended = self.shared.left.borrow().iter().all(|left| *left == 0)
+            && self.shared.reading.borrow().iter().all(|reading| !reading);
+        ended && self.mounts.iter().all(|slot| slot.host.is_some())
     }
 
     /// Handles events until this time, or until `done`.

@@ -182,8 +182,12 @@ impl<H: Host> MountWorld<H> {
         self.env.spawn(owner, async move {
             let host = H::start(setup).await;
             *started.borrow_mut() = Some(host.clone());
-            let rng = Rng::new(program_seed);
-            program::Program::new(index, host, env, model, history, shared, rng).run().await;
+            let program = |rng: Rng| {
+                let (host, env, model) = (host.clone(), env.clone(), model.clone());
+                program::Program::new(index, host, env, model, history.clone(), shared.clone(), rng)
+            };
+            env.spawn(owner, program::reader::Reader::new(program(Rng::new(!program_seed))).run());
+            program(Rng::new(program_seed)).run().await;
         });
     }
 }

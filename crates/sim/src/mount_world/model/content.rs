@@ -18,19 +18,20 @@ impl Model {
         local
     }
 
-    /// A program opens a file; the answer may still be out. Returns since when the file may be older than it: while a
-    /// file is open, a mount shows its own length of it.
+    /// A program opens a file; the answer may still be out. Returns since when the file may be older than it: while a file
+    /// is open, or waits, a mount shows its own length and content of it.
     pub fn opens(&mut self, mount: usize, ino: u64, now_ns: i64) -> i64 {
         let local = self.local(mount, ino, now_ns);
         local.handles += 1;
-        if local.handles > 1 { local.since_ns } else { now_ns }
+        local.since_ns
     }
 
     /// A handle is gone.
-    pub fn closes(&mut self, mount: usize, ino: u64) {
+    pub fn closes(&mut self, mount: usize, ino: u64, now_ns: i64) {
         if let Some(local) = self.locals.get_mut(&(mount, ino)) {
             local.handles = local.handles.saturating_sub(1);
             if local.handles == 0 {
+                local.closed = Some((local.since_ns, now_ns));
                 local.shown.clear();
                 // Bytes of a failed operation are dropped with the last handle, unless they are on their way.
                 local.writes.retain(|write| write.fate != Fate::Pending);
@@ -43,7 +44,9 @@ impl Model {
         self.last_write += 1;
         let number = self.last_write;
         let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false, was_whole: false };
-        self.local(mount, ino, now_ns).writes.push(write);
+        let local = self.local(mount, ino, now_ns);
+        local.writes.push(write);
+        local.last_write = number;
         let lengths = self.lengths(mount, ino, now_ns, now_ns);
         self.local(mount, ino, now_ns).shown.extend(lengths);
         number
@@ -61,6 +64,19 @@ impl Model {
         {
             write.fate = Fate::Doubtful;
         }
+    }
+
+    /// If all of a mount's writes to a file are in versions, and the mount knows it: the number of the last one, and that of
+    /// the mount's creates. (It may not have heard yet that what the spool held is stored; a file that it is creating is open.)
+    pub fn quiet(&self, mount: usize, ino: u64) -> Option<(u64, u64)> {
+        let creates = self.creates.get(&mount).copied().unwrap_or(0);
+        let last_write = match self.locals.get(&(mount, ino)) {
+            None => 0,
+            Some(local) if local.writes.is_empty() && local.set_aside.is_empty() => local.last_write,
+            Some(_) => return None,
+        };
+        let is_known = last_write == 0 || !self.is_spooled(ino);
+        (is_known && !self.creating.contains(&mount)).then_some((last_write, creates))
     }
 
     /// The number that the next write will have.
@@ -122,6 +138,7 @@ impl Model {
     pub fn killed(&mut self, mount: usize, power_loss: bool) {
         let needs = if power_loss { Survives::PowerLoss } else { Survives::Kill };
         self.killed.insert(mount);
+        self.creating.remove(&mount);
         if power_loss {
             self.lost_power.insert(mount);
         }
@@ -155,13 +172,13 @@ impl Model {
         if *before == *version.blocks {
             // The same content again: a push that was repeated, or nothing but a time.
             if let Some((key, numbers)) = self.stored_prefix(version, &before) {
-                self.stored(key, &numbers);
+                self.stored(key, &numbers, version.at_ns);
             }
             return;
         }
         if let Some((key, numbers)) = self.stored_prefix(version, &before) {
             self.check_push(version, key, &numbers);
-            return self.stored(key, &numbers);
+            return self.stored(key, &numbers, version.at_ns);
         }
         if let Some(key) = self.part_of(version, &before) {
             // Another mount may write over these before the rest is stored.
@@ -274,11 +291,12 @@ impl Model {
         }
     }
 
-    pub(super) fn stored(&mut self, key: Key, numbers: &BTreeSet<u64>) {
+    pub(super) fn stored(&mut self, key: Key, numbers: &BTreeSet<u64>, now_ns: i64) {
         let Some(local) = self.locals.get_mut(&key) else { return };
         let lost = local.writes.iter().find(|write| write.lock_lost && numbers.contains(&write.number));
         let lost = lost.map(|write| write.number);
         local.writes.retain(|write| !numbers.contains(&write.number));
+        local.stored = Some((local.since_ns, now_ns));
         if let Some(number) = lost {
             let fact = format!("mount {}: write {number} was made under a lock that was lost, and is stored", key.0);
             self.broken("P7", key.1, fact);
@@ -349,10 +367,12 @@ impl Model {
 
     /// Checks what a read of the whole file through a handle returned.
     pub fn reads(&mut self, mount: usize, ino: u64, opened_ns: i64, now_ns: i64, found: &[u8]) {
+        let is_spooled = self.is_spooled(ino);
         let local = self.locals.entry((mount, ino)).or_default();
         // With writes in no version, the base is that of the first open.
         let waits = !local.writes.is_empty() || !local.set_aside.is_empty();
-        let from_ns = if waits { local.since_ns.min(opened_ns) } else { opened_ns };
+        let from_ns =
+            if waits { local.since_ns.min(opened_ns) } else { opened_ns }.min(local.shown_since(is_spooled, opened_ns));
         let blocks: Vec<Block> =
             found.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect();
         let bases = self.history.borrow().contents(ino, from_ns, now_ns);
@@ -401,6 +421,7 @@ impl Model {
         let local = self.locals.get(&(mount, ino)).unwrap_or(&none);
         let open = local.handles > 0 || !local.writes.is_empty() || !local.set_aside.is_empty();
         let from_ns = if open { local.since_ns.min(from_ns) } else { from_ns };
+        let from_ns = local.shown_since(self.is_spooled(ino), from_ns);
         // While a file is open, a mount shows its own length of it.
         let mut lengths = if local.handles > 0 { local.shown.clone() } else { BTreeSet::new() };
         for base in self.history.borrow().contents(ino, from_ns, now_ns) {

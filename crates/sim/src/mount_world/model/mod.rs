@@ -25,6 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+/// A mount may not hear for so long that its commit is done, ns: the answer may be slow, and the request repeated.
+const UNHEARD_NS: i64 = 1_000_000_000;
+
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Survives {
@@ -76,10 +79,26 @@ struct Local {
     handles: usize,
     /// Lengths that the mount's own writes gave the file since it was opened, blocks.
     shown: BTreeSet<u64>,
+    /// The number of the last write.
+    last_write: u64,
+    /// Since when a handle was open when the last one was closed, and when that was.
+    closed: Option<(i64, i64)>,
+    /// Since when they had waited when the last of them were stored, and when that was.
+    stored: Option<(i64, i64)>,
     /// An operation failed since the first handle was opened.
     failed: bool,
     /// Since when the mount has the file open, or writes of it waiting.
     since_ns: i64,
+}
+
+impl Local {
+    /// Since when the mount may show its own length and content at `from_ns`: a handle was still open then, or the mount may not
+    /// have heard yet that what its spool held is stored.
+    fn shown_since(&self, is_spooled: bool, from_ns: i64) -> i64 {
+        let closed = self.closed.filter(|(_, closed_ns)| *closed_ns >= from_ns);
+        let stored = self.stored.filter(|(_, stored_ns)| is_spooled && *stored_ns >= from_ns - UNHEARD_NS);
+        closed.into_iter().chain(stored).map(|(since_ns, _)| since_ns).fold(from_ns, i64::min)
+    }
 }
 
 /// How the files of a directory are written.
@@ -127,6 +146,9 @@ pub struct Model {
     killed: BTreeSet<usize>,
     /// Write rules by inode: those of the directory in which the file was first seen.
     rules: BTreeMap<u64, WriteRule>,
+    /// Mounts that are creating a file, and the number of each mount's creates.
+    creating: BTreeSet<usize>,
+    creates: BTreeMap<usize, u64>,
     /// Deferred creates: the mount showed them, and the manager may not know them.
     deferred: BTreeMap<Key, (u64, Vec<u8>)>,
     /// Lock holders by file: mount, and since when.
@@ -151,6 +173,8 @@ impl Model {
             lost_power: BTreeSet::new(),
             killed: BTreeSet::new(),
             rules: BTreeMap::new(),
+            creating: BTreeSet::new(),
+            creates: BTreeMap::new(),
             deferred: BTreeMap::new(),
             locks: BTreeMap::new(),
             entries: Vec::new(),
@@ -227,6 +251,15 @@ impl Model {
     }
 
     // --- names --------------------------------------------------------------------------------------------------
+
+    /// A program creates a file, or has been answered.
+    pub fn creates(&mut self, mount: usize, begins: bool) {
+        match begins {
+            true => _ = self.creating.insert(mount),
+            false => _ = self.creating.remove(&mount),
+        }
+        *self.creates.entry(mount).or_default() += 1;
+    }
 
     /// A create was answered; the manager may not know the file yet.
     pub fn created(&mut self, mount: usize, ino: u64, at: (u64, Vec<u8>)) {

@@ -9,7 +9,9 @@ impl<F: FileSystem> Program<F> {
         }
         let name = self.name();
         let (from_ns, number) = (self.now_ns(), self.begin(format!("create {}", Self::show(&name))));
+        self.model.borrow_mut().creates(self.mount, true);
         let made = self.fs.create((name.0, &name.1), 0o644).await;
+        self.model.borrow_mut().creates(self.mount, false);
         let ino = made.as_ref().map_or(0, |(found, _)| found.ino);
         self.end(number, &[ino], &made);
         match made {
@@ -64,7 +66,7 @@ impl<F: FileSystem> Program<F> {
             let number =
                 self.begin(format!("open {} ({ino}){}", Self::show(&name), if writes { "" } else { " to read" }));
             let since_ns = self.model.borrow_mut().opens(self.mount, ino, from_ns);
-            let opened = self.fs.open(ino, writes).await;
+            let opened = self.fs.open(1, &found, writes).await;
             self.end(number, &[ino], &opened);
             match opened {
                 Ok(handle) => {
@@ -74,9 +76,9 @@ impl<F: FileSystem> Program<F> {
                     }
                     return;
                 }
-                Err(Errno::ESTALE | Errno::ENOENT) => self.model.borrow_mut().closes(self.mount, ino),
+                Err(Errno::ESTALE | Errno::ENOENT) => self.model.borrow_mut().closes(self.mount, ino, self.now_ns()),
                 Err(errno) => {
-                    self.model.borrow_mut().closes(self.mount, ino);
+                    self.model.borrow_mut().closes(self.mount, ino, self.now_ns());
                     return self.check_failure("open", ino, errno);
                 }
             }
@@ -137,7 +139,7 @@ impl<F: FileSystem> Program<F> {
     }
 
     /// Whether a file lost its last name, or its name before the manager knew it.
-    fn is_gone(&self, ino: u64) -> bool {
+    pub(super) fn is_gone(&self, ino: u64) -> bool {
         if self.history.borrow().existed(ino) {
             return self.history.borrow().now().inodes.get(&ino).is_none_or(|inode| inode.nlink == 0);
         }
@@ -182,7 +184,7 @@ impl<F: FileSystem> Program<F> {
         if self.set_length(ino).await {
             self.model.borrow_mut().acknowledged(self.mount, ino, true, from_ns, self.now_ns());
         }
-        self.model.borrow_mut().closes(self.mount, ino);
+        self.model.borrow_mut().closes(self.mount, ino, self.now_ns());
     }
 
     /// Sets some length. Returns whether that was done.
@@ -242,7 +244,7 @@ impl<F: FileSystem> Program<F> {
             }
         }
         self.note_failure("close", ino, done);
-        self.model.borrow_mut().closes(self.mount, ino);
+        self.model.borrow_mut().closes(self.mount, ino, self.now_ns());
     }
 
     pub(super) async fn lock(&mut self) {

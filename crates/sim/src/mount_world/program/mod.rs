@@ -5,6 +5,7 @@
 
 mod files;
 mod names;
+pub mod reader;
 
 use super::Shared;
 use super::history::{History, ROOT, Tree};
