@@ -249,7 +249,6 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.cut_bytes_not_blanked", Theme::Spool),
     ("mount.cut_is_forgotten", Theme::Mixed),
     ("mount.delegation_recall_ignored", Theme::Creates),
-    ("mount.failed_lock_is_held", Theme::Locks),
     ("mount.hidden_length_stays", Theme::Mixed),
     ("mount.log_close_not_synced", Theme::Spool),
     ("mount.lost_locks_count", Theme::Locks),
@@ -271,6 +270,7 @@ pub const OF_ONE_TEST: &[&str] = &[
     "consensus.waits_for_all",
     "manager.clock_follows_wall",
     "manager.readers_hold_garbage",
+    "mount.failed_lock_is_held",
     "mount.generation_not_delayed",
     "mount.pushed_file_leaves_early",
 ];

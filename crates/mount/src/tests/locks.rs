@@ -85,6 +85,29 @@ fn waits_through_a_loss(rounds: usize) {
     assert!(!mount.locks.holds(INO, OWNER));
 }
 
+/// A lock is granted, and what another mount changed of the file cannot be shown: the program gets an error, and holds no lock.
+#[test]
+fn a_lock_whose_file_cannot_be_shown_is_given_back() {
+    let is_held = || {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        tasks.run(async {
+            let handle = mount.open(1, ino, false).await.unwrap().handle;
+            store.commit(ino, b"afterwards", 0);
+            store.refuses_opens.set(true);
+            let lock = FileLock { ino, ..lock(LockMode::Write, 0, 9) };
+            assert!(mount.set_lock(&lock, false, &mut || false).await.is_err());
+            mount.release(ino, handle, None).await;
+        });
+        store.locks.borrow().held.contains_key(&ino)
+    };
+    assert!(!is_held());
+    let _mistake = failpoint::activate("mount.failed_lock_is_held");
+    assert!(is_held(), "the mistake shows");
+}
+
 /// An unlock whose write-back fails releases the lock, so that others go on; the owner learns of it from `fsync` and `close`.
 #[test]
 fn an_unlock_that_cannot_write_back_fails_the_file_for_its_owner() {
