@@ -66,8 +66,8 @@ pub struct Ctx<'a> {
     pub client_id: u64,
     /// Number of the log entry this command will be part of.
     pub log_seq: u64,
-    /// Bytes assigned to groups by this command (pgs.bytes), written once per batch.
-    pub pg_bytes: BTreeMap<u64, u64>,
+    /// Bytes of chunks that this command assigned to groups, less those that it removed (pgs.bytes), written once per batch.
+    pub pg_bytes: BTreeMap<u64, i64>,
     /// Changes to make to soft state once the batch is committed.
     pub effects: Vec<Effect>,
     /// Files whose last name this command removed: [`crate::files::settle`] releases them at its end.

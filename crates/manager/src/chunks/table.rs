@@ -48,7 +48,7 @@ pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: Option<&ChunkName>, scope:
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
         args![chunk_id, new.domain, new.class_id, hash, len_bytes, new.pg_id, ctx.now_ns, scope],
     )?;
-    *ctx.pg_bytes.entry(new.pg_id).or_default() += len_bytes;
+    *ctx.pg_bytes.entry(new.pg_id).or_default() += len_bytes as i64;
     Ok(chunk_id)
 }
 
@@ -63,7 +63,7 @@ pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &Ch
         args![chunk_id, name.hash, name.len_bytes, scope],
     )?;
     assert_eq!(changed, 1, "chunk {chunk_id}: the caller has seen that it is preallocated");
-    *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes;
+    *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes as i64;
     Ok(())
 }
 
@@ -130,13 +130,14 @@ pub fn raise_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64, proof_epoch: u64) -
     ctx.db.exec(sql, args![chunk_id, proof, proof_epoch])
 }
 
-/// Deletes the row of a chunk without references.
+/// Deletes the row of a chunk of group `pg_id` without references.
 ///
 /// # Errors
 /// The database fails, or the chunk has references or no row.
-pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
+pub fn delete(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, len_bytes: u64) -> Result<()> {
     let deleted = ctx.db.run("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0", args![chunk_id])?;
     assert!(deleted <= 1, "chunk {chunk_id}: ids are unique");
+    *ctx.pg_bytes.entry(pg_id).or_default() -= len_bytes as i64;
     match deleted {
         1 => Ok(()),
         _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), "it has references, or is gone").into()),

@@ -266,7 +266,7 @@ CREATE TABLE pgs (
     width       INTEGER NOT NULL,
     epoch       INTEGER NOT NULL,                     -- grows with each change of a member (P11)
     open        INTEGER NOT NULL,                     -- 1: takes new chunks
-    bytes       INTEGER NOT NULL DEFAULT 0,           -- len_bytes of chunks ever assigned: closes at the size cap
+    bytes       INTEGER NOT NULL DEFAULT 0,           -- len_bytes of its chunks: closes at the size cap
     map_version INTEGER NOT NULL
 );
 CREATE INDEX pgs_open ON pgs (width, pg_id) WHERE open = 1;

@@ -147,7 +147,7 @@ struct Batch {
     kept: CachedReplies,
     by_op: HashMap<(u64, u64), usize>,
     effects: Vec<Effect>,
-    pg_bytes: BTreeMap<u64, u64>,
+    pg_bytes: BTreeMap<u64, i64>,
 }
 
 impl Batch {
@@ -280,7 +280,7 @@ struct Done {
     reply: Bytes,
     choices: Vec<u64>,
     effects: Vec<Effect>,
-    pg_bytes: BTreeMap<u64, u64>,
+    pg_bytes: BTreeMap<u64, i64>,
 }
 
 fn run(

@@ -91,11 +91,11 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Adds the bytes that one batch assigned to groups.
+/// Adds the bytes that one batch assigned to groups; what it removed is less than 0.
 ///
 /// # Errors
 /// SQLite fails.
-pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
+pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, i64>) -> rusqlite::Result<()> {
     for (&pg_id, &bytes) in sums {
         db.run("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1", args![pg_id, bytes])?;
     }

@@ -120,8 +120,8 @@ impl Room {
     }
 }
 
-/// Estimated bytes that the first member, and each other member, of each group holds: the bytes of all chunks ever assigned,
-/// times the largest share that a class of its width puts there.
+/// Estimated bytes that the first member, and each other member, of each group holds: the bytes of its chunks, times the largest
+/// share that a class of its width puts there.
 fn member_bytes(view: &View<'_>) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
     let classes = view.caches.classes(view.db)?;
     let most = |width: u32, bytes: u64, position: u32| {

@@ -24,3 +24,18 @@ fn a_session_with_a_row_keeps_its_chunks_from_every_collection() {
     rig.ask(&commit).unwrap();
     rig.audit();
 }
+
+/// Repair plans by what the members of a group hold, and a group closes by it.
+#[test]
+fn a_group_does_not_count_what_was_collected() {
+    let mut rig = Rig::new(3);
+    rig.put(1, "a", b"xy").unwrap();
+    let bytes = |rig: &Rig| rig.core.db().one::<u64>("SELECT sum(bytes) FROM pgs", []).unwrap();
+    assert_eq!(bytes(&rig), 200);
+    let op_id = rig.op();
+    rig.ask(&Unlink { op_id, parent: 1, name: "a".into(), directory: false }).unwrap();
+    rig.ask(&Maintain { what: MaintenanceJob::Gc as i32, start: true }).unwrap();
+    (0..10).for_each(|_| rig.tick(1_000));
+    assert_eq!(bytes(&rig), 0);
+    rig.audit();
+}
