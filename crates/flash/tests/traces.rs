@@ -140,6 +140,17 @@ fn time_never_goes_back() {
     assert_eq!((times, reader.reordered()), (vec![0, 4, 4, 4], 2));
 }
 
+#[test]
+fn a_time_after_which_nothing_fits_is_refused() {
+    let read = |last: u64| {
+        let text = format!("1000000000 0 0 8 1\n{last} 0 0 8 1\n");
+        Reader::new(text.as_bytes(), find("ssdsim"), false).unwrap().find_map(Result::err)
+    };
+    assert!(read(1_000_000_000 + (1 << 62)).is_none());
+    let error = read(1_000_000_001 + (1 << 62)).unwrap().to_string();
+    assert!(error.contains("`4611686019427387905 ns`; it must be at most 2^62 ns after the first"), "{error}");
+}
+
 /// Numbers devices in the order of their appearance, as formats that name them do.
 fn by_appearance(requests: impl Iterator<Item = Request>) -> Vec<Request> {
     let mut known = Vec::new();

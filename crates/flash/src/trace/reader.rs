@@ -61,6 +61,10 @@ pub struct Reader<R> {
     last: Ns,
 }
 
+/// The longest time from the first request to another, ns: 146 years. What a simulated device then takes still fits. (Traces of MSR
+/// Cambridge count from the year 1601.)
+const LONGEST: Ns = 1 << 62;
+
 /// Reads the first lines, by which a format is recognized.
 fn read_head<R: Read>(input: &mut BufReader<R>) -> Result<Vec<u8>, TraceError> {
     let mut head = Vec::new();
@@ -181,7 +185,14 @@ impl<R: Read> Reader<R> {
         }
         let line = std::str::from_utf8(&self.line).map_err(|_| FieldError::new("line", Some("not UTF-8"), "text"))?;
         let line = line.trim();
-        if is_content(line) { self.parser.parse(line) } else { Ok(None) }
+        let request = if is_content(line) { self.parser.parse(line)? } else { None };
+        match request {
+            Some(request) if request.at.saturating_sub(self.first.unwrap_or(request.at)) > LONGEST => {
+                let found = format!("{} ns", request.at);
+                Err(FieldError::new("time", Some(&found), "at most 2^62 ns after the first"))
+            }
+            request => Ok(request),
+        }
     }
 
     /// Counts time from the first request, and never lets it go back.
