@@ -28,9 +28,11 @@ impl Server {
     pub fn start_with(dir: &Path, options: &[&str], stderr: Stdio) -> Server {
         let socket = dir.join("ssd.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
+        let capacity: &[&str] = if options.contains(&"--capacity") { &[] } else { &["--capacity", "64M"] };
         command
-            .args(["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd"])
-            .arg(format!("unix:{}", socket.display()));
+            .args(["flash", "serve", "--over-provisioning", "60%"])
+            .args(capacity)
+            .args(["--nbd", &format!("unix:{}", socket.display())]);
         let mut child = command.args(options).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
@@ -70,6 +72,26 @@ impl Drop for Server {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// A server whose SSD is a file, too, and that file.
+pub fn serve_file(dir: &Path, more: &[&str]) -> (Server, PathBuf) {
+    let file = dir.join("ssd");
+    let server = Server::start(dir, &[&["--ftl", "dftl", "--fuse", file.to_str().unwrap()], more].concat());
+    (server, file)
+}
+
+/// Whether this machine can mount. Continuous integration must.
+pub fn has_fuse() -> bool {
+    let can = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    can || skipped("/dev/fuse cannot be opened")
+}
+
+/// Says why a test is skipped, which must not be in continuous integration. Returns false.
+pub fn skipped(why: &str) -> bool {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("skipped: {why}");
+    false
 }
 
 /// A client that took the export.
