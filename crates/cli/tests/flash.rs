@@ -115,6 +115,14 @@ fn cola_gives_equal_figures_on_every_device() {
     assert_eq!(emulated, cpu);
     assert!(of_device[0].as_u64() > Some(0) && of_device[1].as_u64() > Some(1_000), "{of_device:?}");
     assert_eq!(of_device[2], 0);
+    // A device that is absent keeps no other layer from running.
+    for (layer, code) in [("cola", 2), ("dftl", 0)] {
+        let mut command = Command::new(common::TESSERA);
+        command
+            .args(["flash", "replay", &trace, "--ftl", layer, "--capacity", "320M"])
+            .env("TESSERA_DEVICE", "cuda:63");
+        assert_eq!(common::run(&mut command, b"").code, code, "{layer}");
+    }
     let layer = &cpu["cola"];
     let batches = (layer["batches"].as_u64().unwrap(), layer["batch_queries"].as_u64().unwrap());
     assert!(batches.0 <= 63 && batches.1 > 1_000, "32 requests are searched together: {batches:?}");

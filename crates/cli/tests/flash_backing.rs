@@ -30,6 +30,14 @@ fn what_was_flushed_is_there_after_the_server_was_killed_and_what_only_the_buffe
     let found = fs::metadata(&file).unwrap();
     assert_eq!((found.permissions().mode() & 0o777, found.len()), (0o600, 4096 + nbd::SIZE));
     assert!(found.blocks() * 512 < 200_000, "{} blocks: it is sparse", found.blocks());
+    // docs/formats.md, section 8.
+    let header = "tessera flash backing 1\n\
+                  --capacity 67108864 --geometry channels=4,chips=1,dies=1,planes=1,pages=64,page=4096,oob=128\n";
+    let found = fs::read(&file).unwrap();
+    assert_eq!(String::from_utf8_lossy(&found[..4096]).trim_end_matches('\0'), header);
+    assert!(
+        found[4096..][..70_000].iter().enumerate().all(|(at, byte)| *byte == u8::from((10_000..60_000).contains(&at)))
+    );
     let server = Server::start(dir.path(), &options);
     let mut client = Client::connect(&server);
     let mut expected = vec![0; 70_000];

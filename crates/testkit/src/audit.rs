@@ -25,10 +25,13 @@ pub fn recount(db: &Connection) -> Result<Vec<String>> {
 }
 
 fn groups(db: &Connection) -> Result<Vec<String>> {
-    let sql = "SELECT pg_id, bytes, (SELECT ifnull(sum(len_bytes), 0) FROM chunks c WHERE c.pg_id = g.pg_id) FROM pgs g";
+    let sql =
+        "SELECT pg_id, bytes, (SELECT ifnull(sum(len_bytes), 0) FROM chunks c WHERE c.pg_id = g.pg_id) FROM pgs g";
     let rows: Vec<(i64, i64, i64)> = all(db, sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let wrong = rows.into_iter().filter(|(_, stored, counted)| stored != counted);
-    Ok(wrong.map(|(group, stored, counted)| format!("group {group}: {stored} bytes stored, {counted} counted")).collect())
+    Ok(wrong
+        .map(|(group, stored, counted)| format!("group {group}: {stored} bytes stored, {counted} counted"))
+        .collect())
 }
 
 fn refs(db: &Connection) -> Result<Vec<String>> {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tessera_flash::ftl::Layer;
+use tessera_flash::ftl::{Layer, Searches};
 use tessera_flash::trace::{Compact, Request, Span, TraceError};
 use tessera_flash::{Config, Figures, Replay, ReplayOptions};
 
@@ -84,7 +84,12 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
     report::check_page(args)?;
     input::spool(&args.reading)?;
     let inputs = read_layouts(args)?;
-    let (searches, mut runs) = (device_search::searches(args.device)?, Vec::new());
+    // The other layers need no device, so none that is absent keeps them from running.
+    let searches = match args.ftl.iter().any(|layer| layer.name == "cola") {
+        true => device_search::searches(args.device)?,
+        false => Searches::default(),
+    };
+    let mut runs = Vec::new();
     for input in &inputs {
         for &layer in &args.ftl {
             let caches = if layer.min_cache.is_none() { &args.map_cache[..1] } else { &args.map_cache[..] };
