@@ -78,7 +78,8 @@ impl<B: Backend> Mount<B> {
         if has_write_back && self.kernel.lock().lacks(ino, size_bytes) {
             self.files.until_released(&*self.backend, ino).await;
         }
-        let can_show = !has_write_back || self.files.is_only_opening(ino);
+        // Without it, its length is right while a program here has written what is in no version yet.
+        let can_show = if has_write_back { self.files.is_only_opening(ino) } else { !uncommitted };
         if can_show && self.kernel.lock().must_look_up_again(ino, size_bytes, thread) {
             self.namespace.forget(&[ino]);
             drop(opening);
