@@ -31,8 +31,9 @@ pub struct KernelCache {
     refused: HashMap<u32, u64>,
 }
 
-#[derive(Debug, Default)]
-struct Inode {
+/// What the kernel has of an inode.
+#[derive(Debug, Default, Clone)]
+pub struct Inode {
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
     /// When the last one was answered, by the backend's clock.
@@ -41,14 +42,18 @@ struct Inode {
     /// The version of the kernel's data, and its length.
     version: u64,
     size_bytes: u64,
-    /// The newest version whose attributes the kernel was sent.
-    sent_version: u64,
+    /// The newest version that was committed here, or whose attributes the kernel was sent.
+    newest_version: u64,
     /// The length that the kernel uses.
     shown_bytes: u64,
     /// It was opened here although the kernel has a length that another mount changed.
     hidden: bool,
     /// The last lookup could not make the kernel take over the length.
     in_vain: bool,
+    /// Opens by threads without a number that were refused, and whose lookup was not answered yet.
+    unnamed_refused: u32,
+    /// As many of those whose lookup was answered.
+    unnamed_answered: u32,
     /// The attributes at the removal of its last name on this mount.
     unlinked: Option<Attr>,
 }
@@ -97,6 +102,10 @@ impl KernelCache {
             inode.holds(attr.version, attr.size_bytes);
         }
         inode.in_vain = inode.shown_bytes != attr.size_bytes;
+        if inode.unnamed_refused > 0 {
+            inode.unnamed_refused -= 1;
+            inode.unnamed_answered += 1;
+        }
         inode.generation
     }
 
@@ -106,29 +115,29 @@ impl KernelCache {
         if let Some(inode) = self.inodes.get_mut(&attr.ino)
             && !self.write_back
         {
-            inode.sent_version = inode.sent_version.max(attr.version);
+            inode.newest_version = inode.newest_version.max(attr.version);
             (inode.shown_bytes, inode.hidden) = (attr.size_bytes, false);
         }
     }
 
-    /// The length that the kernel uses, if it knows the inode.
-    pub fn shown_bytes(&self, ino: u64) -> Option<u64> {
-        self.inodes.get(&ino).map(|inode| inode.shown_bytes)
+    /// What the kernel has of an inode, for [`KernelCache::not_sent`].
+    pub fn inode(&self, ino: u64) -> Option<Inode> {
+        self.inodes.get(&ino).cloned()
     }
 
-    /// An entry that was about to be sent was not: the kernel still uses the length that it used before.
-    pub fn not_sent(&mut self, ino: u64, shown_before: Option<u64>) {
-        if let (Some(inode), Some(shown_bytes)) = (self.inodes.get_mut(&ino), shown_before) {
-            inode.shown_bytes = shown_bytes;
+    /// An answer that was about to be sent was not: the kernel has what it had before. Nothing else happened since.
+    pub fn not_sent(&mut self, ino: u64, before: Option<Inode>) {
+        match before {
+            Some(before) => drop(self.inodes.insert(ino, before)),
+            None => drop(self.inodes.remove(&ino)),
         }
-        self.forgot(ino, 1);
     }
 
-    /// Whether these attributes are older than those of a version that the kernel has, or was sent: the manager sent
-    /// them before that version's commit ended.
+    /// Whether these attributes are older than a version that was committed here, or that the kernel has or was sent: the
+    /// manager sent them before that version's commit ended.
     pub fn has_newer(&self, attr: &Attr) -> bool {
         self.inodes.get(&attr.ino).is_some_and(|inode| {
-            inode.version != NONE && attr.version < inode.version || attr.version < inode.sent_version
+            inode.version != NONE && attr.version < inode.version || attr.version < inode.newest_version
         })
     }
 
@@ -166,6 +175,9 @@ impl KernelCache {
     /// What was written here became this version. `follows`: its only changes to the version before are this mount's.
     /// If not, the kernel lacks the other changes, and later commits do not bring them: it must drop its data first.
     pub fn committed(&mut self, ino: u64, version: u64, size_bytes: u64, follows: bool) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.newest_version = inode.newest_version.max(version);
+        }
         match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE && !inode.hidden) {
             true => self.holds(ino, version, size_bytes),
             false => self.holds_uncommitted(ino),
@@ -191,18 +203,29 @@ impl KernelCache {
     /// Whether to refuse a thread's open with `ESTALE`: the kernel then looks the name up again, learns the new length,
     /// and opens once more, in the same thread. If that is refused, too, the program gets the error. It is if the file
     /// changed in between and the kernel has its write-back cache: it would show one version's bytes with another one's
-    /// length. It is not if the lookup could not show the length. `thread` is 0 if the kernel cannot name it.
+    /// length. It is not if the lookup could not show the length.
+    ///
+    /// `thread` is 0 if the kernel cannot name it. Of those threads as many opens are answered as lookups followed
+    /// refused ones.
     pub fn must_look_up_again(&mut self, ino: u64, size_bytes: u64, thread: u32) -> bool {
-        let was_refused = self.refused.remove(&thread) == Some(ino);
+        let named_refused = self.refused.remove(&thread) == Some(ino);
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
-        let in_vain = (was_refused || thread == 0) && (inode.in_vain || !self.write_back);
+        let was_refused = if thread == 0 { inode.unnamed_answered > 0 } else { named_refused };
+        if thread == 0 {
+            inode.unnamed_answered = inode.unnamed_answered.saturating_sub(1);
+        }
+        let in_vain = was_refused && (inode.in_vain || !self.write_back);
         let refuses = inode.shown_bytes != size_bytes && !in_vain;
         if refuses {
             inode.hidden = true;
-            if self.refused.len() >= MAX_REFUSED {
-                self.refused.clear();
+            if thread == 0 {
+                inode.unnamed_refused += 1;
+            } else {
+                if self.refused.len() >= MAX_REFUSED {
+                    self.refused.clear();
+                }
+                self.refused.insert(thread, ino);
             }
-            self.refused.insert(thread, ino);
         }
         refuses
     }
@@ -316,7 +339,33 @@ mod tests {
             "its pages are those of version 1"
         );
         assert!(!kernel.must_look_up_again(5, 40, 8), "no program gets the error");
-        assert!(!kernel.must_look_up_again(5, 40, 0), "who cannot be named is not refused");
+    }
+
+    /// A program of another pid namespace than the mount's has no number here.
+    #[test]
+    fn threads_without_a_number_learn_the_length_and_are_not_refused_twice() {
+        let mut kernel = KernelCache::new(false);
+        kernel.looked_up(&attr(1, 10), false, false, 0);
+        assert!(kernel.must_look_up_again(5, 20, 0) && kernel.must_look_up_again(5, 20, 0), "two of them");
+        for _ in 0..2 {
+            kernel.looked_up(&attr(2, 20), false, false, 0);
+            kernel.sent(&attr(2, 20));
+        }
+        assert!(!kernel.must_look_up_again(5, 30, 0) && !kernel.must_look_up_again(5, 30, 0));
+        assert!(kernel.must_look_up_again(5, 30, 0), "a third one");
+    }
+
+    #[test]
+    fn an_answer_that_is_not_sent_changes_nothing() {
+        let mut kernel = KernelCache::new(true);
+        kernel.not_sent(5, None);
+        let first = looked_up(&mut kernel, &attr(1, 10), false, false);
+        let before = kernel.inode(5);
+        let second = looked_up(&mut kernel, &attr(2, 20), false, false);
+        assert_ne!(first, second);
+        kernel.not_sent(5, before);
+        assert!(kernel.shows(5, 1, 10) && !kernel.opens(5, 2, 20, false), "its pages are those of version 1");
+        assert_eq!(looked_up(&mut kernel, &attr(2, 10), true, false), first);
     }
 
     #[test]

@@ -235,7 +235,8 @@ impl<B: Backend> Mount<B> {
             let size = file.size().await;
             let is_shown =
                 size == Some((size_bytes, false)) && self.namespace.with(|core, _| core.is_settled(ino)).is_some();
-            if open.is_some() && (is_shown || size.is_none() || self.files.has_one_writer(ino)) {
+            let is_unknown = size.is_none();
+            if is_unknown || open.is_some() && (is_shown || self.files.has_one_writer(ino)) {
                 self.refresh_open(&file).await?;
             }
             let changed = file.truncate(self, size_bytes).await?;
@@ -317,16 +318,21 @@ impl<B: Backend> Mount<B> {
             let found = directory.entry(&*self.backend, ino, at).await;
             let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
-            let shown_before = self.kernel.lock().shown_bytes(child);
-            let shown = match entry.attr.clone().filter(|_| full) {
-                Some(attr) => Some(self.show(attr).await),
-                None => None,
-            };
-            let counted = shown.is_some();
-            if add(&ListedEntry { ino: child, name: &entry.name, kind, next, shown }) {
-                if counted {
-                    self.kernel.lock().not_sent(child, shown_before);
+            let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
+            let is_full = match entry.attr.clone().filter(|_| full) {
+                Some(attr) => {
+                    let answer = self.answer(attr, false).await;
+                    let mut kernel = self.kernel.lock();
+                    let before = kernel.inode(child);
+                    let is_full = add(&listed(Some(answer.give(&mut kernel, self.backend.now_ns()))));
+                    if is_full {
+                        kernel.not_sent(child, before);
+                    }
+                    is_full
                 }
+                None => add(&listed(None)),
+            };
+            if is_full {
                 return Ok(());
             }
         }

@@ -4,6 +4,7 @@ use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
 use crate::backend::{self, Backend, NewAttr, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
+use crate::kernel_cache::KernelCache;
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
 use crate::open_file::OpenFile;
@@ -19,6 +20,28 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// A lookup waits so often for programs that open what they have looked up.
 const MOST_WAITS: usize = 5;
 
+/// The answer to a lookup, before the kernel has it.
+pub(super) struct Answer {
+    /// The store's attributes.
+    known: Attr,
+    /// Those that this mount shows.
+    shown: Attr,
+    /// A program here or the spool has the file open.
+    open: bool,
+    /// `shown` has the length of changes that are in no version.
+    uncommitted: bool,
+}
+
+impl Answer {
+    /// Counts it as given. It must be sent before anything else is done with `kernel`.
+    pub(super) fn give(self, kernel: &mut KernelCache, now_ns: i64) -> ShownEntry {
+        let Answer { known, shown, open, uncommitted } = self;
+        let generation = kernel.looked_up(&known, open, uncommitted, now_ns);
+        kernel.sent(&shown);
+        ShownEntry { attr: shown, generation }
+    }
+}
+
 impl<B: Backend> Mount<B> {
     pub(crate) async fn known(&self, ino: u64) -> Outcome<EntryAttr> {
         writable(ino)?;
@@ -31,10 +54,23 @@ impl<B: Backend> Mount<B> {
 
     /// Attributes as this mount shows them, for a reply: an open file may be longer than its version.
     pub(crate) async fn seen(&self, attr: Attr) -> Attr {
-        let file = self.files.get(attr.ino);
+        let (file, attr) = self.file_and(attr).await;
         let attr = self.seen_with(file, attr).await;
         self.kernel.lock().sent(&attr);
         attr
+    }
+
+    /// The open file, and attributes that are no older than what was committed here before this call.
+    async fn file_and(&self, attr: Attr) -> (Option<Arc<OpenFile<B>>>, Attr) {
+        // In this order: a file leaves the table after its last commit.
+        let file = self.files.get(attr.ino);
+        if !self.kernel.lock().has_newer(&attr) {
+            return (file, attr);
+        }
+        self.namespace.forget(&[attr.ino]);
+        // On an error, the kernel shows the older attributes until it looks again.
+        let newer = self.namespace.get(attr.ino).await;
+        (file, newer.map_or(attr, |known| known.attr))
     }
 
     async fn seen_with(&self, file: Option<Arc<OpenFile<B>>>, mut attr: Attr) -> Attr {
@@ -53,36 +89,32 @@ impl<B: Backend> Mount<B> {
 
     /// The entry to tell the kernel of in the reply to a lookup, which counts as one.
     pub(crate) async fn show(&self, attr: Attr) -> ShownEntry {
-        self.show_file(attr, false).await
+        let answer = self.answer(attr, false).await;
+        answer.give(&mut self.kernel.lock(), self.backend.now_ns())
     }
 
-    async fn show_file(&self, mut attr: Attr, held_open: bool) -> ShownEntry {
+    /// What to answer to a lookup. `held_open`: the file is open for the one that asks.
+    pub(super) async fn answer(&self, mut attr: Attr, held_open: bool) -> Answer {
         if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
             self.files.until_decided(&*self.backend, attr.ino).await;
         }
-        for _ in 0..MOST_WAITS {
-            if self.kernel.lock().has_newer(&attr) {
-                self.namespace.forget(&[attr.ino]);
-                // On an error, the kernel shows the older attributes until it looks again.
-                attr = self.namespace.get(attr.ino).await.map_or(attr, |known| known.attr);
-            }
+        let mut file;
+        let mut waits = 0..MOST_WAITS;
+        loop {
+            (file, attr) = self.file_and(attr).await;
             let open = held_open || self.files.is_open(attr.ino);
             let wait = self.kernel.lock().wait_for_opens(&attr, open, self.backend.now_ns());
-            let Some(wait) = wait else { break };
+            let Some(wait) = wait.filter(|_| waits.next().is_some()) else { break };
             self.backend.sleep(wait).await;
             attr = self.namespace.get(attr.ino).await.map_or(attr, |known| known.attr);
         }
-        // A closed file leaves the table when its commit ends. The attributes may be older than the commit, and the file is not.
-        let file = self.files.get(attr.ino);
         let uncommitted = match &file {
             Some(file) => file.size().await.is_some_and(|(_, changed)| changed),
             None => false,
         };
+        let shown = self.seen_with(file, attr.clone()).await;
         let open = held_open || self.files.is_open(attr.ino);
-        let generation = self.kernel.lock().looked_up(&attr, open, uncommitted, self.backend.now_ns());
-        let attr = self.seen_with(file, attr).await;
-        self.kernel.lock().sent(&attr);
-        ShownEntry { attr, generation }
+        Answer { known: attr, shown, open, uncommitted }
     }
 
     /// Looks a name up.
@@ -102,7 +134,8 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's.
     pub async fn lookup_inode(&self, ino: u64) -> Outcome<ShownEntry> {
-        Ok(self.show_file(self.known(ino).await?.attr, true).await)
+        let answer = self.answer(self.known(ino).await?.attr, true).await;
+        Ok(answer.give(&mut self.kernel.lock(), self.backend.now_ns()))
     }
 
     /// The kernel forgot `lookups` lookups of an inode.

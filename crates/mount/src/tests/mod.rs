@@ -3,6 +3,7 @@
 
 mod lengths;
 mod locks;
+mod opens;
 mod store;
 pub mod tasks;
 

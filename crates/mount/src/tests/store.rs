@@ -92,8 +92,14 @@ pub struct Store {
     pub refuses_opens: Cell<bool>,
     /// An open for reading takes so many rounds.
     pub open_rounds: Cell<u32>,
+    /// An answer of attributes takes so many rounds.
+    pub get_rounds: Cell<u32>,
+    /// Time, ns.
+    pub clock: Cell<i64>,
     /// The answer to a commit takes so many rounds.
     pub commit_rounds: Cell<u32>,
+    /// A commit reaches the store after so many rounds.
+    pub commit_waits: Cell<u32>,
     /// Lifetime of the lease on what a client looks up, ms.
     pub lease_ms: Cell<u64>,
     /// Locks of the client.
@@ -226,6 +232,9 @@ impl Writer for Session {
 
     async fn sync(&mut self, _: Times, content: u64) -> Result<WriteDone, FileError> {
         self.check_room()?;
+        for _ in 0..self.store.commit_waits.get() {
+            super::tasks::pause().await;
+        }
         let current = self.store.current(self.ino).id;
         if let Some(expected) = self.if_version.filter(|expected| *expected != current) {
             return Err(failed(Cause::VersionConflict { expected, current }));
@@ -299,6 +308,9 @@ impl Backend for Client {
     }
 
     async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        for _ in 0..self.store.get_rounds.get() {
+            super::tasks::pause().await;
+        }
         self.store.entry(ino)
     }
 
@@ -404,7 +416,7 @@ impl Backend for Client {
     }
 
     fn now_ns(&self) -> i64 {
-        0
+        self.store.clock.get()
     }
 
     fn wall_ns(&self) -> i64 {
