@@ -99,6 +99,8 @@ pub struct View {
     pub(super) bytes_end: u64,
     /// End of the record of the last close.
     pub(super) closed_end: u64,
+    /// See [`super::log::Log::stored_end`].
+    pub(super) stored_end: u64,
     /// Holds the bytes.
     pub file: Arc<LogFile>,
 }
@@ -107,6 +109,11 @@ impl View {
     /// The view of an earlier close. Only its positions are valid, not its content.
     pub fn closed_at(&self, closed_end: u64) -> View {
         View { bytes_end: closed_end, closed_end, ..self.clone() }
+    }
+
+    /// Whether the version below has all bytes: there is nothing new but a close, perhaps with times.
+    pub fn is_in_version_below(&self) -> bool {
+        self.bytes_end <= self.stored_end
     }
 
     /// Reads at `offset` over `out`, which holds the bytes of the version below.

@@ -236,10 +236,15 @@ async fn clear<W: Writer>(handle: &mut W, range: Range<u64>) -> Pushed {
 
 /// The store has another version than the one below the log.
 async fn other_version<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
-    match file.recognizes(mount, attr, view).await {
-        true => Ok(()),
-        false => keep_beside(mount, file, view, attr).await,
+    if file.recognizes(mount, attr, view).await {
+        return Ok(());
     }
+    if view.is_in_version_below() {
+        // A program has closed the file again, and written nothing since that version.
+        file.replaced_by(mount, attr, view).await;
+        return Ok(());
+    }
+    keep_beside(mount, file, view, attr).await
 }
 
 /// Another client committed that version: keeps the log's content beside it, unless the contents are equal.

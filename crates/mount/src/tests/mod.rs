@@ -114,6 +114,34 @@ fn another_clients_version_stands_and_the_spooled_bytes_are_kept_beside_it() {
     assert_eq!(store.current(names[1].1).bytes, b"here!!");
 }
 
+/// A program closed the file again during the push, and wrote nothing; then another mount wrote it.
+#[test]
+fn what_the_store_has_had_is_not_kept_beside_another_clients_version() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    store.commit_rounds.set(20);
+    store.get_rounds.set(20);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(async {
+        mount.lookup((ROOT, b"file")).await.unwrap();
+        write(&mount, ino, b"here!!").await;
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        while store.current(ino).bytes == b"before" {
+            pause().await;
+        }
+        let times = NewAttr { mtime_ns: Some(7), ..NewAttr::default() };
+        mount.set_attributes(ino, times, None).await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        store.commit(ino, b"elsewhere", 0);
+        mount.release(ino, handle, None).await;
+        until_pushed(&mount).await;
+    });
+    assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"elsewhere"[..], 3));
+    assert_eq!((store.list(ROOT).len(), disk.paths().len()), (1, 0), "no copy beside it, no log");
+}
+
 /// What `close` acknowledged from the spool survives a crash of the machine (P9).
 #[test]
 fn a_closed_file_is_pushed_by_the_next_mount() {

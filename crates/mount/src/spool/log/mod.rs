@@ -107,13 +107,14 @@ impl Log {
         budget: Arc<Budget>,
         found: ReplayedLog,
     ) -> Result<Log, LogError> {
-        let ReplayedLog { log, origin, overlay, times, pushes, stored_end, end, records, cut_bytes: _ } = found;
+        let ReplayedLog { log, origin, overlay, times, pushes, bytes_end, stored_end, end, records, cut_bytes: _ } =
+            found;
         budget.adopt_log(end, records);
         let file = LogFile::new(disk, file, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         let mut log = Log::new(file, origin, overlay, end);
-        log.stored_end = stored_end;
+        (log.bytes_end, log.stored_end) = (bytes_end, stored_end);
         // The last close may be durable; later writes must not damage it.
         (log.closed, log.owes, log.durable_end) = (Some(times), true, Some(0));
         // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and cancels the
@@ -134,6 +135,7 @@ impl Log {
             times: self.closed.unwrap_or_default(),
             bytes_end: self.bytes_end,
             closed_end: self.closed_end,
+            stored_end: self.stored_end,
             file: self.file.clone(),
         }
     }

@@ -166,6 +166,28 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     assert_eq!(lengths[0], lengths[2]);
 }
 
+/// Another mount's version then stands without a copy beside it.
+#[test]
+fn a_close_without_changes_leaves_the_bytes_in_the_version_below() {
+    let (disk, budget) = (memory(), Arc::new(Budget::new(10_000)));
+    let mut log = log_on(&disk, &budget);
+    log.write(0, b"bytes").unwrap();
+    log.close(at(5), false).unwrap();
+    let view = log.view();
+    assert!(!view.is_in_version_below());
+    log.close(at(6), false).unwrap();
+    assert!(!log.stored(12, 70, &view) && log.view().is_in_version_below());
+    let path = log.path().to_string();
+    drop(log);
+    let mut log = adopt(&disk, &path, budget.clone());
+    assert!(log.owes() && log.view().is_in_version_below(), "on the next mount, too");
+    log.set_len(2).unwrap();
+    log.close(at(7), false).unwrap();
+    assert!(!log.view().is_in_version_below());
+    drop(log);
+    assert!(!adopt(&disk, &path, budget).view().is_in_version_below());
+}
+
 /// A write and a close follow the record of a push, so that a mount that takes the log over repeats a record that it keeps.
 #[test]
 fn mounts_that_end_early_do_not_make_a_log_grow() {

@@ -89,6 +89,8 @@ pub struct ReplayedLog {
     pub times: Times,
     /// Pushes since the version below.
     pub pushes: Vec<PendingPush>,
+    /// End of the last record that changes the file's bytes.
+    pub bytes_end: u64,
     /// The store has every closed state that ends here or before.
     pub stored_end: u64,
     /// End of the acknowledged part.
@@ -142,19 +144,25 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
         origin,
         times: Times::default(),
         pushes: Vec::new(),
+        bytes_end: 0,
         stored_end: 0,
         end: 0,
         records: 0,
         cut_bytes: 0,
     };
-    let (mut changes, mut owed, mut records) = (Vec::new(), false, 1);
+    // What comes before the first change has no bytes that the version below lacks.
+    now.bytes_end = source.position;
+    let (mut changes, mut changes_end, mut owed, mut records) = (Vec::new(), source.position, false, 1);
     loop {
         let record = source.position;
         let Some(header) = source.next(&mut payload)? else { break };
         records += 1;
         match header.kind {
             // A change counts once the file is closed.
-            Kind::Write | Kind::Length => changes.push((record, header)),
+            Kind::Write | Kind::Length => {
+                changes.push((record, header));
+                changes_end = source.position;
+            }
             Kind::Closed => {
                 changes.drain(..).for_each(|(record, header)| apply(&mut now.overlay, record, &header));
                 let numbers =
@@ -163,7 +171,7 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
                     return Err(ReplayError::Damaged { origin: now.origin, position: record, closed: record });
                 };
                 now.times = Times { mtime_ns: header.value as i64, ctime_ns: ctime_ns as i64 };
-                (now.end, owed) = (source.position, true);
+                (now.end, now.bytes_end, owed) = (source.position, changes_end, true);
                 now.records = records;
             }
             Kind::Stored => {
