@@ -15,6 +15,7 @@ impl<H: Host> MountWorld<H> {
             );
             return self.verdict();
         }
+        self.restart_for_logs()?;
         self.compare_trees()?;
         self.unmount()?;
         self.model.borrow_mut().settled();
@@ -24,6 +25,17 @@ impl<H: Host> MountWorld<H> {
 
     fn verdict(&self) -> Result<(), Violation> {
         self.model.borrow().violation().cloned().map_or(Ok(()), Err)
+    }
+
+    /// A mount that could not read its spool when it started leaves the logs to the next one.
+    fn restart_for_logs(&mut self) -> Result<(), Violation> {
+        for index in 0..self.mounts.len() {
+            let has_logs = self.mounts[index].disk.paths().iter().any(|path| path.ends_with(".spool"));
+            if has_logs && self.shared.bad_spool.borrow()[index] {
+                self.kill_mount(index, false, 0);
+            }
+        }
+        self.run_until(self.now_ns + SETTLE_MS * MS, Self::programs_are_done)
     }
 
     /// Every mount shows the manager's tree.
