@@ -156,6 +156,11 @@ impl History {
         self.by_file.get(&ino).into_iter().flatten().map(|id| &self.versions[id])
     }
 
+    /// All versions.
+    pub fn versions(&self) -> impl Iterator<Item = &Version> {
+        self.versions.values()
+    }
+
     /// A version.
     pub fn version(&self, id: u64) -> Option<&Version> {
         self.versions.get(&id)

@@ -166,7 +166,7 @@ impl Model {
         // A loss of power may bring back a log that was removed after its content was stored.
         let may_return = version.by.is_some_and(|by| self.lost_power.contains(&by.index));
         let is_copy = is_conflict_copy(tree, version.ino);
-        if is_copy && (self.set_aside(version, tree) || self.is_pushed_again(version) || may_return) {
+        if is_copy && (self.set_aside(version, tree) || self.is_pushed_again(version, tree) || may_return) {
             return;
         }
         if *before == *version.blocks {
@@ -355,14 +355,17 @@ impl Model {
     }
 
     /// Whether a conflict copy repeats what its mount has pushed: a mount that dies before it hears of its commit pushes
-    /// the log again, and cannot recognize the commit below another mount's version.
-    fn is_pushed_again(&self, copy: &Version) -> bool {
+    /// the log again, and cannot recognize the commit below another mount's version. So does one that dies before it
+    /// removes the log of which it made a copy.
+    fn is_pushed_again(&self, copy: &Version, tree: &Tree) -> bool {
         let Some(by) = copy.by.filter(|by| self.killed.contains(&by.index)) else { return false };
         let history = self.history.borrow();
-        self.spooled_by(copy.by).into_iter().any(|(_, ino)| {
-            let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
-            history.versions_of(ino).filter(made).any(|version| version.blocks == copy.blocks)
-        })
+        let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
+        let of_file =
+            |version: &Version| self.locals.contains_key(&(by.index, version.ino)) && self.is_spooled(version.ino);
+        let of_copy = |version: &Version| version.ino != copy.ino && is_conflict_copy(tree, version.ino);
+        let mut versions = history.versions().filter(made);
+        versions.any(|version| version.blocks == copy.blocks && (of_file(version) || of_copy(version)))
     }
 
     /// Checks what a read of the whole file through a handle returned.
