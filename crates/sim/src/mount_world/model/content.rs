@@ -382,7 +382,7 @@ impl Model {
         let bases = self.history.borrow().contents(ino, from_ns, now_ns);
         let mut allowed = BTreeSet::new();
         for base in &bases {
-            for writes in variants(&local.writes) {
+            for writes in shown(&local.writes) {
                 allowed.insert(apply(&writes, base));
             }
         }
@@ -393,7 +393,7 @@ impl Model {
         for base in &bases {
             if !local.set_aside.is_empty() {
                 let all: Vec<Write> = local.set_aside.iter().chain(&local.writes).cloned().collect();
-                allowed.extend(variants(&all).iter().map(|writes| apply(writes, base)));
+                allowed.extend(shown(&all).iter().map(|writes| apply(writes, base)));
             }
         }
         // A handle that was open while another mount committed, or while the mount turned from what it kept in a conflict
@@ -429,9 +429,9 @@ impl Model {
         // While a file is open, a mount shows its own length of it.
         let mut lengths = if local.handles > 0 { local.shown.clone() } else { BTreeSet::new() };
         for base in self.history.borrow().contents(ino, from_ns, now_ns) {
-            lengths.extend(variants(&local.writes).iter().map(|writes| apply(writes, &base).len() as u64));
+            lengths.extend(shown(&local.writes).iter().map(|writes| apply(writes, &base).len() as u64));
             let all: Vec<Write> = local.set_aside.iter().chain(&local.writes).cloned().collect();
-            lengths.extend(variants(&all).iter().map(|writes| apply(writes, &base).len() as u64));
+            lengths.extend(shown(&all).iter().map(|writes| apply(writes, &base).len() as u64));
         }
         lengths
     }
@@ -465,6 +465,13 @@ pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Write>> {
         variants.push(kept.map(|(_, write)| write).collect());
     }
     variants
+}
+
+/// What a mount may show of its writes. Those before a kill may be gone, and a later one be doubtful for another reason.
+fn shown(writes: &[Write]) -> Vec<Vec<&Write>> {
+    let mut all = variants(writes);
+    all.extend(windows(writes));
+    all
 }
 
 /// The writes without doubtful ones before and after some place: what was dropped as a log before, and what failed.
