@@ -169,7 +169,8 @@ def text(result):
         "",
         "A channel programs a page in 300 us, so reads queue behind writes; where they fall on one channel the others wait for the next "
         "request: with N requests at once on M channels at random, N / (N + M − 1) of the time is used if service times vary as "
-        "exponentially (0.84 at depth 16, 0.91 at 32).",
+        "exponentially (0.84 at depth 16, 0.91 at 32). Sequential requests of 512 bytes: 16 of them lie in three pages, a write of a part reads its page "
+        "first, and the writes of a page follow each other, so fewer than four channels have work. A write buffer (`--write-buffer`) joins them.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -130,7 +130,7 @@ impl Device {
             open: vec![[NONE; STREAMS]; units as usize],
             turn: [0; STREAMS],
             groups: None,
-            schedule: Schedule::new(&geometry.shape, timing),
+            schedule: Schedule::new(&geometry.shape, timing, geometry.block_count()),
             order: 0,
             now: 0,
             counters: Counters::default(),
@@ -200,15 +200,14 @@ impl Device {
     pub fn read(&mut self, ppn: Ppn, cause: Cause) -> Ns {
         assert!(self.is_valid(ppn), "page {ppn} is read, but no map should point to it");
         self.counters.reads[cause as usize] += 1;
-        let plane = self.plane_of(ppn);
-        self.schedule.read(plane, self.now)
+        self.schedule.read(self.plane_of(ppn), self.block_of(ppn), self.now)
     }
 
     /// Reads a page, whatever it holds, for its out-of-band area; the request waits for it.
     pub fn read_out_of_band(&mut self, ppn: Ppn, cause: Cause) {
         assert!(self.is_written(ppn), "page {ppn} is read, but was not written since its block was erased");
         self.counters.reads[cause as usize] += 1;
-        let end = self.schedule.read(self.plane_of(ppn), self.now);
+        let end = self.schedule.read(self.plane_of(ppn), self.block_of(ppn), self.now);
         self.wait(end);
     }
 
@@ -324,7 +323,7 @@ impl Device {
         let ppn = block * pages + page;
         self.store(ppn, owner, content);
         self.counters.programs[cause as usize] += 1;
-        (ppn, self.schedule.program(self.blocks.plane_of(block), self.now))
+        (ppn, self.schedule.program(self.blocks.plane_of(block), block, self.now))
     }
 
     fn store(&mut self, ppn: Ppn, owner: Owner, content: u32) {
@@ -372,7 +371,7 @@ impl Device {
         if let Some(groups) = &mut self.groups {
             groups.erase(block);
         }
-        self.schedule.erase(self.blocks.plane_of(block), self.now)
+        self.schedule.erase(self.blocks.plane_of(block), block, self.now)
     }
 
     /// The order number of the last program.

@@ -63,7 +63,7 @@ impl Device {
         self.valid.fill(0);
         let mut map = vec![NONE; self.geometry.logical_pages as usize];
         for ppn in (0..self.geometry.pages() as u32).filter(|ppn| self.is_written(*ppn)).collect::<Vec<_>>() {
-            let (end, order) = (self.schedule.read(self.plane_of(ppn), 0), self.order(ppn));
+            let (end, order) = (self.schedule.read(self.plane_of(ppn), self.block_of(ppn), 0), self.order(ppn));
             self.counters.reads[Cause::Recovery as usize] += 1;
             self.order = self.order.max(order);
             self.wait(end);

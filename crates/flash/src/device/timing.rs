@@ -1,7 +1,8 @@
 //! How long flash operations take, and when dies and channels are free.
 //!
 //! A die does one operation at a time and a channel carries one page at a time, each in the order in which the
-//! operations are issued. An operation that reaches its channel before a later reservation uses the gap.
+//! operations are issued. A page that reaches its channel before a later reservation uses the gap, and so does a read of a die
+//! that would be idle otherwise: until a page has come from another die that is to be programmed there, say.
 
 use super::geometry::Shape;
 use crate::ConfigError;
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 /// Simulated time in ns since the start.
 pub type Ns = u64;
 
-/// Gaps that a channel remembers.
+/// Gaps that a die or a channel remembers.
 const GAPS: usize = 8;
 
 /// Times of the flash operations, in ns.
@@ -77,50 +78,68 @@ pub fn parse_duration(text: &str) -> Option<Ns> {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     timing: Timing,
-    dies: Vec<Ns>,
-    channels: Vec<Channel>,
+    dies: Vec<Line>,
+    channels: Vec<Line>,
+    /// When the last program or erase of each block ends.
+    written: Vec<Ns>,
     /// End of the last operation.
     busy_until: Ns,
 }
 
-#[derive(Debug, Default)]
-struct Channel {
+/// What does one thing at a time.
+#[derive(Debug, Default, Clone)]
+struct Line {
     free_at: Ns,
     /// Idle times before `free_at`, the oldest first.
     gaps: VecDeque<(Ns, Ns)>,
 }
 
-impl Channel {
-    /// Reserves the channel for `duration`, not before `earliest`; returns the start.
+impl Line {
+    /// When something can start, not before `earliest`, that ends at `end(start)`; and the gap that it uses.
+    fn place(&self, earliest: Ns, end: impl Fn(Ns) -> Ns) -> (Ns, Option<usize>) {
+        let fits = |(from, to): &(Ns, Ns)| end(earliest.max(*from)) <= *to;
+        match self.gaps.iter().position(fits) {
+            Some(gap) => (earliest.max(self.gaps[gap].0), Some(gap)),
+            None => (earliest.max(self.free_at), None),
+        }
+    }
+
+    /// Takes a gap, or what follows the last reservation, from `start` to `end`.
+    fn take(&mut self, gap: Option<usize>, start: Ns, end: Ns) {
+        let (from, to) = match gap {
+            Some(gap) => self.gaps.remove(gap).expect("it was found there"),
+            None => (std::mem::replace(&mut self.free_at, end), start),
+        };
+        let rest = [(from, start), (end, to)].into_iter().filter(|(from, to)| from < to);
+        let at = gap.unwrap_or(self.gaps.len());
+        rest.rev().for_each(|idle| self.gaps.insert(at, idle));
+        while self.gaps.len() > GAPS {
+            self.gaps.pop_front();
+        }
+    }
+
+    /// Reserves `duration`, not before `earliest`; returns the start.
     fn reserve(&mut self, earliest: Ns, duration: Ns) -> Ns {
         if duration == 0 {
             return earliest;
         }
-        for i in 0..self.gaps.len() {
-            let (from, to) = self.gaps[i];
-            let start = from.max(earliest);
-            if start + duration <= to {
-                self.gaps[i] = (start + duration, to);
-                return start;
-            }
-        }
-        let start = self.free_at.max(earliest);
-        if start > self.free_at {
-            if self.gaps.len() == GAPS {
-                self.gaps.pop_front();
-            }
-            self.gaps.push_back((self.free_at, start));
-        }
-        self.free_at = start + duration;
+        let (start, gap) = self.place(earliest, |start| start + duration);
+        self.take(gap, start, start + duration);
         start
+    }
+
+    /// As [`Line::reserve`], after all that is reserved.
+    fn reserve_last(&mut self, start: Ns, end: Ns) {
+        assert!(start >= self.free_at, "it follows what was reserved before");
+        self.take(None, start, end);
     }
 }
 
 impl Schedule {
-    pub fn new(shape: &Shape, timing: Timing) -> Self {
-        let dies = (shape.channels * shape.chips * shape.dies) as usize;
-        let channels = (0..shape.channels).map(|_| Channel::default()).collect();
-        Schedule { timing, dies: vec![0; dies], channels, busy_until: 0 }
+    pub fn new(shape: &Shape, timing: Timing, blocks: u32) -> Self {
+        let dies = vec![Line::default(); (shape.channels * shape.chips * shape.dies) as usize];
+        let channels = vec![Line::default(); shape.channels as usize];
+        Schedule { timing, dies, channels, written: vec![0; blocks as usize], busy_until: 0 }
     }
 
     /// The die and the channel of a plane: neighbours in number are on different channels.
@@ -128,32 +147,45 @@ impl Schedule {
         (unit as usize % self.dies.len(), unit as usize % self.channels.len())
     }
 
-    fn occupy(&mut self, die: usize, until: Ns) -> Ns {
-        self.dies[die] = until;
-        self.busy_until = self.busy_until.max(until);
-        until
+    fn ends(&mut self, end: Ns) -> Ns {
+        self.busy_until = self.busy_until.max(end);
+        end
     }
 
-    /// Reads a page that is asked for at `now`; returns when it has arrived.
-    pub fn read(&mut self, unit: u32, now: Ns) -> Ns {
+    /// Reads a page of a block that is asked for at `now`; returns when it has arrived. It may use the time in which a die waits
+    /// for a program's data, but not before what was programmed into its block.
+    pub fn read(&mut self, unit: u32, block: u32, now: Ns) -> Ns {
         let (die, channel) = self.place(unit);
-        let sensed = self.dies[die].max(now) + self.timing.read;
-        let sent = self.channels[channel].reserve(sensed, self.timing.transfer) + self.timing.transfer;
-        self.occupy(die, sent)
+        let Timing { read, transfer, .. } = self.timing;
+        let sent = |start: Ns| match transfer {
+            0 => start + read,
+            _ => self.channels[channel].place(start + read, |start| start + transfer).0 + transfer,
+        };
+        let (start, gap) = self.dies[die].place(now.max(self.written[block as usize]), sent);
+        let end = self.channels[channel].reserve(start + read, transfer) + transfer;
+        self.dies[die].take(gap, start, end);
+        self.ends(end)
     }
 
-    /// Programs a page that is sent at `now`; returns when it is done.
-    pub fn program(&mut self, unit: u32, now: Ns) -> Ns {
+    /// Programs a page of a block that is sent at `now`; returns when it is done.
+    pub fn program(&mut self, unit: u32, block: u32, now: Ns) -> Ns {
         let (die, channel) = self.place(unit);
-        let start = self.channels[channel].reserve(self.dies[die].max(now), self.timing.transfer);
-        self.occupy(die, start + self.timing.transfer + self.timing.program)
+        let earliest = self.dies[die].free_at.max(now);
+        let start = self.channels[channel].reserve(earliest, self.timing.transfer);
+        let end = start + self.timing.transfer + self.timing.program;
+        self.dies[die].reserve_last(start, end);
+        self.written[block as usize] = end;
+        self.ends(end)
     }
 
     /// Erases a block; returns when it is done.
-    pub fn erase(&mut self, unit: u32, now: Ns) -> Ns {
+    pub fn erase(&mut self, unit: u32, block: u32, now: Ns) -> Ns {
         let (die, _) = self.place(unit);
-        let end = self.dies[die].max(now) + self.timing.erase;
-        self.occupy(die, end)
+        let start = self.dies[die].free_at.max(now);
+        let end = start + self.timing.erase;
+        self.dies[die].reserve_last(start, end);
+        self.written[block as usize] = end;
+        self.ends(end)
     }
 
     /// When every die is idle.
@@ -174,8 +206,9 @@ impl Schedule {
 
     /// Forgets what was issued; time begins anew.
     pub fn reset(&mut self) {
-        self.dies.fill(0);
-        self.channels.iter_mut().for_each(|c| *c = Channel::default());
+        self.dies.fill(Line::default());
+        self.channels.fill(Line::default());
+        self.written.fill(0);
         self.busy_until = 0;
     }
 }
@@ -187,10 +220,25 @@ mod tests {
     #[test]
     fn dies_work_in_parallel_and_share_their_channel() {
         let shape = Shape { channels: 1, chips: 2, ..Shape::ONE_DIE };
-        let mut schedule = Schedule::new(&shape, Timing { transfer: 5_000, ..Timing::SIMULATION });
-        assert_eq!((schedule.read(0, 0), schedule.read(1, 0)), (30_000, 35_000));
-        assert_eq!(schedule.read(0, 0), 60_000, "the die was busy until its page was sent");
-        assert_eq!(schedule.program(1, 0), 35_000 + 5_000 + 200_000, "the transfer uses the gap before that read's");
+        let mut schedule = Schedule::new(&shape, Timing { transfer: 5_000, ..Timing::SIMULATION }, 2);
+        assert_eq!((schedule.read(0, 0, 0), schedule.read(1, 1, 0)), (30_000, 35_000));
+        assert_eq!(schedule.read(0, 0, 0), 60_000, "the die was busy until its page was sent");
+        assert_eq!(schedule.program(1, 1, 0), 35_000 + 5_000 + 200_000, "the transfer uses the gap before that read's");
+    }
+
+    /// A page is read on one die to be programmed on another one, which would be idle until then.
+    #[test]
+    fn a_read_uses_the_time_in_which_its_die_waits_for_data() {
+        let shape = Shape { channels: 2, ..Shape::ONE_DIE };
+        let mut schedule = Schedule::new(&shape, Timing::SIMULATION, 4);
+        assert_eq!((schedule.read(0, 0, 0), schedule.read(0, 0, 0)), (25_000, 50_000));
+        assert_eq!(schedule.program(1, 1, 50_000), 250_000);
+        assert_eq!((schedule.read(1, 3, 0), schedule.read(1, 3, 10_000)), (25_000, 50_000));
+        assert_eq!(schedule.read(1, 3, 0), 275_000, "the gap is used");
+        assert_eq!(schedule.program(0, 0, 300_000), 500_000);
+        assert_eq!(schedule.read(0, 0, 60_000), 525_000, "what is read may be what was programmed");
+        assert_eq!(schedule.read(0, 2, 60_000), 85_000, "a page of another block");
+        assert_eq!(schedule.erase(0, 2, 90_000), 525_000 + 1_500_000, "an erase uses no gap");
     }
 
     #[test]
