@@ -31,9 +31,8 @@ pub struct KernelCache {
     refused: HashMap<u32, u64>,
 }
 
-/// What the kernel has of an inode.
-#[derive(Debug, Default, Clone)]
-pub struct Inode {
+#[derive(Debug, Default)]
+struct Inode {
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
     /// When the last one was answered, by the backend's clock.
@@ -120,25 +119,37 @@ impl KernelCache {
         }
     }
 
-    /// What the kernel has of an inode, for [`KernelCache::not_sent`].
-    pub fn inode(&self, ino: u64) -> Option<Inode> {
-        self.inodes.get(&ino).cloned()
-    }
-
-    /// An answer that was about to be sent was not: the kernel has what it had before. Nothing else happened since.
-    pub fn not_sent(&mut self, ino: u64, before: Option<Inode>) {
-        match before {
-            Some(before) => drop(self.inodes.insert(ino, before)),
-            None => drop(self.inodes.remove(&ino)),
-        }
+    /// The generation for an entry of a listing, if the entry tells the kernel nothing new of a file's length or data. `known`: the
+    /// store's attributes; `shown_bytes`: the length that the mount shows.
+    ///
+    /// The kernel gets the entries of a listing later, all at once, and perhaps none of them. What is new it learns by a lookup.
+    pub fn listed(&self, known: &Attr, shown_bytes: u64, open: bool) -> Option<u64> {
+        let Some(inode) = self.inodes.get(&known.ino) else { return Some(0) };
+        let is_old = known.kind() == InodeKind::File
+            && (inode.shown_bytes != shown_bytes || self.has_newer(known) || self.needs_generation(inode, known, open));
+        (!is_old).then_some(inode.generation)
     }
 
     /// Whether these attributes are older than a version that was committed here, or that the kernel has or was sent: the
     /// manager sent them before that version's commit ended.
     pub fn has_newer(&self, attr: &Attr) -> bool {
-        self.inodes.get(&attr.ino).is_some_and(|inode| {
-            inode.version != NONE && attr.version < inode.version || attr.version < inode.newest_version
-        })
+        attr.version < self.newest_version(attr.ino)
+    }
+
+    /// The manager has this version, and no newer one; `newest`: the version that [`KernelCache::newest_version`] gave before it was
+    /// asked. What was newer is lost, so the kernel's data belongs to no version.
+    pub fn lost(&mut self, attr: &Attr, newest: u64) {
+        if let Some(inode) = self.inodes.get_mut(&attr.ino)
+            && inode.newest() == newest
+            && attr.version < newest
+        {
+            (inode.version, inode.size_bytes, inode.newest_version) = (NONE, NONE, attr.version);
+        }
+    }
+
+    /// The newest version of the inode that the kernel has or was sent, or that was committed here; 0: none.
+    pub fn newest_version(&self, ino: u64) -> u64 {
+        self.inodes.get(&ino).map_or(0, Inode::newest)
     }
 
     /// A name of the inode was removed here; `attr`: the attributes after that.
@@ -244,6 +255,10 @@ impl KernelCache {
 }
 
 impl Inode {
+    fn newest(&self) -> u64 {
+        if self.version == NONE { self.newest_version } else { self.newest_version.max(self.version) }
+    }
+
     fn holds(&mut self, version: u64, size_bytes: u64) {
         (self.version, self.size_bytes, self.shown_bytes) = (version, size_bytes, size_bytes);
         self.hidden = false;
@@ -356,16 +371,29 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_sent_changes_nothing() {
+    fn a_listing_tells_the_kernel_nothing_new() {
         let mut kernel = KernelCache::new(true);
-        kernel.not_sent(5, None);
+        assert_eq!(kernel.listed(&attr(1, 10), 10, false), Some(0), "a file that it does not know");
         let first = looked_up(&mut kernel, &attr(1, 10), false, false);
-        let before = kernel.inode(5);
-        let second = looked_up(&mut kernel, &attr(2, 20), false, false);
-        assert_ne!(first, second);
-        kernel.not_sent(5, before);
-        assert!(kernel.shows(5, 1, 10) && !kernel.opens(5, 2, 20, false), "its pages are those of version 1");
-        assert_eq!(looked_up(&mut kernel, &attr(2, 10), true, false), first);
+        assert_eq!(kernel.listed(&attr(1, 10), 10, false), Some(first));
+        assert_eq!(kernel.listed(&attr(2, 10), 10, false), None, "another version");
+        assert_eq!(kernel.listed(&attr(2, 10), 10, true), Some(first), "the kernel keeps its data while it is open");
+        assert_eq!(kernel.listed(&attr(2, 20), 20, true), None, "another length");
+        let directory = Attr { kind: InodeKind::Directory as i32, ..attr(0, 77) };
+        assert_eq!(kernel.listed(&directory, 77, false), Some(first));
+    }
+
+    /// The manager was restored from an older state.
+    #[test]
+    fn a_version_that_is_lost_is_not_asked_for_again() {
+        let mut kernel = KernelCache::new(false);
+        kernel.looked_up(&attr(3, 10), false, false, 0);
+        let newest = kernel.newest_version(5);
+        kernel.committed(5, 4, 10, true);
+        kernel.lost(&attr(2, 10), newest);
+        assert!(kernel.has_newer(&attr(3, 10)), "that answer is older than the commit");
+        kernel.lost(&attr(2, 10), kernel.newest_version(5));
+        assert!(!kernel.has_newer(&attr(2, 10)) && !kernel.opens(5, 2, 10, false));
     }
 
     #[test]

@@ -211,8 +211,9 @@ pub(super) async fn read<B: Backend>(
         let version = log.origin.base_version;
         state.base = Some(match open_version(mount, ino, version).await {
             Ok(base) => base,
-            // The version below the log may no longer exist.
-            Err(_) => open_version(mount, ino, 0).await?,
+            // The version below the log no longer exists.
+            Err(Errno::ENOENT) => open_version(mount, ino, 0).await?,
+            Err(errno) => return Err(errno),
         });
     }
     let base = state.base.clone();

@@ -315,18 +315,24 @@ impl<B: Backend> Mount<B> {
                 }
                 continue;
             }
-            let found = directory.entry(&*self.backend, ino, at).await;
-            let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
+            let entry = match directory.entry(&*self.backend, ino, at).await {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Ok(()),
+                // The kernel gets what there is, and the error when it asks for the rest.
+                Err(_) if at > position => return Ok(()),
+                Err(error) => return Err(explained("list", ino, &error)),
+            };
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
             let is_full = match entry.attr.clone().filter(|_| full) {
                 Some(attr) => {
                     let answer = self.answer(attr, false).await;
                     let mut kernel = self.kernel.lock();
-                    let before = kernel.inode(child);
-                    let is_full = add(&listed(Some(answer.give(&mut kernel, self.backend.now_ns()))));
-                    if is_full {
-                        kernel.not_sent(child, before);
+                    let shown = answer.listed(&kernel);
+                    let counts = shown.is_some();
+                    let is_full = add(&listed(shown));
+                    if counts && !is_full {
+                        answer.give(&mut kernel, self.backend.now_ns());
                     }
                     is_full
                 }

@@ -33,7 +33,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Counts it as given. It must be sent before anything else is done with `kernel`.
+    /// The entry in a listing; none if it would tell the kernel something new of a file that it knows.
+    pub(super) fn listed(&self, kernel: &KernelCache) -> Option<ShownEntry> {
+        let generation = kernel.listed(&self.known, self.shown.size_bytes, self.open)?;
+        Some(ShownEntry { attr: self.shown.clone(), generation })
+    }
+
+    /// Counts it as given.
     pub(super) fn give(self, kernel: &mut KernelCache, now_ns: i64) -> ShownEntry {
         let Answer { known, shown, open, uncommitted } = self;
         let generation = kernel.looked_up(&known, open, uncommitted, now_ns);
@@ -64,13 +70,15 @@ impl<B: Backend> Mount<B> {
     async fn file_and(&self, attr: Attr) -> (Option<Arc<OpenFile<B>>>, Attr) {
         // In this order: a file leaves the table after its last commit.
         let file = self.files.get(attr.ino);
-        if !self.kernel.lock().has_newer(&attr) {
+        let newest = self.kernel.lock().newest_version(attr.ino);
+        if attr.version >= newest {
             return (file, attr);
         }
         self.namespace.forget(&[attr.ino]);
         // On an error, the kernel shows the older attributes until it looks again.
-        let newer = self.namespace.get(attr.ino).await;
-        (file, newer.map_or(attr, |known| known.attr))
+        let Ok(known) = self.namespace.get(attr.ino).await else { return (file, attr) };
+        self.kernel.lock().lost(&known.attr, newest);
+        (file, known.attr)
     }
 
     async fn seen_with(&self, file: Option<Arc<OpenFile<B>>>, mut attr: Attr) -> Attr {

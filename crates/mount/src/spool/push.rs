@@ -258,8 +258,11 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
     let below = match view.origin.base_version {
         _ if view.overlay.kept_bytes() == 0 => None,
         0 => None,
-        // The version below the log may no longer exist.
-        version => Some(mount.backend.open_read(ino, version, 0..u64::MAX).await.map_or(current.clone(), Arc::new)),
+        version => Some(match mount.backend.open_read(ino, version, 0..u64::MAX).await {
+            // The version below the log no longer exists.
+            Err(error) if error.code() == Code::NotFound => current.clone(),
+            below => Arc::new(below?),
+        }),
     };
     let content = Content { view, below };
     if content.is(&current).await? {
@@ -267,7 +270,11 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
         file.stored(mount, attr.version, attr.content, view).await;
         return Ok(());
     }
-    let (parent, name, other) = make_conflict_file(mount, view, attr).await?;
+    let Some((parent, name, other)) = make_conflict_file(mount, &content, attr).await? else {
+        // A mount before this one made the copy, and was killed before it removed the log.
+        file.replaced_by(mount, attr, view).await;
+        return Ok(());
+    };
     let written = match mount.backend.open_write(other, false, None).await {
         Ok(handle) => content.write_to(handle).await,
         Err(error) => Err(error.into()),
@@ -339,8 +346,13 @@ impl<R: Reader> Content<'_, R> {
 }
 
 /// Creates a file beside the changed one, or in the root directory if the changed file's name is unknown. Returns its
-/// directory, name and inode.
-async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &Attr) -> Pushed<(u64, Vec<u8>, u64)> {
+/// directory, name and inode; none: an earlier copy has the same content.
+async fn make_conflict_file<B: Backend>(
+    mount: &Mount<B>,
+    content: &Content<'_, B::Reader>,
+    attr: &Attr,
+) -> Pushed<Option<(u64, Vec<u8>, u64)>> {
+    let view = content.view;
     let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
     let unnamed = format!("inode-{}", attr.ino).into_bytes();
     let places = [(view.origin.parent, view.origin.name.clone()), (STORE_ROOT, unnamed)];
@@ -353,8 +365,12 @@ async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &At
             name.extend_from_slice(&end);
             let _in_flight = mount.namespace.begin_create(parent, &name);
             match mount.backend.make_node(new_node((parent, &name), InodeKind::File, owner)).await {
-                Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
-                Err(error) if error.code() == Code::Exists => {}
+                Ok(made) => return Ok(Some((parent, name, made.attr.unwrap_or_default().ino))),
+                Err(error) if error.code() == Code::Exists => {
+                    if is_copy(mount, content, parent, &name).await? {
+                        return Ok(None);
+                    }
+                }
                 Err(error) => {
                     refusal = error;
                     break;
@@ -363,4 +379,24 @@ async fn make_conflict_file<B: Backend>(mount: &Mount<B>, view: &View, attr: &At
         }
     }
     Err(refusal.into())
+}
+
+/// Whether a file has this content.
+async fn is_copy<B: Backend>(
+    mount: &Mount<B>,
+    content: &Content<'_, B::Reader>,
+    parent: u64,
+    name: &[u8],
+) -> Pushed<bool> {
+    let there = match mount.backend.lookup(parent, name).await {
+        Err(error) if error.code() == Code::NotFound => return Ok(false),
+        there => there?.attr.unwrap_or_default(),
+    };
+    if there.version == 0 || there.kind() != InodeKind::File || there.size_bytes != content.view.overlay.size_bytes() {
+        return Ok(false);
+    }
+    match mount.backend.open_read(there.ino, there.version, 0..u64::MAX).await {
+        Err(error) if error.code() == Code::NotFound => Ok(false),
+        there => content.is(&there?).await,
+    }
 }

@@ -1,6 +1,7 @@
 //! The whole mount over a store in memory: answers that are lost, recalls and crashes at chosen moments. The simulator
 //! chooses the moments by a seed.
 
+mod conflicts;
 mod lengths;
 mod locks;
 mod opens;

@@ -93,3 +93,109 @@ fn a_lookup_during_a_close_shows_what_the_close_commits() {
         assert_eq!(shown.size_bytes, 18, "the next O_APPEND of this mount writes there; {opened:?}");
     });
 }
+
+/// A file that the kernel knows with pages, another mount changed, and a listing shows; the listing's next page is another request.
+fn listed_file(store: &Rc<Store>, mount: &Mount<Client>, tasks: &mut Tasks) -> u64 {
+    let ino = store.create(ROOT, b"a", 0).unwrap();
+    let other = store.create(ROOT, b"b", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    store.commit(other, b"other", 0);
+    store.list_names.set(1);
+    tasks.run(async {
+        mount.lookup((ROOT, b"a")).await.unwrap();
+        assert!(keeps_pages(mount, ino).await);
+        store.commit(ino, b"BEFORE and after", 0);
+        mount.leases_recalled(Some(&[ino]));
+        store.clock.set(1_000_000_000);
+    });
+    ino
+}
+
+/// The kernel gets the entries that there are, but nothing new of a file that it knows; then the error.
+#[test]
+fn a_listing_that_fails_changes_nothing() {
+    for write_back in [true, false] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, write_back);
+        let ino = listed_file(&store, &mount, &mut tasks);
+        tasks.run(async {
+            store.refuses_next_pages.set(true);
+            let directory = mount.open_directory(ROOT).await.unwrap();
+            let mut listed = Vec::new();
+            let add = |entry: &ListedEntry<'_>| {
+                listed.push((entry.name.to_vec(), entry.next, entry.shown.is_some()));
+                false
+            };
+            mount.read_directory(ROOT, directory, 0, true, add).await.unwrap();
+            assert_eq!(listed[2], (b"a".to_vec(), 3, false));
+            assert!(mount.read_directory(ROOT, directory, 3, true, |_| false).await.is_err());
+            let opened = mount.open(7, ino, true).await;
+            assert_eq!(
+                opened,
+                Err(Errno::ESTALE),
+                "write-back {write_back}: the kernel has 6 bytes, and pages of them"
+            );
+        });
+    }
+}
+
+/// The kernel gets all entries of a reply at its end.
+#[test]
+fn an_open_during_a_listing_does_not_count_on_its_reply() {
+    for write_back in [true, false] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, write_back);
+        let ino = listed_file(&store, &mount, &mut tasks);
+        store.list_rounds.set(10);
+        let (lister, replied) = (mount.clone(), Arc::<AtomicBool>::default());
+        let (reply, listed) = (replied.clone(), Arc::<AtomicBool>::default());
+        let first = listed.clone();
+        tasks.spawn(async move {
+            let directory = lister.open_directory(ROOT).await.unwrap();
+            let add = |entry: &ListedEntry<'_>| {
+                first.fetch_or(entry.name == b"a", Ordering::Relaxed);
+                false
+            };
+            lister.read_directory(ROOT, directory, 0, true, add).await.unwrap();
+            reply.store(true, Ordering::Relaxed);
+        });
+        tasks.run(async {
+            while !listed.load(Ordering::Relaxed) {
+                pause().await;
+            }
+            let opened = mount.open(7, ino, true).await;
+            assert!(
+                replied.load(Ordering::Relaxed) || opened == Err(Errno::ESTALE),
+                "write-back {write_back}: the kernel still has 6 bytes, and pages of them: {opened:?}"
+            );
+        });
+    }
+}
+
+/// A restored manager has an older version than the kernel was sent. The mount asks once whether there is a newer one.
+#[test]
+fn a_version_that_was_lost_does_not_cost_a_request_at_each_look() {
+    for write_back in [false, true] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, write_back);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.lease_ms.set(60_000);
+        store.commit(ino, b"first", 0);
+        tasks.run(async {
+            mount.lookup((ROOT, b"file")).await.unwrap();
+            write(&mount, ino, b"second").await;
+            store.lose_current(ino);
+            mount.leases_recalled(None);
+            store.clock.set(1_000_000_000);
+            mount.lookup((ROOT, b"file")).await.unwrap();
+            let before = store.gets.get();
+            for second in 2..12 {
+                store.clock.set(second * 1_000_000_000);
+                mount.lookup((ROOT, b"file")).await.unwrap();
+                assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 5);
+            }
+            let requests = store.gets.get() - before;
+            assert!(requests <= 1, "write-back {write_back}: {requests} requests under one lease");
+        });
+    }
+}

@@ -90,10 +90,20 @@ pub struct Store {
     pub is_full: Cell<bool>,
     /// While set, no version can be opened.
     pub refuses_opens: Cell<bool>,
+    /// So many opens of older versions get no answer.
+    pub silent_old_opens: Cell<u32>,
     /// An open for reading takes so many rounds.
     pub open_rounds: Cell<u32>,
+    /// Number of the requests for attributes.
+    pub gets: Cell<u32>,
     /// An answer of attributes takes so many rounds.
     pub get_rounds: Cell<u32>,
+    /// A page of a listing has so many names at most; 0: any number.
+    pub list_names: Cell<usize>,
+    /// The answer to a listing takes so many rounds.
+    pub list_rounds: Cell<u32>,
+    /// While set, no page but the first one of a listing is answered.
+    pub refuses_next_pages: Cell<bool>,
     /// Time, ns.
     pub clock: Cell<i64>,
     /// The answer to a commit takes so many rounds.
@@ -137,6 +147,11 @@ impl Store {
         let version = Version { id, content, bytes: bytes.to_vec() };
         self.files.borrow_mut().get_mut(&ino).unwrap().push(version);
         id
+    }
+
+    /// The manager was restored from a state before the current version.
+    pub fn lose_current(&self, ino: u64) {
+        self.files.borrow_mut().get_mut(&ino).unwrap().pop();
     }
 
     /// The current version.
@@ -308,6 +323,7 @@ impl Backend for Client {
     }
 
     async fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.store.gets.update(|gets| gets + 1);
         for _ in 0..self.store.get_rounds.get() {
             super::tasks::pause().await;
         }
@@ -315,10 +331,22 @@ impl Backend for Client {
     }
 
     async fn list(&self, parent: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        for _ in 0..self.store.list_rounds.get() {
+            super::tasks::pause().await;
+        }
+        if self.store.refuses_next_pages.get() && !after.is_empty() {
+            return Err(Error::new(Code::Unavailable, "no answer"));
+        }
         let names = self.store.list(parent).into_iter().filter(|(name, _)| name.as_bytes() > after);
+        let mut names: Vec<_> = names.collect();
+        let limit = self.store.list_names.get();
+        let more = limit != 0 && names.len() > limit;
+        if more {
+            names.truncate(limit);
+        }
         let entry =
             |(name, ino): (String, u64)| Ok(Dirent { name: name.into_bytes(), attr: self.store.entry(ino)?.attr });
-        Ok((names.map(entry).collect::<Result<_, Error>>()?, false))
+        Ok((names.into_iter().map(entry).collect::<Result<_, Error>>()?, more))
     }
 
     async fn make_directory(&self, _: u64, _: &[u8], _: Owner, inos: u32) -> Result<Entry, Error> {
@@ -346,6 +374,13 @@ impl Backend for Client {
         }
         if self.store.refuses_opens.get() {
             return Err(failed(Cause::Refused(Error::new(Code::Io, "no version can be opened"))));
+        }
+        if version != 0
+            && version != self.store.current(ino).id
+            && let Some(left) = self.store.silent_old_opens.get().checked_sub(1)
+        {
+            self.store.silent_old_opens.set(left);
+            return Err(failed(Cause::ManagerSilent { request: "OpenRead", waited_ms: 1, last: "lost".into() }));
         }
         let attr = self.store.entry(ino).map_err(|error| failed(Cause::Refused(error)))?.attr.unwrap();
         let files = self.store.files.borrow();

@@ -1,0 +1,84 @@
+//! Spooled files that another mount changed meanwhile.
+
+use super::*;
+
+/// A file of which this mount wrote the first bytes in the mode complete-local, and another mount all of them since.
+fn changed_twice(tasks: &mut Tasks, store: &Rc<Store>, mount: &Arc<Mount<Client>>) -> u64 {
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before them", 0);
+    tasks.run(async {
+        mount.lookup((ROOT, b"file")).await.unwrap();
+        write(mount, ino, b"MINE").await;
+    });
+    store.commit(ino, b"of another mount", 0);
+    ino
+}
+
+/// The manager is silent for a moment: that does not mean that the version below the log is gone.
+#[test]
+fn a_conflict_file_keeps_the_bytes_below_the_log_though_the_manager_was_silent() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    changed_twice(&mut tasks, &store, &mount);
+    store.silent_old_opens.set(1);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    let names = store.list(ROOT);
+    assert_eq!(names[1].0, "file.tessera-conflict-1");
+    assert_eq!(String::from_utf8(store.current(names[1].1).bytes).unwrap(), "MINEre them");
+}
+
+/// As above, for a program that reads the file before it is pushed.
+#[test]
+fn a_read_over_a_log_shows_the_bytes_below_it_though_the_manager_was_silent() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (first, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before them", 0);
+    tasks.run(async {
+        first.lookup((ROOT, b"file")).await.unwrap();
+        write(&first, ino, b"MINE").await;
+    });
+    drop(first);
+    let (second, _) = mount(&store, &disk, 2);
+    tasks.run(async {
+        second.recover().await;
+        let handle = second.open(1, ino, false).await.unwrap().handle;
+        store.commit(ino, b"of another mount", 0);
+        store.silent_old_opens.set(1);
+        let read = second.read(handle, 0, 100).await;
+        if let Ok(bytes) = read {
+            assert_eq!(String::from_utf8(bytes).unwrap(), "MINEre them");
+        }
+        let again = second.read(handle, 0, 100).await.unwrap();
+        assert_eq!(String::from_utf8(again).unwrap(), "MINEre them", "once the manager answers");
+    });
+}
+
+/// The mount is killed when the content is kept, and the log is not removed yet.
+#[test]
+fn content_is_kept_beside_once_though_the_mount_is_killed() {
+    let (store, disk) = (store("complete-local"), SimDisk::new(1));
+    {
+        let mut tasks = Tasks::default();
+        let (first, queues) = mount(&store, &disk, 1);
+        changed_twice(&mut tasks, &store, &first);
+        store.commit_rounds.set(1_000);
+        start_pushes(&mut tasks, &first, queues);
+        tasks.run(async {
+            while store.list(ROOT).get(1).is_none_or(|(_, kept)| store.versions(*kept) == 0) {
+                pause().await;
+            }
+        });
+    }
+    store.commit_rounds.set(0);
+    let mut tasks = Tasks::default();
+    let (second, queues) = mount(&store, &disk.crash(CrashKind::KeepAll), 2);
+    start_pushes(&mut tasks, &second, queues);
+    tasks.run(async {
+        second.recover().await;
+        until_pushed(&second).await;
+    });
+    let kept = store.list(ROOT).into_iter().map(|(name, ino)| (name, store.current(ino).bytes)).collect::<Vec<_>>();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+}
