@@ -35,6 +35,8 @@ pub struct TesseraFs {
     locking: Locking,
     counts: Arc<Counts>,
     options: crate::Options,
+    /// The kernel can map files that are read without its cache (Linux 6.6).
+    maps_direct: bool,
 }
 
 /// Replies with the result, or with its error.
@@ -52,7 +54,7 @@ type Outcome<T> = Result<T, tessera_mount::errno::Errno>;
 impl TesseraFs {
     /// Serves `mount`.
     pub fn new(mount: Arc<Mount<FuseBackend>>, counts: Arc<Counts>, options: crate::Options) -> Self {
-        TesseraFs { mount, locking: Locking::default(), counts, options }
+        TesseraFs { mount, locking: Locking::default(), counts, options, maps_direct: false }
     }
 
     fn ttl(&self) -> Duration {
@@ -90,8 +92,9 @@ fn reply_xattr(result: Outcome<Vec<u8>>, size: u32, reply: ReplyXattr) {
     }
 }
 
-fn open_flags(keep_cache: bool) -> FopenFlags {
-    if keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+fn open_flags(keep_cache: bool, direct: bool) -> FopenFlags {
+    let cache = if keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+    if direct { cache | FopenFlags::FOPEN_DIRECT_IO } else { cache }
 }
 
 fn writes(flags: OpenFlags) -> bool {
@@ -121,6 +124,7 @@ impl Filesystem for TesseraFs {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
         let _ = config.add_capabilities(wanted & config.capabilities());
+        self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         let _ = config.set_max_write(MAX_WRITE_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
         if let Err(most) = config.set_max_readahead(READ_AHEAD_KIB << 10) {
@@ -244,10 +248,10 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::Open);
         if self.is_loopback(req) {
             let handle = block_on(self.mount.open_loopback(ino.0));
-            return reply.opened(FileHandle(handle), open_flags(!loopback::drops_pages(flags.0)));
+            return reply.opened(FileHandle(handle), open_flags(!loopback::drops_pages(flags.0), false));
         }
-        answer!(block_on(self.mount.open(req.pid(), ino.0, writes(flags))), reply, Opened { handle, keep_cache } => {
-            reply.opened(FileHandle(handle), open_flags(keep_cache));
+        answer!(block_on(self.mount.open(req.pid(), ino.0, writes(flags))), reply, Opened { handle, keep_cache, direct } => {
+            reply.opened(FileHandle(handle), open_flags(keep_cache, direct && self.maps_direct));
         });
     }
 
@@ -265,9 +269,10 @@ impl Filesystem for TesseraFs {
         let (writes, exclusive) = (writes(OpenFlags(flags)), flags & EXCLUSIVE != 0);
         let (caller, mode) = (caller(req), mode & 0o7777);
         let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
-        answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache }) => {
+        answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache, direct }) => {
             let (attr, generation) = (file_attr(&attr), Generation(generation));
-            reply.created(&self.ttl(), &attr, generation, FileHandle(handle), open_flags(keep_cache));
+            let flags = open_flags(keep_cache, direct && self.maps_direct);
+            reply.created(&self.ttl(), &attr, generation, FileHandle(handle), flags);
         });
     }
 

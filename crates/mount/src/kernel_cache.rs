@@ -17,6 +17,10 @@ use tessera_wire::{Attr, InodeKind};
 const NONE: u64 = u64::MAX;
 /// A program opens what it has looked up within this time.
 const NEW_GENERATION_AFTER: Duration = Duration::from_millis(20);
+/// Other mounts count as changing a file for so long after one did.
+const CHANGES_FOR_NS: i64 = 10_000_000_000;
+/// So many files are remembered that other mounts changed.
+const MAX_CHANGED: usize = 4_096;
 /// So many threads are remembered whose last open was refused. Most are over by then.
 const MAX_REFUSED: usize = 4_096;
 
@@ -29,6 +33,8 @@ pub struct KernelCache {
     last_generation: u64,
     /// The inode of each thread whose last open was refused, so that the kernel looks the name up again.
     refused: HashMap<u32, u64>,
+    /// When other mounts changed files, as far as this one knows. Also of inodes that the kernel has forgotten.
+    changed_ns: HashMap<u64, i64>,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +53,8 @@ struct Inode {
     shown_bytes: u64,
     /// It was opened here although the kernel has a length that another mount changed.
     hidden: bool,
+    /// A commit here lay over another mount's changes, and the file was not opened since.
+    lay_over: bool,
     /// The last lookup could not make the kernel take over the length.
     in_vain: bool,
     /// Opens by threads without a number that were refused, and whose lookup was not answered yet.
@@ -189,6 +197,9 @@ impl KernelCache {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.newest_version = inode.newest_version.max(version);
         }
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.lay_over |= !follows;
+        }
         match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE && !inode.hidden) {
             true => self.holds(ino, version, size_bytes),
             false => self.holds_uncommitted(ino),
@@ -243,14 +254,34 @@ impl KernelCache {
 
     /// Whether the data in the kernel's cache is this version's. From now on it counts as this version's. `uncommitted`:
     /// the length is that of changes that are in no version.
-    pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64, uncommitted: bool) -> bool {
+    pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64, uncommitted: bool, now_ns: i64) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         inode.hidden |= !uncommitted && inode.shown_bytes != size_bytes;
         let is_current = inode.version == version || failpoint::is_active("mount.kernel_keeps_pages");
         if !is_current {
+            let is_changed = inode.version != NONE || std::mem::take(&mut inode.lay_over);
             (inode.version, inode.size_bytes) = (version, size_bytes);
+            if is_changed {
+                self.changed_elsewhere(ino, now_ns);
+            }
         }
         is_current
+    }
+
+    /// Another mount changed an inode.
+    pub fn changed_elsewhere(&mut self, ino: u64, now_ns: i64) {
+        if self.changed_ns.len() >= MAX_CHANGED {
+            self.changed_ns.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS);
+        }
+        if self.changed_ns.len() < MAX_CHANGED || self.changed_ns.contains_key(&ino) {
+            self.changed_ns.insert(ino, now_ns);
+        }
+    }
+
+    /// Whether another mount is changing the file. Never with the write-back cache: it may have bytes that only it shows.
+    pub fn changes_elsewhere(&self, ino: u64, now_ns: i64) -> bool {
+        let changed_ns = self.changed_ns.get(&ino).filter(|_| !self.write_back);
+        changed_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS)
     }
 }
 
@@ -291,8 +322,8 @@ mod tests {
         kernel.committed(5, 3, 30, true);
         assert_eq!(looked_up(&mut kernel, &attr(3, 30), false, false), second, "written here");
         assert!(kernel.has_newer(&attr(2, 20)) && !kernel.has_newer(&attr(3, 30)));
-        assert!(kernel.opens(5, 3, 30, false));
-        assert!(!kernel.opens(5, 4, 31, false));
+        assert!(kernel.opens(5, 3, 30, false, 0));
+        assert!(!kernel.opens(5, 4, 31, false, 0));
         assert!(!kernel.shows(5, 4, 31), "its length is the old one");
         assert!(kernel.must_look_up_again(5, 31, 7));
         kernel.holds(5, 4, 31);
@@ -344,13 +375,13 @@ mod tests {
         let first = kernel.looked_up(&attr(1, 10), false, false, 0);
         kernel.sent(&attr(1, 10));
         assert_eq!(kernel.wait_for_opens(&attr(2, 20), false, 1), None);
-        assert!(kernel.opens(5, 1, 10, false) && kernel.must_look_up_again(5, 20, 7));
+        assert!(kernel.opens(5, 1, 10, false, 0) && kernel.must_look_up_again(5, 20, 7));
         assert_eq!(kernel.looked_up(&attr(2, 20), true, false, 1), first);
         kernel.sent(&attr(2, 20));
         assert!(kernel.has_newer(&attr(1, 10)));
         assert!(kernel.must_look_up_again(5, 30, 8), "another program");
         assert!(
-            !kernel.must_look_up_again(5, 20, 7) && !kernel.opens(5, 2, 20, false),
+            !kernel.must_look_up_again(5, 20, 7) && !kernel.opens(5, 2, 20, false, 0),
             "its pages are those of version 1"
         );
         assert!(!kernel.must_look_up_again(5, 40, 8), "no program gets the error");
@@ -368,6 +399,32 @@ mod tests {
         }
         assert!(!kernel.must_look_up_again(5, 30, 0) && !kernel.must_look_up_again(5, 30, 0));
         assert!(kernel.must_look_up_again(5, 30, 0), "a third one");
+    }
+
+    #[test]
+    fn other_mounts_change_a_file_until_it_was_quiet_for_some_time() {
+        let (mut kernel, second) = (KernelCache::new(false), 1_000_000_000);
+        kernel.looked_up(&attr(1, 10), false, false, 0);
+        assert!(kernel.opens(5, 1, 10, false, second) && !kernel.changes_elsewhere(5, second));
+        kernel.committed(5, 2, 20, true);
+        assert!(kernel.opens(5, 2, 20, false, second) && !kernel.changes_elsewhere(5, second), "changed here");
+        assert!(!kernel.opens(5, 3, 30, false, 2 * second) && kernel.changes_elsewhere(5, 2 * second));
+        assert!(kernel.opens(5, 3, 30, false, 5 * second) && kernel.changes_elsewhere(5, 11 * second));
+        assert!(!kernel.changes_elsewhere(5, 12 * second));
+        kernel.committed(5, 5, 50, false);
+        assert!(!kernel.opens(5, 5, 50, false, 20 * second) && kernel.changes_elsewhere(5, 20 * second), "version 4");
+        kernel.holds_uncommitted(5);
+        assert!(!kernel.opens(5, 6, 60, false, 40 * second) && !kernel.changes_elsewhere(5, 40 * second));
+        kernel.forgot(5, 1);
+        kernel.changed_elsewhere(5, 41 * second);
+        kernel.looked_up(&attr(7, 70), false, false, 42 * second);
+        assert!(kernel.opens(5, 7, 70, false, 42 * second) && kernel.changes_elsewhere(5, 42 * second), "a recall");
+        for ino in 100..100 + 2 * MAX_CHANGED as u64 {
+            kernel.changed_elsewhere(ino, 43 * second);
+        }
+        assert!(kernel.changed_ns.len() == MAX_CHANGED && kernel.changes_elsewhere(5, 43 * second));
+        kernel.changed_elsewhere(1, 60 * second);
+        assert_eq!(kernel.changed_ns.len(), 1, "the others were long ago");
     }
 
     #[test]
@@ -393,7 +450,7 @@ mod tests {
         kernel.lost(&attr(2, 10), newest);
         assert!(kernel.has_newer(&attr(3, 10)), "that answer is older than the commit");
         kernel.lost(&attr(2, 10), kernel.newest_version(5));
-        assert!(!kernel.has_newer(&attr(2, 10)) && !kernel.opens(5, 2, 10, false));
+        assert!(!kernel.has_newer(&attr(2, 10)) && !kernel.opens(5, 2, 10, false, 0));
     }
 
     #[test]
@@ -406,7 +463,7 @@ mod tests {
         assert_eq!(kernel.unlinked(5), Some(attr(3, 30)));
         kernel.forgot(5, 1);
         assert!(kernel.unlinked(5).is_none());
-        assert!(!kernel.opens(5, 4, 31, false), "forgotten");
+        assert!(!kernel.opens(5, 4, 31, false, 0), "forgotten");
     }
 
     /// A file that another mount changed was opened while it was open here, so the kernel kept its length.
@@ -414,7 +471,7 @@ mod tests {
     fn a_length_that_is_not_shown_is_shown_after_the_last_close() {
         let mut kernel = KernelCache::new(true);
         let first = looked_up(&mut kernel, &attr(1, 10), false, false);
-        assert!(!kernel.opens(5, 2, 20, false));
+        assert!(!kernel.opens(5, 2, 20, false, 0));
         assert_eq!(looked_up(&mut kernel, &attr(2, 20), true, false), first, "open here");
         assert_ne!(looked_up(&mut kernel, &attr(2, 20), false, false), first);
         assert!(kernel.shows(5, 2, 20));
@@ -435,11 +492,11 @@ mod tests {
     fn a_commit_here_does_not_bring_a_length_that_the_kernel_was_not_told() {
         let mut kernel = KernelCache::new(true);
         looked_up(&mut kernel, &attr(1, 10), false, false);
-        assert!(!kernel.opens(5, 2, 20, false));
+        assert!(!kernel.opens(5, 2, 20, false, 0));
         kernel.committed(5, 3, 20, true);
         assert!(!kernel.shows(5, 3, 20), "it has 10 bytes");
         kernel.holds(5, 3, 20);
-        assert!(kernel.opens(5, 3, 25, true), "5 bytes were written here");
+        assert!(kernel.opens(5, 3, 25, true, 0), "5 bytes were written here");
         kernel.committed(5, 4, 25, true);
         assert!(kernel.shows(5, 4, 25));
     }
@@ -450,7 +507,7 @@ mod tests {
         let first = looked_up(&mut kernel, &attr(4, 31), false, false);
         kernel.holds_uncommitted(5);
         assert!(!kernel.has_newer(&attr(3, 30)), "it has no version");
-        assert!(kernel.must_look_up_again(5, 31, 7) && !kernel.opens(5, 4, 31, false));
+        assert!(kernel.must_look_up_again(5, 31, 7) && !kernel.opens(5, 4, 31, false, 0));
         kernel.holds_uncommitted(5);
         assert_ne!(looked_up(&mut kernel, &attr(3, 30), false, false), first, "it becomes another inode");
     }

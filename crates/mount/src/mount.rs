@@ -118,9 +118,10 @@ impl<B: Backend> Mount<B> {
     /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases.
     pub fn leases_recalled(&self, inos: Option<&[u64]>) {
         self.namespace.recalled(inos);
-        if inos.is_none() {
-            self.locks.cut_off();
-        }
+        let Some(inos) = inos else { return self.locks.cut_off() };
+        let now_ns = self.backend.now_ns();
+        let mut kernel = self.kernel.lock();
+        inos.iter().for_each(|ino| kernel.changed_elsewhere(*ino, now_ns));
     }
 
     /// The state now.

@@ -42,6 +42,9 @@ pub struct Opened {
     pub handle: u64,
     /// The kernel may keep what it has cached of the file.
     pub keep_cache: bool,
+    /// The kernel should read through this handle without its cache: another mount is changing the file. The kernel fills the rest of
+    /// the last page with zeros, and shows them if it learns a greater length before a program has read the page.
+    pub direct: bool,
 }
 
 /// An entry of a listing.

@@ -59,7 +59,7 @@ impl<B: Backend> Mount<B> {
                 return Err(Errno::EROFS);
             }
             let version = self.history.open(self, ino).await?;
-            return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true });
+            return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true, direct: false });
         }
         let (file, opening) = self.files.begin_open(ino, writes, self.backend.now_ns());
         let Current { version, size_bytes, uncommitted } = match file.refresh(self).await {
@@ -86,12 +86,14 @@ impl<B: Backend> Mount<B> {
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
-        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted);
+        let now_ns = self.backend.now_ns();
+        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted, now_ns);
         if !has_write_back && !keep_cache {
             // Whatever length it has, it asks for the attributes before it shows the end.
             self.backend.forget_attributes(ino);
         }
-        Ok(Opened { handle: self.add_file(file, writes), keep_cache })
+        let direct = !writes && self.kernel.lock().changes_elsewhere(ino, now_ns);
+        Ok(Opened { handle: self.add_file(file, writes), keep_cache, direct })
     }
 
     fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool) -> u64 {
@@ -134,7 +136,7 @@ impl<B: Backend> Mount<B> {
         let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
         file.set_created(Some(entry)).await;
         let shown = self.show(attr).await;
-        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true }))
+        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true, direct: false }))
     }
 
     async fn open_existing(&self, thread: u32, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {

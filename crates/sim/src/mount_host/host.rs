@@ -6,13 +6,13 @@ use super::link::RecallHook;
 use super::store::BLOCK_BYTES;
 use crate::mount_world::{Host, Setup};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::errno::Errno;
 use tessera_mount::mount::{Mount, Options};
-use tessera_mount::ops::{Caller, ShownEntry};
+use tessera_mount::ops::{Caller, Opened, ShownEntry};
 use tessera_mount::spool::SpoolConfig;
 use tessera_mount::{locks, namespace, spool};
 use tessera_wire::Attr;
@@ -30,6 +30,8 @@ pub struct MountHost {
     mount: Arc<Mount<SimBackend>>,
     /// Inode of each handle, and its generation.
     handles: RefCell<BTreeMap<u64, (u64, u64)>>,
+    /// Handles that read without the kernel's cache.
+    direct: RefCell<BTreeSet<u64>>,
     /// Number of handles that programs have closed and the kernel has not released.
     releasing: Rc<Cell<usize>>,
 }
@@ -69,7 +71,7 @@ impl Host for MountHost {
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             env.spawn(owner, spool::push::work(Arc::downgrade(&mount), queue));
         }
-        Rc::new(MountHost { mount, handles: RefCell::default(), releasing: Rc::default() })
+        Rc::new(MountHost { mount, handles: RefCell::default(), direct: RefCell::default(), releasing: Rc::default() })
     }
 
     async fn unmount(&self) -> usize {
@@ -170,10 +172,13 @@ impl MountHost {
         Ok(page)
     }
 
-    fn opened(&self, file: &Found, handle: u64, keeps_pages: bool) -> Handle {
-        self.backend().kernel.opened(file.ino, keeps_pages);
-        self.handles.borrow_mut().insert(handle, (file.ino, file.generation));
-        Handle(handle)
+    fn opened(&self, file: &Found, opened: &Opened) -> Handle {
+        self.backend().kernel.opened(file.ino, opened.keep_cache);
+        self.handles.borrow_mut().insert(opened.handle, (file.ino, file.generation));
+        if opened.direct {
+            self.direct.borrow_mut().insert(opened.handle);
+        }
+        Handle(opened.handle)
     }
 }
 
@@ -220,7 +225,7 @@ impl FileSystem for MountHost {
         let (entry, opened) = self.mount.create(CALLER, at, mode, true, true).await?;
         let file = self.learn(&entry, changes).await;
         self.backend().kernel.opens(file.ino);
-        let handle = self.opened(&file, opened.handle, opened.keep_cache);
+        let handle = self.opened(&file, &opened);
         Ok((file, handle))
     }
 
@@ -236,13 +241,14 @@ impl FileSystem for MountHost {
             true => self.mount.open(thread, file.ino, writes).await,
             false => Err(Errno::EIO),
         };
-        opened
-            .inspect_err(|_| self.backend().kernel.closed(file.ino))
-            .map(|opened| self.opened(file, opened.handle, opened.keep_cache))
+        opened.inspect_err(|_| self.backend().kernel.closed(file.ino)).map(|opened| self.opened(file, &opened))
     }
 
     async fn read(&self, file: Handle, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let (ino, kernel) = (self.good_ino(file)?, &self.backend().kernel);
+        if self.direct.borrow().contains(&file.0) {
+            return self.mount.read(file.0, offset, len).await;
+        }
         if kernel.size_bytes(ino) < Some(offset + len as u64) && kernel.has_old_attributes(ino) {
             self.attr(ino).await?;
         }
@@ -285,6 +291,7 @@ impl FileSystem for MountHost {
         let ino = self.ino(file);
         let flushed = self.mount.flush(ino, file.0, owner).await;
         self.handles.borrow_mut().remove(&file.0);
+        self.direct.borrow_mut().remove(&file.0);
         self.release_later(ino, file.0, owner);
         flushed
     }
