@@ -241,6 +241,7 @@ impl FileSystem for MountHost {
             true => self.mount.open(thread, file.ino, writes).await,
             false => Err(Errno::EIO),
         };
+        self.hop().await;
         opened.inspect_err(|_| self.backend().kernel.closed(file.ino)).map(|opened| self.opened(file, &opened))
     }
 

@@ -84,6 +84,8 @@ impl Kernel {
     pub fn forget_attributes(&self, ino: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
             inode.is_old = !self.write_back;
+            // Attributes in replies to requests from before do not count (`fuse_reverse_inval_inode`).
+            inode.changed = self.next_change();
         }
     }
 
