@@ -236,6 +236,24 @@ fn a_drain_without_enough_other_hosts_is_refused() {
     assert_eq!(cluster.ask(&Drain { op_id, node_id: 99, ..Drain::default() }).unwrap_err().code(), Code::NotFound);
 }
 
+/// Nodes fail while a drain is under way: `node drain --follow` may still follow it.
+#[test]
+fn a_drain_that_has_begun_is_not_refused() {
+    let mut cluster = Cluster::new(7, 1);
+    write_files(&mut cluster, 1, 5);
+    let node_id = cluster.nodes[0].node_id;
+    cluster.nodes.iter_mut().for_each(|node| node.lazy = true);
+    for other in [None, Some(1)] {
+        if let Some(other) = other {
+            cluster.kill(other);
+            cluster.run(20_000);
+        }
+        let op_id = cluster.op();
+        cluster.ask(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
+        assert_eq!(cluster.status().nodes[0].health(), Health::Draining);
+    }
+}
+
 /// P6: a node that joins takes over members from other nodes until the load is even.
 #[test]
 fn a_joining_node_takes_its_share() {
