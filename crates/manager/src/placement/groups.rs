@@ -19,7 +19,7 @@ use crate::placement::select::load_open;
 use crate::soft::stats::ClusterStats;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tessera_policy::{SCHEMES, Scheme, human_size};
+use tessera_policy::{MAX_CHUNK_BYTES, SCHEMES, Scheme, human_size};
 use tessera_wire::{ClassInfo, Code, Error};
 
 /// Most groups that one command creates. So many fit into one log entry.
@@ -56,7 +56,8 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
     let count = ctx.record(|ctx, live| {
         let disks = rows::disks(ctx.db)?;
-        plan = propose_groups(&fit_for_chunks(&disks, &live.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
+        let fit = Fit::new(&disks, &live.soft.cluster.stats, width, 0);
+        plan = propose_groups(&fit.disks, width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
             0 => Err(why_no_group(
                 &disks,
@@ -77,14 +78,31 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     Ok(())
 }
 
-/// The disks that take new chunks now: writable and not full.
-fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
-    let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, 0);
-    let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
-    disks.iter().filter(fit).map(disk).collect()
+/// The disks that groups are opened on.
+struct Fit {
+    disks: Vec<LayoutDisk>,
+    /// Room that each of them has.
+    room_bytes: u64,
 }
 
-/// Groups to open so that enough of them use only disks that take new chunks now.
+impl Fit {
+    /// The writable disks that have room for any chunk. If these are on fewer than `width` hosts, those with `lacking_bytes`,
+    /// which the last fragment without a group needed; if these are too few, too, those that take new chunks at all.
+    fn new(disks: &[DiskRow], stats: &ClusterStats, width: u32, lacking_bytes: u64) -> Fit {
+        let with_room = |room_bytes: u64| {
+            let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, room_bytes);
+            let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
+            Fit { disks: disks.iter().filter(fit).map(disk).collect(), room_bytes }
+        };
+        let suffices = |fit: &Fit| {
+            let hosts: BTreeSet<&str> = fit.disks.iter().map(|d| d.host.as_str()).collect();
+            hosts.len() >= width as usize
+        };
+        [MAX_CHUNK_BYTES, lacking_bytes].map(with_room).into_iter().find(suffices).unwrap_or_else(|| with_room(0))
+    }
+}
+
+/// Groups to open so that enough of them use only disks in `fit`.
 fn propose_groups(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
     let wanted = open_groups(fit.len(), width as usize).saturating_sub(usable.len()).min(limit);
     let mut layout = Layout::new(fit, width as usize, usable);
@@ -110,13 +128,14 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
     let sql = "SELECT pg_id FROM pgs WHERE open = 1 AND bytes >= ?1 LIMIT 1000";
     let close: Vec<u64> = view.db.all(sql, args![view.config.pg_cap_bytes.min(i64::MAX as u64)])?;
     let widths: Vec<u32> = view.db.all("SELECT DISTINCT k + m FROM classes ORDER BY 1", [])?;
-    let stats = &view.soft.cluster.stats;
-    let fit = fit_for_chunks(&rows::disks(view.db)?, stats);
+    let (stats, selector) = (&view.soft.cluster.stats, &view.soft.cluster.selector);
+    let disks = rows::disks(view.db)?;
     let mut create = Vec::new();
     for width in widths {
+        let Fit { disks: fit, room_bytes } = Fit::new(&disks, stats, width, selector.lacking_bytes(width));
         let usable: Vec<Vec<u64>> = load_open(view.db, view.caches, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && g.has_space(stats, |_| 0) && !close.contains(&g.pg_id))
+            .filter(|g| g.unable == 0 && g.has_space(stats, |_| room_bytes) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
         // Half of the target is enough: a node that is down for a minute is no reason to open many groups.
@@ -130,7 +149,7 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
                 proposed = one_more_each(&fit, width, &usable, limit);
             }
         }
-        groups_starting_on(&fit, width, &usable, &view.soft.cluster.selector.asked_hosts(width), &mut proposed);
+        groups_starting_on(&fit, width, &usable, &selector.asked_hosts(width), &mut proposed);
         create.extend(proposed.into_iter().map(|disk_ids| NewGroup { disk_ids }));
     }
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))

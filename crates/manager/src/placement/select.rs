@@ -12,7 +12,7 @@ use crate::placement::room::has_room;
 use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
 use crate::soft::stats::ClusterStats;
 use tessera_stripe::ClassLayout;
-use tessera_wire::ClassInfo;
+use tessera_wire::{ClassInfo, Code};
 
 /// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
 /// [`Ctx::record`].
@@ -48,7 +48,11 @@ pub fn select_group(ctx: &Ctx<'_>, live: Live<'_>, wanted: &ChunkSpec<'_>) -> Re
             let ChunkSpec { class, len_bytes, .. } = *wanted;
             let room_bytes = class.room_bytes(len_bytes, 0);
             let wanted = Wanted { spec: &class.spec, width: class.fragments(), len_bytes, room_bytes };
-            Err(why_no_group(&rows::disks(ctx.db)?, &live.soft.cluster.stats, &wanted).into())
+            let error = why_no_group(&rows::disks(ctx.db)?, &live.soft.cluster.stats, &wanted);
+            if error.code() == Code::Unavailable {
+                live.soft.cluster.selector.lacking.borrow_mut().insert(wanted.width, room_bytes);
+            }
+            Err(error.into())
         }
     }
 }
@@ -95,6 +99,11 @@ impl GroupSelector {
     /// Hosts that placement hints have asked for: groups of `width` should begin on each.
     pub fn asked_hosts(&self, width: u32) -> Vec<String> {
         self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
+    }
+
+    /// Room on each disk that groups of `width` to be opened should have, because a fragment found none with it; 0: none is known.
+    pub fn lacking_bytes(&self, width: u32) -> u64 {
+        self.lacking.borrow().get(&width).copied().unwrap_or(0)
     }
 
     fn choose(

@@ -13,6 +13,8 @@ pub struct GroupSelector {
     pub(crate) random: Cell<u64>,
     /// (width, host) that placement hints asked for: groups that begin there stay open.
     pub(crate) asked: RefCell<BTreeSet<(u32, String)>>,
+    /// By width of the groups: the room that the last fragment needed for which no group had it, although enough hosts did.
+    pub(crate) lacking: RefCell<BTreeMap<u32, u64>>,
 }
 
 /// The open groups of one width.

@@ -188,3 +188,61 @@ fn full_groups_of_an_anchor_are_followed_by_others() {
         assert_eq!(not_met(&mut rig), 0, "{redundancy}");
     }
 }
+
+/// Registers a node whose disk of 1 TiB has so many free bytes.
+fn register_with_free(rig: &mut Rig, node: u8, free_bytes: u64) {
+    let op_id = rig.op();
+    let disk = tessera_wire::DiskInfo {
+        uuid: vec![node; 16],
+        capacity_bytes: 1 << 40,
+        free_bytes,
+        path: format!("disk{node}"),
+        ..Default::default()
+    };
+    let info = tessera_wire::NodeInfo {
+        name: format!("n{node}"),
+        host: format!("h{node}"),
+        address: format!("127.0.0.1:{node}"),
+        ..Default::default()
+    };
+    let receipt_key = vec![node; 32];
+    let request = RegisterNode { op_id, node: Some(info), disks: vec![disk], receipt_key, check_only: false };
+    rig.ask_as(tessera_wire::Role::Node, 0, &request).unwrap();
+}
+
+/// Allocates a chunk of so many bytes.
+fn allocate(
+    rig: &mut Rig,
+    session_id: u64,
+    redundancy: &str,
+    c: u8,
+    len_bytes: u64,
+) -> Result<(), tessera_wire::Error> {
+    let chunks = vec![ChunkName { len_bytes, ..named(c, 0) }];
+    let redundancy = redundancy.to_string();
+    let op_id = rig.op();
+    rig.ask(&AllocateChunks { op_id, session_id, redundancy, chunks, ..Default::default() }).map(|_| ())
+}
+
+/// Some disks have room for small chunks only. Enough others have room for large ones, if only for one.
+#[test]
+fn large_chunks_find_groups_beside_disks_that_take_only_small_ones() {
+    let few = (1 << 30) + (1 << 20);
+    for much in [1 << 39, few + (1 << 20)] {
+        let mut rig = Rig::new(0);
+        for node in 1..=12u8 {
+            register_with_free(&mut rig, node, if node <= 8 { much } else { few });
+        }
+        let session = open(&mut rig, "f", "", "spread");
+        allocate(&mut rig, session, "ec:6+2", 1, 1 << 10).unwrap();
+        let mut found = Ok(());
+        for round in 0..5 {
+            rig.tick(2_000);
+            found = allocate(&mut rig, session, "ec:6+2", 100 + round, 8 << 20);
+            if found.is_ok() {
+                break;
+            }
+        }
+        assert_eq!(found, Ok(()), "{much} bytes free");
+    }
+}
