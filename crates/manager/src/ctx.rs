@@ -14,6 +14,7 @@ use crate::error::{Failure, Result};
 use crate::internal::Proposal;
 use crate::soft::{Effect, SoftState};
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use tessera_wire::{ClassInfo, Code};
 
@@ -66,14 +67,32 @@ pub struct Ctx<'a> {
     pub client_id: u64,
     /// Number of the log entry this command will be part of.
     pub log_seq: u64,
-    /// Bytes of chunks that this command assigned to groups, less those that it removed (pgs.bytes), written once per batch.
-    pub pg_bytes: BTreeMap<u64, i64>,
+    /// Bytes of chunks that this command assigned to groups, less those that it removed, written once per batch.
+    pub pg_bytes: BTreeMap<u64, GroupBytes>,
     /// Changes to make to soft state once the batch is committed.
     pub effects: Vec<Effect>,
     /// Files whose last name this command removed: [`crate::files::settle`] releases them at its end.
     pub orphans: Vec<u64>,
     /// Inodes whose hints this command changed: [`crate::files::settle`] records their new lifetime at its end.
     pub hints_changed: Vec<u64>,
+}
+
+/// A change of the bytes of a group's chunks (`pgs.bytes`) and of what its members hold.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct GroupBytes {
+    pub chunks: i64,
+    /// On the first member.
+    pub first: i64,
+    /// On each other member.
+    pub other: i64,
+}
+
+impl AddAssign for GroupBytes {
+    fn add_assign(&mut self, more: GroupBytes) {
+        self.chunks += more.chunks;
+        self.first += more.first;
+        self.other += more.other;
+    }
 }
 
 impl Ctx<'_> {

@@ -25,13 +25,21 @@ pub fn recount(db: &Connection) -> Result<Vec<String>> {
 }
 
 fn groups(db: &Connection) -> Result<Vec<String>> {
-    let sql =
-        "SELECT pg_id, bytes, (SELECT ifnull(sum(len_bytes), 0) FROM chunks c WHERE c.pg_id = g.pg_id) FROM pgs g";
-    let rows: Vec<(i64, i64, i64)> = all(db, sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let wrong = rows.into_iter().filter(|(_, stored, counted)| stored != counted);
-    Ok(wrong
-        .map(|(group, stored, counted)| format!("group {group}: {stored} bytes stored, {counted} counted"))
-        .collect())
+    let sql = "SELECT n.pg_id, n.len_bytes, c.spec FROM chunks n JOIN classes c ON c.class_id = n.class_id";
+    let chunks: Vec<(i64, i64, String)> = all(db, sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut counted: BTreeMap<i64, [i64; 3]> = BTreeMap::new();
+    for (group, len, spec) in chunks {
+        let class = describe(0, spec.parse().expect("a canonical class"));
+        let held = |position| class.room_bytes(len as u64, position) as i64;
+        let sums = counted.entry(group).or_default().iter_mut();
+        sums.zip([len, held(0), held(1)]).for_each(|(sum, bytes)| *sum += bytes);
+    }
+    let sql = "SELECT pg_id, bytes, first_bytes, other_bytes FROM pgs";
+    let groups: Vec<(i64, [i64; 3])> = all(db, sql, |row| Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?])))?;
+    let counted = |group| counted.get(&group).copied().unwrap_or_default();
+    let wrong = groups.into_iter().filter(|&(group, stored)| stored != counted(group));
+    let line = |(group, stored)| format!("group {group}: bytes {stored:?} stored, {:?} counted", counted(group));
+    Ok(wrong.map(line).collect())
 }
 
 fn refs(db: &Connection) -> Result<Vec<String>> {

@@ -96,7 +96,7 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, pg: &Pg, disks: &BTreeSet<u64
         }
     }
     missing::delete_of_chunk(ctx, chunk.chunk_id)?;
-    table::delete(ctx, chunk.chunk_id, chunk.pg_id, chunk.len_bytes)?;
+    table::delete(ctx, chunk.chunk_id, (chunk.pg_id, chunk.class_id), chunk.len_bytes)?;
     if chunk.state == COMMITTED {
         forget_chunk(ctx, chunk.len_bytes, chunk.class_id)?;
     }

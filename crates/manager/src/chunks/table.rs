@@ -4,12 +4,13 @@
 //! *committed* until it is removed. It is *kept* while it has no references because its writer did not commit: garbage collection
 //! leaves it alone for a while.
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, GroupBytes};
 use crate::db::Db;
 use crate::db::meta::draw;
 use crate::db::sql::args;
 use crate::error::{Result, corrupt_row};
 use tessera_policy::MAX_CHUNK_BYTES;
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::ChunkName;
 
 /// `chunks.state`: allocated, not yet named by a commit.
@@ -48,22 +49,36 @@ pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: Option<&ChunkName>, scope:
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
         args![chunk_id, new.domain, new.class_id, hash, len_bytes, new.pg_id, ctx.now_ns, scope],
     )?;
-    *ctx.pg_bytes.entry(new.pg_id).or_default() += len_bytes as i64;
+    count(ctx, (new.pg_id, new.class_id), len_bytes, 1)?;
     Ok(chunk_id)
 }
 
-/// Names the content of a preallocated chunk of group `pg_id`.
+/// Names the content of a preallocated chunk of this group and class.
 ///
 /// # Errors
 /// The database fails.
-pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &ChunkName, scope: i64) -> Result<()> {
+pub fn name_preallocated(
+    ctx: &mut Ctx<'_>,
+    chunk_id: u64,
+    (pg_id, class_id): (u64, u32),
+    name: &ChunkName,
+    scope: i64,
+) -> Result<()> {
     check_name(name);
     let changed = ctx.db.run(
         "UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1 AND state = 1 AND hash = x''",
         args![chunk_id, name.hash, name.len_bytes, scope],
     )?;
     assert_eq!(changed, 1, "chunk {chunk_id}: the caller has seen that it is preallocated");
-    *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes as i64;
+    count(ctx, (pg_id, class_id), name.len_bytes, 1)
+}
+
+/// Counts bytes of `chunks` more chunks of this length in a group.
+fn count(ctx: &mut Ctx<'_>, (pg_id, class_id): (u64, u32), len_bytes: u64, chunks: i64) -> Result<()> {
+    let class = ctx.class(class_id)?;
+    let held = |position| chunks * class.room_bytes(len_bytes, position) as i64;
+    let more = GroupBytes { chunks: chunks * len_bytes as i64, first: held(0), other: held(1) };
+    *ctx.pg_bytes.entry(pg_id).or_default() += more;
     Ok(())
 }
 
@@ -130,14 +145,14 @@ pub fn raise_proof(ctx: &Ctx<'_>, chunk_id: u64, proof: i64, proof_epoch: u64) -
     ctx.db.exec(sql, args![chunk_id, proof, proof_epoch])
 }
 
-/// Deletes the row of a chunk of group `pg_id` without references.
+/// Deletes the row of a chunk of this group and class without references.
 ///
 /// # Errors
 /// The database fails, or the chunk has references or no row.
-pub fn delete(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, len_bytes: u64) -> Result<()> {
+pub fn delete(ctx: &mut Ctx<'_>, chunk_id: u64, (pg_id, class_id): (u64, u32), len_bytes: u64) -> Result<()> {
     let deleted = ctx.db.run("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0", args![chunk_id])?;
     assert!(deleted <= 1, "chunk {chunk_id}: ids are unique");
-    *ctx.pg_bytes.entry(pg_id).or_default() -= len_bytes as i64;
+    count(ctx, (pg_id, class_id), len_bytes, -1)?;
     match deleted {
         1 => Ok(()),
         _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), "it has references, or is gone").into()),

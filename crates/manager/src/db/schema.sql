@@ -267,6 +267,8 @@ CREATE TABLE pgs (
     epoch       INTEGER NOT NULL,                     -- grows with each change of a member (P11)
     open        INTEGER NOT NULL,                     -- 1: takes new chunks
     bytes       INTEGER NOT NULL DEFAULT 0,           -- len_bytes of its chunks: closes at the size cap
+    first_bytes INTEGER NOT NULL DEFAULT 0,           -- what its first member holds of these chunks, each coded by its class
+    other_bytes INTEGER NOT NULL DEFAULT 0,           -- what each other member holds
     map_version INTEGER NOT NULL
 );
 CREATE INDEX pgs_open ON pgs (width, pg_id) WHERE open = 1;

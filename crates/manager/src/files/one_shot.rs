@@ -156,7 +156,7 @@ fn fill(
             known.insert(preallocated_id, there.chunk_id);
             continue;
         }
-        table::name_preallocated(ctx, preallocated_id, pg_id, name, scope)?;
+        table::name_preallocated(ctx, preallocated_id, (pg_id, class.class_id), name, scope)?;
     }
     Ok(known)
 }

@@ -5,7 +5,7 @@
 //! for no savepoints (SQLite copies every page that a savepoint touches).
 
 use crate::clock::Time;
-use crate::ctx::{Ctx, Live, RecordedChoices};
+use crate::ctx::{Ctx, GroupBytes, Live, RecordedChoices};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
@@ -147,7 +147,7 @@ struct Batch {
     kept: CachedReplies,
     by_op: HashMap<(u64, u64), usize>,
     effects: Vec<Effect>,
-    pg_bytes: BTreeMap<u64, i64>,
+    pg_bytes: BTreeMap<u64, GroupBytes>,
 }
 
 impl Batch {
@@ -280,7 +280,7 @@ struct Done {
     reply: Bytes,
     choices: Vec<u64>,
     effects: Vec<Effect>,
-    pg_bytes: BTreeMap<u64, i64>,
+    pg_bytes: BTreeMap<u64, GroupBytes>,
 }
 
 fn run(

@@ -3,7 +3,7 @@
 //! Every change of a node, disk, group or class goes through this file, which raises the map version of the row. So
 //! [`crate::map::delta::map_since`] never misses a change.
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, GroupBytes};
 use crate::db::Db;
 use crate::db::meta::draw;
 use crate::db::rows::{DiskRow, Member};
@@ -95,9 +95,11 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
 ///
 /// # Errors
 /// SQLite fails.
-pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, i64>) -> rusqlite::Result<()> {
-    for (&pg_id, &bytes) in sums {
-        db.run("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1", args![pg_id, bytes])?;
+pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, GroupBytes>) -> rusqlite::Result<()> {
+    let sql = "UPDATE pgs SET bytes = bytes + ?2, first_bytes = first_bytes + ?3, other_bytes = other_bytes + ?4
+               WHERE pg_id = ?1";
+    for (&pg_id, bytes) in sums {
+        db.run(sql, args![pg_id, bytes.chunks, bytes.first, bytes.other])?;
     }
     Ok(())
 }

@@ -11,7 +11,6 @@ use crate::placement::layout::{Layout, LayoutDisk};
 use crate::placement::room::{Purpose, room_bytes};
 use std::collections::BTreeMap;
 use tessera_failpoint as failpoint;
-use tessera_stripe::ClassLayout;
 use tessera_wire::Health;
 use tessera_wire::meta::{MembersWaiting, WaitReason};
 
@@ -88,7 +87,7 @@ fn planned_disks(group: &[Member]) -> Vec<u64> {
 struct Room {
     /// Bytes of each disk that may still be planned.
     free_bytes: BTreeMap<u64, u64>,
-    /// Estimated bytes that the first member of a group holds, and that each other member holds.
+    /// Bytes that the first member of a group holds, and that each other member holds.
     member_bytes: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -98,14 +97,14 @@ impl Room {
     fn new(view: &View<'_>, disks: &BTreeMap<u64, DiskRow>, purpose: Purpose) -> Result<Room> {
         let stats = &view.soft.cluster.stats;
         let free = |d: &DiskRow| (d.disk_id, room_bytes(stats, d.disk_id, d.capacity_bytes, purpose));
-        let mut room = Room { free_bytes: disks.values().map(free).collect(), member_bytes: member_bytes(view)? };
+        let mut room = Room { free_bytes: disks.values().map(free).collect(), member_bytes: member_bytes(view.db)? };
         for m in view.caches.backfilling(view.db)?.iter() {
             room.take(m.incoming, room.bytes_of(m));
         }
         Ok(room)
     }
 
-    /// Estimated bytes that a member holds.
+    /// Bytes that a member holds.
     fn bytes_of(&self, m: &Member) -> u64 {
         let (first, other) = self.member_bytes.get(&m.pg_id).copied().unwrap_or_default();
         if m.position == 0 { first } else { other }
@@ -120,17 +119,10 @@ impl Room {
     }
 }
 
-/// Estimated bytes that the first member, and each other member, of each group holds: the bytes of its chunks, times the largest
-/// share that a class of its width puts there.
-fn member_bytes(view: &View<'_>) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
-    let classes = view.caches.classes(view.db)?;
-    let most = |width: u32, bytes: u64, position: u32| {
-        let of_width = classes.values().filter(|class| class.fragments() == width);
-        of_width.map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
-    };
-    let groups: Vec<(u64, u32, u64)> = view.db.all("SELECT pg_id, width, bytes FROM pgs", [])?;
-    let bytes_of = |(pg_id, width, bytes)| (pg_id, (most(width, bytes, 0), most(width, bytes, 1)));
-    Ok(groups.into_iter().map(bytes_of).collect())
+/// Bytes that the first member, and each other member, of each group holds.
+fn member_bytes(db: &Db) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let groups: Vec<(u64, u64, u64)> = db.all("SELECT pg_id, first_bytes, other_bytes FROM pgs", [])?;
+    Ok(groups.into_iter().map(|(pg_id, first, other)| (pg_id, (first, other))).collect())
 }
 
 fn widths(db: &Db) -> rusqlite::Result<Vec<u32>> {

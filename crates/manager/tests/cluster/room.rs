@@ -145,3 +145,32 @@ fn a_new_leader_plans_no_moves_onto_full_disks() {
     assert_eq!(rows::members_backfilling(cluster.db()).unwrap(), []);
     assert_eq!(cluster.status().members_waiting, [waiting(lost, WaitReason::NoRoom, members)]);
 }
+
+/// A class of whole copies and a coded class share the groups of one width. A member of a coded group holds half of its bytes,
+/// also where one file of copies was.
+#[test]
+fn members_of_coded_chunks_need_no_more_room_than_they_hold() {
+    for (copies, removed) in [(false, false), (true, false), (true, true)] {
+        let mut cluster = Cluster::new(7, 1);
+        for file in 0..40 {
+            cluster.write(&format!("f{file}"), "ec:2+1", &[file * 10, file * 10 + 1, file * 10 + 2, file * 10 + 3]);
+        }
+        if copies {
+            cluster.write("one", "replica:3", &[9_999]);
+        }
+        if removed {
+            cluster.unlink("one");
+            cluster.run(60_000);
+        }
+        let lost = cluster.nodes[1].disks[0];
+        let members = rows::members_on(cluster.db(), lost).unwrap();
+        let of_group =
+            |pg_id| cluster.chunks().into_iter().filter(|c| c.pg_id == pg_id).map(|c| c.len_bytes).sum::<u64>();
+        let largest = members.iter().map(|m| of_group(m.pg_id)).max().unwrap();
+        cluster.kill(1);
+        leave_free(&mut cluster, 512 * MIB + largest * 3 / 4);
+        cluster.run(120_000);
+        assert_eq!(cluster.status().members_waiting, [], "copies {copies}, removed {removed}");
+        assert!(cluster.is_whole(), "copies {copies}, removed {removed}");
+    }
+}
