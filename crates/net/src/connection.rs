@@ -79,6 +79,18 @@ struct Pending {
     deadline: Instant,
 }
 
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// This side ended it, or it broke. The peer may live, and may not know.
+    Broken,
+    /// The peer's kernel reset it: the peer's process was killed or closed its socket before it read everything. Something between
+    /// may have done so, too: then the peer lives, and may not know yet.
+    Reset,
+    /// The peer ended the stream before this side did: it closed its socket, or its process ended.
+    ByPeer,
+}
+
 /// One connection, shared by its senders.
 pub struct Connection {
     id: u64,
@@ -99,7 +111,7 @@ pub struct Connection {
     closing: Once,
     /// Weak, because a service may own its connections; the reading thread keeps it alive.
     service: Weak<dyn Service>,
-    ended_by_peer: AtomicBool,
+    end: Mutex<End>,
     /// Its thread waits for the next frame of the peer.
     pub(crate) idle: AtomicBool,
     /// The peer waited at the last [`Connection::keep_alive`].
@@ -143,17 +155,15 @@ impl Connection {
             closed: AtomicBool::new(false),
             closing: Once::new(),
             service: Arc::downgrade(&service),
-            ended_by_peer: AtomicBool::new(false),
+            end: Mutex::new(End::Broken),
             idle: AtomicBool::new(false),
             was_awaited: AtomicBool::new(false),
         });
         keepalive::watch(&connection)?;
         let reading = connection.clone();
         std::thread::Builder::new().name("connection".into()).spawn(move || {
-            match reading.read_loop(&*service, &pool) {
-                // `close` sets the flag before it shuts the stream down, which ends this loop too.
-                Ok(()) => reading.ended_by_peer.store(!reading.is_closed(), Ordering::Release),
-                Err(error) => reading.ends_by(error),
+            if let Err(error) = reading.read_loop(&*service, &pool) {
+                reading.ends_by(error);
             }
             reading.close();
             service.closed(&reading);
@@ -181,11 +191,28 @@ impl Connection {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether the peer ended the stream, between two frames and before this side did: it closed its socket, or its
-    /// process ended. False for a connection that broke or was reset: the peer may not know yet. Final in
-    /// [`Service::closed`].
-    pub fn ended_by_peer(&self) -> bool {
-        self.ended_by_peer.load(Ordering::Acquire)
+    /// How it ended. Final in [`Service::closed`].
+    pub fn end(&self) -> End {
+        *self.end.lock()
+    }
+
+    /// Notes how the connection ends, unless that is known.
+    pub(crate) fn note_end(&self, end: End) {
+        let mut noted = self.end.lock();
+        // `close` sets the flag before it shuts the stream down, which ends reads and writes too.
+        if *noted == End::Broken && !self.is_closed() {
+            *noted = end;
+        }
+    }
+
+    /// Reading or writing has failed. Whichever thread meets a reset first takes it from the socket.
+    fn note_failure(&self, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset => self.note_end(End::Reset),
+            // Of the kernel: the outbox's own has no number.
+            io::ErrorKind::BrokenPipe if error.raw_os_error().is_some() => self.note_end(End::Reset),
+            _ => {}
+        }
     }
 
     /// Accepts the peer's greeting: the connection counts in the share of `role`, and long frames may follow.
@@ -233,7 +260,8 @@ impl Connection {
         let is_awaited = self.is_admitted() && (is_busy || self.outbox.owes_answer());
         let was_awaited = self.was_awaited.swap(is_awaited, Ordering::Relaxed);
         // What waits to be sent is no sign of life before it is sent. If the stream fails, the connection's thread sees that it ended.
-        if is_awaited && was_awaited && self.outbox.push(&self.stream).unwrap_or(false) {
+        let push = || self.outbox.push(&self.stream).inspect_err(|error| self.note_failure(error));
+        if is_awaited && was_awaited && push().unwrap_or(false) {
             let _ = self.send(Kind::Hello as u16, FLAG_REPLY, NO_REQUEST_ID, &[], Vec::new());
         }
     }
@@ -288,7 +316,10 @@ impl Connection {
                 error
             }
             ReadError::Refused(error) => error,
-            ReadError::Io(error) => return tracing::debug!(peer = %self.peer, %error, "connection ends"),
+            ReadError::Io(error) => {
+                self.note_failure(&error);
+                return tracing::debug!(peer = %self.peer, %error, "connection ends");
+            }
         };
         *self.why.lock() = Some(why);
     }
@@ -370,7 +401,8 @@ impl Connection {
         }
         let head = frame::encode_raw(kind, flags, request_id, body, payload_len as u32);
         let answered = (flags & FLAG_REPLY != 0).then_some(request_id);
-        self.outbox.send(&self.stream, std::iter::once(Part::Bytes(head.into())).chain(payload), answered)
+        let parts = std::iter::once(Part::Bytes(head.into())).chain(payload);
+        self.outbox.send(&self.stream, parts, answered).inspect_err(|error| self.note_failure(error))
     }
 
     fn read_loop(self: &Arc<Self>, service: &dyn Service, pool: &BufferPool) -> Result<(), ReadError> {

@@ -28,7 +28,7 @@ mod told;
 
 pub use buffer::{BufferPool, PooledBuf};
 pub use clock::boot_ns;
-pub use connection::{Callback, Connection, Service};
+pub use connection::{Callback, Connection, End, Service};
 pub use dialer::Dialer;
 pub use endpoint::{Endpoint, Stream, machine};
 pub use limits::Limits;

@@ -2,7 +2,7 @@
 //! the outbox, expires calls, and ends connections that do not move.
 
 use crate::buffer::BufferPool;
-use crate::connection::{Connection, Service};
+use crate::connection::{Connection, End, Service};
 use crate::keepalive::SILENCE;
 use crate::limits::{GREETING_BYTES, Limits, STALL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -164,8 +164,13 @@ impl<'a> Reader<'a> {
             let into = if direct { rest } else { &mut self.buffer };
             let most = into.len();
             match (&self.connection.stream.0).read(into) {
-                Ok(0) if between_frames => return Ok(false),
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(0) => {
+                    self.connection.note_end(End::ByPeer);
+                    return match between_frames {
+                        true => Ok(false),
+                        false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    };
+                }
                 Ok(n) => {
                     (self.drained, self.heard) = (n < most, Instant::now());
                     if direct {
@@ -210,8 +215,12 @@ impl<'a> Reader<'a> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
-        if self.connection.is_closed() || !reading && socket.intersects(PollFlags::HUP | PollFlags::ERR) {
+        if self.connection.is_closed() {
             return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+        }
+        if !reading && socket.intersects(PollFlags::HUP | PollFlags::ERR) {
+            let error = stream.0.take_error()?;
+            return Err(error.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()).into());
         }
         outbox.flush(stream)?;
         let now = Instant::now();

@@ -314,7 +314,11 @@ impl Service for Ends {
         self.0.lock().push("closing");
     }
     fn closed(&self, connection: &Arc<Connection>) {
-        self.0.lock().push(if connection.ended_by_peer() { "ended by peer" } else { "not by peer" });
+        self.0.lock().push(match connection.end() {
+            End::ByPeer => "ended by peer",
+            End::Reset => "reset",
+            End::Broken => "not by peer",
+        });
     }
 }
 
@@ -328,7 +332,7 @@ impl Ends {
     }
 }
 
-/// `closing` returns before the peer sees the end; `ended_by_peer` tells which side ended the connection.
+/// `closing` returns before the peer sees the end; `end` tells which side ended the connection.
 #[test]
 fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     let greeted = |service: &Arc<Ends>| {
@@ -359,12 +363,44 @@ fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     assert_eq!(service.after(2), ["closing", "not by peer"]);
     assert_eq!(mine.after(2), ["closing", "ended by peer"]);
 
-    // A frame is cut off in its middle.
+    // The peer's process ends in the middle of a frame.
     let service = Arc::<Ends>::default();
     let (server, ..) = greeted(&service);
     let stream = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
     let mut tcp = stream.0;
     tcp.write_all(b"TSR").unwrap();
     drop(tcp);
-    assert_eq!(service.after(2), ["closing", "not by peer"]);
+    assert_eq!(service.after(2), ["closing", "ended by peer"]);
+}
+
+/// The kernel resets the connection of a process that is killed while answers for it are on their way or unread.
+#[test]
+fn a_peer_that_is_killed_before_it_has_read_everything_resets_the_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let unix = Endpoint::Unix(directory.path().join("s"));
+    for endpoint in ["127.0.0.1:0".parse().unwrap(), unix] {
+        for (sent, is_answered) in [(&b""[..], true), (b"TSR", true), (b"", false)] {
+            let service = Arc::<Ends>::default();
+            let server = Server::start(
+                std::slice::from_ref(&endpoint),
+                service.clone(),
+                BufferPool::new(1 << 20),
+                Limits::default(),
+            )
+            .unwrap();
+            let Stream(mut socket) = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
+            if is_answered {
+                let hello = frame::encode_message(Kind::Hello as u16, 0, 1, &Hello::default(), 0);
+                socket.write_all(&hello).unwrap();
+                // The answer has arrived and is unread.
+                socket.peek(&mut [std::mem::MaybeUninit::uninit()]).unwrap();
+            } else {
+                socket.set_linger(Some(Duration::ZERO)).unwrap();
+            }
+            socket.write_all(sent).unwrap();
+            drop(socket);
+            let end = if !is_answered && matches!(endpoint, Endpoint::Unix(_)) { "ended by peer" } else { "reset" };
+            assert_eq!(service.after(2), ["closing", end], "{endpoint} {sent:?} {is_answered}");
+        }
+    }
 }

@@ -57,6 +57,7 @@ use reading::{ReadDone, ReadJob};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use tessera_consensus::Room;
 use tessera_failpoint as failpoint;
+use tessera_net::End;
 use tessera_wire::meta::{CloseSession, CommitReply, Entry, WaitReason};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
@@ -83,8 +84,8 @@ pub enum Event {
     ConnectionClosed {
         /// Its number.
         connection: u64,
-        /// The peer ended it; the connection did not break. A client has then dropped all it cached under leases.
-        by_peer: bool,
+        /// A client that ended it has dropped all it cached under leases. One that was reset may still use it.
+        end: End,
         /// The client whose last connection this was; 0: the client has other connections, or the peer was no client.
         client_gone: u64,
     },
@@ -268,10 +269,10 @@ impl ManagerCore {
                 self.metrics.request(kind);
                 self.request(origin, client_id, body);
             }
-            Event::ConnectionClosed { connection, by_peer, client_gone } => {
-                self.connection_closed(connection, by_peer);
+            Event::ConnectionClosed { connection, end, client_gone } => {
+                self.connection_closed(connection, end == End::ByPeer);
                 if client_gone != 0 {
-                    if by_peer {
+                    if end != End::Broken {
                         self.soft.locks.orphan(self.clock.time.now_ns, client_gone, &self.config);
                     }
                     self.clients_gone.insert(client_gone);

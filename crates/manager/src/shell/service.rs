@@ -119,7 +119,7 @@ impl Service for Shared {
         drop(greeted);
         self.push(Event::ConnectionClosed {
             connection: connection.id(),
-            by_peer: connection.ended_by_peer(),
+            end: connection.end(),
             client_gone: if gone.role == Role::Client && !another { gone.client_id } else { 0 },
         });
     }

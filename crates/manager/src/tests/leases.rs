@@ -4,6 +4,7 @@ use crate::core::Event;
 use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
+use tessera_net::End;
 use tessera_wire::meta::*;
 use tessera_wire::rpc::Peer;
 use tessera_wire::{Ack, Code, Error, InodeKind, Kind, Role};
@@ -99,12 +100,13 @@ fn a_holder_that_is_silent_is_waited_out() {
 /// P7: a client that closed its connection has dropped its cache; a client that was cut off may still use it.
 #[test]
 fn only_an_orderly_end_of_the_connection_gives_its_leases_back() {
-    for by_peer in [true, false] {
+    for end in [End::ByPeer, End::Reset, End::Broken] {
         let mut rig = rig();
         let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
         let waits = chmod(&mut rig, BOB, ino);
-        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer, client_gone: 0 });
+        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end, client_gone: 0 });
         rig.settle();
+        let by_peer = end == End::ByPeer;
         assert_eq!(rig.replies.contains_key(&waits), by_peer, "a change that waited");
         let next = chmod(&mut rig, BOB, ino);
         assert_eq!(rig.replies.contains_key(&next), by_peer, "a later one");

@@ -3,6 +3,7 @@
 use crate::core::Event;
 use crate::rig::*;
 use prost::Message;
+use tessera_net::End;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Role};
 
@@ -85,13 +86,13 @@ fn waiting_can_be_cancelled() {
     assert_eq!(free.lock, None);
 }
 
-/// The locks of a client that ended are released soon; those of a client that was cut off, after the silence limit.
+/// The locks of a client that ended or was killed are released soon; those of a client that was cut off, after the silence limit.
 #[test]
 fn a_client_that_is_gone_loses_its_locks() {
-    for (by_peer, after_ms) in [(true, 2_100), (false, 30_100)] {
+    for (end, after_ms) in [(End::ByPeer, 2_100), (End::Reset, 2_100), (End::Broken, 30_100)] {
         let (mut rig, table) = rig();
         let (mut id, request) = waits(&mut rig, BOB, table, 60_000);
-        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer, client_gone: ALICE });
+        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end, client_gone: ALICE });
         rig.tick(after_ms - 200);
         assert_eq!(told(&mut rig, id), None);
         // The waiting client repeats its request.
@@ -114,7 +115,7 @@ fn a_client_that_is_gone_loses_its_locks() {
 #[test]
 fn a_client_that_comes_back_in_time_keeps_its_locks() {
     let (mut rig, table) = rig();
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::ByPeer, client_gone: ALICE });
     rig.tick(1_000);
     assert!(!hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]).lost);
     rig.tick(5_000);
@@ -159,7 +160,7 @@ fn a_client_that_returns_after_the_grace_period_has_lost_its_locks() {
 #[test]
 fn a_client_that_has_not_heard_of_its_loss_does_not_get_the_locks_back_from_the_next_manager() {
     let (mut rig, before) = rig();
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::ByPeer, client_gone: ALICE });
     rig.tick(3_000);
     assert!(hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
     let mut rig = rig.restart();
@@ -199,7 +200,7 @@ fn a_commit_under_a_lock_that_was_lost_is_refused() {
     assert_eq!(commit(&mut rig, session, Some(fence)).unwrap().number, 1);
     let other = LockFence { number: fence.number + 1, ..fence };
     assert_eq!(commit(&mut rig, session, Some(other)).unwrap_err().code(), Code::LockLost);
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::ByPeer, client_gone: ALICE });
     rig.tick(3_000);
     rig.tick(100);
     assert_eq!(commit(&mut rig, session, Some(fence)).unwrap_err().code(), Code::LockLost);
@@ -219,7 +220,7 @@ fn a_commit_under_a_lock_that_was_lost_is_refused() {
 fn late_commit() -> Result<CommitReply, Error> {
     let mut rig = Rig::new(4);
     let (_, session, fence, lock) = locked_file(&mut rig);
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::ByPeer, client_gone: ALICE });
     rig.tick(3_000);
     rig.tick(100);
     let table = hold(&mut rig, BOB, 0, &[]).table;
@@ -254,8 +255,8 @@ fn a_commit_under_a_lock_waits_until_the_next_manager_knows_the_lock() {
 #[test]
 fn without_held_locks_there_is_no_grace() {
     let (mut rig, _) = rig();
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: BOB, by_peer: true, client_gone: BOB });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::ByPeer, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: BOB, end: End::ByPeer, client_gone: BOB });
     rig.tick(3_000);
     rig.tick(100);
     let mut rig = rig.restart();

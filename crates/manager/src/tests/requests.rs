@@ -4,6 +4,7 @@ use crate::core::reading::KnownCounts;
 use crate::core::{Action, Event};
 use crate::rig::*;
 use prost::Message;
+use tessera_net::End;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Hint, Role};
 
@@ -82,7 +83,7 @@ fn what_a_client_reserved_is_free_when_its_last_connection_ends() {
     open(&mut rig, BOB, "g");
     rig.settle();
     assert_eq!(reserved(&rig), 2 * WANTED);
-    let closed = |client_gone| Event::ConnectionClosed { connection: ALICE, by_peer: false, client_gone };
+    let closed = |client_gone| Event::ConnectionClosed { connection: ALICE, end: End::Broken, client_gone };
     rig.core.handle(rig.now_ns, closed(0));
     assert_eq!(reserved(&rig), 2 * WANTED, "it has another connection");
     // A session that it asked for last is opened when it is gone already.

@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 use tessera_disk::SimDisk;
 use tessera_manager::config::Config;
+use tessera_net::End;
 use tessera_wire::Kind;
 use wire::{Connection, Line, ToManager, ToMount};
 
@@ -79,7 +80,7 @@ enum Event {
     Dialled { owner: Owner },
     CallTimeout { owner: Owner, ticket: u64 },
     MountNotices { connection: u64 },
-    ManagerNotices { connection: u64, by_peer: bool },
+    ManagerNotices { connection: u64, end: End },
     StartMount(usize),
     Fault(Fault),
 }
@@ -408,7 +409,7 @@ impl<H: Host> MountWorld<H> {
             Event::Dialled { owner } => self.dialled(owner),
             Event::CallTimeout { owner, ticket } => self.call_timeout(owner, ticket),
             Event::MountNotices { connection } => self.mount_notices(connection),
-            Event::ManagerNotices { connection, by_peer } => self.manager_notices(connection, by_peer),
+            Event::ManagerNotices { connection, end } => self.manager_notices(connection, end),
             Event::StartMount(index) => self.start_mount(index),
             Event::Fault(fault) => {
                 self.record(|| format!("{fault:?}"));

@@ -61,7 +61,7 @@ impl<H: Host> MountWorld<H> {
                 self.shared.directories.borrow_mut().push(ino);
             }
         }
-        let gone = ManagerEvent::ConnectionClosed { connection: WORLD, by_peer: true, client_gone: WORLD };
+        let gone = ManagerEvent::ConnectionClosed { connection: WORLD, end: End::ByPeer, client_gone: WORLD };
         self.manager.event(self.now_ns, gone);
         self.pump_manager();
     }

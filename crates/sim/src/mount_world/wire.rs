@@ -13,6 +13,7 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_manager::core::Event as ManagerEvent;
+use tessera_net::End;
 use tessera_wire::meta::{CommitReply, RecallLease};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind, Role};
@@ -305,7 +306,7 @@ impl<H: Host> MountWorld<H> {
         let cut_ns = (self.mounts[index].cut_until_ns - self.now_ns).max(0);
         self.push(self.now_ns + mount_ns as i64 * MS, Event::MountNotices { connection: number });
         let manager_ns = manager_ns as i64 * MS + cut_ns;
-        self.push(self.now_ns + manager_ns, Event::ManagerNotices { connection: number, by_peer: false });
+        self.push(self.now_ns + manager_ns, Event::ManagerNotices { connection: number, end: End::Broken });
     }
 
     /// A mount learns that its connection is gone.
@@ -328,8 +329,8 @@ impl<H: Host> MountWorld<H> {
         }
     }
 
-    /// The manager learns that a connection is gone. `by_peer`: the mount's process ended.
-    pub(super) fn manager_notices(&mut self, number: u64, by_peer: bool) {
+    /// The manager learns that a connection is gone.
+    pub(super) fn manager_notices(&mut self, number: u64, end: End) {
         let Some(connection) = self.connections.get_mut(&number).filter(|c| c.known) else { return };
         connection.broken = true;
         connection.known = false;
@@ -342,8 +343,8 @@ impl<H: Host> MountWorld<H> {
             .iter()
             .any(|(other, c)| *other != number && c.owner == owner && c.known && c.manager == manager);
         let client_gone = if others { 0 } else { client_id(owner) };
-        self.record(|| format!("the manager notices that connection {number} is gone, by its peer: {by_peer}"));
-        let event = ManagerEvent::ConnectionClosed { connection: number, by_peer, client_gone };
+        self.record(|| format!("the manager notices that connection {number} is gone: {end:?}"));
+        let event = ManagerEvent::ConnectionClosed { connection: number, end, client_gone };
         self.manager.event(self.now_ns, event);
         self.pump_manager();
     }
@@ -361,7 +362,8 @@ impl<H: Host> MountWorld<H> {
         self.tickets.clear();
     }
 
-    /// The process of a mount is gone. Its kernel closes the connection, unless the machine is gone too.
+    /// The process of a mount is gone. Its kernel closes the connection, unless the machine is gone too. It resets it if the process has
+    /// not read everything.
     pub(super) fn mount_gone(&mut self, owner: Owner, with_machine: bool) {
         let numbers: Vec<u64> =
             self.connections.iter().filter(|(_, c)| c.owner == owner && c.known).map(|(n, _)| *n).collect();
@@ -375,7 +377,12 @@ impl<H: Host> MountWorld<H> {
                 after_ns = after_ns.max(connection.last_to_manager_ns - self.now_ns + 1);
                 connection.broken |= with_machine;
             }
-            self.push(self.now_ns + after_ns, Event::ManagerNotices { connection: number, by_peer: !with_machine });
+            let end = match number % 2 {
+                _ if with_machine => End::Broken,
+                0 => End::ByPeer,
+                _ => End::Reset,
+            };
+            self.push(self.now_ns + after_ns, Event::ManagerNotices { connection: number, end });
         }
     }
 }

@@ -62,7 +62,7 @@ pub enum LockAnswer {
 #[derive(Debug, Default)]
 struct Client {
     heard_ns: i64,
-    /// Set once its last connection ended in order: the client expires at this time unless it comes back.
+    /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
     machine: String,
     /// Last request of each owner that holds or waits for a lock, by file.
@@ -299,7 +299,7 @@ impl Lockers {
         Ok(Some(ticket))
     }
 
-    /// A client's last connection ended in order. A process that ended uses nothing, but one that lives may come back.
+    /// A client ended its last connection, or its machine reset it. A process that ended uses nothing, but one that lives may come back.
     pub fn orphan(&mut self, now_ns: i64, client_id: u64, config: &Config) {
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.orphan_until_ns = Some(now_ns.saturating_add(ns(config.lock_orphan_ms)));
