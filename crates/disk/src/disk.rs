@@ -26,6 +26,8 @@ pub struct Space {
     pub capacity_bytes: u64,
     /// Bytes that can still be written.
     pub free_bytes: u64,
+    /// Bytes that the file system takes: more than `free_bytes` if the disk has a limit.
+    pub writable_bytes: u64,
 }
 
 /// The lock that a daemon holds while it serves a disk. Dropping it releases the disk.

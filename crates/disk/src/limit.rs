@@ -39,6 +39,7 @@ impl Limit {
         Ok(Space {
             capacity_bytes: space.capacity_bytes.min(self.capacity_bytes),
             free_bytes: space.free_bytes.min(self.capacity_bytes.saturating_sub(used)),
+            ..space
         })
     }
 }

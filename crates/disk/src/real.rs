@@ -265,10 +265,9 @@ impl Disk for RealDisk {
         self.shared.check_directory()?;
         let failed = |e| DiskError::io("", DiskOp::Space, 0, e);
         let stat = rustix::fs::fstatvfs(&self.shared.directory).map_err(|e| failed(e.into()))?;
-        let space = Space {
-            capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
-            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-        };
+        let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let capacity_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
+        let space = Space { capacity_bytes, free_bytes, writable_bytes: free_bytes };
         self.limit.as_ref().map_or(Ok(space), |limit| limit.apply(&self.shared.root, space).map_err(failed))
     }
 

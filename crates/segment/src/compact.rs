@@ -5,6 +5,12 @@
 //! its checksums is not copied; its segment stays until the record is repaired or deleted. A delete record is copied
 //! while an older record of its fragment is on the disk (P3). The open segment is sealed first if it is mostly dead, or
 //! on request (`seal_dead`), so compaction reaches every dead record (P5).
+//!
+//! The copies need room before the old file goes. A segment is taken only if there is room for all its live records, so
+//! each one that is taken leaves more free space than it found, and a full disk gets better step by step. Segments
+//! without live records need no room and go first. The size of segments is bounded so that the reserve has room for the
+//! live records of any (`writer.rs`). If space runs out all the same (another program took it), what is copied stays
+//! copied, and the choice begins anew: nothing waits for the rest of that segment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,14 +73,23 @@ impl SegmentStore {
     /// Reads and appends continue meanwhile.
     ///
     /// # Errors
-    /// The disk's, or no space for the copies. Nothing is lost; the step can be retried.
+    /// The disk's, or no space: [`StoreError::NoRoomToCompact`] before any copy, else the disk's. Nothing is lost; the
+    /// step can be retried.
     pub fn compact_step(&self, dead_percent: u64, budget_bytes: u64) -> Result<CompactReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let mut report = CompactReport::default();
         let mut left = budget_bytes;
         loop {
             if compactor.current.is_none() {
-                compactor.current = self.choose(&compactor.blocked, dead_percent)?.map(|s| (s, SEGMENT_HEADER_BYTES));
+                let chosen = match self.choose(&compactor.blocked, dead_percent) {
+                    // The next step tells.
+                    Err(e) if e.is_no_space() && report != CompactReport::default() => {
+                        report.more = true;
+                        return Ok(report);
+                    }
+                    chosen => chosen?,
+                };
+                compactor.current = chosen.map(|segment| (segment, SEGMENT_HEADER_BYTES));
             }
             let Some((segment, at)) = compactor.current.clone() else { return Ok(report) };
             if left == 0 && segment.live_bytes() > 0 {
@@ -82,9 +97,14 @@ impl SegmentStore {
                 return Ok(report);
             }
             let moved_before = report.moved_bytes;
-            let (next, loaded) = self.copy_some(&segment, at, left, &mut report)?;
-            left = left.saturating_sub(loaded);
+            let copied = self.copy_some(&segment, at, left, &mut report);
             *compactor.moved_bytes.entry(segment.number).or_default() += report.moved_bytes - moved_before;
+            if copied.as_ref().is_err_and(StoreError::is_no_space) {
+                compactor.current = None;
+                self.sync()?;
+            }
+            let (next, loaded) = copied?;
+            left = left.saturating_sub(loaded);
             compactor.current = Some((segment.clone(), next));
             if next >= segment.end() {
                 compactor.current = None;
@@ -109,13 +129,13 @@ impl SegmentStore {
         Ok(dead)
     }
 
-    /// The segment with the greatest dead share, if the share is large enough. Seals and takes the open segment only if
-    /// no other one qualifies and at least half of it is dead, whatever `dead_percent` is. Otherwise compaction would
-    /// copy its own copies and delete records again and again.
+    /// The segment with the greatest dead share, if the share is large enough and there is room for its live records.
+    /// Seals and takes the open segment only if no other one qualifies and at least half of it is dead, whatever
+    /// `dead_percent` is. Otherwise compaction would copy its own copies and delete records again and again.
     fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Result<Option<Arc<Segment>>, StoreError> {
         let mut writer = self.writer.lock();
         let open = writer.open.as_ref().map(|s| s.number);
-        let sealed = {
+        let mut worth: Vec<Arc<Segment>> = {
             let segments = self.segments.read();
             let worth = segments.values().filter(|s| {
                 let (live, total) = (s.live_bytes(), s.record_bytes());
@@ -124,18 +144,26 @@ impl SegmentStore {
                     && blocked.get(&s.number) != Some(&live)
                     && (live == 0 || dead_enough || s.is_damaged())
             });
-            worth.min_by_key(|s| (u128::from(s.live_bytes()) << 32) / u128::from(s.record_bytes().max(1))).cloned()
+            worth.cloned().collect()
         };
-        if sealed.is_some() {
-            return Ok(sealed);
+        let free_bytes = self.disk.space()?.writable_bytes;
+        let fits = |s: &Segment| room_to_copy(s.live_bytes()) <= free_bytes;
+        let live_share = |s: &&Arc<Segment>| (u128::from(s.live_bytes()) << 32) / u128::from(s.record_bytes().max(1));
+        if let Some(best) = worth.iter().filter(|s| fits(s)).min_by_key(live_share) {
+            return Ok(Some(best.clone()));
         }
-        let Some((segment, dead_bytes)) = dead_in_open(&writer) else { return Ok(None) };
         let percent = dead_percent.max(OPEN_DEAD_PERCENT_MIN);
-        if dead_bytes == 0 || dead_bytes * 100 < percent * segment.record_bytes() {
-            return Ok(None);
+        let mostly_dead = |(s, dead): &(Arc<Segment>, u64)| *dead > 0 && dead * 100 >= percent * s.record_bytes();
+        if let Some((segment, _)) = dead_in_open(&writer).filter(mostly_dead) {
+            if fits(&segment) {
+                self.rotate(&mut writer)?;
+                return Ok(Some(segment));
+            }
+            worth.push(segment);
         }
-        self.rotate(&mut writer)?;
-        Ok(Some(segment))
+        let Some(needed_bytes) = worth.iter().map(|s| room_to_copy(s.live_bytes())).min() else { return Ok(None) };
+        let dead_bytes = worth.iter().map(|s| s.dead_bytes()).sum();
+        Err(StoreError::NoRoomToCompact { disk: self.disk.describe(), free_bytes, needed_bytes, dead_bytes })
     }
 
     /// Copies about `budget` bytes of live records from `at` on. Returns the offset to continue at and the bytes read.
@@ -159,7 +187,8 @@ impl SegmentStore {
             let (groups, data) = bytes.split_at(header.groups_len as usize);
             outgoing.push(PendingRecord { header: *header, groups, data, from: Some((segment.number, *offset)) });
         }
-        let entries = self.write(&mut writer, &outgoing)?;
+        let mut entries = Vec::with_capacity(outgoing.len());
+        let written = self.write(&mut writer, &outgoing, &mut entries);
         for (to, record) in entries.iter().zip(&outgoing) {
             assert!(Some((to.segment, to.offset)) > record.from, "{} was not copied to a higher place", to.id);
             assert!(
@@ -170,7 +199,7 @@ impl SegmentStore {
         }
         report.moved_records += entries.len() as u64;
         report.moved_bytes += entries.iter().map(|e| e.record_bytes()).sum::<u64>();
-        Ok((next, load.bytes))
+        written.map(|()| (next, load.bytes))
     }
 
     /// Reads live records from `at` on until they fill `budget` bytes; at least one.
@@ -320,6 +349,12 @@ impl SegmentStore {
     fn scanner<'a>(&self, segment: &'a Segment, at: u64) -> Scanner<'a> {
         Scanner::new(&*segment.file, self.place(segment.number), at, segment.end(), segment.after_sequence)
     }
+}
+
+/// Bytes that must be free before this many live bytes are copied: the copies, their entries in the index, and the header
+/// of the segment that they may begin.
+fn room_to_copy(live_bytes: u64) -> u64 {
+    if live_bytes == 0 { 0 } else { live_bytes + live_bytes / 8 + 2 * SEGMENT_HEADER_BYTES }
 }
 
 /// The open segment and its dead bytes: those neither live nor staged.

@@ -5,7 +5,9 @@ tessera_knobs::knobs! {
     /// it was written with.
     #[derive(Clone, Debug)]
     pub struct Options {
-        /// Segments are sealed before they would pass this size; a longer record has a segment of its own.
+        /// Segments are sealed before they would pass this size, or half of `reserve_bytes` if that is less (but not less
+        /// than 1/1024 of the disk), so that compaction has room for the live bytes of any; a longer record has a segment
+        /// of its own.
         segment_size_bytes: u64 = 256 << 20, in 64 << 10..=16 << 30;
         /// Fragments are refused when less than this would stay free on the disk, so that deletes and compaction,
         /// which free space, always have some; 0: none is kept free.

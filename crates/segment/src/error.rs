@@ -125,6 +125,20 @@ pub enum StoreError {
         /// Bytes of the batch.
         needed_bytes: u64,
     },
+    /// Dead bytes are left, but each segment that has some has more live bytes than there is room to copy.
+    #[error(
+        "{disk}: {dead_bytes} bytes are dead, but {needed_bytes} must be free to copy the live ones beside them, and {free_bytes} are: free space on the file system, or delete more, for a segment without live bytes needs no room"
+    )]
+    NoRoomToCompact {
+        /// The disk.
+        disk: String,
+        /// Free bytes of its file system.
+        free_bytes: u64,
+        /// Bytes that must be free to compact the segment with the fewest live bytes.
+        needed_bytes: u64,
+        /// Dead bytes of the segments that wait.
+        dead_bytes: u64,
+    },
     /// A record too long for the format: over 4 GiB, or with group hashes that are not a multiple of 32 bytes.
     #[error("fragment {id}: {what} has {len_bytes} bytes, which no record can hold")]
     BadRecord {
@@ -168,7 +182,7 @@ impl StoreError {
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {
-            StoreError::Full { .. } => true,
+            StoreError::Full { .. } | StoreError::NoRoomToCompact { .. } => true,
             StoreError::Disk(e) => e.is_no_space(),
             StoreError::Index(e) => e.is_no_space(),
             _ => false,

@@ -52,6 +52,9 @@ pub(crate) struct Writer {
 /// Maximum number of bytes appended between two checks of the free space.
 const MAX_GRANT_BYTES: u64 = 64 << 20;
 
+/// Segments are made smaller for compaction's sake until a disk has about this many.
+const MAX_SEGMENTS_FOR_ROOM: u64 = 1024;
+
 /// A record to write, from a client or from compaction.
 pub(crate) struct PendingRecord<'a> {
     /// Sequence and `synced_to` are set when it is written.
@@ -123,7 +126,8 @@ impl SegmentStore {
         if needed_bytes > 0 {
             self.check_reserve(&mut writer, needed_bytes)?;
         }
-        let entries = self.write(&mut writer, &outgoing)?;
+        let mut entries = Vec::with_capacity(outgoing.len());
+        self.write(&mut writer, &outgoing, &mut entries)?;
         let written: HashMap<usize, Entry> = slots.into_iter().zip(entries).collect();
         let done = outcomes.into_iter().enumerate().map(|(slot, outcome)| match (outcome, written.get(&slot)) {
             (Some(outcome), _) => outcome,
@@ -159,7 +163,7 @@ impl SegmentStore {
             let record = Record { id, meta, groups: &[], data: &[], data_crc: 0 };
             outgoing.push(PendingRecord::new(RecordKind::Delete, &record));
         }
-        self.write(&mut writer, &outgoing)?;
+        self.write(&mut writer, &outgoing, &mut Vec::new())?;
         Ok(outcomes)
     }
 
@@ -268,9 +272,15 @@ impl SegmentStore {
         Err(StoreError::Full { disk: self.disk.describe(), free_bytes, reserve_bytes, needed_bytes })
     }
 
-    /// Writes and stages records; returns their entries in the same order.
-    pub(crate) fn write(&self, writer: &mut Writer, records: &[PendingRecord<'_>]) -> Result<Vec<Entry>, StoreError> {
-        let mut entries = Vec::with_capacity(records.len());
+    /// Writes and stages records, and adds their entries in the same order; after an error, the entries of a leading part
+    /// that is staged.
+    pub(crate) fn write(
+        &self,
+        writer: &mut Writer,
+        records: &[PendingRecord<'_>],
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), StoreError> {
+        let before = entries.len();
         self.cut_failed_write(writer)?;
         let mut rest = records;
         while let Some(first) = rest.first() {
@@ -282,11 +292,12 @@ impl SegmentStore {
                 end <= open.size_limit_bytes
             });
             let count = 1 + fitting.count();
-            self.write_run(writer, &open, &rest[..count], &mut entries)?;
+            self.write_run(writer, &open, &rest[..count], entries)?;
             rest = &rest[count..];
         }
-        assert!(entries.len() == records.len(), "{} entries for {} records", entries.len(), records.len());
-        Ok(entries)
+        let added = entries.len() - before;
+        assert!(added == records.len(), "{added} entries for {} records", records.len());
+        Ok(())
     }
 
     /// Writes records that fit into the open segment in one gathered write.
@@ -401,12 +412,20 @@ impl SegmentStore {
             cluster_id: self.identity.cluster_id,
             disk_uuid: self.identity.disk_uuid,
             number: writer.next_segment,
-            size_limit_bytes: self.options.segment_size_bytes.min(OFFSET_MAX / 2),
+            size_limit_bytes: self.segment_size_bytes()?,
             after_sequence: writer.next_sequence - 1,
         };
         let path = Segment::path(header.number);
         let file = create_file(&*self.disk, SEGMENTS_DIR, &path, &header.encode())?;
         Ok(Segment::new(header.number, file, header.after_sequence, header.size_limit_bytes, SEGMENT_HEADER_BYTES))
+    }
+
+    /// Size limit of a new segment. Half of the reserve, so that compaction has room for the live bytes of any segment;
+    /// the other half is for deletes. But a small reserve does not divide a large disk into very many segments.
+    fn segment_size_bytes(&self) -> Result<u64, DiskError> {
+        let share_bytes = self.disk.space()?.capacity_bytes / MAX_SEGMENTS_FOR_ROOM;
+        let limit_bytes = (self.options.reserve_bytes / 2).max(share_bytes).max(4 * SEGMENT_HEADER_BYTES);
+        Ok(self.options.segment_size_bytes.min(limit_bytes).min(OFFSET_MAX / 2))
     }
 }
 

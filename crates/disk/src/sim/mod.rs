@@ -353,7 +353,8 @@ impl Disk for SimDisk {
 
     fn space(&self) -> Result<Space, DiskError> {
         let state = self.shared.state.lock();
-        Ok(Space { capacity_bytes: state.capacity_bytes, free_bytes: state.free_bytes() })
+        let free_bytes = state.free_bytes();
+        Ok(Space { capacity_bytes: state.capacity_bytes, free_bytes, writable_bytes: free_bytes })
     }
 
     fn lock(&self) -> Result<DiskLock, DiskError> {
