@@ -35,7 +35,7 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
                 let status = store.status()?;
                 lost(status.chunks_lost).and_then(|()| undecided(&status))
             }
-            MaintenanceJob::Gc => undeleted(&state, &store.status()?, out),
+            MaintenanceJob::Gc => undeleted(&state, &store.status()?, out).and_then(|()| uncompacted(&state)),
             MaintenanceJob::Unknown => Ok(()),
         };
     }
@@ -117,6 +117,19 @@ fn undeleted(state: &MaintainReply, status: &ClusterStatus, out: Out) -> Outcome
         "{left} not carried out: the record of a delete needs room, and {}; make room there, the cluster then goes on by itself",
         full.join(", ")
     )
+}
+
+/// The failure for disks that keep dead bytes which compaction was to free.
+fn uncompacted(state: &MaintainReply) -> Outcome {
+    match counter(&state.counters, "disks_uncompacted") {
+        0 => Ok(()),
+        disks => bail!(
+            Exit::Unavailable,
+            "{} could not be compacted to the end, most likely for want of room: what lives must be copied before the space beside it is freed; \
+             the logs of the nodes name the disks and the bytes; free space there, or delete more",
+            units::plural(disks, "disk")
+        ),
+    }
 }
 
 /// The failure for managers whose databases differ while nobody knows which is right.
@@ -256,6 +269,17 @@ mod tests {
         status.members_waiting.clear();
         assert!(unrepaired(&state, &status).unwrap_err().message.ends_with("see `tessera status`"));
         assert!(!is_stuck(&status));
+    }
+
+    #[test]
+    fn disks_that_cannot_be_compacted_are_a_failure() {
+        let of = |value| MaintainReply {
+            counters: vec![Counter { name: "disks_uncompacted".into(), value }],
+            ..MaintainReply::default()
+        };
+        assert_eq!(uncompacted(&of(0)), Ok(()));
+        let failure = uncompacted(&of(2)).unwrap_err();
+        assert!(failure.exit == Exit::Unavailable && failure.message.starts_with("2 disks could not"), "{failure}");
     }
 
     /// A delete needs room for its record: a full disk is named, with its bytes.

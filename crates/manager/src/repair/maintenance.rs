@@ -170,6 +170,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
                 counter("freed_bytes", pass.bytes),
                 counter("garbage_chunks", counts.garbage_chunks),
                 counter("deletes_pending", counts.deletes_pending),
+                counter("disks_uncompacted", pass.bad),
             ];
             MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters, term }
         }

@@ -351,7 +351,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) {
             let (done_disk_id, done_wanted, done_incarnation) = (disk_id, listing.wanted, listing.incarnation);
             proposals.push(SetInventory { want: Vec::new(), done_disk_id, done_wanted, done_incarnation }.propose());
         }
-        Work::Compact if over => jobs.gc.note(result.bytes, 0, true),
+        Work::Compact if over => jobs.gc.note(result.bytes, u64::from(!result.reason.is_empty()), true),
         Work::Inventory(_) | Work::Compact | Work::Proof { .. } => {}
     }
     if over {

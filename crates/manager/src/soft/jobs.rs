@@ -6,7 +6,7 @@ pub struct JobState {
     pub running: bool,
     /// Bytes re-read or reclaimed.
     pub bytes: u64,
-    /// Bad fragments found.
+    /// Bad fragments found; of a garbage collection, disks that could not be compacted to the end.
     pub bad: u64,
     /// Disks that are done.
     pub disks_done: u64,

@@ -34,6 +34,8 @@ pub(super) struct Compaction {
     /// A task arrived after the last step began: the next step seals the open segment.
     pub(super) seal_next: bool,
     freed_bytes: u64,
+    /// The last step failed, and the log says so.
+    failing: bool,
     next_ns: i64,
 }
 
@@ -202,7 +204,12 @@ impl NodeCore {
         assert!(compact.in_flight, "disk {disk} ended a compaction step that was not started");
         compact.in_flight = false;
         let step = reply!(result, DiskReply::Compacted { freed_bytes, more } => (freed_bytes, more, String::new()));
+        let failed = step.is_err();
         let (freed_bytes, more, reason) = step.unwrap_or_else(|error| (0, false, error.message));
+        if failed && !compact.failing {
+            tracing::warn!(error = reason, "compaction cannot go on; it is tried again");
+        }
+        compact.failing = failed;
         compact.freed_bytes += freed_bytes;
         self.counters.compacted_bytes += freed_bytes;
         if more || compact.seal_next {

@@ -420,3 +420,15 @@ fn compaction_by_itself_and_on_request() {
     let result = results(&mut script).remove(0);
     assert_eq!((result.finished, result.bytes), (true, 15));
 }
+
+/// P14: who asked for a compaction that finds no room learns what it freed until then, and why it ended.
+#[test]
+fn a_compaction_without_room_ends_with_the_reason() {
+    let task = Task { task_id: 1, compact: Some(CompactTask { disk_id: 101 }), ..Task::default() };
+    let mut script = serving(task);
+    script.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true }));
+    let error = Error::new(Code::NoSpace, "5 bytes are free");
+    script.disk(Err(DiskFault { error, poisoned: false }));
+    let result = results(&mut script).remove(0);
+    assert_eq!((result.finished, result.bytes, &result.reason[..]), (true, 10, "5 bytes are free"));
+}
