@@ -11,8 +11,8 @@ use crate::open_file::{Current, IsClosed, OpenFile, read_version};
 use crate::synthetic::SyntheticInode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tessera_wire::InodeKind;
 use tessera_wire::meta::{ClusterStatus, GetStatus};
+use tessera_wire::{Attr, InodeKind};
 
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
@@ -326,7 +326,12 @@ impl<B: Backend> Mount<B> {
             };
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
-            let is_full = match entry.attr.clone().filter(|_| full) {
+            // Nothing waits for a file of which the entry would tell something new. An entry that is older than a commit here is renewed.
+            let may_tell = |attr: &Attr| {
+                let kernel = self.kernel.lock();
+                kernel.has_newer(attr) || kernel.listed(attr, attr.size_bytes, self.files.is_open(attr.ino)).is_some()
+            };
+            let is_full = match entry.attr.clone().filter(|attr| full && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(attr, false).await;
                     let mut kernel = self.kernel.lock();
