@@ -10,10 +10,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 fn with_two_mounts(test: impl FnOnce(&mut Cluster, &mut Mounted, &mut Mounted)) {
-    let mut c = Cluster::start_special(
-        6,
-        Special { manager: vec!["lock_orphan_ms=500", "lock_session_ms=10000"], ..Special::default() },
-    );
+    with_two_mounts_silent_for("lock_session_ms=10000", test);
+}
+
+fn with_two_mounts_silent_for(session: &'static str, test: impl FnOnce(&mut Cluster, &mut Mounted, &mut Mounted)) {
+    let manager = vec!["lock_orphan_ms=500", session];
+    let mut c = Cluster::start_special(6, Special { manager, ..Special::default() });
     if !can_mount(&c) {
         return;
     }
@@ -235,6 +237,24 @@ fn a_mount_that_is_killed_loses_its_locks() {
         two.begin_waiting(c, "range w 0 0");
         a.daemon.kill();
         assert_eq!(two.answer(), "ok");
+        assert_eq!(two.ask("flock w"), "ok");
+    });
+}
+
+/// Its kernel resets the connection then.
+#[test]
+fn a_mount_that_is_killed_while_an_answer_is_on_its_way_loses_its_locks() {
+    with_two_mounts_silent_for("lock_session_ms=3600000", |c, a, b| {
+        let (mut one, mut two, mut three) = (Program::on(a), Program::on(b), Program::on(a));
+        assert_eq!(one.ask("range w 0 0"), "ok");
+        assert_eq!(two.ask("flock w"), "ok");
+        three.begin_waiting(c, "flock w");
+        let daemon = rustix::process::Pid::from_child(&a.daemon.child);
+        rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+        assert_eq!(two.ask("flock u"), "ok");
+        eventually("the answer is sent", || waiting(c) == 0);
+        a.daemon.kill();
+        assert_eq!(two.ask("range w 0 0"), "ok");
         assert_eq!(two.ask("flock w"), "ok");
     });
 }
