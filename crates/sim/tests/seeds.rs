@@ -196,10 +196,11 @@ fn every_mistake_of_the_group_is_detected() {
     assert!(missed.is_empty(), "not detected within 2,000 seeds: {missed:?}");
 }
 
-/// What one slow node may cost the others, in ms of simulated time: an answer of the leading manager, and an operation that may
-/// first wait for the slow node's answer (1 s) and then chooses another.
+/// What one slow node may cost the others, in ms of simulated time: an answer of the leading manager, and an operation. That may first
+/// wait for the slow node's answer (1 s) and then chooses another node; a write that is committed already (`durability=optimistic`)
+/// offers the slow node its fragment for `late_deadline_ms` (10 s), and leaves it to repair then.
 const METADATA_WAIT_MS: u64 = 100;
-const OPERATION_WAIT_MS: u64 = 8_000;
+const OPERATION_WAIT_MS: u64 = 11_000;
 
 /// P12: a node that is slow, has a slow disk or limps delays nobody else, is not given up, and slows no commit although it votes.
 #[test]
