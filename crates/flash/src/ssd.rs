@@ -53,8 +53,8 @@ pub struct Ssd {
     pub(crate) mapped: u64,
     /// The number that the last write stored as its contents.
     pub(crate) content: u32,
-    /// Lookups and hits of updates that follow the read of a page that is written in part: they look the entry up again,
-    /// which counts as neither.
+    /// Lookups and hits of updates that follow a look-up of the same entry (of a page that is written in part, or trimmed), which
+    /// count as neither.
     pub(crate) second_lookups: u64,
     pub(crate) second_hits: u64,
     /// What the map cache counted before power cuts.
@@ -244,14 +244,11 @@ impl Ssd {
         }
         self.content = self.content.wrapping_add(1);
         let Some(buffer) = &mut self.buffer else {
-            let (lookups, hits) = self.looked_up();
-            let end = self.program(lpn, self.content);
-            if is_read_first {
-                let after = self.looked_up();
-                self.second_lookups += after.0 - lookups;
-                self.second_hits += after.1 - hits;
-            }
-            return end;
+            let content = self.content;
+            return match is_read_first {
+                true => self.update_again(|ssd| ssd.program(lpn, content)),
+                false => self.program(lpn, content),
+            };
         };
         buffer.insert(lpn, self.content);
         if buffer.is_full() {
@@ -324,8 +321,21 @@ impl Ssd {
         if let Some(buffer) = &mut self.buffer {
             buffer.remove(lpn);
         }
-        self.update(lpn, None);
+        // What has no contents is looked up, but its entry does not change: it must not count as dirty.
+        if self.ftl.lookup(&mut self.device, lpn).is_some() {
+            self.update_again(|ssd| ssd.update(lpn, None));
+        }
         self.device.now()
+    }
+
+    /// Does an update of an entry that was looked up before.
+    fn update_again<T>(&mut self, update: impl FnOnce(&mut Self) -> T) -> T {
+        let (lookups, hits) = self.looked_up();
+        let done = update(self);
+        let after = self.looked_up();
+        self.second_lookups += after.0 - lookups;
+        self.second_hits += after.1 - hits;
+        done
     }
 
     /// Maps a logical page anew; the page that held it is garbage.

@@ -99,6 +99,31 @@ fn the_steps_collect_garbage_and_replace_dirty_entries() {
     }
 }
 
+/// The first request asks for more entries than the cache holds.
+#[test]
+fn the_smallest_map_cache_serves_the_largest_request() {
+    for layer in LAYERS {
+        let smallest = layer.min_cache.map_or(1024, |min| min(&config(layer.name, Policy::Greedy, Shape::ONE_DIE)));
+        for map_cache in [smallest, 2 * smallest, 1024] {
+            let small = Config { map_cache, ..config(layer.name, Policy::Greedy, Shape::ONE_DIE) };
+            run(&small, &[Step::Write(0, 2048), Step::Read(0, 2048), Step::Trim(0, 2048), Step::Read(0, 2048)], 2);
+        }
+    }
+}
+
+#[test]
+fn a_trim_of_pages_without_contents_changes_no_entry() {
+    for layer in LAYERS {
+        let mut ssd = Ssd::new(&config(layer.name, Policy::Greedy, Shape::ONE_DIE)).unwrap();
+        for _ in 0..3 {
+            ssd.submit(0, Op::Trim, 0, 2048 * PAGE);
+        }
+        ssd.check().unwrap();
+        assert_eq!(ssd.counters().programs(Cause::Map), 0, "{}: {:?}", layer.name, ssd.counters());
+        assert_eq!(ssd.cache().lookups, 3 * 2048, "{}", layer.name);
+    }
+}
+
 #[test]
 fn entries_that_were_only_read_follow_collection() {
     let mut next = random(11);

@@ -186,7 +186,7 @@ impl Tpftl {
         while needed(self, 1) > self.budget {
             victim = self.replace(device, NONE);
         }
-        while wanted > 1 && needed(self, wanted) > self.budget {
+        while wanted > 1 && needed(self, wanted) > self.budget && self.node_of.len() > 0 {
             let before = victim;
             victim = self.replace(device, before);
             if victim == NONE {
