@@ -289,6 +289,9 @@ fn a_page_shows_every_replay_without_other_files() {
     fs::write(&page, "before").unwrap();
     let refused = tessera(&["flash", "replay", &trace, "--html", &page, "--capacity", "5000"]);
     assert_eq!((refused.code, &fs::read_to_string(&page).unwrap()[..]), (2, "before"));
+    let over_itself = tessera(&["flash", "replay", &trace, "--html", &trace]);
+    assert_refused(&over_itself, 2, &["this is the trace", "another file"]);
+    assert_eq!(fs::read_to_string(&trace).unwrap().lines().count(), spc(2_000).lines().count());
     let nowhere = dir.path().join("no/page.html").display().to_string();
     assert_refused(&tessera(&["flash", "replay", &trace, "--html", &nowhere]), 3, &["no/page.html", "No such file"]);
 }
@@ -320,6 +323,9 @@ fn bad_input_is_named_with_the_way_out() {
     let bzip2 = file(dir.path(), "t.bz2", b"BZh91AY");
     assert_refused(&replay(&[&bzip2]), 1, &["t.bz2", "bzip2", "ends within"]);
     assert_refused(&replay(&["-", &plain, "-"]), 2, &["stdin", "more than once"]);
+    assert_refused(&replay(&["/dev/null"]), 2, &["/dev/null", "no regular file", "`-`"]);
+    let wide = tessera(&["flash", "trace", "synthesize", "--requests", "3", "--footprint", "16000000T"]);
+    assert_refused(&wide, 2, &["footprint", "64T"]);
     let skipping = ["--capacity", "64M", "--skip-bad", "--ftl", "ideal", "--json"];
     let skipped = replay(&[&[&bad[..]], &skipping[..]].concat()).json();
     assert_eq!((&skipped["requests"], &skipped["skipped_lines"]), (&2.into(), &1.into()));

@@ -75,6 +75,12 @@ fn a_file_that_is_in_use_or_has_something_else_is_refused_and_stays_as_it_was() 
     assert_refused(&other, 8, &["another SSD", "channels=4,", "name another file"]);
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100_000).unwrap();
     assert_refused(&refused(dir.path(), &file, &[]), 5, &["100000 bytes", "67112960", "restore it"]);
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(4096).unwrap();
+    assert_refused(&refused(dir.path(), &file, &[]), 5, &["4096 bytes", "67112960", "restore it"]);
+    // A server that was killed while it made the file.
+    let begun = dir.path().join("begun");
+    fs::File::create(&begun).unwrap().set_len(4096 + nbd::SIZE).unwrap();
+    assert_eq!(Client::connect(&Server::start(dir.path(), &["--backing", begun.to_str().unwrap()])).flush(), 0);
     let thesis = dir.path().join("thesis");
     fs::write(&thesis, "long and good").unwrap();
     assert_refused(&refused(dir.path(), &thesis, &[]), 6, &["thesis", "no backing file", "name another file"]);

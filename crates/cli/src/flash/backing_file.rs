@@ -54,24 +54,23 @@ impl BackingFile {
             }
             locked => locked.map_err(io::Error::from).at(path)?,
         }
-        let options = options(capacity, shape);
-        if file.metadata().at(path)?.len() == 0 {
-            make(&file, path, &options).map_err(|error| {
+        let (options, whole) = (options(capacity, shape), HEADER + capacity);
+        let len = file.metadata().at(path)?.len();
+        // One that has nothing but its length was being made.
+        if len == 0 || len == whole && next_data(&file, 0, whole).at(path)?.is_none() {
+            make(&file, path, &options, whole).map_err(|error| {
                 // It is this server's alone, and has nothing.
                 let _ = std::fs::remove_file(path);
                 failure!(Exit::NoSpace, "{shown}: {error}; free space there, or name another file")
             })?;
         }
         check_header(&file, path, &options)?;
-        let (len, whole) = (file.metadata().at(path)?.len(), HEADER + capacity);
-        match len {
-            // It was being made.
-            HEADER => file.set_len(whole).at(path)?,
-            _ if len != whole => bail!(
+        let len = file.metadata().at(path)?.len();
+        if len != whole {
+            bail!(
                 Exit::Corrupt,
                 "{shown} has {len} bytes in place of {whole}: it was cut off or added to; restore it, or name another file"
-            ),
-            _ => {}
+            );
         }
         Ok(BackingFile { file, capacity, has_failed: false })
     }
@@ -97,7 +96,10 @@ impl BackingFile {
     }
 }
 
-fn make(file: &File, path: &Path, options: &str) -> io::Result<()> {
+/// The length comes first: a file with a header that is shorter was cut off.
+fn make(file: &File, path: &Path, options: &str, whole: u64) -> io::Result<()> {
+    file.set_len(whole)?;
+    file.sync_all()?;
     let mut header = format!("{FORMAT}\n{options}\n").into_bytes();
     header.resize(HEADER as usize, 0);
     file.write_all_at(&header, 0)?;

@@ -71,8 +71,18 @@ pub fn check(args: &ReadingArgs) -> Outcome {
 /// Keeps what stdin has in a temporary file, as it is, if stdin is one of the traces: each can then be read again.
 ///
 /// # Errors
-/// It cannot be read or kept.
+/// It cannot be read or kept, or another trace cannot be read again.
 pub fn spool(args: &ReadingArgs) -> Outcome {
+    for path in args.traces.iter().filter(|path| !is_stdin(path)) {
+        let found = std::fs::metadata(path).at(path)?;
+        if !found.is_file() && !found.is_dir() {
+            bail!(
+                Exit::Usage,
+                "{}: no regular file, and a replay reads its trace more than once; name it `-` and let the shell pass it to stdin",
+                path.display()
+            );
+        }
+    }
     if args.traces.iter().any(|path| is_stdin(path)) {
         let dir = std::env::temp_dir();
         let failed =

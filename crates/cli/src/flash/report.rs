@@ -3,10 +3,11 @@
 use super::html::{Entry, Section, page};
 use super::replay::{Done, Run};
 use crate::args::ReplayArgs;
-use crate::exit::{At, Outcome};
+use crate::exit::{At, Exit, Outcome, bail};
 use crate::term::{Table, units};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use tessera_flash::{Cause, Figures};
 
 const HEADINGS: [&str; 14] = [
@@ -134,6 +135,13 @@ pub fn add_figures(document: &mut Value, figures: &Figures, ftl: &str, layer: &[
 /// It cannot.
 pub fn check_page(args: &ReplayArgs) -> Outcome {
     let Some(file) = &args.html else { return Ok(()) };
+    let same = |trace: &PathBuf| {
+        let ids = [trace, file].map(|path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok());
+        ids[0].is_some() && ids[0] == ids[1]
+    };
+    if let Some(trace) = args.reading.traces.iter().find(|trace| same(trace)) {
+        bail!(Exit::Usage, "--html {}: this is the trace {}; name another file", file.display(), trace.display());
+    }
     std::fs::OpenOptions::new().create(true).append(true).open(file).at(file).map(drop)
 }
 

@@ -2,13 +2,19 @@
 
 use super::input::{open, wrong};
 use crate::args::{ReadingArgs, SynthesizeArgs};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::term::units;
 use tessera_flash::Op;
 use tessera_flash::synthetic::{Generator, Profile, Shares};
 
+/// Each MiB of the device that is drawn from takes memory: 40 bytes of it.
+const MAX_FOOTPRINT: u64 = 64 << 40;
+
 /// Writes a synthetic trace to stdout.
 pub fn synthesize(args: &SynthesizeArgs) -> Outcome {
+    if args.footprint > MAX_FOOTPRINT {
+        bail!(Exit::Usage, "--footprint: {} bytes; at most 64T can be drawn from, so name less", args.footprint);
+    }
     let profile = args.trace.as_ref().map(|_| measure(args)).transpose()?;
     let mut generator = Generator::new(&args.plan(), profile.as_ref()).map_err(Failure::usage)?;
     let (to, writer) = args.to;
