@@ -89,6 +89,16 @@ fn connections_are_bounded_and_those_that_ended_make_room() {
 }
 
 #[test]
+fn a_client_that_never_agrees_on_anything_is_hung_up_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let mut silent = UnixStream::connect(&server.socket).unwrap();
+    let mut heard = Vec::new();
+    silent.read_to_end(&mut heard).unwrap();
+    assert!(heard.starts_with(b"NBDMAGIC"));
+}
+
+#[test]
 fn a_client_that_breaks_the_protocol_ends_its_own_connection_only() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &["-q"]);

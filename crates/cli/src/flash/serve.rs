@@ -24,6 +24,9 @@ use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
 /// The most connections at once: each may have 64 MiB of replies that wait.
 const CONNECTIONS_MAX: u64 = 64;
 
+/// A client that says nothing for so long before it has agreed on an SSD is hung up on, so that it takes nobody's place.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
 /// Time to wait when the system gives no connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -161,7 +164,12 @@ fn start_control(server: &Arc<Server>, path: &Path, listener: UnixListener, outp
 
 impl Server {
     fn connection(&self, mut stream: Stream) -> io::Result<()> {
-        let Some(session) = negotiate(&mut stream, self.size, self.page_bytes)? else { return Ok(()) };
+        stream.set_timeout(Some(HANDSHAKE_TIME))?;
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the client was silent before it agreed on anything");
+        let agreed = negotiate(&mut stream, self.size, self.page_bytes);
+        let agreed = agreed.map_err(|error| if error.kind() == io::ErrorKind::WouldBlock { silent() } else { error });
+        let Some(session) = agreed? else { return Ok(()) };
+        stream.set_timeout(None)?;
         let (mut replies, input) = (stream.try_clone()?, BufReader::new(stream));
         let room = Room::default();
         if !self.delays {

@@ -98,6 +98,7 @@ const METRICS: [Metric; 12] = [
             ("{cause=\"host\"}", "/host_reads"),
             ("{cause=\"map\"}", "/map_reads"),
             ("{cause=\"map_by_gc\"}", "/map_reads_by_gc"),
+            ("{cause=\"recovery\"}", "/recovery_reads"),
         ],
     ),
     (
@@ -111,6 +112,7 @@ const METRICS: [Metric; 12] = [
             ("{cause=\"gc\"}", "/moved_data_pages"),
             ("{cause=\"gc_of_map\"}", "/moved_map_pages"),
             ("{cause=\"wear_levelling\"}", "/moved_by_wear_levelling"),
+            ("{cause=\"recovery\"}", "/recovery_programs"),
         ],
     ),
     ("erases_total", "counter", "Blocks erased", &[("", "/erases")]),
