@@ -36,7 +36,10 @@ fn every_combination_is_replayed_and_compressed_traces_give_the_same() {
     let packed = file(dir.path(), "t.gz", &gzip.finish().unwrap());
     let (first, rest) = text.as_bytes().split_at(100_000);
     let level = ruzstd::encoding::CompressionLevel::Fastest;
-    let frames = [first, rest].map(|part| ruzstd::encoding::compress_to_vec(part, level)).concat();
+    // Around the frames are such that a reader skips, as pzstd writes them.
+    let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, b'a', b'b', b'c'];
+    let frames = [first, rest].map(|part| [ruzstd::encoding::compress_to_vec(part, level), skipped.to_vec()].concat());
+    let frames = [&skipped[..], &frames.concat()].concat();
     let zstd = file(dir.path(), "t.zst", &frames);
 
     let traces = [&plain[..], &packed, &zstd];
@@ -220,6 +223,10 @@ fn a_damaged_file_is_named_and_not_a_wrong_line() {
     let level = ruzstd::encoding::CompressionLevel::Uncompressed;
     let zstd = ruzstd::encoding::compress_to_vec(text.as_bytes(), level);
     let bzip2 = include_bytes!("../../flash/tests/streams.bz2").to_vec();
+    for end in [6, 200] {
+        let cut = file(dir.path(), "cut.zst", &zstd[..end]);
+        assert_refused(&tessera(&["flash", "trace", "info", &cut]), 1, &["cut.zst", "zstd", "cut off", "restore"]);
+    }
     for (name, packed, word) in
         [("t.gz", gzip.finish().unwrap(), "checksum"), ("t.zst", zstd, "zstd: the checksum"), ("t.bz2", bzip2, "bzip2")]
     {

@@ -123,26 +123,80 @@ impl Read for Counted {
     }
 }
 
+/// A file of zstd's, from the start of a frame on: the first bytes of the frame were read to look at them.
+struct Peeked<R> {
+    head: Vec<u8>,
+    rest: R,
+}
+
+impl<R: Read> Peeked<R> {
+    /// Moves on to a frame of data, past skippable ones (RFC 8878, section 3.1.2); false at the end of the file.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        loop {
+            self.head.clear();
+            (&mut self.rest).take(8).read_to_end(&mut self.head)?;
+            match self.head[..] {
+                [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d] => {
+                    let len = u64::from(u32::from_le_bytes([a, b, c, d]));
+                    if io::copy(&mut (&mut self.rest).take(len), &mut io::sink())? < len {
+                        return Err(damaged("it ends within a frame"));
+                    }
+                }
+                _ => return Ok(!self.head.is_empty()),
+            }
+        }
+    }
+}
+
+impl<R: Read> Read for Peeked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.head.is_empty() {
+            return self.rest.read(buffer);
+        }
+        let taken = (&self.head[..]).read(buffer)?;
+        self.head.drain(..taken);
+        Ok(taken)
+    }
+}
+
 /// zstd's frames, one after the other; the decoder reads one.
 struct Frames<R: Read> {
-    decoder: Option<StreamingDecoder<BufReader<R>, ruzstd::decoding::FrameDecoder>>,
+    decoder: Option<StreamingDecoder<Peeked<R>, ruzstd::decoding::FrameDecoder>>,
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("zstd: {what}; restore the file"))
+}
+
+impl<R: Read> Frames<R> {
+    fn new(rest: R) -> io::Result<Self> {
+        let mut frames = Frames { decoder: None };
+        frames.go_on(Peeked { head: Vec::new(), rest })?;
+        Ok(frames)
+    }
+
+    fn go_on(&mut self, mut input: Peeked<R>) -> io::Result<()> {
+        if input.next_frame()? {
+            let decoder = StreamingDecoder::new(input);
+            self.decoder = Some(decoder.map_err(|_| damaged("the start of a frame is damaged or cut off"))?);
+        }
+        Ok(())
+    }
 }
 
 impl<R: Read> Read for Frames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while let Some(decoder) = &mut self.decoder {
-            let read = decoder.read(buffer)?;
+            let read = decoder.read(buffer).map_err(|_| damaged("a frame is damaged or cut off"))?;
             if read > 0 || buffer.is_empty() {
                 return Ok(read);
             }
-            let (mut rest, frame) = self.decoder.take().map(StreamingDecoder::into_parts).expect("it was there");
+            let (rest, frame) = self.decoder.take().map(StreamingDecoder::into_parts).expect("it was there");
             let expected = frame.get_checksum_from_data();
             if expected.is_some() && expected != frame.get_calculated_checksum() {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "zstd: the checksum of a frame is wrong"));
+                return Err(damaged("the checksum of a frame is wrong"));
             }
-            if !rest.fill_buf()?.is_empty() {
-                self.decoder = Some(StreamingDecoder::new(rest).map_err(io::Error::other)?);
-            }
+            self.go_on(rest)?;
         }
         Ok(0)
     }
@@ -158,9 +212,8 @@ pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Tr
     let mut is_packed = true;
     let text: Box<dyn Read> = match head {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(input)),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            let decoder = StreamingDecoder::new(input).map_err(|e| Failure::io(path, &io::Error::other(e)))?;
-            Box::new(Frames { decoder: Some(decoder) })
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+            Box::new(Frames::new(input).map_err(|e| Failure::io(path, &e))?)
         }
         [b'B', b'Z', b'h', ..] => Box::new(Bzip2::new(input)),
         _ => {
