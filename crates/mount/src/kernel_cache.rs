@@ -53,8 +53,8 @@ struct Inode {
     shown_bytes: u64,
     /// It was opened here although the kernel has a length that another mount changed.
     hidden: bool,
-    /// A commit here lay over another mount's changes, and the file was not opened since.
-    lay_over: bool,
+    /// A commit here followed another mount's changes, and the file was not opened since.
+    covers_changes: bool,
     /// The last lookup could not make the kernel take over the length.
     in_vain: bool,
     /// Opens by threads without a number that were refused, and whose lookup was not answered yet.
@@ -196,9 +196,7 @@ impl KernelCache {
     pub fn committed(&mut self, ino: u64, version: u64, size_bytes: u64, follows: bool) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.newest_version = inode.newest_version.max(version);
-        }
-        if let Some(inode) = self.inodes.get_mut(&ino) {
-            inode.lay_over |= !follows;
+            inode.covers_changes |= !follows;
         }
         match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE && !inode.hidden) {
             true => self.holds(ino, version, size_bytes),
@@ -259,7 +257,7 @@ impl KernelCache {
         inode.hidden |= !uncommitted && inode.shown_bytes != size_bytes;
         let is_current = inode.version == version || failpoint::is_active("mount.kernel_keeps_pages");
         if !is_current {
-            let is_changed = inode.version != NONE || std::mem::take(&mut inode.lay_over);
+            let is_changed = inode.version != NONE || std::mem::take(&mut inode.covers_changes);
             (inode.version, inode.size_bytes) = (version, size_bytes);
             if is_changed {
                 self.changed_elsewhere(ino, now_ns);

@@ -355,7 +355,7 @@ pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<Ack> {
 }
 
 fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
-    // A drain that has begun goes on, however few hosts are left: who asks again may follow it.
+    // A drain that has begun goes on, however few hosts are left: the command that asks again may follow it.
     if disks.iter().all(|d| matches!(d.own_health, Health::Draining | Health::Drained)) {
         return Ok(());
     }

@@ -144,14 +144,13 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
         origin,
         times: Times::default(),
         pushes: Vec::new(),
-        bytes_end: 0,
+        // What comes before the first change has no bytes that the version below lacks.
+        bytes_end: source.position,
         stored_end: 0,
         end: 0,
         records: 0,
         cut_bytes: 0,
     };
-    // What comes before the first change has no bytes that the version below lacks.
-    now.bytes_end = source.position;
     let (mut changes, mut changes_end, mut owed, mut records) = (Vec::new(), source.position, false, 1);
     loop {
         let record = source.position;
