@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("services", &["manager", "node"]),
     ("a cluster for tests", &["testkit"]),
     ("access", &["client"]),
+    ("analysis", &["sampling"]),
     ("mount", &["mount"]),
     ("front ends of the kernel", &["fuse"]),
     ("programs", &["cli", "fuzz", "sim"]),

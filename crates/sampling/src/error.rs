@@ -1,0 +1,51 @@
+//! What can go wrong.
+
+use std::fmt::Display;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("cannot read `{file}`: {message}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The reason.
+        message: String,
+    },
+    /// A file changed while it was sampled.
+    #[error(
+        "`{file}` changed while it was read; sample again when nothing writes it, or put it into the store, which pins versions"
+    )]
+    Changed {
+        /// The file.
+        file: String,
+    },
+    /// There is nothing to sample.
+    #[error("no files in {}; name files or directories that hold some", paths.join(", "))]
+    NoFiles {
+        /// What was searched.
+        paths: Vec<String>,
+    },
+    /// A record is not in its format.
+    #[error("`{file}`, near byte {offset}: {message}")]
+    Record {
+        /// The file.
+        file: String,
+        /// Where the record starts.
+        offset: u64,
+        /// What is wrong, and the way out.
+        message: String,
+    },
+    /// The question cannot be asked.
+    #[error("{0}")]
+    Question(String),
+}
+
+impl Error {
+    /// A file cannot be read.
+    pub fn io(file: impl Display, error: impl Display) -> Error {
+        Error::Io { file: file.to_string(), message: error.to_string() }
+    }
+}

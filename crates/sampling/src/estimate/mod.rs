@@ -1,0 +1,93 @@
+//! From the units that arrived to totals, means, quantiles and numbers of distinct keys, with intervals.
+//!
+//! Units are clusters of records: records of one unit resemble each other, so an interval that takes records for
+//! independent is too narrow. Here the unit is what was drawn, strata are disks and files, and the variance is that
+//! between units of a stratum (Cochran, Sampling Techniques, 3rd edition, chapters 5, 7 and 9; ApproxSSD, equations 1.1
+//! to 1.3).
+
+mod distinct;
+mod moments;
+mod quantile;
+mod total;
+mod two_stage;
+
+pub use distinct::distinct;
+pub use moments::{GroupMoments, Moments, StratumSample};
+pub use quantile::{UnitValues, quantile};
+pub use total::{Population, Quantity};
+pub use two_stage::{PartitionSample, two_stage_total};
+
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+/// Units in which a group must have been seen before an interval is claimed for it. The distribution of fewer is too
+/// skewed for the normal law; coverage at this number is tested.
+pub const RARE_UNITS: u64 = 30;
+
+/// Degrees of freedom from which on Student's distribution is the normal one to six digits.
+const NORMAL_FREEDOM: f64 = 1e5;
+
+/// An estimate with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The estimate.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Standard error.
+    pub standard_error: f64,
+    /// Variance compared with that of as many records drawn one by one: 1 if the records of a unit do not resemble each
+    /// other. NaN where there is no variance.
+    pub design_effect: f64,
+    /// Units in which the group was seen.
+    pub units_seen: u64,
+    /// The interval is claimed: the group was seen in enough units, or everything was read.
+    pub claimed: bool,
+}
+
+impl Estimate {
+    /// What is known exactly.
+    pub fn exact(value: f64, units_seen: u64) -> Estimate {
+        Estimate {
+            value,
+            low: value,
+            high: value,
+            standard_error: 0.0,
+            design_effect: f64::NAN,
+            units_seen,
+            claimed: true,
+        }
+    }
+
+    /// Half the interval's width, relative to the estimate; infinite at 0.
+    pub fn relative_error(&self) -> f64 {
+        let half = (self.high - self.low) / 2.0;
+        if half == 0.0 { 0.0 } else { half / self.value.abs() }
+    }
+}
+
+/// The quantile of Student's distribution that a two-sided interval of `confidence` needs.
+pub fn t_quantile(confidence: f64, degrees_of_freedom: f64) -> f64 {
+    assert!((0.0..1.0).contains(&confidence), "a confidence of {confidence}");
+    if degrees_of_freedom > NORMAL_FREEDOM {
+        return Normal::standard().inverse_cdf(0.5 + confidence / 2.0);
+    }
+    let law = StudentsT::new(0.0, 1.0, degrees_of_freedom.max(1.0)).expect("at least one degree of freedom");
+    law.inverse_cdf(0.5 + confidence / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t_quantiles_are_those_of_the_tables() {
+        for (df, expected) in [(1.0, 12.706), (2.0, 4.303), (5.0, 2.571), (10.0, 2.228), (30.0, 2.042), (1e6, 1.960)] {
+            let found = t_quantile(0.95, df);
+            assert!((found - expected).abs() < 0.001, "{df}: {found}, not {expected}");
+        }
+        assert!((t_quantile(0.99, 10.0) - 3.169).abs() < 0.001);
+    }
+}

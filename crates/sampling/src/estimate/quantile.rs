@@ -1,0 +1,130 @@
+//! Quantiles, with intervals by bootstrap over units.
+//!
+//! The bootstrap draws units, not records, within each stratum, and scales their weights so that its variance is the
+//! right one for small strata and large sampled shares (Rao, Wu and Yue, Survey Methodology 18, 1992; Cochran's
+//! finite-population correction inside the scale).
+
+use super::{Estimate, RARE_UNITS, StratumSample, t_quantile};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Replicates of the bootstrap.
+const REPLICATES: usize = 400;
+
+/// Values of a unit that arrived: all of them, or a random part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnitValues {
+    /// The unit's stratum.
+    pub stratum: usize,
+    /// Records of the unit that have a value.
+    pub records: u64,
+    /// Their values, or those of a random part of them.
+    pub values: Vec<f64>,
+}
+
+struct Weighted {
+    value: f64,
+    unit: u32,
+    weight: f64,
+}
+
+/// The quantile `q` (0 to 1) of the values of all records. `None` if no record has one.
+pub fn quantile(
+    q: f64,
+    strata: &[StratumSample],
+    units: &[UnitValues],
+    confidence: f64,
+    seed: u64,
+) -> Option<Estimate> {
+    let sorted = weighted(strata, units);
+    let ones = vec![1.0; units.len()];
+    let value = at(q, &sorted, &ones)?;
+    let units_seen = units.iter().filter(|unit| !unit.values.is_empty()).count() as u64;
+    if strata.iter().all(|s| s.sampled == s.units) && units.iter().all(|u| u.values.len() as u64 == u.records) {
+        return Some(Estimate::exact(value, units_seen));
+    }
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut found: Vec<f64> =
+        (0..REPLICATES).filter_map(|_| at(q, &sorted, &replicate(strata, units, &mut rng))).collect();
+    found.sort_by(f64::total_cmp);
+    // The percentiles are those of a normal law; few units need Student's.
+    let freedom: u64 = strata.iter().map(|stratum| stratum.sampled.saturating_sub(1)).sum();
+    let widen = t_quantile(confidence, freedom as f64) / t_quantile(confidence, 1e9);
+    let percentile = |p: f64| found[((found.len() - 1) as f64 * p).round() as usize];
+    let low = value - (value - percentile((1.0 - confidence) / 2.0)) * widen;
+    let high = value + (percentile((1.0 + confidence) / 2.0) - value) * widen;
+    let mean = found.iter().sum::<f64>() / found.len() as f64;
+    let standard_error = (found.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / found.len() as f64).sqrt();
+    let claimed = units_seen >= RARE_UNITS;
+    Some(Estimate { low, high, standard_error, claimed, ..Estimate::exact(value, units_seen) })
+}
+
+fn weighted(strata: &[StratumSample], units: &[UnitValues]) -> Vec<Weighted> {
+    let mut all = Vec::with_capacity(units.iter().map(|unit| unit.values.len()).sum());
+    for (i, unit) in units.iter().enumerate() {
+        let weight = strata[unit.stratum].expansion() * unit.records as f64 / unit.values.len().max(1) as f64;
+        all.extend(unit.values.iter().map(|value| Weighted { value: *value, unit: i as u32, weight }));
+    }
+    all.sort_by(|a, b| a.value.total_cmp(&b.value));
+    all
+}
+
+/// The smallest value at or below which a share of at least `q` of the weight lies.
+fn at(q: f64, sorted: &[Weighted], factors: &[f64]) -> Option<f64> {
+    let weight = |w: &Weighted| w.weight * factors[w.unit as usize];
+    let target = q * sorted.iter().map(weight).sum::<f64>();
+    let mut below = 0.0;
+    let reached = sorted.iter().find(|w| {
+        below += weight(w);
+        // Rounding must not push the last one out of reach.
+        below >= target * (1.0 - 1e-12) && below > 0.0
+    });
+    reached.or(sorted.last()).map(|w| w.value)
+}
+
+/// Factors of the units' weights in one replicate.
+fn replicate(strata: &[StratumSample], units: &[UnitValues], rng: &mut StdRng) -> Vec<f64> {
+    let mut factors = vec![0.0; units.len()];
+    let mut from = 0;
+    for of_stratum in units.chunk_by(|a, b| a.stratum == b.stratum) {
+        let stratum = &strata[of_stratum[0].stratum];
+        let n = of_stratum.len();
+        let root = (1.0 - stratum.fraction()).sqrt();
+        factors[from..from + n].fill(if n > 1 { 1.0 - root } else { 1.0 });
+        for _ in 1..n {
+            factors[from + rng.random_range(0..n)] += root * n as f64 / (n - 1) as f64;
+        }
+        from += n;
+    }
+    factors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_everything_is_exact() {
+        let strata = [StratumSample { units: 2, sampled: 2, ..Default::default() }];
+        let unit = |values: &[f64]| UnitValues { stratum: 0, records: values.len() as u64, values: values.to_vec() };
+        let units = [unit(&[5.0, 1.0]), unit(&[9.0, 2.0, 3.0])];
+        let median = quantile(0.5, &strata, &units, 0.95, 1).unwrap();
+        assert_eq!((median.value, median.low, median.high), (3.0, 3.0, 3.0));
+        assert_eq!(quantile(1.0, &strata, &units, 0.95, 1).unwrap().value, 9.0);
+        assert_eq!(quantile(0.0, &strata, &units, 0.95, 1).unwrap().value, 1.0);
+        assert!(quantile(0.5, &strata, &[], 0.95, 1).is_none());
+    }
+
+    #[test]
+    fn units_count_by_their_strata() {
+        // Stratum 0 was read whole, stratum 1 by a tenth: its values stand for ten times as many.
+        let strata = [
+            StratumSample { units: 2, sampled: 2, ..Default::default() },
+            StratumSample { units: 20, sampled: 2, ..Default::default() },
+        ];
+        let unit = |stratum, value| UnitValues { stratum, records: 10, values: vec![value; 10] };
+        let units = [unit(0, 1.0), unit(0, 1.0), unit(1, 2.0), unit(1, 2.0)];
+        assert_eq!(quantile(0.05, &strata, &units, 0.95, 1).unwrap().value, 1.0);
+        assert_eq!(quantile(0.15, &strata, &units, 0.95, 1).unwrap().value, 2.0);
+    }
+}

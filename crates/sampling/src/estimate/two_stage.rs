@@ -1,0 +1,70 @@
+//! ApproxSSD's own estimate of a sum: partitions are sampled, and records inside them.
+
+use super::{Estimate, RARE_UNITS, t_quantile};
+
+/// A sampled partition: how many records it has, and those that were looked at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PartitionSample {
+    /// Records in the partition (M_i).
+    pub records: u64,
+    /// Records of it that were sampled (m_i), at least 1.
+    pub sampled: u64,
+    /// Sum of their values.
+    pub sum: f64,
+    /// Sum of the squares of their values.
+    pub squares: f64,
+}
+
+impl PartitionSample {
+    /// Estimated sum of the partition: M/m · Σ v.
+    fn total(&self) -> f64 {
+        self.records as f64 / self.sampled as f64 * self.sum
+    }
+
+    /// M(M − m) s²/m, the second term of equation 1.3. (The thesis prints `M(M − i − m)`.)
+    fn variance(&self) -> f64 {
+        if self.sampled < 2 {
+            return 0.0;
+        }
+        let m = self.sampled as f64;
+        let between = (self.squares - self.sum * self.sum / m) / (m - 1.0);
+        self.records as f64 * (self.records - self.sampled) as f64 * between.max(0.0) / m
+    }
+}
+
+/// Equations 1.1 to 1.3: the sum over `partitions` partitions of which some were sampled, and records inside these.
+pub fn two_stage_total(partitions: u64, samples: &[PartitionSample], confidence: f64) -> Estimate {
+    assert!(samples.len() as u64 <= partitions, "{} samples of {partitions} partitions", samples.len());
+    let (all, n) = (partitions as f64, samples.len() as f64);
+    let sum: f64 = samples.iter().map(PartitionSample::total).sum();
+    let squares: f64 = samples.iter().map(|s| s.total().powi(2)).sum();
+    let between = if samples.len() < 2 { 0.0 } else { ((squares - sum * sum / n) / (n - 1.0)).max(0.0) };
+    let within: f64 = samples.iter().map(PartitionSample::variance).sum();
+    let variance = all * (all - n) * between / n + all / n * within;
+    let half = t_quantile(confidence, n - 1.0) * variance.sqrt();
+    let value = all / n * sum;
+    let claimed = samples.len() as u64 >= RARE_UNITS.min(partitions);
+    Estimate {
+        low: value - half,
+        high: value + half,
+        standard_error: variance.sqrt(),
+        claimed,
+        ..Estimate::exact(value, samples.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equations_1_1_to_1_3_by_hand() {
+        // N = 5, two partitions: M = 4, m = 2, v = 1, 3 (total 8, s² = 2); M = 6, m = 3, v = 2, 2, 5 (total 18, s² = 3).
+        let first = PartitionSample { records: 4, sampled: 2, sum: 4.0, squares: 10.0 };
+        let second = PartitionSample { records: 6, sampled: 3, sum: 9.0, squares: 33.0 };
+        let total = two_stage_total(5, &[first, second], 0.95);
+        assert!((total.value - 65.0).abs() < 1e-9);
+        // between: s² = 50; 5·3·50/2 = 375. within: 4·2·2/2 + 6·3·3/3 = 26; 5/2·26 = 65.
+        assert!((total.standard_error - 440f64.sqrt()).abs() < 1e-9);
+    }
+}

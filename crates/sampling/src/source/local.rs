@@ -1,0 +1,133 @@
+//! Files of local directories. The device number tells on which disk a file lies.
+
+use super::{DiskIndex, FileIndex, Source, SourceFile};
+use crate::error::Error;
+use crate::layout::Run;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Open local files. Files that were named in a directory are read in the order of their names.
+pub struct LocalFiles {
+    files: Vec<SourceFile>,
+    open: Vec<Open>,
+    disks: Vec<String>,
+    runs: Vec<Run>,
+}
+
+struct Open {
+    file: File,
+    /// Of when it was opened, to notice writes.
+    mtime: (i64, i64),
+}
+
+impl LocalFiles {
+    /// Opens files, and all files under directories. Hidden files in directories are left out, as other engines do.
+    /// `disk_of` names the disk of a path; by default it is the device number.
+    ///
+    /// # Errors
+    /// A path does not exist or cannot be read; there are no files.
+    pub fn open(paths: &[PathBuf], disk_of: Option<&dyn Fn(&Path) -> String>) -> Result<LocalFiles, Error> {
+        let mut found = Vec::new();
+        for path in paths {
+            collect(path, &mut found)?;
+        }
+        let mut source = LocalFiles { files: Vec::new(), open: Vec::new(), disks: Vec::new(), runs: Vec::new() };
+        for path in found {
+            source.add(&path, disk_of)?;
+        }
+        if source.files.is_empty() {
+            return Err(Error::NoFiles { paths: paths.iter().map(|p| p.display().to_string()).collect() });
+        }
+        Ok(source)
+    }
+
+    fn add(&mut self, path: &Path, disk_of: Option<&dyn Fn(&Path) -> String>) -> Result<(), Error> {
+        let fail = |error| Error::io(path.display(), error);
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        let disk = disk_of.map_or_else(|| device_name(meta.dev()), |name| name(path));
+        let known = self.disks.iter().position(|name| *name == disk);
+        let disk = known.unwrap_or_else(|| {
+            self.disks.push(disk);
+            self.disks.len() - 1
+        });
+        if meta.len() > 0 {
+            let whole_file = Run {
+                file: self.files.len() as FileIndex,
+                offset: 0,
+                len_bytes: meta.len(),
+                disk: disk as DiskIndex,
+                whole: false,
+            };
+            self.runs.push(whole_file);
+        }
+        self.files.push(SourceFile { name: path.display().to_string(), len_bytes: meta.len() });
+        self.open.push(Open { file, mtime: (meta.mtime(), meta.mtime_nsec()) });
+        Ok(())
+    }
+
+    /// Each file is as it was when it was opened.
+    ///
+    /// # Errors
+    /// Names the first file that has changed.
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        for (file, open) in self.files.iter().zip(&self.open) {
+            let meta = open.file.metadata().map_err(|error| Error::io(&file.name, error))?;
+            if meta.len() != file.len_bytes || (meta.mtime(), meta.mtime_nsec()) != open.mtime {
+                return Err(Error::Changed { file: file.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The device as `lsblk` shows its numbers.
+fn device_name(dev: u64) -> String {
+    format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
+}
+
+fn collect(path: &Path, found: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let fail = |error| Error::io(path.display(), error);
+    if !path.metadata().map_err(fail)?.is_dir() {
+        found.push(path.to_path_buf());
+        return Ok(());
+    }
+    let mut entries: Vec<PathBuf> =
+        path.read_dir().and_then(|dir| dir.map(|entry| entry.map(|e| e.path())).collect()).map_err(fail)?;
+    entries.sort();
+    for entry in entries {
+        let hidden = entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        // A link to a directory may lead in a circle.
+        let link_to_directory = entry.is_symlink() && entry.is_dir();
+        if !hidden && !link_to_directory && (entry.is_dir() || entry.is_file()) {
+            collect(&entry, found)?;
+        }
+    }
+    Ok(())
+}
+
+impl Source for LocalFiles {
+    fn files(&self) -> &[SourceFile] {
+        &self.files
+    }
+
+    fn disks(&self) -> &[String] {
+        &self.disks
+    }
+
+    fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        let (info, open) = (&self.files[file as usize], &self.open[file as usize]);
+        let want = (out.len() as u64).min(info.len_bytes.saturating_sub(offset)) as usize;
+        open.file.read_exact_at(&mut out[..want], offset).map_err(|error| match error.kind() {
+            // It was cut after it was opened.
+            std::io::ErrorKind::UnexpectedEof => Error::Changed { file: info.name.clone() },
+            _ => Error::io(&info.name, error),
+        })?;
+        Ok(want)
+    }
+}

@@ -1,0 +1,54 @@
+//! Where the bytes come from: files, the disks that hold them, and reads of ranges.
+
+mod local;
+mod played;
+
+pub use local::LocalFiles;
+pub use played::{DiskSpeed, PlayedDisks};
+
+use crate::error::Error;
+use crate::layout::Run;
+
+/// Number of a file in [`Source::files`].
+pub type FileIndex = u32;
+/// Number of a disk in [`Source::disks`].
+pub type DiskIndex = u32;
+
+/// A file of a source. Its content does not change while the source is open, or reads fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Its path, as the user wrote it.
+    pub name: String,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+}
+
+/// Files with known places: local ones, or versions of files in the store. Threads share it.
+pub trait Source: Send + Sync {
+    /// The files.
+    fn files(&self) -> &[SourceFile];
+
+    /// Names of the disks.
+    fn disks(&self) -> &[String];
+
+    /// On which disk each byte lies. The runs of a file follow each other and cover it.
+    fn runs(&self) -> &[Run];
+
+    /// Reads at `offset` as many bytes as there are and fit into `out`; returns how many.
+    ///
+    /// # Errors
+    /// The file cannot be read or has changed since it was opened.
+    fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error>;
+
+    /// Reads `len_bytes` at `offset`, fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`Source::read_at`].
+    fn read_vec(&self, file: FileIndex, offset: u64, len_bytes: u64) -> Result<Vec<u8>, Error> {
+        let left = self.files()[file as usize].len_bytes.saturating_sub(offset);
+        let mut out = vec![0; len_bytes.min(left) as usize];
+        let read = self.read_at(file, offset, &mut out)?;
+        out.truncate(read);
+        Ok(out)
+    }
+}
