@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
             let most = into.len();
             match (&self.connection.stream.0).read(into) {
                 Ok(0) => {
-                    self.connection.note_end(End::ByPeer);
+                    self.connection.note_end(self.end_of_stream()?);
                     return match between_frames {
                         true => Ok(false),
                         false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -186,6 +186,20 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// How the peer ended the stream, which is read to its end. A TCP socket that was reset is closed both ways; it reads like one that the
+    /// peer closed once another thread has taken its error.
+    fn end_of_stream(&self) -> io::Result<End> {
+        let stream = &self.connection.stream;
+        let mut fds = [PollFd::new(&stream.0, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default()))?;
+        if stream.is_unix() || !fds[0].revents().contains(PollFlags::HUP) {
+            return Ok(End::ByPeer);
+        }
+        // The kernel gives this error if the peer had closed its socket before the reset.
+        let had_closed = stream.0.take_error()?.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        Ok(if had_closed { End::ByPeer } else { End::Reset })
     }
 
     /// As [`Reader::wait`], for bytes of the peer. The connection is idle meanwhile if no frame has begun.

@@ -404,3 +404,69 @@ fn a_peer_that_is_killed_before_it_has_read_everything_resets_the_connection() {
         }
     }
 }
+
+/// Tells when its first request arrives, and then waits until it may go on.
+struct Waits {
+    asked: std::sync::mpsc::SyncSender<Arc<Connection>>,
+    goes_on: parking_lot::Mutex<std::sync::mpsc::Receiver<()>>,
+    end: std::sync::mpsc::SyncSender<End>,
+}
+
+impl Service for Waits {
+    fn request(&self, connection: &Arc<Connection>, _: Frame) {
+        self.asked.send(connection.clone()).unwrap();
+        self.goes_on.lock().recv().unwrap();
+    }
+    fn closed(&self, connection: &Arc<Connection>) {
+        self.end.send(connection.end()).unwrap();
+    }
+}
+
+/// The end that a connection notes while its thread is busy; `end_it` ends the peer's side.
+fn end_while_busy(end_it: impl FnOnce(&Connection, socket2::Socket)) -> End {
+    let (asked, first) = std::sync::mpsc::sync_channel(1);
+    let (go_on, goes_on) = std::sync::mpsc::sync_channel(1);
+    let (end, ended) = std::sync::mpsc::sync_channel(1);
+    let service = Arc::new(Waits { asked, goes_on: parking_lot::Mutex::new(goes_on), end });
+    let address = ["127.0.0.1:0".parse().unwrap()];
+    let server = Server::start(&address, service, BufferPool::new(1 << 20), Limits::default()).unwrap();
+    let Stream(mut socket) = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
+    socket.write_all(&frame::encode_message(Kind::Hello as u16, 0, 1, &Hello::default(), 0)).unwrap();
+    end_it(&first.recv_timeout(WAIT).unwrap(), socket);
+    go_on.send(()).unwrap();
+    ended.recv_timeout(WAIT).unwrap()
+}
+
+fn is_hung_up(connection: &Connection) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut fds = [PollFd::new(&connection.stream.0, PollFlags::empty())];
+    poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap();
+    fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// The socket gives its error once. A thread that writes may have taken it before the connection's thread reads: after a reset, the
+/// peer may live and use its leases (P7).
+#[test]
+fn a_reset_whose_error_another_thread_took_is_no_end_by_the_peer() {
+    let deadline = std::time::Instant::now() + WAIT;
+    let wait_until = |is_there: &dyn Fn() -> bool| {
+        while !is_there() {
+            assert!(std::time::Instant::now() < deadline, "no reset came");
+            std::thread::yield_now();
+        }
+    };
+    let was_reset = end_while_busy(|connection, socket| {
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        drop(socket);
+        wait_until(&|| connection.stream.0.take_error().unwrap().is_some());
+    });
+    assert_eq!(was_reset, End::Reset);
+
+    // The peer has closed its socket, and its kernel refuses what comes then.
+    let was_closed = end_while_busy(|connection, socket| {
+        drop(socket);
+        connection.reply(Kind::Hello as u16, 1, Ok((bytes::Bytes::from_static(b"late"), Vec::new())));
+        wait_until(&|| is_hung_up(connection));
+    });
+    assert_eq!(was_closed, End::ByPeer);
+}
