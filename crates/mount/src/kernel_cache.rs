@@ -19,7 +19,7 @@ const NONE: u64 = u64::MAX;
 const NEW_GENERATION_AFTER: Duration = Duration::from_millis(20);
 /// Other mounts count as changing a file for so long after one did.
 const CHANGES_FOR_NS: i64 = 10_000_000_000;
-/// So many files are remembered that other mounts changed.
+/// So many files are remembered that other mounts changed, at least: those that changed last.
 const MAX_CHANGED: usize = 4_096;
 /// So many threads are remembered whose last open was refused. Most are over by then.
 const MAX_REFUSED: usize = 4_096;
@@ -35,6 +35,8 @@ pub struct KernelCache {
     refused: HashMap<u32, u64>,
     /// When other mounts changed files, as far as this one knows. Also of inodes that the kernel has forgotten.
     changed_ns: HashMap<u64, i64>,
+    /// As `changed_ns`, of before that was full.
+    changed_before_ns: HashMap<u64, i64>,
 }
 
 #[derive(Debug, Default)]
@@ -268,18 +270,16 @@ impl KernelCache {
 
     /// Another mount changed an inode.
     pub fn changed_elsewhere(&mut self, ino: u64, now_ns: i64) {
-        if self.changed_ns.len() >= MAX_CHANGED {
-            self.changed_ns.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS);
+        if self.changed_ns.len() >= MAX_CHANGED && !self.changed_ns.contains_key(&ino) {
+            self.changed_before_ns = std::mem::take(&mut self.changed_ns);
         }
-        if self.changed_ns.len() < MAX_CHANGED || self.changed_ns.contains_key(&ino) {
-            self.changed_ns.insert(ino, now_ns);
-        }
+        self.changed_ns.insert(ino, now_ns);
     }
 
     /// Whether another mount is changing the file. Never with the write-back cache: it may have bytes that only it shows.
     pub fn changes_elsewhere(&self, ino: u64, now_ns: i64) -> bool {
-        let changed_ns = self.changed_ns.get(&ino).filter(|_| !self.write_back);
-        changed_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS)
+        let changed_ns = self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino));
+        changed_ns.filter(|_| !self.write_back).is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS)
     }
 }
 
@@ -417,12 +417,13 @@ mod tests {
         kernel.changed_elsewhere(5, 41 * second);
         kernel.looked_up(&attr(7, 70), false, false, 42 * second);
         assert!(kernel.opens(5, 7, 70, false, 42 * second) && kernel.changes_elsewhere(5, 42 * second), "a recall");
-        for ino in 100..100 + 2 * MAX_CHANGED as u64 {
+        for ino in 100..100 + 3 * MAX_CHANGED as u64 {
             kernel.changed_elsewhere(ino, 43 * second);
         }
-        assert!(kernel.changed_ns.len() == MAX_CHANGED && kernel.changes_elsewhere(5, 43 * second));
-        kernel.changed_elsewhere(1, 60 * second);
-        assert_eq!(kernel.changed_ns.len(), 1, "the others were long ago");
+        assert!(kernel.changed_ns.len() + kernel.changed_before_ns.len() <= 2 * MAX_CHANGED);
+        kernel.changed_elsewhere(99, 44 * second);
+        assert!(kernel.changes_elsewhere(99, 44 * second), "the last one");
+        assert!(kernel.changes_elsewhere(100 + 3 * MAX_CHANGED as u64 - 1, 44 * second), "and those just before");
     }
 
     #[test]
