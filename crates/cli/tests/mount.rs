@@ -7,6 +7,7 @@ use common::{Cluster, Special, eventually};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -178,6 +179,21 @@ fn two_mounts_see_what_the_other_has_closed() {
             fs::write(a.at("g"), data(i, 1000 + i as usize)).unwrap();
             assert!(fs::read(strict.at("g")).unwrap() == data(i, 1000 + i as usize), "at once, {i}");
         }
+    });
+}
+
+/// A program may open a file again without its name, as the shell does for `>> /dev/stdout`.
+#[test]
+fn an_append_to_a_file_that_is_opened_by_its_descriptor_is_behind_what_another_mount_closed() {
+    with_mount(|c, b| {
+        let a = Mounted::new(c, "other", &[]);
+        fs::write(b.at("f"), b"first ").unwrap();
+        let held = File::options().append(true).open(a.at("f")).unwrap();
+        File::options().append(true).open(b.at("f")).unwrap().write_all(b"second ").unwrap();
+        let again = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+        File::options().append(true).open(again).unwrap().write_all(b"third").unwrap();
+        drop(held);
+        assert_eq!(String::from_utf8(c.ok(&["cat", "tess:/f"]).stdout).unwrap(), "first second third");
     });
 }
 

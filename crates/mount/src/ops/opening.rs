@@ -82,6 +82,11 @@ impl<B: Backend> Mount<B> {
         let can_show = if has_write_back { self.files.is_only_opening(ino) } else { !uncommitted };
         if can_show && self.kernel.lock().must_look_up_again(ino, size_bytes, thread) {
             self.namespace.forget(&[ino]);
+            if !has_write_back {
+                // If the program opened no name (`/proc/self/fd/3`), the kernel looks none up. It then asks for the attributes, to check
+                // the permissions.
+                self.backend.forget_attributes(ino);
+            }
             drop(opening);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);

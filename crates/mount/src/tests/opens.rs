@@ -62,6 +62,24 @@ fn an_open_by_a_thread_without_a_number_gets_the_length() {
     }
 }
 
+/// A program opens `/proc/self/fd/3` with `O_APPEND`: the kernel looks no name up when it tries again, but checks the permissions, for which
+/// it asks for the attributes if it has none.
+#[test]
+fn an_open_that_looks_up_no_name_gets_the_length() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        mount.open(7, ino, true).await.unwrap();
+        store.commit(ino, b"before and after", 0);
+        store.forgotten.borrow_mut().clear();
+        assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
+        assert_eq!(*store.forgotten.borrow(), [ino], "the kernel would write at byte 6");
+        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 16);
+        mount.open(7, ino, true).await.unwrap();
+    });
+}
+
 /// Two programs of one mount append; a third one opens the file meanwhile, and looks it up while the last of the two closes it.
 #[test]
 fn a_lookup_during_a_close_shows_what_the_close_commits() {

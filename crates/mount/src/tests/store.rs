@@ -104,6 +104,8 @@ pub struct Store {
     pub list_rounds: Cell<u32>,
     /// While set, no page but the first one of a listing is answered.
     pub refuses_next_pages: Cell<bool>,
+    /// Files whose attributes the kernel was told to ask for again.
+    pub forgotten: RefCell<Vec<u64>>,
     /// Time, ns.
     pub clock: Cell<i64>,
     /// The answer to a commit takes so many rounds.
@@ -444,7 +446,9 @@ impl Backend for Client {
 
     fn invalidate_names(&self, _: Vec<Name>) {}
 
-    fn forget_attributes(&self, _: u64) {}
+    fn forget_attributes(&self, ino: u64) {
+        self.store.forgotten.borrow_mut().push(ino);
+    }
 
     async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
