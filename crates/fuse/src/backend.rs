@@ -6,7 +6,7 @@ use crate::block_on::{self, block_on};
 use crate::loopback::Loopback;
 use crate::spool::SpoolDirectory;
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use fuser::{INodeNo, Notifier};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -28,11 +28,15 @@ use tokio::sync::oneshot;
 
 /// Longest wait for the kernel to drop names.
 const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
+/// Longest wait for the kernel to drop pages. It waits for reads of them, which may wait for the thread that waits for it.
+const DROP_PAGES_WITHIN: Duration = Duration::from_secs(1);
 
 /// What to tell the kernel, in order.
 pub enum Notice {
     /// The kernel must drop these names.
     Names(Vec<Name>),
+    /// The kernel must drop the pages of an inode from this byte on.
+    Pages(u64, u64),
     /// Reply once everything before is done.
     Confirm(Sender<()>),
 }
@@ -44,6 +48,8 @@ pub struct FuseBackend {
     /// Threads that use the mount as programs do.
     pub loopback: Loopback,
     notices: Sender<Notice>,
+    /// Of pages: names do not wait for reads.
+    page_notices: Sender<Notice>,
     /// Tells the kernel at once what it can hear without a wait. Set when the mount is in its place.
     pub notifier: OnceLock<Notifier>,
     /// Keeps other mounts out of the spool.
@@ -51,10 +57,15 @@ pub struct FuseBackend {
 }
 
 impl FuseBackend {
-    /// The receiver yields what to tell the kernel.
-    pub fn new(client: Client, loopback: Loopback, spool: Option<SpoolDirectory>) -> (FuseBackend, Receiver<Notice>) {
-        let (notices, queue) = unbounded();
-        (FuseBackend { client, loopback, notices, notifier: OnceLock::new(), _spool: spool }, queue)
+    /// Each receiver yields what a thread of its own tells the kernel.
+    pub fn new(
+        client: Client,
+        loopback: Loopback,
+        spool: Option<SpoolDirectory>,
+    ) -> (FuseBackend, [Receiver<Notice>; 2]) {
+        let ((notices, names), (page_notices, pages)) = (unbounded(), unbounded());
+        let backend = FuseBackend { client, loopback, notices, page_notices, notifier: OnceLock::new(), _spool: spool };
+        (backend, [names, pages])
     }
 }
 
@@ -194,6 +205,16 @@ impl Backend for FuseBackend {
         if let Some(notifier) = self.notifier.get() {
             // An offset below 0 is that of no page. Fails if the kernel does not have the inode; that is no error.
             let _ = notifier.inval_inode(INodeNo(ino), -1, 0);
+        }
+    }
+
+    async fn drop_pages_from(&self, ino: u64, from_bytes: u64) {
+        let (done, confirmed) = bounded(1);
+        let notices = [Notice::Pages(ino, from_bytes), Notice::Confirm(done)];
+        if notices.into_iter().all(|notice| self.page_notices.send(notice).is_ok())
+            && confirmed.recv_timeout(DROP_PAGES_WITHIN) == Err(RecvTimeoutError::Timeout)
+        {
+            tracing::debug!(ino, from_bytes, "the kernel has not dropped pages that are older than the file's length");
         }
     }
 

@@ -109,7 +109,7 @@ pub struct Mount {
     attached: Attached,
     core: Arc<Core<FuseBackend>>,
     counts: Arc<Counts>,
-    _notifying: JoinHandle<()>,
+    _notifying: Vec<JoinHandle<()>>,
 }
 
 impl Mount {
@@ -148,7 +148,11 @@ impl Mount {
         let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
         let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
-        let notifying = spawn("notify", move || notify(&notifier, &notices)).map_err(refused)?;
+        let notifying = notices.into_iter().map(|queue| {
+            let notifier = notifier.clone();
+            spawn("notify", move || notify(&notifier, &queue)).map_err(refused)
+        });
+        let notifying = notifying.collect::<Result<_, _>>()?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
@@ -265,6 +269,10 @@ fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
             Notice::Names(names) => names.iter().for_each(|(parent, name)| {
                 let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
             }),
+            // Fails if the kernel does not have the inode; that is no error.
+            Notice::Pages(ino, from_bytes) => {
+                let _ = notifier.inval_inode(INodeNo(ino), from_bytes as i64, 0);
+            }
             Notice::Confirm(done) => drop(done.send(())),
         }
     }

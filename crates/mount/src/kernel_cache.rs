@@ -252,12 +252,17 @@ impl KernelCache {
         refuses
     }
 
+    /// Whether the data in the kernel's cache counts as this version's.
+    pub fn has_version(&self, ino: u64, version: u64) -> bool {
+        self.inodes.get(&ino).is_some_and(|inode| inode.has(version))
+    }
+
     /// Whether the data in the kernel's cache is this version's. From now on it counts as this version's. `uncommitted`:
     /// the length is that of changes that are in no version.
     pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64, uncommitted: bool, now_ns: i64) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         inode.hidden |= !uncommitted && inode.shown_bytes != size_bytes;
-        let is_current = inode.version == version || failpoint::is_active("mount.kernel_keeps_pages");
+        let is_current = inode.has(version);
         if !is_current {
             let is_changed = inode.version != NONE || std::mem::take(&mut inode.covers_changes);
             (inode.version, inode.size_bytes) = (version, size_bytes);
@@ -286,6 +291,10 @@ impl KernelCache {
 impl Inode {
     fn newest(&self) -> u64 {
         if self.version == NONE { self.newest_version } else { self.newest_version.max(self.version) }
+    }
+
+    fn has(&self, version: u64) -> bool {
+        self.version == version || failpoint::is_active("mount.kernel_keeps_pages")
     }
 
     fn holds(&mut self, version: u64, size_bytes: u64) {

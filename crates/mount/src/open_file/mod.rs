@@ -56,6 +56,8 @@ pub struct OpenFile<B: Backend> {
     /// Held while the spool's content of this file is brought into the store. Taken before `state`.
     pub turn: Mutex<()>,
     meter: parking_lot::Mutex<spooled::Meter>,
+    /// Held while the kernel drops its pages around an old end.
+    dropping: Mutex<()>,
     state: Mutex<State<B>>,
 }
 
@@ -83,6 +85,8 @@ struct State<B: Backend> {
     size_bytes: u64,
     /// That is known: not before the first open has asked for it.
     has_length: bool,
+    /// The least length that another mount has made greater since the kernel dropped its pages from there on.
+    old_end: Option<u64>,
     /// The last version that this mount opened or committed.
     version: u64,
     /// Number of that version within the file; 0: none, or unknown.
@@ -127,6 +131,14 @@ impl<B: Backend> State<B> {
         is_unsaved
     }
 
+    /// Takes over the length of a version with another mount's changes.
+    fn show_length(&mut self, size_bytes: u64) {
+        if self.has_length && size_bytes > self.size_bytes {
+            self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
+        }
+        (self.size_bytes, self.has_length) = (size_bytes, true);
+    }
+
     /// A file whose length the first open will find out.
     fn unread(ino: u64) -> State<B> {
         State { has_length: false, ..State::new(ino, 0) }
@@ -137,6 +149,7 @@ impl<B: Backend> State<B> {
             ino,
             size_bytes,
             has_length: true,
+            old_end: None,
             version: 0,
             number: 0,
             content: 0,
@@ -178,13 +191,28 @@ impl<B: Backend> OpenFile<B> {
             state.number = base.opened().version.number;
             let attr = &base.opened().attr;
             state.content = if attr.version == state.version { attr.content } else { 0 };
-            state.size_bytes = base.len_bytes();
+            state.show_length(base.len_bytes());
             state.below = Below::of(state.size_bytes);
             state.base = Some(base);
-            state.has_length = true;
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
         Ok(Current { version, size_bytes: state.size_bytes, uncommitted })
+    }
+
+    /// To be called between the look at the file's length and the reply that tells the kernel: has the kernel drop the pages around
+    /// an end that another mount has moved. They were read with the old length, and the kernel has zeros behind that. It takes over
+    /// a greater length before it drops them itself, so programs that have the file open would read the zeros.
+    ///
+    /// Without the write-back cache only: with it the kernel keeps its own length.
+    pub async fn drop_old_end(&self, mount: &Mount<B>) {
+        if mount.kernel.lock().has_write_back() {
+            return;
+        }
+        let _dropping = self.dropping.lock().await;
+        let old_end = self.state.lock().await.old_end.take();
+        if let Some(from_bytes) = old_end {
+            mount.backend.drop_pages_from(self.ino, from_bytes).await;
+        }
     }
 
     /// Sets the attributes from the create: this mount created the file just now. None: they changed since.
@@ -549,7 +577,7 @@ impl<B: Backend> State<B> {
         if let Some(attr) = attr.filter(|_| self.pending.length() == NextLength::AtLeast) {
             // What another mount wrote behind the end, or cut off, belongs to the version, too.
             let waiting = self.pending.written().map_or(0, |written| written.buffer.end().max(written.grown_bytes));
-            self.size_bytes = attr.size_bytes.max(waiting);
+            self.show_length(attr.size_bytes.max(waiting));
         }
         self.created = None;
         self.times = Times::default();

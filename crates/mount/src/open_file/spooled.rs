@@ -77,7 +77,13 @@ pub(super) enum AfterPush {
 
 impl<B: Backend> OpenFile<B> {
     pub(super) fn new(state: State<B>) -> OpenFile<B> {
-        OpenFile { ino: state.ino, turn: Mutex::default(), meter: Default::default(), state: Mutex::new(state) }
+        OpenFile {
+            ino: state.ino,
+            turn: Mutex::default(),
+            meter: Default::default(),
+            dropping: Mutex::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// A file whose log an earlier mount left.

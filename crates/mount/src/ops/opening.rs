@@ -73,6 +73,7 @@ impl<B: Backend> Mount<B> {
                 return Err(if errno == Errno::ENOENT { Errno::ESTALE } else { errno });
             }
         };
+        file.drop_old_end(self).await;
         // With its write-back cache the kernel keeps its length while a program has the file open.
         let has_write_back = self.kernel.lock().has_write_back();
         if has_write_back && self.kernel.lock().lacks(ino, size_bytes) {
@@ -90,6 +91,12 @@ impl<B: Backend> Mount<B> {
             drop(opening);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
+        }
+        let has_pages = self.kernel.lock().has_version(ino, version);
+        if !has_write_back && !has_pages {
+            // Before the version counts as the kernel's: it drops its older pages again when it gets the answer to this open, and
+            // another open that is answered meanwhile must not read them.
+            self.backend.drop_pages_from(ino, 0).await;
         }
         let now_ns = self.backend.now_ns();
         let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted, now_ns);

@@ -58,10 +58,14 @@ impl<B: Backend> Mount<B> {
         self.namespace.lookup(parent, name).await.map_err(|e| explained("look up", parent, &e))
     }
 
-    /// Attributes as this mount shows them, for a reply: an open file may be longer than its version.
-    pub(crate) async fn seen(&self, attr: Attr) -> Attr {
+    /// Attributes as this mount shows them, for a reply: an open file may be longer than its version. `cuts`: the request sets the
+    /// length, and the kernel may hold pages until it is answered.
+    pub(crate) async fn seen(&self, attr: Attr, cuts: bool) -> Attr {
         let (file, attr) = self.file_and(attr).await;
-        let attr = self.seen_with(file, attr).await;
+        let attr = self.seen_with(file.as_deref(), attr).await;
+        if let Some(file) = file.filter(|_| !cuts) {
+            file.drop_old_end(self).await;
+        }
         self.kernel.lock().sent(&attr);
         attr
     }
@@ -81,7 +85,7 @@ impl<B: Backend> Mount<B> {
         (file, known.attr)
     }
 
-    async fn seen_with(&self, file: Option<Arc<OpenFile<B>>>, mut attr: Attr) -> Attr {
+    async fn seen_with(&self, file: Option<&OpenFile<B>>, mut attr: Attr) -> Attr {
         if let Some(file) = file
             && let Some((size_bytes, changed)) = file.size().await
         {
@@ -120,7 +124,10 @@ impl<B: Backend> Mount<B> {
             Some(file) => file.size().await.is_some_and(|(_, changed)| changed),
             None => false,
         };
-        let shown = self.seen_with(file, attr.clone()).await;
+        let shown = self.seen_with(file.as_deref(), attr.clone()).await;
+        if let Some(file) = file {
+            file.drop_old_end(self).await;
+        }
         let open = held_open || self.files.is_open(attr.ino);
         Answer { known: attr, shown, open, uncommitted }
     }
@@ -158,7 +165,7 @@ impl<B: Backend> Mount<B> {
     pub async fn attributes(&self, ino: u64) -> Outcome<Attr> {
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
-            None => Ok(self.seen(self.known(ino).await?.attr).await),
+            None => Ok(self.seen(self.known(ino).await?.attr, false).await),
         }
     }
 
@@ -168,7 +175,7 @@ impl<B: Backend> Mount<B> {
     /// `EROFS` for an old version, and the store's.
     pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Outcome<Attr> {
         let attr = self.change_attributes(ino, new, size_bytes).await?;
-        Ok(self.seen(attr).await)
+        Ok(self.seen(attr, size_bytes.is_some()).await)
     }
 
     /// Target of a symbolic link.

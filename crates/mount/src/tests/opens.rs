@@ -217,3 +217,70 @@ fn a_version_that_was_lost_does_not_cost_a_request_at_each_look() {
         });
     }
 }
+
+/// A program on this mount reads a file to its end again and again while another mount appends. The kernel has zeros behind the end
+/// in its last page, and takes over a greater length before it drops that page.
+#[test]
+fn the_kernel_drops_its_last_page_before_it_learns_a_greater_length() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let reader = mount.open(5, ino, false).await.unwrap().handle;
+        store.commit(ino, b"before and after", 0);
+        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 6);
+        assert_eq!(store.dropped_from.borrow()[..], [], "its length stays until another program opens it");
+        assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
+        assert_eq!(store.dropped_from.take(), [(ino, 6)]);
+        assert_eq!(mount.read(reader, 0, 4096).await.unwrap(), b"before and after", "what the page is read with then");
+        mount.lookup((ROOT, b"file")).await.unwrap();
+        let writer = mount.open(7, ino, true).await.unwrap().handle;
+        assert_eq!(store.dropped_from.take(), [(ino, 0)], "all pages, as they are of an older version");
+        // A commit here brings what another mount appended since.
+        mount.write(writer, 0, b"B").await.unwrap();
+        store.commit(ino, b"before and after that", 0);
+        mount.flush(ino, writer, OWNER).await.unwrap();
+        assert_eq!(store.dropped_from.borrow()[..], [], "a write or a close may hold the page");
+        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 21);
+        assert_eq!(store.dropped_from.take(), [(ino, 16)]);
+    });
+}
+
+/// With its write-back cache the kernel keeps its own length, and may have bytes in the page that only it has.
+#[test]
+fn the_write_back_cache_keeps_its_last_page() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, true);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        mount.open(5, ino, false).await.unwrap();
+        store.commit(ino, b"before and after", 0);
+        mount.open(7, ino, false).await.unwrap();
+        assert_eq!(store.dropped_from.borrow()[..], []);
+    });
+}
+
+/// The kernel drops older pages when it gets the answer to an open. The answer to the next open may overtake that one.
+#[test]
+fn an_open_that_may_keep_pages_finds_no_older_ones() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    store.commit(ino, b"BEFORE", 0);
+    store.drop_rounds.set(10);
+    let (first, done) = (mount.clone(), Arc::<AtomicBool>::default());
+    let opened = done.clone();
+    tasks.spawn(async move {
+        assert!(!first.open(5, ino, true).await.unwrap().keep_cache);
+        opened.store(true, Ordering::Relaxed);
+    });
+    tasks.run(async {
+        for _ in 0..5 {
+            pause().await;
+        }
+        assert!(!done.load(Ordering::Relaxed), "it waits for the kernel");
+        mount.open(7, ino, true).await.unwrap();
+        assert_eq!(store.dropped_from.borrow()[..], [(ino, 0), (ino, 0)], "until then the kernel may have older pages");
+        assert!(mount.open(9, ino, true).await.unwrap().keep_cache);
+    });
+}

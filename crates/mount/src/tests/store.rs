@@ -94,6 +94,10 @@ pub struct Store {
     pub silent_old_opens: Cell<u32>,
     /// An open for reading takes so many rounds.
     pub open_rounds: Cell<u32>,
+    /// The kernel takes so long to drop pages.
+    pub drop_rounds: Cell<u32>,
+    /// Inodes whose pages the kernel dropped, and the first byte of them.
+    pub dropped_from: RefCell<Vec<(u64, u64)>>,
     /// Number of the requests for attributes.
     pub gets: Cell<u32>,
     /// An answer of attributes takes so many rounds.
@@ -448,6 +452,13 @@ impl Backend for Client {
 
     fn forget_attributes(&self, ino: u64) {
         self.store.forgotten.borrow_mut().push(ino);
+    }
+
+    async fn drop_pages_from(&self, ino: u64, from_bytes: u64) {
+        for _ in 0..self.store.drop_rounds.get() {
+            super::tasks::pause().await;
+        }
+        self.store.dropped_from.borrow_mut().push((ino, from_bytes));
     }
 
     async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {

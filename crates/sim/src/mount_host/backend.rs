@@ -196,6 +196,11 @@ impl Backend for SimBackend {
         self.kernel.forget_attributes(ino);
     }
 
+    async fn drop_pages_from(&self, ino: u64, _: u64) {
+        self.env().sleep_ms(self.link.random() % 2).await;
+        self.kernel.forget_pages(ino);
+    }
+
     async fn write_back_pages(&self, ino: u64) -> io::Result<()> {
         let Some(mount) = self.mount.get().and_then(Weak::upgrade) else {
             return Err(io::ErrorKind::NotConnected.into());

@@ -89,6 +89,14 @@ impl Kernel {
         }
     }
 
+    /// The mount said that the pages and the attributes are old.
+    pub fn forget_pages(&self, ino: u64) {
+        self.forget_attributes(ino);
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
+            inode.drop_pages();
+        }
+    }
+
     /// Whether the mount said so, and has sent none since.
     pub fn has_old_attributes(&self, ino: u64) -> bool {
         self.inodes.borrow().get(&ino).is_some_and(|inode| inode.is_old)
