@@ -206,6 +206,45 @@ fn the_power_may_fail_again_and_again() {
     }
 }
 
+/// Pages that are written `times` the device's number of pages: nine of ten go to a tenth of the device. Returns what the pages hold.
+fn overwrite_skewed(ssd: &mut Ssd, rng: &mut SplitMix64, times: u64) -> HashMap<u64, Option<u32>> {
+    let mut pages = HashMap::new();
+    for _ in 0..times * PAGES {
+        let is_cold = rng.below(10) == 0;
+        let page = rng.below(if is_cold { PAGES } else { PAGES / 10 });
+        ssd.submit(0, Op::Write, page * PAGE, PAGE);
+        pages.insert(page, ssd.content(page as u32));
+    }
+    pages
+}
+
+#[test]
+fn cost_benefit_collects_after_a_cut_by_what_flash_tells_of_ages() {
+    for layer in LAYERS {
+        let config = config(layer.name, Policy::CostBenefit, Shape::ONE_DIE);
+        let mut ssd = Ssd::new(&config).unwrap();
+        ssd.record();
+        overwrite_skewed(&mut ssd, &mut SplitMix64::new(1), 4);
+        // One device loses its power, one is made of the same cells, so that nothing else can count, and one loses nothing.
+        let same = Ssd::after_cut(&config, ssd.recorded(), false).unwrap();
+        let mut uncut = Ssd::new(&config).unwrap();
+        overwrite_skewed(&mut uncut, &mut SplitMix64::new(1), 4);
+        ssd.cut_power();
+        let [cut, same, uncut] = [ssd, same, uncut].map(|mut ssd| {
+            let counts = |ssd: &Ssd| (ssd.counters().programs(Cause::Gc), ssd.counters().all_erases());
+            let before = counts(&ssd);
+            let pages = overwrite_skewed(&mut ssd, &mut SplitMix64::new(2), 4);
+            ssd.check().unwrap();
+            for (page, content) in pages {
+                assert_eq!(ssd.content(page as u32), content, "{}: page {page}", layer.name);
+            }
+            (counts(&ssd).0 - before.0, counts(&ssd).1 - before.1)
+        });
+        assert_eq!(cut, same, "{}: moved pages and erased blocks", layer.name);
+        assert!(cut.1 > 200 && cut.0 <= uncut.0 * 3 / 2, "{}: {cut:?}, without a cut {uncut:?}", layer.name);
+    }
+}
+
 #[test]
 fn what_a_write_buffer_has_is_lost_unless_it_was_flushed() {
     let buffered = Config { write_buffer: 64 * PAGE, ..config("dftl", Policy::Greedy, Shape::ONE_DIE) };

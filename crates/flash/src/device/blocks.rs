@@ -93,19 +93,22 @@ impl Blocks {
         };
         let blocks = vec![empty; (planes * per_plane) as usize];
         let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0, free: 0 };
-        blocks.restore(planes, pages, |_| 0);
+        blocks.restore(planes, pages, |_| (0, 0));
         blocks
     }
 
-    /// Makes the lists anew from what stays without power: how much of each block is written, and its wear. A block that is written in part
+    /// Makes the lists anew from what stays without power: how much of each block is written, and its wear. `found` says how many pages of a
+    /// block are valid, and when the last of its pages was written. A block that is written in part
     /// counts as full. All count as blocks of data, because no page of the map is valid then.
-    pub fn restore(&mut self, planes: u32, pages: u32, valid: impl Fn(u32) -> u32) {
+    pub fn restore(&mut self, planes: u32, pages: u32, found: impl Fn(u32) -> (u32, u64)) {
         let victims = || std::array::from_fn(|_| Victims::new(pages));
         let empty = |_| Plane { free: BTreeSet::new(), victims: victims(), valid: 0 };
         self.planes = (0..planes).map(empty).collect();
-        for block in 0..planes * self.per_plane {
-            let b = &mut self.blocks[block as usize];
-            (b.valid, b.listed, b.kind) = (valid(block) as u16, false, Kind::Data);
+        let mut oldest_first: Vec<u32> = (0..planes * self.per_plane).collect();
+        oldest_first.sort_by_key(|block| found(*block).1);
+        for block in oldest_first {
+            let (b, (valid, changed)) = (&mut self.blocks[block as usize], found(block));
+            (b.valid, b.changed, b.listed, b.kind) = (valid as u16, changed, false, Kind::Data);
             let plane = &mut self.planes[(block / self.per_plane) as usize];
             plane.valid += u32::from(b.valid);
             if b.written == 0 {

@@ -62,10 +62,14 @@ impl Device {
         (self.order, self.now) = (0, 0);
         self.valid.fill(0);
         let mut map = vec![NONE; self.geometry.logical_pages as usize];
+        let (pages, count) = (self.geometry.shape.pages, self.geometry.block_count() as usize);
+        let (mut counts, mut changed) = (vec![0; count], vec![0; count]);
         for ppn in (0..self.geometry.pages() as u32).filter(|ppn| self.is_written(*ppn)).collect::<Vec<_>>() {
             let (end, order) = (self.schedule.read(self.plane_of(ppn), self.block_of(ppn), 0), self.order(ppn));
             self.counters.reads[Cause::Recovery as usize] += 1;
             self.order = self.order.max(order);
+            let block = &mut changed[(ppn / pages) as usize];
+            *block = order.max(*block);
             self.wait(end);
             let lpn = self.owner(ppn).as_data().filter(|_| order != UNREADABLE);
             if let Some(newest) = lpn.map(|lpn| &mut map[lpn as usize]) {
@@ -73,12 +77,12 @@ impl Device {
                 *newest = if is_newer { ppn } else { *newest };
             }
         }
-        let (pages, mut counts) = (self.geometry.shape.pages, vec![0; self.geometry.block_count() as usize]);
         for ppn in map.iter().copied().filter(|ppn| *ppn != NONE) {
             self.valid[ppn as usize / 64] |= 1 << (ppn % 64);
             counts[(ppn / pages) as usize] += 1;
         }
-        self.blocks.restore(self.geometry.shape.units(), pages, |block| counts[block as usize]);
+        self.blocks
+            .restore(self.geometry.shape.units(), pages, |block| (counts[block as usize], changed[block as usize]));
         map
     }
 }
