@@ -120,29 +120,7 @@ impl Ftl for Wasteful {
         some(self.map[lpn as usize])
     }
 
-    fn directory(&self) -> Option<&Directory> {
-        Some(&self.directory)
-    }
-
-    fn directory_mut(&mut self) -> Option<&mut Directory> {
-        Some(&mut self.directory)
-    }
-
-    fn cache(&self) -> &CacheUse {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut CacheUse {
-        &mut self.cache
-    }
-
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn check(&self, _: &Device) -> Result<(), String> {
-        Ok(())
-    }
+    tessera_flash::directory_and_cache!();
 }
 
 const WASTEFUL: Layer = Layer {

@@ -1,6 +1,6 @@
 //! The ideal layer: the whole map is in memory, so translation costs no flash operation. It bounds the others.
 
-use super::{CacheUse, Directory, ENTRY_BYTES, Ftl, Move, NONE, some};
+use super::{CacheUse, ENTRY_BYTES, Ftl, Move, NONE, some};
 use crate::device::{Device, Ppn};
 
 /// The whole map.
@@ -45,27 +45,11 @@ impl Ftl for Ideal {
         self.map.copy_from_slice(map);
     }
 
-    fn directory(&self) -> Option<&Directory> {
-        None
-    }
-
-    fn directory_mut(&mut self) -> Option<&mut Directory> {
-        None
-    }
-
     fn cache(&self) -> &CacheUse {
         &self.cache
     }
 
     fn cache_mut(&mut self) -> &mut CacheUse {
         &mut self.cache
-    }
-
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn check(&self, _: &Device) -> Result<(), String> {
-        Ok(())
     }
 }

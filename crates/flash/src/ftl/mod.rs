@@ -4,7 +4,8 @@
 //! reads and writes translation pages through the [`Device`], which accounts for their time. It never moves data and
 //! never collects garbage: `collect.rs` does, and tells it what moved.
 
-/// What [`Ftl`] asks of a layer whose parts are the fields `directory` and `cache`.
+/// What [`Ftl`](crate::ftl::Ftl) asks of a layer whose parts are the fields `directory` and `cache`.
+#[macro_export]
 macro_rules! directory_and_cache {
     () => {
         fn directory(&self) -> Option<&$crate::ftl::Directory> {
@@ -130,10 +131,14 @@ pub trait Ftl: Send {
     fn peek(&self, device: &Device, lpn: u32) -> Option<Ppn>;
 
     /// The translation pages on flash; `None`: the whole map is in memory.
-    fn directory(&self) -> Option<&Directory>;
+    fn directory(&self) -> Option<&Directory> {
+        None
+    }
 
     /// As [`Ftl::directory`].
-    fn directory_mut(&mut self) -> Option<&mut Directory>;
+    fn directory_mut(&mut self) -> Option<&mut Directory> {
+        None
+    }
 
     /// Takes over the map that was recovered after a power cut: where each logical page is, or [`NONE`]. The layer is new; it
     /// writes nothing.
@@ -164,13 +169,17 @@ pub trait Ftl: Send {
     }
 
     /// Figures of the layer's own, by name.
-    fn figures(&self) -> Vec<(&'static str, u64)>;
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Checks that what it holds twice agrees: sums, and entries that need not be written with those on flash.
     ///
     /// # Errors
     /// The first disagreement.
-    fn check(&self, device: &Device) -> Result<(), String>;
+    fn check(&self, _device: &Device) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The layer as one that is trained before it is measured, if it is one.
     fn trainee(&mut self) -> Option<&mut dyn Trainee> {

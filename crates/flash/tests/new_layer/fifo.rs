@@ -81,21 +81,7 @@ impl Ftl for Fifo {
         some(self.directory.get(lpn))
     }
 
-    fn directory(&self) -> Option<&Directory> {
-        Some(&self.directory)
-    }
-
-    fn directory_mut(&mut self) -> Option<&mut Directory> {
-        Some(&mut self.directory)
-    }
-
-    fn cache(&self) -> &CacheUse {
-        &self.cache
-    }
-
-    fn cache_mut(&mut self) -> &mut CacheUse {
-        &mut self.cache
-    }
+    tessera_flash::directory_and_cache!();
 
     fn figures(&self) -> Vec<(&'static str, u64)> {
         vec![("dirty_pages", self.pages.iter().filter(|page| page.dirty).count() as u64)]
