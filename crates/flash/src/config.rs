@@ -144,6 +144,14 @@ pub enum ConfigError {
         /// The most pages.
         most: u32,
     },
+    /// Something is set more than once.
+    #[error("`{key}` is named more than once in `{text}`; name it once")]
+    Twice {
+        /// What is set.
+        key: String,
+        /// All that is set.
+        text: String,
+    },
     /// A number outside its range.
     #[error("{key} cannot be `{value}`: it must be {range}")]
     Key {
@@ -154,6 +162,20 @@ pub enum ConfigError {
         /// What it may be.
         range: &'static str,
     },
+}
+
+/// Divides options with commas between them; each is a word or `KEY=VALUE`.
+///
+/// # Errors
+/// A key or word is there twice.
+pub(crate) fn options(text: &str) -> Result<Vec<&str>, ConfigError> {
+    let key = |part: &&str| part.split_once('=').map_or(*part, |(key, _)| key).to_string();
+    let parts: Vec<&str> = text.split(',').collect();
+    let mut seen = std::collections::BTreeSet::new();
+    match parts.iter().map(key).find(|key| !seen.insert(key.clone())) {
+        Some(key) => Err(ConfigError::Twice { key, text: text.into() }),
+        None => Ok(parts),
+    }
 }
 
 impl Config {

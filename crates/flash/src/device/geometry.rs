@@ -1,6 +1,7 @@
 //! The shape of a device: how many channels, chips, dies, planes, blocks and pages it has.
 
 use crate::ConfigError;
+use crate::config::options;
 
 /// The most logical pages: the top bit of a page's owner marks translation pages ([`super::Owner`]).
 pub const PAGES_MAX: u64 = (1 << 31) - 2;
@@ -82,7 +83,7 @@ impl Shape {
             _ => {}
         }
         let mut shape = Self::ONE_DIE;
-        for part in text.split(',') {
+        for part in options(text)? {
             let (key, value) = part.split_once('=').ok_or_else(|| ConfigError::Geometry(part.into()))?;
             let (digits, unit) = match value.strip_suffix(['K', 'k']) {
                 Some(digits) if key == "page" => (digits, 1024),
@@ -167,7 +168,9 @@ mod tests {
     fn shapes_are_read_and_wrong_ones_refused() {
         let shape = Shape::parse("channels=8,planes=2,page=16K").unwrap();
         assert_eq!((shape.channels, shape.planes, shape.page_bytes, shape.units()), (8, 2, 16_384, 16));
-        for bad in ["", "eight", "channels=0", "page=5000", "pages=1", "oob=8", "lanes=2", "page=99999999K"] {
+        for bad in
+            ["", "eight", "channels=0", "page=5000", "pages=1", "oob=8", "lanes=2", "page=99999999K", "dies=2,dies=2"]
+        {
             assert!(Shape::parse(bad).is_err(), "{bad}");
         }
     }

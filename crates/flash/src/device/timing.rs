@@ -6,6 +6,7 @@
 
 use super::geometry::Shape;
 use crate::ConfigError;
+use crate::config::options;
 use std::collections::VecDeque;
 
 /// Simulated time in ns since the start.
@@ -45,7 +46,7 @@ impl Timing {
             _ => {}
         }
         let mut timing = Self::SIMULATION;
-        for part in text.split(',') {
+        for part in options(text)? {
             let (key, value) = part.split_once('=').ok_or_else(|| ConfigError::Timing(part.into()))?;
             let field = match key {
                 "read" => &mut timing.read,

@@ -1,6 +1,6 @@
 //! What CPFTL does, and its numbers.
 
-use crate::config::ConfigError;
+use crate::config::{self, ConfigError};
 use crate::mining::{Method, Mining};
 use std::ops::RangeInclusive;
 
@@ -65,7 +65,7 @@ impl Options {
     /// An unknown word, or a number outside its range.
     pub fn parse(text: &str) -> Result<Options, ConfigError> {
         let mut options = Options::default();
-        for word in text.split(',') {
+        for word in config::options(text)? {
             match word.split_once('=') {
                 None => options.switch(word)?,
                 Some((key, value)) => options.set(word, key, value)?,
@@ -126,7 +126,9 @@ mod tests {
         let default = Options::default();
         let expected = Options { sequential: false, full_search: true, support: 9, window: 64, ..default };
         assert_eq!(options, expected);
-        for bad in ["", "correlation", "support=0", "support=x", "window=1", "lanes=2", "no-skew,", "dirty=91"] {
+        for bad in
+            ["", "correlation", "support=0", "support=x", "window=1", "lanes=2", "no-skew,", "dirty=91", "hot=2,hot=2"]
+        {
             assert!(Options::parse(bad).is_err(), "{bad}");
         }
     }
