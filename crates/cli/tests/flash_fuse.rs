@@ -5,11 +5,12 @@ mod common;
 mod nbd;
 
 use common::tessera;
-use nbd::{Client, SIZE};
+use nbd::{Client, SIZE, Server};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 #[test]
 fn the_file_has_the_bytes_of_the_ssd() {
@@ -45,6 +46,24 @@ fn the_file_has_the_bytes_of_the_ssd() {
         drop(file);
         assert_eq!(server.terminate(), 0);
         assert_eq!(path.metadata().unwrap().len(), 0, "the mount is gone");
+    }
+}
+
+#[test]
+fn a_server_that_ends_while_the_file_is_open_says_so() {
+    if !nbd::has_fuse() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for is_open in [true, false] {
+        let (path, said) = (dir.path().join("ssd"), dir.path().join("stderr"));
+        let stderr = Stdio::from(File::create(&said).unwrap());
+        let mut server = Server::start_with(dir.path(), &["--fuse", path.to_str().unwrap()], stderr);
+        let file = is_open.then(|| File::options().read(true).write(true).open(&path).unwrap());
+        assert_eq!(server.terminate(), 0);
+        let said = fs::read_to_string(&said).unwrap();
+        assert_eq!(said.contains("warning") && said.contains("losetup --detach"), is_open, "{said}");
+        assert!(file.is_none_or(|file| file.write_all_at(&[1], 0).is_err()));
     }
 }
 

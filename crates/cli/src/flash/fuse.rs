@@ -18,6 +18,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tessera_flash::Ns;
 use tessera_flash::nbd::{Command, Kind};
@@ -43,6 +44,8 @@ struct SsdFile {
     /// As of a connection: after a power cut one request fails that comes when power is back.
     seen_cuts: Mutex<u64>,
     attr: FileAttr,
+    /// Handles that programs have open, a loop device's among them.
+    open: Arc<AtomicU64>,
 }
 
 /// What a request asks the SSD for.
@@ -130,7 +133,22 @@ impl Filesystem for SsdFile {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.open.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        reply.ok();
     }
 
     fn read(
@@ -229,7 +247,9 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
     let (path, modified) = mount_point(path)?;
     let later = server.delays().then(|| Later::start(server)).transpose().at("a thread")?;
     let seen_cuts = Mutex::new(server.power_cuts());
-    let file = SsdFile { server: server.clone(), later, seen_cuts, attr: attr(server.size(), modified) };
+    let open = Arc::new(AtomicU64::new(0));
+    let attr = attr(server.size(), modified);
+    let file = SsdFile { server: server.clone(), later, seen_cuts, attr, open: open.clone() };
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(SOURCE.into()),
@@ -245,6 +265,13 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
     output.note(format!("a disk: losetup --find --show --direct-io=on {}", path.display()));
     let end = move || {
         let _ = events.receiver().recv();
+        if open.load(Ordering::Relaxed) > 0 {
+            output.caution(format!(
+                "{}: ended while a program or a loop device has it open: it gets errors now, and what it did not flush is lost; \
+                 unmount and `losetup --detach` before the server ends",
+                path.display()
+            ));
+        }
         let detached = attached.detach();
         if let Err(error) = &detached {
             output.warn(&Failure::io(&path, error));
