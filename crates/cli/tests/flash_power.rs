@@ -33,6 +33,36 @@ fn a_power_cut_drops_what_was_not_flushed_and_every_request_fails_until_power_re
 }
 
 #[test]
+fn prometheus_shows_the_figures_of_json_and_what_recovery_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--ftl", "dftl"]);
+    let mut client = Client::connect(&server);
+    assert_eq!(client.write(0, &[1; 64 << 10]), 0);
+    let sample = |name: &str| {
+        let text = tessera(&["flash", "stat", &server.control(), "--prometheus"]).text();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
+        value.unwrap_or_else(|| panic!("no {name}: {text}"))
+    };
+    let recovered = || {
+        [
+            sample("tessera_flash_page_reads_total{cause=\"recovery\"}"),
+            sample("tessera_flash_page_programs_total{cause=\"recovery\"}"),
+        ]
+    };
+    assert_eq!((recovered(), sample("tessera_flash_power_cuts_total")), ([0, 0], 0));
+    for cuts in 1..3 {
+        server.cut(&["--for", "0"]);
+        // Power returns with the request that comes next, and each connection hears of the cut once.
+        assert_eq!((client.try_read(0, 1), client.read(0, 1)), (Err(IO), vec![1]));
+        let stat = server.stat();
+        let [reads, programs] = ["recovery_reads", "recovery_programs"].map(|key| stat[key].as_u64().unwrap());
+        assert_eq!((recovered(), sample("tessera_flash_power_cuts_total")), ([reads, programs], cuts));
+        // The out-of-band areas of the 16 pages and of the map that the recovery before wrote; and the page of the map that has them.
+        assert_eq!((reads, programs), (16 * cuts + (cuts - 1) * cuts / 2, cuts));
+    }
+}
+
+#[test]
 fn power_returns_by_itself_when_it_is_due() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &[]);
