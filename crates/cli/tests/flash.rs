@@ -206,6 +206,8 @@ fn bzip2_and_stdin_are_read() {
     assert_eq!(piped(&["trace", "info", "-", "--skip-bad"], streams), info);
     // A replay reads its trace twice.
     let replay = ["replay", "-", "--ftl", "dftl", "--capacity", "64M"];
+        (&["--footprint", "0"], &["--footprint", "above 0"]),
+        (&["--read-size", "0"], &["--read-size", "above 0"]),
     let text = spc(2_000);
     let plain = file(dir.path(), "t.spc", text.as_bytes());
     let replayed = piped(&replay, text.as_bytes());
@@ -339,3 +341,10 @@ fn bad_input_is_named_with_the_way_out() {
     let wrapped = replay(&[&plain, "--capacity", "8M", "--over-provisioning", "90%", "--wrap", "--ftl", "ideal", "-q"]);
     assert_eq!(wrapped.code, 0, "{wrapped:?}");
 }
+        (
+            &[&plain, "--capacity", "4M", "--over-provisioning", "90%", "--compact"],
+            &["the regions that are touched take 16777216 bytes", "--capacity 16777216 or more", "--wrap"],
+        ),
+        (&[&plain, "--geometry", "dies=2,dies=4", "--json"], &["`dies`", "more than once"]),
+        (&[&plain, "--timing", "read=1us,read=2us", "--json"], &["`read`", "more than once"]),
+        (&[&plain, "--cpftl", "no-skew,hot=3,no-skew", "--json"], &["`no-skew`", "more than once"]),

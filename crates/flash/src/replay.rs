@@ -19,7 +19,7 @@ pub struct ReplayOptions {
 
 /// A request that ends beyond the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a request ends at byte {end} and the device at {capacity}; use a larger --capacity, --wrap or --compact")]
+#[error("a request ends at byte {end} and the device at {capacity}")]
 pub struct BeyondEnd {
     end: u64,
     capacity: u64,

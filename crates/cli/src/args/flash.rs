@@ -268,19 +268,19 @@ pub struct SynthesizeArgs {
     #[arg(long, value_name = "EXPONENT", default_value = "0", value_parser = skew)]
     pub group_skew: f64,
     /// Bytes of the device in which the pages of such groups lie; without it, all that are touched.
-    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub cluster: Option<u64>,
     /// Draw pages by a Zipf distribution with this exponent, in place of the reuse distances of TRACE; 0 is uniform.
     #[arg(long, value_name = "EXPONENT", value_parser = skew)]
     pub skew: Option<f64>,
     /// Bytes of the device that are touched; with TRACE, they are those that it touches.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = capacity, conflicts_with = "trace")]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = above_zero, conflicts_with = "trace")]
     pub footprint: u64,
     /// Mean size of a read.
-    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub read_size: Option<u64>,
     /// Mean size of a write.
-    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    #[arg(long, value_name = "SIZE", value_parser = above_zero)]
     pub write_size: Option<u64>,
     /// Mean time between arrivals, with ns, us or ms.
     #[arg(long, value_name = "TIME", value_parser = gap)]
@@ -427,6 +427,13 @@ fn order(text: &str) -> Result<Order, String> {
     match text {
         "sequential" => Ok(Order::Sequential),
         "random" => Ok(Order::Random),
+fn above_zero(text: &str) -> Result<u64, String> {
+    match tessera_policy::parse_size(text).map_err(|e| e.to_string())? {
+        0 => Err("it must be above 0, such as 4K".into()),
+        bytes => Ok(bytes),
+    }
+}
+
         _ => Err("write --preload=sequential or --preload=random".into()),
     }
 }

@@ -225,7 +225,7 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
         }
         let Some((offset, request)) = ahead.pop_front() else { break };
         let done = replay.request(request.at, request.op, offset, request.bytes);
-        done.map_err(|e| failure!(Exit::Usage, "{}: {e}", path.display()))?;
+        done.map_err(|e| failure!(Exit::Usage, "{}: {e}; {}", path.display(), way_out(args, run)))?;
         if args.cut_every.is_some_and(|every| number.is_multiple_of(every)) {
             replay.cut_power();
         }
@@ -243,6 +243,17 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
     let layer = replay.ssd().layer_figures();
     Ok(Done { figures: replay.figures(), layer, cpu, skipped: trace.skipped() })
+}
+
+/// What to do about a request that ends beyond the device.
+fn way_out(args: &ReplayArgs, run: &Run<'_>) -> String {
+    let least = run.input.layout.bytes();
+    match args.compact {
+        true => {
+            format!("the regions that are touched take {least} bytes: set --capacity {least} or more, or use --wrap")
+        }
+        false => format!("set --capacity {least} or more, or use --wrap or --compact"),
+    }
 }
 
 /// Where a request of the trace lies on the device.

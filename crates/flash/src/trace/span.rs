@@ -30,7 +30,7 @@ impl Span {
             let bytes = place.next_multiple_of(align);
             *place = self.total;
             self.total = self.total.checked_add(bytes).filter(|total| *total < 1 << 63).ok_or_else(|| {
-                "the devices of the trace do not fit in 2^63 bytes end to end; use --compact".to_string()
+                "the devices of the trace do not fit in 2^63 bytes end to end; `replay --compact` lays out only what is touched".to_string()
             })?;
         }
         Ok(self)
