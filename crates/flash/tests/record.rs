@@ -129,6 +129,22 @@ fn disks_are_devices_and_what_nobody_synced_is_written_at_the_end() {
 }
 
 #[test]
+fn an_idle_recording_writes_what_waits() {
+    let (recorder, sink, _) = recorder(usize::MAX);
+    let disk = recorder.wrap(Arc::new(SimDisk::new(1)));
+    let file = disk.open("a", OpenMode::Create).unwrap();
+    file.write_at(0, &[1; 100]).unwrap();
+    file.sync_data().unwrap();
+    file.write_at(4096, &[1; 100]).unwrap();
+    assert!(text(&sink).is_empty(), "lines wait for 64 KiB or a second");
+    recorder.tick();
+    assert_eq!(requests(&sink).len(), 1, "the page that was synced");
+    // The clock goes on by 1 ms each time, and a dirty page waits for 30 s.
+    (0..30_000).for_each(|_| recorder.tick());
+    assert_eq!(requests(&sink).len(), 2);
+}
+
+#[test]
 fn a_trace_that_cannot_be_written_ends_and_the_disk_goes_on() {
     let (recorder, sink, failures) = recorder(200);
     let disk = recorder.wrap(Arc::new(SimDisk::new(1)));

@@ -11,19 +11,32 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tessera_flash::Op;
 use tessera_flash::record::{Recorder, Totals};
+
+/// How often an idle recording writes what waits.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Records until the program ends.
 pub fn record(args: RecordArgs) -> Outcome {
     let failure = Arc::new(OnceLock::new());
     let recorder = recorder(create(&args.out)?, args.out.display().to_string(), failure.clone());
+    let (stop, stopped) = channel();
+    let ticking = recorder.clone();
+    let tick = move || {
+        while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            ticking.tick()
+        }
+    };
+    std::thread::Builder::new().name("record".into()).spawn(tick).at("a thread")?;
     let outcome = match args.program {
         Recorded::Node(node) => daemon::node::run_on(*node, |disk| recorder.wrap(disk)),
         Recorded::Cona(cona) => ycsb::run(&cona, args.output, |disk| recorder.wrap(disk)),
     };
+    drop::<Sender<()>>(stop);
     let totals = recorder.finish();
     if outcome.is_err() && totals.is_empty() {
         std::fs::remove_file(&args.out).at(&args.out)?;

@@ -66,6 +66,9 @@ impl Log {
     }
 }
 
+        if self.lines.is_empty() {
+            return;
+        }
 /// What was asked for of some files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {

@@ -72,6 +72,15 @@ impl Recorder {
             state.log.event((self.shared.clock)(), device as u64, event);
         }
         Arc::new(RecordingDisk::new(disk, self.clone(), device))
+    /// Writes what waits too long: dirty pages, and lines of the trace. Without it, they wait for the next operation of their disk.
+    pub fn tick(&self) {
+        let mut state = self.shared.state.lock();
+        for device in 0..state.disks.len() {
+            state.note(&self.shared.clock, device, |_, _, _| ());
+        }
+        state.log.write();
+    }
+
     }
 
     /// Ends the recording: dirty pages and the last lines are written. Returns what was asked for, by kind of file, such as
