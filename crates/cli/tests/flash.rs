@@ -152,6 +152,28 @@ fn traces_are_shown_and_converted() {
 }
 
 #[test]
+fn fio_replays_what_is_converted() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        eprintln!("skipped: fio is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let plain = file(dir.path(), "t.spc", spc(999).as_bytes());
+    let iolog =
+        file(dir.path(), "t.fio", tessera(&["flash", "trace", "convert", &plain, "--to", "fio"]).text().as_bytes());
+    let disk = file(dir.path(), "disk", b"");
+    fs::File::options().write(true).open(&disk).unwrap().set_len(16 << 20).unwrap();
+    let options = ["--name=x", "--ioengine=psync", "--replay_no_stall=1", "--output-format=json"];
+    let files = [format!("--read_iolog={iolog}"), format!("--replay_redirect={disk}")];
+    let run = Command::new("fio").current_dir(&dir).args(options).args(files).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout);
+    let document: serde_json::Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    let job = &document["jobs"][0];
+    assert_eq!((&job["read"]["total_ios"], &job["write"]["total_ios"]), (&333.into(), &666.into()));
+    assert!(run.status.success() && !text.contains("bad ") && run.stderr.is_empty(), "{run:?}");
+}
+
+#[test]
 fn a_synthetic_trace_says_so_and_has_what_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let plain = file(dir.path(), "t.spc", spc(3_000).as_bytes());
@@ -160,18 +182,22 @@ fn a_synthetic_trace_says_so_and_has_what_was_asked_for() {
     let text = fitted.text();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("fio version 3 iolog"));
-    let label = [lines.next(), lines.next()].map(Option::unwrap);
-    assert_eq!(label[0], "# SYNTHETIC trace of `tessera flash trace synthesize`, fitted to t.spc");
+    let (device, label) = lines.next().unwrap().split_once(" add # ").unwrap();
+    assert!(["0 device0", "0 device1"].contains(&device), "an iolog has no comments of its own: {device}");
+    let label: Vec<&str> = label.split("; ").collect();
+    assert_eq!(label[0], "SYNTHETIC trace of `tessera flash trace synthesize`, fitted to t.spc");
     let correlated = "30.0 % of reads correlated in 20 groups of 8 pages";
     assert!(
-        label[1].starts_with("# 9000 requests, seed 1, 33.3 % reads, 0.0 % sequential")
-            && label[1].ends_with(correlated)
+        label[1].starts_with("9000 requests, seed 1, 33.3 % reads, 0.0 % sequential") && label[1].ends_with(correlated)
     );
     assert!(fitted.stderr.contains("of the reads belong to correlated groups"), "{fitted:?}");
     let made = file(dir.path(), "made.fio", text.as_bytes());
     let info = tessera(&["flash", "trace", "info", &made, "--json"]).json();
     assert_eq!((&info["requests"], &info["devices"]), (&9_000.into(), &2.into()));
     let stated = make(&["--requests", "500", "--footprint", "8M", "--reads", "100%", "--gap", "2ms", "--seed", "7"]);
+    assert!(
+        stated.text().starts_with("# SYNTHETIC trace of `tessera flash trace synthesize`, of stated shares\n# 500 ")
+    );
     let made = file(dir.path(), "made.spc", stated.text().as_bytes());
     let info = tessera(&["flash", "trace", "info", &made, "--json"]).json();
     assert_eq!((&info["reads"], &info["time_ns"]), (&500.into(), &(499 * 2_000_000u64).into()));
@@ -180,6 +206,8 @@ fn a_synthetic_trace_says_so_and_has_what_was_asked_for() {
         (&["--sequential", "90%", "--reads", "100%", "--correlated", "20%"], &["90.0 %", "20.0 %", "lower"]),
         (&["--skew", "9"], &["`9`", "0 to 5"]),
         (&["--gap", "2h"], &["2h", "1.5ms"]),
+        (&["--footprint", "0"], &["--footprint", "above 0"]),
+        (&["--read-size", "0"], &["--read-size", "above 0"]),
         (&[&plain, "--footprint", "1G"], &["--footprint", "TRACE"]),
     ] {
         assert_refused(&make(&[options, &["--json"]].concat()), 2, words);
@@ -206,8 +234,6 @@ fn bzip2_and_stdin_are_read() {
     assert_eq!(piped(&["trace", "info", "-", "--skip-bad"], streams), info);
     // A replay reads its trace twice.
     let replay = ["replay", "-", "--ftl", "dftl", "--capacity", "64M"];
-        (&["--footprint", "0"], &["--footprint", "above 0"]),
-        (&["--read-size", "0"], &["--read-size", "above 0"]),
     let text = spc(2_000);
     let plain = file(dir.path(), "t.spc", text.as_bytes());
     let replayed = piped(&replay, text.as_bytes());
@@ -319,8 +345,15 @@ fn bad_input_is_named_with_the_way_out() {
         (&[&plain, "--capacity", "1M"], &["spare blocks", "raise"]),
         (&[&plain, "--capacity", "64M", "--map-cache", "64", "--ftl", "dftl"], &["64 bytes", "dftl", "128"]),
         (&[&plain, "--capacity", "8M", "--over-provisioning", "90%"], &["ends at byte", "--wrap"]),
+        (
+            &[&plain, "--capacity", "4M", "--over-provisioning", "90%", "--compact"],
+            &["the regions that are touched take 16777216 bytes", "--capacity 16777216 or more", "--wrap"],
+        ),
         (&[&plain, "--ftl", "nftl", "--json"], &["nftl", "tpftl"]),
         (&[&plain, "--geometry", "lanes=3", "--json"], &["lanes=3", "one-die"]),
+        (&[&plain, "--geometry", "dies=2,dies=4", "--json"], &["`dies`", "more than once"]),
+        (&[&plain, "--timing", "read=1us,read=2us", "--json"], &["`read`", "more than once"]),
+        (&[&plain, "--cpftl", "no-skew,hot=3,no-skew", "--json"], &["`no-skew`", "more than once"]),
         (&[&plain, "--cpftl", "no-filter", "--json"], &["no-filter", "full-search", "support=N"]),
         (&[&plain, "--cpftl", "support=0", "--json"], &["support", "`0`", "1 to 1000 per mille"]),
         (&[&plain, "--error-bound", "17"], &["17 pages", "128 bytes", "larger oob"]),
@@ -341,10 +374,3 @@ fn bad_input_is_named_with_the_way_out() {
     let wrapped = replay(&[&plain, "--capacity", "8M", "--over-provisioning", "90%", "--wrap", "--ftl", "ideal", "-q"]);
     assert_eq!(wrapped.code, 0, "{wrapped:?}");
 }
-        (
-            &[&plain, "--capacity", "4M", "--over-provisioning", "90%", "--compact"],
-            &["the regions that are touched take 16777216 bytes", "--capacity 16777216 or more", "--wrap"],
-        ),
-        (&[&plain, "--geometry", "dies=2,dies=4", "--json"], &["`dies`", "more than once"]),
-        (&[&plain, "--timing", "read=1us,read=2us", "--json"], &["`read`", "more than once"]),
-        (&[&plain, "--cpftl", "no-skew,hot=3,no-skew", "--json"], &["`no-skew`", "more than once"]),

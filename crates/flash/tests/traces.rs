@@ -98,6 +98,59 @@ fn formats_with_the_same_lines_are_named_together_and_others_are_told_apart() {
     assert_eq!(error, "the first lines of the trace may be vscsi or tencent; name the format with --format");
 }
 
+#[test]
+fn times_in_whole_ms_are_not_taken_for_ns() {
+    let detected = |text: &str| Reader::new(text.as_bytes(), None, false).map(|reader| reader.format().name);
+    let lines = |step: u64| (0..100).map(|i| format!("{} 0 {} 8 {}\n", i * step, i * 8, i % 2)).collect::<String>();
+    let either = "the first lines of the trace may be disksim or ssdsim; name the format with --format";
+    assert_eq!(detected(&lines(15)).unwrap_err().to_string(), either);
+    assert_eq!(detected(&lines(20_000)).unwrap(), "ssdsim");
+    // One time with a fraction, or a flag that is no bit, tells.
+    assert_eq!(detected(&(lines(15) + "1500.5 0 8 8 1\n")).unwrap_err().to_string(), either, "it is no first line");
+    assert_eq!(detected(&("7.5 0 8 8 1\n".to_owned() + &lines(15))).unwrap(), "disksim");
+    assert_eq!(detected(&("7 0 8 8 9\n".to_owned() + &lines(20_000))).unwrap(), "disksim");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    for text in
+        ["0,1,512,w,0.0\n", "fio version 3 iolog\n0 x write 512 512\n", "version,time,op,size,lbn\n1,5,2a,512,1\n"]
+    {
+        assert_eq!(read(&format!("\u{feff}{text}")), read(text));
+    }
+}
+
+#[test]
+fn devices_keep_their_numbers() {
+    let msr = "1,usr,3,Read,0,512,1\n2,usr,1,Read,0,512,1\n3,web,0,Read,0,512,1\n";
+    let numbers = |text: &str| read(text).1.iter().map(|r| r.device).collect::<Vec<_>>();
+    assert_eq!(numbers(msr), [3, 1, 1 << 44], "hosts one after the other, each by the numbers of its disks");
+    let fio = |names: [&str; 4]| {
+        let lines = names.map(|name| format!("{name} read 0 4096\n"));
+        numbers(&format!("fio version 2 iolog\n{}", lines.concat()))
+    };
+    assert_eq!(fio(["device7", "device0", "device7", "device3"]), [7, 0, 7, 3]);
+    assert_eq!(fio(["/dev/a", "device0", "device7", "/dev/b"]), [0, 1, 7, 2], "no two files share a number");
+}
+
+#[test]
+fn an_iolog_names_files_before_their_requests_and_has_no_comments() {
+    let mut lines = find("fio").unwrap().writer.unwrap().begin(&["SYNTHETIC".into(), "2 requests".into()]);
+    let mut text = lines.heading();
+    for r in [
+        request(1_000, Op::Read, 7, 0, 512),
+        request(9_000, Op::Write, 2, 512, 512),
+        request(9_000, Op::Trim, 7, 0, 512),
+    ] {
+        text.extend(lines.request(&r));
+    }
+    // fio loses the time of lines that open files, so they have that of the request before.
+    let expected = "fio version 3 iolog\n0 device7 add # SYNTHETIC; 2 requests\n0 device7 open\n1 device7 read 0 512\n\
+                    1 device2 add\n1 device2 open\n9 device2 write 512 512\n9 device7 trim 0 512";
+    assert_eq!(text.join("\n"), expected);
+    assert_eq!(read(expected).1.iter().map(|r| r.device).collect::<Vec<_>>(), [7, 2, 7]);
+}
+
 /// Ends with an error, as a decompressor does that finds a wrong checksum.
 struct Damaged<'a>(&'a [u8]);
 
@@ -135,7 +188,7 @@ fn a_line_without_end_takes_no_memory() {
 
 #[test]
 fn time_never_goes_back() {
-    let mut reader = Reader::new(&b"5 0 0 8 1\n9 0 0 8 1\n7 0 0 8 1\n1 0 0 8 1\n"[..], None, false).unwrap();
+    let mut reader = Reader::new(&b"5 0 0 8 1\n9 0 0 8 1\n7 0 0 8 1\n1 0 0 8 1\n"[..], find("ssdsim"), false).unwrap();
     let times: Vec<u64> = reader.by_ref().map(|r| r.unwrap().at).collect();
     assert_eq!((times, reader.reordered()), (vec![0, 4, 4, 4], 2));
 }
@@ -151,19 +204,6 @@ fn a_time_after_which_nothing_fits_is_refused() {
     assert!(error.contains("`4611686019427387905 ns`; it must be at most 2^62 ns after the first"), "{error}");
 }
 
-/// Numbers devices in the order of their appearance, as formats that name them do.
-fn by_appearance(requests: impl Iterator<Item = Request>) -> Vec<Request> {
-    let mut known = Vec::new();
-    let number = |r: Request| {
-        let at = known.iter().position(|device| *device == r.device).unwrap_or_else(|| {
-            known.push(r.device);
-            known.len() - 1
-        });
-        Request { device: at as u64, ..r }
-    };
-    requests.map(number).collect()
-}
-
 proptest! {
     #[test]
     fn what_is_written_is_read_again(
@@ -175,13 +215,13 @@ proptest! {
             }).collect();
         requests.sort_by_key(|r| r.at);
         let first = requests[0].at;
-        let expected: Vec<Request> = by_appearance(requests.iter().map(|r| Request { at: r.at - first, ..*r }));
+        let expected: Vec<Request> = requests.iter().map(|r| Request { at: r.at - first, ..*r }).collect();
         for (format, writer) in FORMATS.iter().filter_map(|format| Some((format, format.writer?))) {
-            let heading = writer.heading.map(String::from);
-            let lines: Vec<String> = heading.into_iter().chain(requests.iter().filter_map(writer.line)).collect();
-            let text = lines.join("\n");
-            let found = Reader::new(text.as_bytes(), Some(format), false).unwrap().map(Result::unwrap);
-            prop_assert_eq!(by_appearance(found), expected.clone(), "{}", format.name);
+            let mut lines = writer.begin(&["what it is".into()]);
+            let mut text = lines.heading();
+            text.extend(requests.iter().flat_map(|request| lines.request(request)));
+            let found = Reader::new(text.join("\n").as_bytes(), Some(format), false).unwrap().map(Result::unwrap).collect::<Vec<_>>();
+            prop_assert_eq!(found, expected.clone(), "{}", format.name);
         }
     }
 

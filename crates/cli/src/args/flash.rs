@@ -123,9 +123,12 @@ pub enum TraceCommand {
     },
     /// Write a trace to stdout in another format; time begins at 0.
     Convert {
-        /// How the trace is read.
+        /// Trace: text, or compressed with gzip, bzip2 or zstd; `-` is stdin.
+        #[arg(value_name = "TRACE")]
+        trace: PathBuf,
+        /// How its lines are read.
         #[command(flatten)]
-        reading: ReadingArgs,
+        lines: LineArgs,
         /// Format to write: spc, msr, disksim, ssdsim, mqsim or fio.
         #[arg(long, value_name = "FORMAT", value_parser = written)]
         to: (&'static str, Writer),
@@ -317,6 +320,14 @@ pub struct ReadingArgs {
     /// Traces: text, or compressed with gzip, bzip2 or zstd; `-` is stdin.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    /// How their lines are read.
+    #[command(flatten)]
+    pub lines: LineArgs,
+}
+
+/// How the lines of traces are read.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct LineArgs {
     /// Format; without it, it is recognized: fio, vscsi, msr, spc, tencent, blkparse, disksim, ssdsim, mqsim.
     #[arg(long, value_parser = format)]
     pub format: Option<&'static Format>,
@@ -416,6 +427,13 @@ fn capacity(text: &str) -> Result<u64, String> {
     }
 }
 
+fn above_zero(text: &str) -> Result<u64, String> {
+    match tessera_policy::parse_size(text).map_err(|e| e.to_string())? {
+        0 => Err("it must be above 0, such as 4K".into()),
+        bytes => Ok(bytes),
+    }
+}
+
 fn delays(text: &str) -> Result<Delays, String> {
     match text {
         "none" => Ok(None),
@@ -427,13 +445,6 @@ fn order(text: &str) -> Result<Order, String> {
     match text {
         "sequential" => Ok(Order::Sequential),
         "random" => Ok(Order::Random),
-fn above_zero(text: &str) -> Result<u64, String> {
-    match tessera_policy::parse_size(text).map_err(|e| e.to_string())? {
-        0 => Err("it must be above 0, such as 4K".into()),
-        bytes => Ok(bytes),
-    }
-}
-
         _ => Err("write --preload=sequential or --preload=random".into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Files of traces, decompressed as they are read.
 
-use crate::args::ReadingArgs;
+use crate::args::{LineArgs, ReadingArgs};
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
@@ -206,7 +206,7 @@ impl<R: Read> Read for Frames<R> {
 ///
 /// # Errors
 /// It cannot be opened, its compression is wrong, or its format is not known.
-pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Trace> {
+pub fn open(path: &Path, lines: LineArgs, read: Arc<AtomicU64>) -> Outcome<Trace> {
     let mut input = BufReader::new(Counted { source: Source::open(path)?, read });
     let head = input.fill_buf().at(path)?;
     let mut is_packed = true;
@@ -221,7 +221,7 @@ pub fn open(path: &Path, args: &ReadingArgs, read: Arc<AtomicU64>) -> Outcome<Tr
             Box::new(input)
         }
     };
-    Reader::with_checksum(text, args.format, args.skip_bad, is_packed).map_err(|e| wrong(path, &e))
+    Reader::with_checksum(text, lines.format, lines.skip_bad, is_packed).map_err(|e| wrong(path, &e))
 }
 
 /// The failure of a trace that cannot be read.

@@ -31,11 +31,8 @@ use crate::exit::Outcome;
 pub fn run(command: FlashCommand) -> Outcome {
     match &command {
         FlashCommand::Replay(args) => input::check(&args.reading)?,
-        FlashCommand::Trace(TraceCommand::Info { reading, .. } | TraceCommand::Convert { reading, .. }) => {
-            input::check(reading)?;
-        }
-        FlashCommand::Trace(TraceCommand::Synthesize(_)) | FlashCommand::Serve(_) | FlashCommand::Record(_) => {}
-        FlashCommand::Stat(_) | FlashCommand::Cut(_) => {}
+        FlashCommand::Trace(TraceCommand::Info { reading, .. }) => input::check(reading)?,
+        _ => {}
     }
     match command {
         FlashCommand::Replay(args) => replay::replay(&args),
@@ -44,7 +41,9 @@ pub fn run(command: FlashCommand) -> Outcome {
         FlashCommand::Stat(args) => stat::stat(&args),
         FlashCommand::Cut(args) => stat::cut(&args),
         FlashCommand::Trace(TraceCommand::Info { reading, output }) => trace::info(&reading, output),
-        FlashCommand::Trace(TraceCommand::Convert { reading, to, output }) => trace::convert(&reading, to, output),
+        FlashCommand::Trace(TraceCommand::Convert { trace, lines, to, output }) => {
+            trace::convert(&trace, lines, to, output)
+        }
         FlashCommand::Trace(TraceCommand::Synthesize(args)) => synthesize::synthesize(&args),
     }
 }

@@ -131,7 +131,7 @@ fn read_layouts(args: &ReplayArgs) -> Outcome<Vec<Input>> {
 
 fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl Fn()) -> Outcome<Input> {
     let (mut span, mut compact, mut requests) = (Span::default(), Compact::default(), 0);
-    for request in open(path, &args.reading, read.clone())? {
+    for request in open(path, args.reading.lines, read.clone())? {
         let request = request.map_err(|e| wrong(path, &e))?;
         if args.compact {
             compact.add(&request)
@@ -214,7 +214,7 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
         replay.observe();
     }
     let mut start = cpu_time();
-    let mut trace = open(path, &args.reading, Arc::default())?;
+    let mut trace = open(path, args.reading.lines, Arc::default())?;
     let mut ahead = VecDeque::with_capacity(TOGETHER);
     for number in 1u64.. {
         if ahead.is_empty() {

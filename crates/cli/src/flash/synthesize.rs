@@ -1,7 +1,7 @@
 //! `tessera flash trace synthesize`.
 
 use super::input::{open, wrong};
-use crate::args::{ReadingArgs, SynthesizeArgs};
+use crate::args::{LineArgs, SynthesizeArgs};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::term::units;
 use tessera_flash::Op;
@@ -18,19 +18,14 @@ pub fn synthesize(args: &SynthesizeArgs) -> Outcome {
     let profile = args.trace.as_ref().map(|_| measure(args)).transpose()?;
     let mut generator = Generator::new(&args.plan(), profile.as_ref()).map_err(Failure::usage)?;
     let (to, writer) = args.to;
-    if let Some(heading) = writer.heading {
-        args.output.line(heading)?;
-    }
-    for line in label(args, generator.shares()) {
-        args.output.line(format!("# {line}"))?;
-    }
+    let mut lines = writer.begin(&label(args, generator.shares()));
+    lines.heading().iter().try_for_each(|line| args.output.line(line))?;
     let (mut reads, mut left_out) = (0, 0u64);
     for request in generator.by_ref() {
         reads += u64::from(request.op == Op::Read);
-        match (writer.line)(&request) {
-            Some(line) => args.output.line(line)?,
-            None => left_out += 1,
-        }
+        let written = lines.request(&request);
+        left_out += u64::from(written.is_empty());
+        written.iter().try_for_each(|line| args.output.line(line))?;
     }
     if left_out > 0 {
         args.output.caution(format!("{} that {to} cannot say are left out", units::plural(left_out, "request")));
@@ -43,9 +38,9 @@ pub fn synthesize(args: &SynthesizeArgs) -> Outcome {
 
 fn measure(args: &SynthesizeArgs) -> Outcome<Profile> {
     let path = args.trace.as_ref().expect("a trace to fit to");
-    let reading = ReadingArgs { traces: vec![path.clone()], format: args.format, skip_bad: args.skip_bad };
+    let lines = LineArgs { format: args.format, skip_bad: args.skip_bad };
     let mut profile = Profile::default();
-    for request in open(path, &reading, <_>::default())? {
+    for request in open(path, lines, <_>::default())? {
         profile.add(&request.map_err(|e| wrong(path, &e))?);
     }
     Ok(profile)

@@ -1,10 +1,11 @@
 //! `tessera flash trace`.
 
 use super::input::{open, wrong};
-use crate::args::ReadingArgs;
-use crate::exit::{Exit, Outcome, bail};
+use crate::args::{LineArgs, ReadingArgs};
+use crate::exit::Outcome;
 use crate::term::{Out, Table, units};
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 use tessera_flash::Op;
 use tessera_flash::trace::{Span, Writer};
@@ -16,7 +17,7 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
         &["trace", "format", "requests", "reads", "mean size", "devices", "span", "time", "left out"],
     );
     for path in &args.traces {
-        let mut trace = open(path, args, <_>::default())?;
+        let mut trace = open(path, args.lines, <_>::default())?;
         let (mut span, mut counts, mut bytes, mut end) = (Span::default(), [0u64; 3], 0, 0);
         for request in trace.by_ref() {
             let request = request.map_err(|e| wrong(path, &e))?;
@@ -28,7 +29,7 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
         let span = span.lay(4096).map_err(crate::exit::Failure::usage)?;
         let requests: u64 = counts.iter().sum();
         let reads = counts[Op::Read as usize];
-        let names = args.format.map_or_else(|| trace.format().names(), |named| vec![named.name]);
+        let names = args.lines.format.map_or_else(|| trace.format().names(), |named| vec![named.name]);
         if out.json {
             out.document(&json!({
                 "trace": path, "format": names[0], "formats": names, "requests": requests, "reads": reads,
@@ -53,20 +54,15 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
 }
 
 /// Writes a trace in another format.
-pub fn convert(args: &ReadingArgs, (to, writer): (&str, Writer), out: Out) -> Outcome {
-    let [path] = &args.traces[..] else {
-        bail!(Exit::Usage, "convert takes one trace; {} are named", args.traces.len())
-    };
-    if let Some(heading) = writer.heading {
-        out.line(heading)?;
-    }
+pub fn convert(path: &Path, lines: LineArgs, (to, writer): (&str, Writer), out: Out) -> Outcome {
+    let mut trace = open(path, lines, <_>::default())?;
+    let mut lines = writer.begin(&[]);
+    lines.heading().iter().try_for_each(|line| out.line(line))?;
     let mut left_out = 0;
-    let mut trace = open(path, args, <_>::default())?;
     for request in trace.by_ref() {
-        match (writer.line)(&request.map_err(|e| wrong(path, &e))?) {
-            Some(line) => out.line(line)?,
-            None => left_out += 1,
-        }
+        let written = lines.request(&request.map_err(|e| wrong(path, &e))?);
+        left_out += u64::from(written.is_empty());
+        written.iter().try_for_each(|line| out.line(line))?;
     }
     if left_out + trace.skipped() > 0 {
         out.caution(format!(

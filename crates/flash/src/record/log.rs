@@ -2,7 +2,7 @@
 
 use crate::device::Ns;
 use crate::ssd::Op;
-use crate::trace::{Request, Writer, find};
+use crate::trace::{Request, TraceLines, find, iolog_line};
 use std::fmt::Write as _;
 use std::io;
 
@@ -17,7 +17,7 @@ pub type OnFailure = Box<dyn FnOnce(&io::Error) + Send>;
 /// Lines of a trace on their way into a file. Whole lines are written, so that what is there can be read after a kill.
 pub struct Log {
     out: Box<dyn io::Write + Send>,
-    writer: Writer,
+    format: TraceLines,
     lines: String,
     written_at: Ns,
     /// `None` once it was called: then the trace ends.
@@ -27,8 +27,9 @@ pub struct Log {
 impl Log {
     pub fn new(out: Box<dyn io::Write + Send>, on_failure: OnFailure) -> Log {
         let writer = find("fio").and_then(|format| format.writer).expect("fio's iolog can be written");
-        let lines = format!("{}\n", writer.heading.expect("its first line names the version"));
-        Log { out, writer, lines, written_at: 0, on_failure: Some(on_failure) }
+        let format = writer.begin(&[]);
+        let lines = format.heading().join("\n") + "\n";
+        Log { out, format, lines, written_at: 0, on_failure: Some(on_failure) }
     }
 
     /// Whether the trace has ended because it could not be written.
@@ -37,17 +38,26 @@ impl Log {
     }
 
     pub fn request(&mut self, request: &Request) {
-        let line = (self.writer.line)(request).expect("an iolog can say every request");
-        self.push(request.at, &line);
+        let lines = self.format.request(request);
+        assert!(!lines.is_empty(), "an iolog can say every request");
+        self.push(request.at, &lines);
     }
 
-    /// A line that is no request: `add`, `open`, `close` or, with an offset and a length that mean nothing, `datasync`.
-    pub fn event(&mut self, at: Ns, device: u64, event: &str) {
-        self.push(at, &format!("{} device{device} {event}", at / 1_000));
+    /// Names a device of the trace.
+    pub fn open(&mut self, at: Ns, device: u64) {
+        let lines = self.format.open(device);
+        self.push(at, &lines);
     }
 
-    fn push(&mut self, at: Ns, line: &str) {
-        let _ = writeln!(self.lines, "{line}");
+    /// A flush; its offset and length mean nothing.
+    pub fn flush(&mut self, at: Ns, device: u64) {
+        self.push(at, &[iolog_line(at, device, "datasync 0 0")]);
+    }
+
+    fn push(&mut self, at: Ns, lines: &[String]) {
+        for line in lines {
+            let _ = writeln!(self.lines, "{line}");
+        }
         if self.lines.len() >= BUFFER_BYTES || at >= self.written_at + WRITE_EVERY {
             self.written_at = at;
             self.write();
@@ -56,6 +66,9 @@ impl Log {
 
     /// Writes what is kept.
     pub fn write(&mut self) {
+        if self.lines.is_empty() {
+            return;
+        }
         let written = self.out.write_all(self.lines.as_bytes()).and_then(|()| self.out.flush());
         self.lines.clear();
         if let Err(error) = written
@@ -66,9 +79,6 @@ impl Log {
     }
 }
 
-        if self.lines.is_empty() {
-            return;
-        }
 /// What was asked for of some files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {

@@ -68,10 +68,10 @@ impl Recorder {
         let mut state = self.shared.state.lock();
         let device = state.disks.len();
         state.disks.push(Layout::default());
-        for event in ["add", "open"] {
-            state.log.event((self.shared.clock)(), device as u64, event);
-        }
+        state.log.open((self.shared.clock)(), device as u64);
         Arc::new(RecordingDisk::new(disk, self.clone(), device))
+    }
+
     /// Writes what waits too long: dirty pages, and lines of the trace. Without it, they wait for the next operation of their disk.
     pub fn tick(&self) {
         let mut state = self.shared.state.lock();
@@ -79,8 +79,6 @@ impl Recorder {
             state.note(&self.shared.clock, device, |_, _, _| ());
         }
         state.log.write();
-    }
-
     }
 
     /// Ends the recording: dirty pages and the last lines are written. Returns what was asked for, by kind of file, such as
@@ -160,7 +158,7 @@ impl State {
     /// Writes down a flush.
     fn flush(&mut self, now: Ns, device: usize, kind: Arc<str>) {
         if !self.log.has_failed() {
-            self.log.event(now, device as u64, "datasync 0 0");
+            self.log.flush(now, device as u64);
             self.totals.entry(kind).or_default().flushes += 1;
         }
     }

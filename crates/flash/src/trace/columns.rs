@@ -4,7 +4,6 @@ use super::fields::{FieldError, Fields, SECTOR, by_commas, request};
 use super::{LineParser, Request};
 use crate::ssd::Op;
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 const S: u64 = 1_000_000_000;
@@ -84,36 +83,42 @@ pub fn vscsi(line: &str) -> Parsed {
     request(at, op, 0, offset, bytes)
 }
 
-/// Numbers for names of devices, in the order of their appearance.
+/// Numbers for names, each given once.
 #[derive(Default)]
 pub struct Names {
     numbers: HashMap<String, u64, BuildHasherDefault<DefaultHasher>>,
 }
 
-/// The most devices of a trace.
-const DEVICES_MAX: usize = 1 << 20;
+/// The most names of a trace.
+const NAMES_MAX: usize = 1 << 20;
 
 impl Names {
-    /// The number of a name; a new one while there are not too many.
-    pub fn number(&mut self, name: &str) -> Result<u64, FieldError> {
+    /// The number of a name; `new` gives it while there are not too many.
+    pub fn number(&mut self, name: &str, new: impl FnOnce() -> u64) -> Result<u64, FieldError> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);
         }
-        if self.numbers.len() == DEVICES_MAX {
+        if self.numbers.len() == NAMES_MAX {
             return Err(FieldError::new("device", Some(name), "one of at most 2^20 devices"));
         }
-        let number = self.numbers.len() as u64;
+        let number = new();
         self.numbers.insert(name.into(), number);
         Ok(number)
     }
+
+    fn len(&self) -> u64 {
+        self.numbers.len() as u64
+    }
 }
 
+/// Numbers for the disks of a host.
+pub const HOST_DISKS: u64 = 1 << 44;
+
 /// `time in 100 ns,host,disk number,Read or Write,offset,size,response time` (MSR Cambridge, SNIA IOTTA). Each disk of
-/// each host is a device.
+/// each host is a device; those of the first host have the numbers of its disks, and those of later ones come behind them.
 #[derive(Default)]
 pub struct Msr {
-    names: Names,
-    name: String,
+    hosts: Names,
 }
 
 impl LineParser for Msr {
@@ -121,12 +126,13 @@ impl LineParser for Msr {
         let mut fields = by_commas(line);
         let at = fields.scaled("Timestamp", 100)?;
         let host = fields.text("Hostname")?;
-        let disk = fields.number("DiskNumber")?;
+        let below = |text: &str| text.parse::<u64>().ok().filter(|disk| *disk < HOST_DISKS);
+        let disk = fields.with("DiskNumber", "a whole number from 0 below 2^44", below)?;
         let op = fields.op("Type", "Read or Write", &["Read"], &["Write"])?;
         let offset = fields.number("Offset")?;
         let bytes = fields.number("Size")?;
-        self.name.clear();
-        let _ = write!(self.name, "{host}.{disk}");
-        request(at, op, self.names.number(&self.name)?, offset, bytes)
+        let next = self.hosts.len();
+        let host = self.hosts.number(host, || next)?;
+        request(at, op, host * HOST_DISKS + disk, offset, bytes)
     }
 }

@@ -30,7 +30,7 @@ pub const FORMATS: &[Format] = &[
         about: "iolog of fio, versions 2 and 3",
         fits: |line| fio::version(line).is_some(),
         make: |_| Box::new(Iolog::default()),
-        writer: Some(Writer { heading: Some("fio version 3 iolog"), line: writing::fio }),
+        writer: Some(Writer { line: writing::iolog, is_iolog: true }),
         same_as: None,
     },
     Format {
@@ -87,9 +87,7 @@ pub const FORMATS: &[Format] = &[
     Format {
         name: "disksim",
         about: "DiskSim ASCII: time_ms device block blocks flags (1 read)",
-        fits: |line| {
-            is_fields(line, ' ', &[|t| t.contains('.') && is_time(t), is_number, is_number, is_number, is_hex])
-        },
+        fits: |line| is_fields(line, ' ', &[is_time, is_number, is_number, is_number, is_hex]),
         make: |_| Box::new(Plain(columns::disksim)),
         writer: writer(writing::disksim),
         same_as: None,
@@ -113,7 +111,7 @@ pub const FORMATS: &[Format] = &[
 ];
 
 const fn writer(line: fn(&Request) -> Option<String>) -> Option<Writer> {
-    Some(Writer { heading: None, line })
+    Some(Writer { line, is_iolog: false })
 }
 
 type Test = fn(&str) -> bool;
@@ -160,22 +158,39 @@ fn is_fields(line: &str, separator: char, kinds: &[Test]) -> bool {
     kinds.iter().all(|is| fields.next().is_some_and(|field| is(field.trim())))
 }
 
+/// Lines of DiskSim whose times are whole numbers are lines of SSDSim, with times in ms instead of ns. A mean time between requests
+/// of 1 s or more is too long for a disk; one below 1 us is too short, and could be either.
+const SLOW_GAP: u64 = 1000;
+
+/// Mean difference of the whole numbers that lines begin with; that of one line is from 0.
+fn mean_gap(head: &[&str]) -> u64 {
+    let times = || head.iter().filter_map(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    let (first, last, count) = (times().min().unwrap_or(0), times().max().unwrap_or(0), times().count() as u64);
+    if count < 2 { last } else { (last - first) / (count - 1) }
+}
+
 impl Format {
     /// A reader for a trace with these first lines.
     pub fn parser(&self, head: &[&str]) -> Box<dyn LineParser> {
         (self.make)(head)
     }
 
-    /// The formats that at least half of these first lines have. Of those whose lines mean the same, the first.
+    /// The formats that most of these first lines have, and at least half. Of those whose lines mean the same, the first.
     pub fn detect(head: &[&str]) -> Vec<&'static Format> {
         let Some(first) = head.first() else { return Vec::new() };
         let by_heading =
             FORMATS.iter().take(2).find(|f| !first.starts_with(|c: char| c.is_ascii_digit()) && (f.fits)(first));
-        let fits = |f: &&Format| head.iter().filter(|line| (f.fits)(line)).count() * 2 >= head.len();
-        match by_heading {
-            Some(format) => vec![format],
-            None => FORMATS.iter().filter(|f| f.same_as.is_none()).filter(fits).collect(),
+        if let Some(format) = by_heading {
+            return vec![format];
         }
+        let lines = |f: &Format| head.iter().filter(|line| (f.fits)(line)).count();
+        let candidates = || FORMATS.iter().filter(|f| f.same_as.is_none());
+        let most = candidates().map(lines).max().unwrap_or(0);
+        let mut found: Vec<&Format> = candidates().filter(|f| lines(f) == most && 2 * most >= head.len()).collect();
+        if found.iter().any(|f| f.name == "ssdsim") && mean_gap(head) >= SLOW_GAP {
+            found.retain(|f| f.name != "disksim");
+        }
+        found
     }
 
     /// The names of all formats whose lines mean the same: lines cannot tell them apart.

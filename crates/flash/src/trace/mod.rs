@@ -16,10 +16,11 @@ mod writing;
 
 pub use bzip2::Bzip2;
 pub use fields::FieldError;
+pub(crate) use fio::line as iolog_line;
 pub use format::{FORMATS, Format, find};
 pub use reader::{LINE_MAX, Reader, TraceError};
 pub use span::{Compact, REGION_BYTES, Span};
-pub use writing::Writer;
+pub use writing::{TraceLines, Writer};
 
 use crate::device::Ns;
 use crate::ssd::Op;

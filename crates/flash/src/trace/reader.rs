@@ -43,6 +43,9 @@ pub enum TraceError {
     },
 }
 
+/// What some programs put before a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Reads the requests of a trace.
 pub struct Reader<R> {
     input: BufReader<R>,
@@ -111,7 +114,8 @@ impl<R: Read> Reader<R> {
     ) -> Result<Self, TraceError> {
         let mut input = BufReader::with_capacity(LINE_MAX, input);
         let head = read_head(&mut input)?;
-        let text = String::from_utf8_lossy(&head);
+        let head_used = if head.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+        let text = String::from_utf8_lossy(&head[head_used..]);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| is_content(l)).collect();
         let format = match format.map_or_else(|| recognize(&lines), Ok) {
             Err(_) if has_checksum => {
@@ -124,7 +128,7 @@ impl<R: Read> Reader<R> {
         Ok(Reader {
             input,
             head,
-            head_used: 0,
+            head_used,
             parser,
             format,
             line: Vec::new(),
