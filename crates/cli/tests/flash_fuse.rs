@@ -18,7 +18,7 @@ fn the_file_has_the_bytes_of_the_ssd() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for delays in [&[][..], &["--timing", "emulator"]] {
+    for delays in [&[][..], &["--timing", "real"]] {
         let (mut server, path) = nbd::serve_file(dir.path(), delays);
         let file = File::options().read(true).write(true).open(&path).unwrap();
         assert_eq!(file.metadata().unwrap().len(), SIZE);

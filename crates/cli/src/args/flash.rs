@@ -159,7 +159,7 @@ pub struct ServeArgs {
     /// Bytes of memory for the map.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = tessera_policy::parse_size)]
     pub map_cache: u64,
-    /// Delay replies as an SSD with these times would: simulation, emulator, or as for replay; `none`: as fast as it goes.
+    /// Delay replies as an SSD with these times would: real (as emulator), simulation, emulator, or as for replay; `none`: as fast as it goes.
     #[arg(long, default_value = "none", value_parser = delays)]
     pub timing: Delays,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
@@ -437,6 +437,7 @@ fn above_zero(text: &str) -> Result<u64, String> {
 fn delays(text: &str) -> Result<Delays, String> {
     match text {
         "none" => Ok(None),
+        "real" => Ok(Some(Timing::EMULATOR)),
         _ => Timing::parse(text).map(Some).map_err(|e| e.to_string()),
     }
 }
