@@ -10,9 +10,14 @@
 //! follows from it). `engine` has the threads. The papers are chapters 1 and 2 of one thesis, cited as ApproxSSD and
 //! ArchSampler, with sections and equations.
 
+pub mod answer;
+pub mod engine;
 pub mod error;
 pub mod estimate;
+pub mod filter;
+pub mod format;
 pub mod layout;
+pub mod question;
 pub mod schedule;
 pub mod source;
 pub mod tally;

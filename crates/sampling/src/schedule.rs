@@ -2,8 +2,8 @@
 //!
 //! Each disk has a queue of its own, in random order; each disk gets an equal share of the sample, or a share by its
 //! speed (ApproxSSD, section on balanced sampling). A straggling disk is not waited for: `drop` more is selected than
-//! is needed, and the sample ends once the needed number has arrived *anywhere*, with two units of every stratum at
-//! least. What arrives from a disk is always the beginning of its queue. So within a stratum the sample stays random,
+//! is needed, and the sample ends once the needed number has arrived *anywhere*, with a few units of every stratum and
+//! disk at least. What arrives from a disk is always the beginning of its queue. So within a stratum the sample stays random,
 //! whatever the speeds are, and the estimators need only the number of units that arrived.
 
 use crate::layout::{Layout, Unit};
@@ -15,6 +15,10 @@ use std::collections::VecDeque;
 
 /// Units of each stratum that always arrive: without two there is no variance.
 pub const MIN_STRATUM_UNITS: u64 = 2;
+
+/// Units of each disk that always arrive. A straggler's few units stand for all that it holds; of fewer, the variance
+/// would be known too badly.
+pub const MIN_DISK_UNITS: u64 = 24;
 
 /// Draws numbers below `len` without replacement, each permutation equally likely; memory grows with what was drawn
 /// (the shuffle of Fisher and Yates with a sparse array).
@@ -104,6 +108,21 @@ impl Schedule {
         schedule
     }
 
+    /// Everything, each disk from its beginning to its end.
+    pub fn whole(layout: Layout) -> Schedule {
+        let mut schedule = Schedule::new(layout, Shares::Sizes, 0);
+        schedule.needed = schedule.layout.units();
+        for disk in &mut schedule.disks {
+            disk.planned.clear();
+        }
+        for h in 0..schedule.strata.len() {
+            let stratum = &schedule.layout.strata[h];
+            let issues = (0..stratum.units).map(|i| Issue { stratum: h, unit: schedule.layout.unit(h, i) });
+            schedule.disks[stratum.disk as usize].planned.extend(issues);
+        }
+        schedule
+    }
+
     /// The units and strata.
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -171,14 +190,16 @@ impl Schedule {
             .iter()
             .zip(&self.layout.strata)
             .all(|(state, stratum)| state.arrived >= MIN_STRATUM_UNITS.min(stratum.units));
-        every_stratum && self.arrived_units() >= self.needed
+        let mut disks = self.disks.iter().enumerate();
+        let every_disk = disks.all(|(disk, queue)| queue.arrived >= MIN_DISK_UNITS.min(self.units_of(disk)));
+        every_stratum && every_disk && self.arrived_units() >= self.needed
     }
 
     fn units_of(&self, disk: usize) -> u64 {
         self.layout.strata.iter().filter(|s| s.disk as usize == disk).map(|s| s.units).sum()
     }
 
-    /// Two units of every stratum come first.
+    /// The units come first that always arrive.
     fn plan_minimum(&mut self) {
         for disk in 0..self.disks.len() {
             let mut first = Vec::new();
@@ -187,7 +208,9 @@ impl Schedule {
                     first.extend((0..MIN_STRATUM_UNITS).map_while(|_| self.draw(h)));
                 }
             }
+            let more = MIN_DISK_UNITS.saturating_sub(first.len() as u64);
             self.shuffle_in(disk, first);
+            self.extend(disk, more);
         }
     }
 
@@ -313,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_straggler_is_not_waited_for_beyond_two_units_of_each_stratum() {
+    fn a_straggler_is_not_waited_for_beyond_what_always_arrives() {
         let mut schedule = Schedule::new(layout(&[1000, 1000]), Shares::Equal, 1);
         schedule.need(100, 0.9);
         while let Some(issue) = schedule.next(0) {
             schedule.arrived(issue.stratum);
         }
         assert_eq!(schedule.arrived_units(), 95);
-        for left in (0..5).rev() {
+        for left in (0..MIN_DISK_UNITS).rev() {
             assert!(!schedule.is_complete());
             let issue = schedule.next(1).unwrap();
             schedule.arrived(issue.stratum);

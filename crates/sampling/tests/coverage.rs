@@ -40,7 +40,7 @@ fn sample(population: &Population, seed: u64, ratio: f64, drop: f64, slow: bool)
 fn coverage(law: Law, runs: u64, slow: bool) -> Vec<(&'static str, u64, u64)> {
     use tessera_sampling::estimate::Population as Estimator;
     let population = Population::new(law);
-    let (ratio, drop) = (0.08, if slow { 0.2 } else { 0.0 });
+    let (ratio, drop) = (0.15, if slow { 0.2 } else { 0.0 });
     let mut covered = vec![
         ("count of a frequent key", 0, 0),
         ("count of a middling key", 0, 0),

@@ -32,6 +32,10 @@ pub struct GroupMoments {
     pub count_count: f64,
     /// Σ sum².
     pub sum_sum: f64,
+    /// Σ count³.
+    pub count_cubed: f64,
+    /// Σ sum³.
+    pub sum_cubed: f64,
     /// Σ count · sum.
     pub count_sum: f64,
     /// Σ count · size of the unit.
@@ -47,6 +51,8 @@ impl GroupMoments {
         self.total += unit;
         self.count_count += unit.count * unit.count;
         self.sum_sum += unit.sum * unit.sum;
+        self.count_cubed += unit.count.powi(3);
+        self.sum_cubed += unit.sum.powi(3);
         self.count_sum += unit.count * unit.sum;
         self.count_size += unit.count * size;
         self.sum_size += unit.sum * size;
@@ -59,6 +65,8 @@ impl AddAssign<&GroupMoments> for GroupMoments {
         self.total += other.total;
         self.count_count += other.count_count;
         self.sum_sum += other.sum_sum;
+        self.count_cubed += other.count_cubed;
+        self.sum_cubed += other.sum_cubed;
         self.count_sum += other.count_sum;
         self.count_size += other.count_size;
         self.sum_size += other.sum_size;
@@ -114,6 +122,29 @@ impl StratumSample {
         }
         let n = self.sampled as f64;
         (product - sum_a * sum_b / n) / (n - 1.0)
+    }
+
+    /// Third cumulant of an expanded total, from the sums of powers over the sampled units: N³/n² · k₃ with the
+    /// finite-population factor (1 − f)(1 − 2f).
+    pub(super) fn third_cumulant(&self, sum: f64, square: f64, cube: f64) -> f64 {
+        if self.sampled < 3 {
+            return 0.0;
+        }
+        let (n, mean) = (self.sampled as f64, sum / self.sampled as f64);
+        let central = cube - 3.0 * mean * square + 3.0 * mean * mean * sum - n * mean.powi(3);
+        let k3 = n / ((n - 1.0) * (n - 2.0)) * central;
+        let left = (1.0 - self.fraction()) * (1.0 - 2.0 * self.fraction()).max(0.0);
+        (self.units as f64).powi(3) / (n * n) * k3 * left
+    }
+
+    /// Variance of the sizes of units.
+    pub(super) fn size_variance(&self) -> f64 {
+        self.covariance(self.sampled_size, self.sampled_size, self.size_size).max(0.0)
+    }
+
+    /// Expanded size less the true size; known exactly, so that it can be corrected.
+    pub(super) fn size_error(&self) -> f64 {
+        if self.sampled == 0 { 0.0 } else { self.expansion() * self.sampled_size - self.size }
     }
 
     /// Sampled share (n/N).

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Replicates of the bootstrap.
-const REPLICATES: usize = 400;
+const REPLICATES: usize = 200;
 
 /// Values of a unit that arrived: all of them, or a random part.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,10 +22,11 @@ pub struct UnitValues {
     pub values: Vec<f64>,
 }
 
-struct Weighted {
-    value: f64,
-    unit: u32,
-    weight: f64,
+/// All values in their order, each with its unit.
+struct Sorted {
+    values: Vec<(f64, u32)>,
+    /// For each unit: what one of its values stands for, and all of them.
+    weights: Vec<(f64, f64)>,
 }
 
 /// The quantile `q` (0 to 1) of the values of all records. `None` if no record has one.
@@ -36,16 +37,15 @@ pub fn quantile(
     confidence: f64,
     seed: u64,
 ) -> Option<Estimate> {
-    let sorted = weighted(strata, units);
-    let ones = vec![1.0; units.len()];
-    let value = at(q, &sorted, &ones)?;
+    let sorted = Sorted::of(strata, units);
+    let value = sorted.at(q, &vec![1.0; units.len()])?;
     let units_seen = units.iter().filter(|unit| !unit.values.is_empty()).count() as u64;
     if strata.iter().all(|s| s.sampled == s.units) && units.iter().all(|u| u.values.len() as u64 == u.records) {
         return Some(Estimate::exact(value, units_seen));
     }
     let mut rng = StdRng::seed_from_u64(seed);
     let mut found: Vec<f64> =
-        (0..REPLICATES).filter_map(|_| at(q, &sorted, &replicate(strata, units, &mut rng))).collect();
+        (0..REPLICATES).filter_map(|_| sorted.at(q, &replicate(strata, units, &mut rng))).collect();
     found.sort_by(f64::total_cmp);
     // The percentiles are those of a normal law; few units need Student's.
     let freedom: u64 = strata.iter().map(|stratum| stratum.sampled.saturating_sub(1)).sum();
@@ -59,27 +59,34 @@ pub fn quantile(
     Some(Estimate { low, high, standard_error, claimed, ..Estimate::exact(value, units_seen) })
 }
 
-fn weighted(strata: &[StratumSample], units: &[UnitValues]) -> Vec<Weighted> {
-    let mut all = Vec::with_capacity(units.iter().map(|unit| unit.values.len()).sum());
-    for (i, unit) in units.iter().enumerate() {
-        let weight = strata[unit.stratum].expansion() * unit.records as f64 / unit.values.len().max(1) as f64;
-        all.extend(unit.values.iter().map(|value| Weighted { value: *value, unit: i as u32, weight }));
+impl Sorted {
+    fn of(strata: &[StratumSample], units: &[UnitValues]) -> Sorted {
+        let weight = |unit: &UnitValues| {
+            let all = strata[unit.stratum].expansion() * unit.records as f64;
+            (all / unit.values.len().max(1) as f64, all)
+        };
+        let weights = units.iter().map(weight).collect();
+        let of_unit = |(i, unit): (usize, &UnitValues)| {
+            unit.values.iter().map(move |value| (*value, i as u32)).collect::<Vec<_>>()
+        };
+        let mut values: Vec<(f64, u32)> = units.iter().enumerate().flat_map(of_unit).collect();
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Sorted { values, weights }
     }
-    all.sort_by(|a, b| a.value.total_cmp(&b.value));
-    all
-}
 
-/// The smallest value at or below which a share of at least `q` of the weight lies.
-fn at(q: f64, sorted: &[Weighted], factors: &[f64]) -> Option<f64> {
-    let weight = |w: &Weighted| w.weight * factors[w.unit as usize];
-    let target = q * sorted.iter().map(weight).sum::<f64>();
-    let mut below = 0.0;
-    let reached = sorted.iter().find(|w| {
-        below += weight(w);
+    /// The smallest value at or below which a share of at least `q` of the weight lies, with factors for the units.
+    fn at(&self, q: f64, factors: &[f64]) -> Option<f64> {
+        let all: f64 = self.weights.iter().zip(factors).map(|((_, all), factor)| all * factor).sum();
         // Rounding must not push the last one out of reach.
-        below >= target * (1.0 - 1e-12) && below > 0.0
-    });
-    reached.or(sorted.last()).map(|w| w.value)
+        let target = q * all * (1.0 - 1e-12);
+        let scaled: Vec<f64> = self.weights.iter().zip(factors).map(|((one, _), factor)| one * factor).collect();
+        let mut below = 0.0;
+        let reached = self.values.iter().find(|(_, unit)| {
+            below += scaled[*unit as usize];
+            below >= target && below > 0.0
+        });
+        reached.or(self.values.last()).map(|(value, _)| *value)
+    }
 }
 
 /// Factors of the units' weights in one replicate.

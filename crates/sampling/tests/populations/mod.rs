@@ -40,7 +40,7 @@ pub struct Population {
 
 const DISKS: u32 = 4;
 const FILES: u32 = 24;
-const UNITS: u64 = 250;
+const UNITS: u64 = 100;
 const RECORDS: usize = 40;
 const KEYS: usize = 100;
 const UNIT_BYTES: u64 = 100;

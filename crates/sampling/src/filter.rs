@@ -1,0 +1,328 @@
+//! Conditions on records: `status >= 500 and (method = 'GET' or not path ~ '^/api')`.
+//!
+//! A number compares as a number, a quoted text byte by byte. A comparison with null, or of a text with a number, is
+//! false, and so is its negation by `!=`; `is null`, `is number` and `not` ask for these.
+
+use crate::error::Error;
+use crate::question::{FieldValue, number};
+use regex::bytes::Regex;
+
+/// A condition.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    fields: Vec<String>,
+    node: Node,
+}
+
+#[derive(Debug, Clone)]
+enum Node {
+    And(Box<Node>, Box<Node>),
+    Or(Box<Node>, Box<Node>),
+    Not(Box<Node>),
+    IsNull(usize),
+    IsNumber(usize),
+    Number(usize, Comparison, f64),
+    Text(usize, Comparison, Vec<u8>),
+    Matches(usize, Regex),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    Unequal,
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+}
+
+impl Comparison {
+    fn holds<T: PartialOrd + ?Sized>(self, a: &T, b: &T) -> bool {
+        match self {
+            Comparison::Equal => a == b,
+            Comparison::Unequal => a != b,
+            Comparison::Less => a < b,
+            Comparison::AtMost => a <= b,
+            Comparison::Greater => a > b,
+            Comparison::AtLeast => a >= b,
+        }
+    }
+}
+
+impl Filter {
+    /// Reads a condition.
+    ///
+    /// # Errors
+    /// Says which part is not understood.
+    pub fn parse(text: &str) -> Result<Filter, Error> {
+        let wrong = |message: String| Error::Question(format!("--where '{text}': {message}"));
+        let mut parser = Parser { tokens: tokens(text).map_err(wrong)?, at: 0, fields: Vec::new(), depth: 0 };
+        let node = parser.or().map_err(wrong)?;
+        match parser.peek() {
+            None => Ok(Filter { fields: parser.fields, node }),
+            Some(token) => Err(wrong(format!("`{}` is one too many", token.text))),
+        }
+    }
+
+    /// Names of the fields; [`Filter::matches`] asks for them by number.
+    pub fn fields(&self) -> Vec<String> {
+        self.fields.clone()
+    }
+
+    /// A record matches, of which `field` gives the fields.
+    pub fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> bool {
+        self.node.matches(field)
+    }
+}
+
+impl Node {
+    fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> bool {
+        match self {
+            Node::And(a, b) => a.matches(field) && b.matches(field),
+            Node::Or(a, b) => a.matches(field) || b.matches(field),
+            Node::Not(node) => !node.matches(field),
+            Node::IsNull(at) => field(*at).is_none(),
+            Node::IsNumber(at) => field(*at).and_then(number).is_some(),
+            Node::Number(at, comparison, with) => {
+                field(*at).and_then(number).is_some_and(|value| comparison.holds(&value, with))
+            }
+            Node::Text(at, comparison, with) => {
+                field(*at).is_some_and(|value| comparison.holds(value, with.as_slice()))
+            }
+            Node::Matches(at, regex) => field(*at).is_some_and(|value| regex.is_match(value)),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Token {
+    text: String,
+    quoted: bool,
+}
+
+impl Token {
+    fn is(&self, word: &str) -> bool {
+        !self.quoted && self.text.eq_ignore_ascii_case(word)
+    }
+}
+
+const SYMBOLS: [&str; 10] = ["!=", "<=", ">=", "=", "<", ">", "~", "(", ")", "<>"];
+
+fn tokens(text: &str) -> Result<Vec<Token>, String> {
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let symbol = SYMBOLS.iter().filter(|symbol| rest.starts_with(**symbol)).max_by_key(|symbol| symbol.len());
+        let (token, used) = if first == '\'' || first == '"' {
+            quoted(rest, first)?
+        } else if let Some(symbol) = symbol {
+            (Token { text: symbol.to_string(), quoted: false }, symbol.len())
+        } else {
+            let end = rest.find(|c: char| c.is_whitespace() || "!<>=~()'\"".contains(c)).unwrap_or(rest.len());
+            if end == 0 {
+                return Err(format!("`{first}` is no comparison; known are {}", SYMBOLS.join(" ")));
+            }
+            (Token { text: rest[..end].to_string(), quoted: false }, end)
+        };
+        tokens.push(token);
+        rest = rest[used..].trim_start();
+    }
+    Ok(tokens)
+}
+
+/// A quoted text, in which a doubled quote stands for one.
+fn quoted(rest: &str, quote: char) -> Result<(Token, usize), String> {
+    let mut text = String::new();
+    let mut chars = rest.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
+        if c != quote {
+            text.push(c);
+        } else if chars.next_if(|(_, next)| *next == quote).is_some() {
+            text.push(quote);
+        } else {
+            return Ok((Token { text, quoted: true }, at + 1));
+        }
+    }
+    Err(format!("the quote in `{rest}` does not end"))
+}
+
+/// Nesting of a condition at most: it is read by recursion.
+const MAX_DEPTH: usize = 100;
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+    fields: Vec<String>,
+    depth: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn next(&mut self, expected: &str) -> Result<Token, String> {
+        let token = self.peek().cloned().ok_or_else(|| format!("it ends where {expected} is expected"))?;
+        self.at += 1;
+        Ok(token)
+    }
+
+    fn skip(&mut self, word: &str) -> bool {
+        let found = self.peek().is_some_and(|token| token.is(word));
+        self.at += usize::from(found);
+        found
+    }
+
+    fn or(&mut self) -> Result<Node, String> {
+        let mut node = self.and()?;
+        while self.skip("or") {
+            node = Node::Or(Box::new(node), Box::new(self.and()?));
+        }
+        Ok(node)
+    }
+
+    fn and(&mut self) -> Result<Node, String> {
+        let mut node = self.single()?;
+        while self.skip("and") {
+            node = Node::And(Box::new(node), Box::new(self.single()?));
+        }
+        Ok(node)
+    }
+
+    fn single(&mut self) -> Result<Node, String> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(format!("it is nested more than {MAX_DEPTH} deep"));
+        }
+        let node = if self.skip("not") {
+            Node::Not(Box::new(self.single()?))
+        } else if self.skip("(") {
+            let node = self.or()?;
+            if !self.skip(")") {
+                return Err("a `)` is missing".to_string());
+            }
+            node
+        } else {
+            self.comparison()?
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    fn comparison(&mut self) -> Result<Node, String> {
+        let name = self.next("a field")?;
+        if SYMBOLS.contains(&name.text.as_str()) && !name.quoted {
+            return Err(format!("`{}` stands where a field is expected", name.text));
+        }
+        let field = self.field(name.text);
+        let operator = self.next("a comparison")?;
+        if operator.is("is") {
+            return self.is(field);
+        }
+        let comparison = match operator.text.as_str() {
+            "=" => Comparison::Equal,
+            "!=" | "<>" => Comparison::Unequal,
+            "<" => Comparison::Less,
+            "<=" => Comparison::AtMost,
+            ">" => Comparison::Greater,
+            ">=" => Comparison::AtLeast,
+            "~" => {
+                let expression = self.next("an expression")?.text;
+                let regex = Regex::new(&expression);
+                return regex.map(|regex| Node::Matches(field, regex)).map_err(|error| error.to_string());
+            }
+            other => {
+                return Err(format!(
+                    "`{other}` is no comparison; known are = != < <= > >= ~ and `is [not] null|number`"
+                ));
+            }
+        };
+        let with = self.next("a value")?;
+        Ok(match number(with.text.as_bytes()).filter(|_| !with.quoted) {
+            Some(value) => Node::Number(field, comparison, value),
+            None => Node::Text(field, comparison, with.text.into_bytes()),
+        })
+    }
+
+    fn is(&mut self, field: usize) -> Result<Node, String> {
+        let negated = self.skip("not");
+        let what = self.next("`null` or `number`")?;
+        let node = match () {
+            _ if what.is("null") => Node::IsNull(field),
+            _ if what.is("number") => Node::IsNumber(field),
+            _ => return Err(format!("`is {}` is unknown; known are `is null` and `is number`", what.text)),
+        };
+        Ok(if negated { Node::Not(Box::new(node)) } else { node })
+    }
+
+    fn field(&mut self, name: String) -> usize {
+        self.fields.iter().position(|field| *field == name).unwrap_or_else(|| {
+            self.fields.push(name);
+            self.fields.len() - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn holds(filter: &str, a: FieldValue<'_>, b: FieldValue<'_>) -> bool {
+        let filter = Filter::parse(filter).unwrap();
+        filter.matches(&|i| if filter.fields[i] == "a" { a } else { b })
+    }
+
+    #[test]
+    fn comparisons_mean_what_they_say() {
+        let (a, b) = (Some(&b"12"[..]), Some(&b"GET"[..]));
+        for yes in [
+            "a = 12",
+            "a = 12.0",
+            "a>=12 and b='GET'",
+            "a < 5 or b ~ '^G'",
+            "not (a < 5)",
+            "a != 3",
+            "b = \"GET\"",
+            "b = GET",
+            "a is number",
+            "b is not number",
+            "b is not null",
+            "a<>1",
+            "a = '12'",
+        ] {
+            assert!(holds(yes, a, b), "{yes}");
+        }
+        for no in ["a > 12", "a = '12.0'", "b = 12", "b != 12", "a < 5 and b ~ '^G'", "b is null", "b ~ '^T'"] {
+            assert!(!holds(no, a, b), "{no}");
+        }
+        assert!(!holds("a = 1", None, None) && !holds("a != 1", None, None) && holds("a is null", None, None));
+        assert!(holds("b = 'it''s'", None, Some(b"it's")));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (text, part) in [
+            ("a", "ends where a comparison"),
+            ("a = ", "ends where a value"),
+            ("= 3", "stands where a field"),
+            ("a ? 3", "`?`"),
+            ("(a = 3", "`)` is missing"),
+            ("a = 3 b", "`b` is one too many"),
+            ("a ~ '('", "unclosed group"),
+            ("a = 'x", "does not end"),
+            ("a is blue", "`is blue`"),
+        ] {
+            let error = Filter::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        assert!(Filter::parse(&"(".repeat(100_000)).unwrap_err().to_string().contains("nested"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[a-z0-9 ()'\"=<>!~]{0,40}|.{0,40}") {
+            drop(Filter::parse(&text));
+        }
+    }
+}

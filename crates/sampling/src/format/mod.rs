@@ -1,0 +1,62 @@
+//! Formats: how the records of a unit are found and read.
+//!
+//! [`Format::load`] runs on a disk's thread and does all reads; [`Format::tally`] runs on a computing thread and does
+//! none. A record belongs to exactly one unit, whatever the cuts are: that in which the line break before it lies.
+
+mod csv;
+mod csv_start;
+mod json;
+mod lines;
+mod text;
+
+pub use csv::{Csv, CsvOptions};
+pub use json::JsonLines;
+pub use text::Text;
+
+use crate::error::Error;
+use crate::layout::Unit;
+use crate::source::Source;
+use crate::tally::UnitTally;
+use std::ops::Range;
+
+/// The bytes of a unit, with the records that belong to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The unit.
+    pub unit: Unit,
+    /// Offset of the first byte in the file.
+    pub offset: u64,
+    /// The bytes that were read.
+    pub bytes: Vec<u8>,
+    /// Whole records, as a range of `bytes`.
+    pub records: Range<usize>,
+}
+
+impl Block {
+    /// The records.
+    pub fn records(&self) -> &[u8] {
+        &self.bytes[self.records.clone()]
+    }
+}
+
+/// A reader of records that knows the question.
+pub trait Format: Send + Sync {
+    /// Reads a unit, and what is needed beyond it to have whole records.
+    ///
+    /// # Errors
+    /// The file cannot be read, or no record ends within [`MAX_RECORD_BYTES`].
+    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error>;
+
+    /// Counts the records of a block.
+    ///
+    /// # Errors
+    /// A record is malformed.
+    fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error>;
+}
+
+/// The longest record that is read. A longer one is an error: memory stays bounded.
+pub const MAX_RECORD_BYTES: u64 = 16 << 20;
+
+fn bad_record(file: &str, offset: u64, message: impl Into<String>) -> Error {
+    Error::Record { file: file.to_string(), offset, message: message.into() }
+}

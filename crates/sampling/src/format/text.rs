@@ -1,0 +1,41 @@
+//! Plain text: a record is a line, and keys are words, lines or matches.
+
+use super::{Block, Format, bad_record, lines};
+use crate::error::Error;
+use crate::layout::Unit;
+use crate::question::Bound;
+use crate::source::Source;
+use crate::tally::UnitTally;
+
+/// Text of which a question is asked.
+pub struct Text {
+    question: Bound,
+}
+
+impl Text {
+    /// Text has one field, `line`.
+    ///
+    /// # Errors
+    /// The question names another field.
+    pub fn new(question: Bound) -> Result<Text, Error> {
+        match question.fields.iter().find(|name| *name != "line") {
+            Some(name) => Err(Error::Question(format!(
+                "text has no field `{name}`; it has `line`, and `word` or /EXPRESSION/ as keys"
+            ))),
+            None => Ok(Text { question }),
+        }
+    }
+}
+
+impl Format for Text {
+    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
+        lines::load(source, unit)
+    }
+
+    fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {
+        let start = block.offset + block.records.start as u64;
+        lines::for_each(block.records(), |at, line| {
+            self.question.line(line, tally).map_err(|message| bad_record(file, start + at as u64, message))
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! What is asked: an aggregate, over records that match a condition, by a key.
+
+use crate::error::Error;
+use crate::filter::Filter;
+use crate::tally::UnitTally;
+use regex::bytes::Regex;
+
+/// The aggregate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Aggregate {
+    /// Number of records (of a key).
+    Count,
+    /// Sum of a field.
+    Sum,
+    /// Mean of a field.
+    Mean,
+    /// A quantile of a field, 0 to 1.
+    Quantile(f64),
+    /// Number of distinct keys.
+    Distinct,
+}
+
+/// What gives a record its key.
+#[derive(Debug, Clone)]
+pub enum KeyBy {
+    /// Each word of a line: what stands between white space.
+    Word,
+    /// A field; of text the field `line`.
+    Field(String),
+    /// Each match of an expression in a line: its first group, or all of it.
+    Match(Regex),
+}
+
+impl KeyBy {
+    /// `word`, `/EXPRESSION/`, or the name of a field.
+    ///
+    /// # Errors
+    /// The expression is malformed.
+    pub fn parse(text: &str, is_text: bool) -> Result<KeyBy, Error> {
+        if let Some(expression) = text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
+            let regex = Regex::new(expression);
+            return regex
+                .map(KeyBy::Match)
+                .map_err(|error| Error::Question(format!("`{text}` is no regular expression: {error}")));
+        }
+        Ok(if is_text && text == "word" { KeyBy::Word } else { KeyBy::Field(text.to_string()) })
+    }
+}
+
+/// A question to records.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// The aggregate.
+    pub aggregate: Aggregate,
+    /// The key, if records are grouped.
+    pub key: Option<KeyBy>,
+    /// The field whose values are aggregated, except for counts.
+    pub value: Option<String>,
+    /// Which records count.
+    pub filter: Option<Filter>,
+}
+
+/// A question with fields by number, as readers of formats find them.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    /// Names of the fields that a reader must give, without repeats.
+    pub fields: Vec<String>,
+    question: Question,
+    key: Option<usize>,
+    value: Option<usize>,
+    filter_fields: Vec<usize>,
+}
+
+/// A field of a record; `None` is null.
+pub type FieldValue<'a> = Option<&'a [u8]>;
+
+impl Question {
+    /// Numbers the fields.
+    pub fn bind(self) -> Bound {
+        let mut fields = Vec::new();
+        let mut number = |name: &str| {
+            fields.iter().position(|field| field == name).unwrap_or_else(|| {
+                fields.push(name.to_string());
+                fields.len() - 1
+            })
+        };
+        let key = match &self.key {
+            Some(KeyBy::Field(name)) => Some(number(name)),
+            _ => None,
+        };
+        let value = self.value.as_deref().map(&mut number);
+        let names = self.filter.as_ref().map(Filter::fields).unwrap_or_default();
+        let filter_fields = names.iter().map(|name| number(name)).collect();
+        Bound { fields, question: self, key, value, filter_fields }
+    }
+
+    /// Values are kept for a quantile.
+    pub fn keeps_values(&self) -> bool {
+        matches!(self.aggregate, Aggregate::Quantile(_))
+    }
+}
+
+/// The key that a null has in the answer.
+pub const NULL_KEY: &[u8] = b"NULL";
+
+impl Bound {
+    /// The question.
+    pub fn question(&self) -> &Question {
+        &self.question
+    }
+
+    /// Counts a record with these fields.
+    ///
+    /// # Errors
+    /// The value is no number.
+    pub fn record(&self, fields: &[FieldValue<'_>], tally: &mut UnitTally<'_>) -> Result<(), String> {
+        if !self.matches(fields) {
+            return Ok(());
+        }
+        let value = match self.value {
+            None => 1.0,
+            Some(at) => match fields[at] {
+                None => return Ok(()),
+                Some(text) => number(text).ok_or_else(|| self.no_number(text))?,
+            },
+        };
+        match self.key {
+            Some(at) => tally.add(fields[at].unwrap_or(NULL_KEY), value),
+            None => tally.add_ungrouped(value),
+        }
+        Ok(())
+    }
+
+    /// Counts a line of text; its only field is `line`.
+    ///
+    /// # Errors
+    /// As [`Bound::record`].
+    pub fn line(&self, line: &[u8], tally: &mut UnitTally<'_>) -> Result<(), String> {
+        match &self.question.key {
+            Some(KeyBy::Field(_)) | None => self.record(&[Some(line)][..self.fields.len()], tally),
+            Some(_) if !self.matches(&[Some(line)][..self.fields.len()]) => Ok(()),
+            Some(KeyBy::Word) => {
+                line.split(u8::is_ascii_whitespace)
+                    .filter(|word| !word.is_empty())
+                    .for_each(|word| tally.add(word, 1.0));
+                Ok(())
+            }
+            Some(KeyBy::Match(regex)) => {
+                for found in regex.captures_iter(line) {
+                    let key = found.get(1).or(found.get(0)).expect("a match has group 0");
+                    tally.add(key.as_bytes(), 1.0);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn matches(&self, fields: &[FieldValue<'_>]) -> bool {
+        self.question.filter.as_ref().is_none_or(|filter| filter.matches(&|i| fields[self.filter_fields[i]]))
+    }
+
+    fn no_number(&self, text: &[u8]) -> String {
+        let name = self.value.map_or("", |at| &self.fields[at]);
+        let text = String::from_utf8_lossy(&text[..text.len().min(40)]);
+        format!("`{text}` in field `{name}` is no number; leave such records out with --where '{name} is number'")
+    }
+}
+
+/// A number as CSV and JSON write it.
+pub fn number(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?.trim();
+    text.parse::<f64>().ok().filter(|value| value.is_finite())
+}
