@@ -2,7 +2,7 @@
 
 use crate::args::*;
 use crate::exit::Outcome;
-use crate::{accel, daemon, demo, files, flash, mount, up, upkeep};
+use crate::{accel, daemon, demo, files, flash, mount, sample, up, upkeep};
 use clap::Subcommand;
 use tessera_wire::meta::MaintenanceJob;
 
@@ -59,6 +59,8 @@ commands! {
     client Mkdir(MkdirArgs) => files::mkdir;
     /// Show how much of a file each host holds, and its redundancy.
     client Locate(LocateArgs) => files::locate;
+    /// Answer questions from a random part of files, with intervals that hold the truth.
+    client Sample(SampleArgs) => sample::sample;
     /// List a file's versions.
     client Versions(VersionsArgs) => files::versions;
     /// Store files again under their current policies.

@@ -17,6 +17,7 @@ mod files;
 mod flash;
 mod mount;
 mod remote;
+mod sample;
 mod term;
 mod up;
 mod upkeep;

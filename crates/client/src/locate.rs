@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::view::View;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{ChunkInfo, ClassInfo, Error as WireError, Extent, Health};
@@ -37,6 +38,8 @@ pub struct LocatedExtent {
     pub len_bytes: u64,
     /// The chunk; 0 for a hole.
     pub chunk_id: u64,
+    /// Offset of the piece in the chunk.
+    pub chunk_offset: u64,
     /// The chunk's whole length.
     pub chunk_len_bytes: u64,
     /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole.
@@ -120,6 +123,29 @@ pub struct FileState {
     /// some have not been re-read since the version was committed, as far as nodes and manager remember; a restart of
     /// either forgets. A chunk with a bad fragment is not in `chunks_full`.
     pub last_verified_ns: Option<i64>,
+}
+
+impl LocatedExtent {
+    /// Which fragment a read takes each byte from while it is readable, as ranges of the file in their order: the first
+    /// readable copy has all of them, else each slice has its own. Nothing for a hole.
+    pub fn plain_parts(&self) -> Vec<(Range<u64>, &LocatedFragment)> {
+        let end = self.offset + self.len_bytes;
+        let copies = || self.fragments.iter().filter(|fragment| fragment.holds == Holds::Copy);
+        if let Some(copy) = copies().find(|copy| copy.readable).or(copies().next()) {
+            return vec![(self.offset..end, copy)];
+        }
+        let slice_bytes = self.coding.slice_bytes(self.chunk_len_bytes);
+        let slices = self.fragments.iter().filter(|fragment| fragment.holds == Holds::Slice);
+        let part = |slice| {
+            let &LocatedFragment { fragment, .. } = slice;
+            let start = self.coding.plain_offset(self.chunk_len_bytes, fragment)?;
+            // From offsets in the chunk to offsets in the file, cut to what the extent has of it.
+            let in_file = |at: u64| (self.offset + at.saturating_sub(self.chunk_offset)).min(end);
+            let range = in_file(start)..in_file((start + slice_bytes).min(self.chunk_len_bytes));
+            Some((range, slice)).filter(|(range, _)| !range.is_empty())
+        };
+        slices.filter_map(part).collect()
+    }
 }
 
 impl Located {
@@ -238,6 +264,7 @@ fn locate(view: &View, extent: &Extent, chunk: Option<&ChunkInfo>) -> LocatedExt
         offset: extent.offset,
         len_bytes: extent.len_bytes,
         chunk_id: extent.chunk_id,
+        chunk_offset: extent.chunk_offset,
         chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
         class: class.as_ref().map(|c| c.spec.clone()).unwrap_or_default(),
         needed: class.as_ref().map_or(0, |c| c.k),
@@ -281,11 +308,44 @@ mod tests {
         };
         let fragments = hosts.iter().enumerate().map(fragment).collect();
         let (class, needed) = (spec.into(), coding.k);
-        LocatedExtent { offset: 0, len_bytes, chunk_id, chunk_len_bytes: len_bytes, class, needed, fragments, coding }
+        LocatedExtent {
+            offset: 0,
+            len_bytes,
+            chunk_id,
+            chunk_offset: 0,
+            chunk_len_bytes: len_bytes,
+            class,
+            needed,
+            fragments,
+            coding,
+        }
     }
 
     fn located(extents: Vec<LocatedExtent>) -> Located {
         Located { ino: 1, version: 2, version_number: 1, size_bytes: 300, new_bytes: 300, committed_ns: 400, extents }
+    }
+
+    #[test]
+    fn plain_parts_tile_an_extent_that_begins_inside_its_chunk() {
+        let whole = extent(
+            7,
+            100_000,
+            "ec:4+2",
+            &[("a", true), ("b", true), ("c", true), ("d", false), ("e", true), ("f", true)],
+        );
+        let piece = LocatedExtent { offset: 5000, len_bytes: 70_000, chunk_offset: 20_000, ..whole };
+        let mut at = 5000;
+        for (range, slice) in piece.plain_parts() {
+            assert_eq!(range.start, at);
+            let in_chunk = range.start - 5000 + 20_000;
+            let slice_bytes = piece.coding.slice_bytes(100_000);
+            assert_eq!(u64::from(slice.fragment), in_chunk / slice_bytes);
+            at = range.end;
+        }
+        assert_eq!(at, 75_000);
+        let copies = extent(7, 100, "replica:3", &[("a", false), ("b", true), ("c", true)]);
+        let [(range, copy)] = &copies.plain_parts()[..] else { panic!("one copy has all") };
+        assert_eq!((range.clone(), copy.fragment), (0..100, 1));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod accel;
 mod daemons;
 mod flash;
 mod mount;
+mod sample;
 mod store;
 mod upkeep;
 
@@ -13,6 +14,7 @@ pub use accel::*;
 pub use daemons::*;
 pub use flash::*;
 pub use mount::*;
+pub use sample::*;
 pub use store::*;
 pub use upkeep::*;
 

@@ -25,3 +25,4 @@ pub use policy::policy;
 pub use put::put;
 pub use rewrite::rewrite;
 pub use show::{ls, stat, versions};
+pub use target::store_paths;

@@ -1,6 +1,7 @@
 //! The page of `replay --html`: one file without scripts, fonts or other files, so it can be sent and kept.
 
-use super::svg::{Bar, Line, bars, escape, lines};
+use super::svg::{Bar, Line, bars, lines};
+use crate::term::html_text;
 use std::fmt::Write;
 
 /// What the page shows of a replay.
@@ -44,10 +45,10 @@ pub fn page(command: &str, headings: &[&str], sections: &[Section]) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>tessera flash replay</title>\n<style>\n{STYLE}\n</style></head><body>\n<h1>Flash translation layers</h1>\n\
          <p><code>{}</code></p>\n",
-        escape(command)
+        html_text(command)
     );
     for section in sections {
-        _ = writeln!(page, "<h2>{}</h2>", escape(&section.trace));
+        _ = writeln!(page, "<h2>{}</h2>", html_text(&section.trace));
         page.push_str(&table(headings, &section.entries));
         for (caption, plot) in plots(&section.entries) {
             _ = writeln!(page, "<figure><figcaption>{caption}</figcaption>\n{plot}</figure>");
@@ -60,12 +61,12 @@ pub fn page(command: &str, headings: &[&str], sections: &[Section]) -> String {
 fn table(headings: &[&str], entries: &[Entry]) -> String {
     let mut table = String::from("<div class=\"wide\"><table>\n<tr>");
     for heading in headings {
-        _ = write!(table, "<th>{}</th>", escape(heading));
+        _ = write!(table, "<th>{}</th>", html_text(heading));
     }
     for entry in entries {
         table.push_str("</tr>\n<tr>");
         for cell in &entry.cells {
-            _ = write!(table, "<td>{}</td>", escape(cell));
+            _ = write!(table, "<td>{}</td>", html_text(cell));
         }
     }
     table.push_str("</tr>\n</table></div>\n");

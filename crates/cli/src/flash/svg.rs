@@ -1,6 +1,7 @@
 //! Plots as SVG text: horizontal bars, and response times by share of requests on logarithmic axes.
 
 use super::report::short;
+use crate::term::html_text;
 use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
@@ -33,11 +34,6 @@ pub struct Line<'a> {
     pub values: &'a [f64],
 }
 
-/// Text without characters that HTML acts on.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 fn open(height: f64, name: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-label=\"{name}\">\n"
@@ -50,7 +46,7 @@ pub fn bars(bars: &[Bar]) -> String {
     let mut svg = open(ROW * bars.len() as f64, "bars");
     for (row, bar) in bars.iter().enumerate() {
         let (y, width) = (ROW * row as f64, (WIDTH - LEFT - RIGHT) * bar.value / most);
-        let (text_y, label, text) = (y + 15.0, escape(&bar.label), escape(&bar.text));
+        let (text_y, label, text) = (y + 15.0, html_text(&bar.label), html_text(&bar.text));
         _ = writeln!(
             svg,
             "<text x=\"{}\" y=\"{text_y}\" text-anchor=\"end\">{label}</text>\
@@ -82,7 +78,7 @@ pub fn lines(all: &[Line<'_>]) -> String {
             WIDTH - RIGHT,
             LEFT - 8.0,
             at + 4.0,
-            escape(&short(10f64.powi(decade))),
+            html_text(&short(10f64.powi(decade))),
         );
     }
     let steps = all.iter().map(|line| line.values.len()).max().unwrap_or(2).max(2) - 1;
@@ -108,7 +104,7 @@ pub fn lines(all: &[Line<'_>]) -> String {
             points.join(" "),
             LEFT + 50.0,
             row + 4.0,
-            escape(line.label),
+            html_text(line.label),
         );
     }
     svg + "</svg>\n"

@@ -7,6 +7,6 @@ mod table;
 pub mod units;
 
 pub use out::Out;
-pub use printable::{name_text, printable, printable_json};
+pub use printable::{html_text, name_text, printable, printable_json};
 pub use progress::Progress;
 pub use table::Table;

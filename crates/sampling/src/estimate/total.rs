@@ -21,7 +21,7 @@ pub enum Quantity {
 }
 
 /// Degrees of freedom that the variance in all strata adds to that in one.
-const PRIOR_FREEDOM: f64 = 4.0;
+const PRIOR_FREEDOM: f64 = 2.0;
 
 /// Relative variation of sizes from which on it tells more about their effect than the assumption of proportionality.
 const WELL_SPREAD: f64 = 0.1;

@@ -2,9 +2,11 @@
 
 mod local;
 mod played;
+mod store;
 
 pub use local::LocalFiles;
 pub use played::{DiskSpeed, PlayedDisks};
+pub use store::StoreFiles;
 
 use crate::error::Error;
 use crate::layout::Run;

@@ -1,0 +1,200 @@
+//! How an answer is printed.
+
+use crate::exit::Outcome;
+use crate::term::{Out, Table, units};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tessera_sampling::answer::{Amount, Answer, Terms};
+use tessera_sampling::engine::Progress;
+use tessera_sampling::estimate::{Estimate, RARE_UNITS};
+use tessera_sampling::question::{Aggregate, Question};
+
+/// An answer with what is said about it.
+pub struct Shown<'a> {
+    /// The question.
+    pub question: &'a Question,
+    /// How it was asked.
+    pub terms: &'a Terms,
+    /// The answer.
+    pub answer: &'a Answer,
+    /// What was read.
+    pub progress: Progress,
+    /// Disks and the units that came from them.
+    pub disks: Vec<(String, u64)>,
+    /// Length of all files.
+    pub all_bytes: u64,
+    /// The sample's seed.
+    pub seed: u64,
+    /// Time since the command began.
+    pub elapsed: Duration,
+    /// Ctrl-C ended it.
+    pub was_interrupted: bool,
+}
+
+/// Prints an answer.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub fn show(shown: &Shown<'_>, out: Out) -> Outcome {
+    if out.json {
+        return out.document(&document(shown));
+    }
+    if !shown.answer.rows.is_empty() {
+        let mut table = Table::new("<>>>>>", &["KEY", noun(shown.question), "LOW", "HIGH", "UNITS", "DESIGN EFFECT"]);
+        for row in &shown.answer.rows {
+            let key = String::from_utf8_lossy(row.key.as_deref().unwrap_or_default()).into_owned();
+            table.row(std::iter::once(key).chain(cells(&row.estimate)));
+        }
+        out.table(&table)?;
+    }
+    out.line(format!("{}: {}", total_name(shown.question), brief(&shown.answer.total)))?;
+    notes(shown).into_iter().for_each(|note| out.note(note));
+    Ok(())
+}
+
+fn cells(estimate: &Estimate) -> [String; 5] {
+    let (low, high) = match estimate.claimed {
+        true => (number(estimate.low), number(estimate.high)),
+        false => ("rare".to_string(), "-".to_string()),
+    };
+    let effect =
+        if estimate.design_effect.is_finite() { format!("{:.1}", estimate.design_effect) } else { "-".to_string() };
+    [number(estimate.value), low, high, units::count(estimate.units_seen), effect]
+}
+
+/// `1,234 ± 2.0 % (1,210 to 1,260)`.
+pub fn brief(estimate: &Estimate) -> String {
+    if estimate.value.is_nan() {
+        return "no record has a value".to_string();
+    }
+    if estimate.low == estimate.high {
+        return format!("{}, exactly", number(estimate.value));
+    }
+    if !estimate.claimed {
+        return format!(
+            "about {}, seen in {} units only: no interval is claimed",
+            number(estimate.value),
+            estimate.units_seen
+        );
+    }
+    let error = 100.0 * estimate.relative_error();
+    format!("{} ± {error:.1} % ({} to {})", number(estimate.value), number(estimate.low), number(estimate.high))
+}
+
+fn notes(shown: &Shown<'_>) -> Vec<String> {
+    let Shown { answer, progress, terms, .. } = shown;
+    let mut notes = Vec::new();
+    let read = format!(
+        "read {} of {} in {}: {} of {} units on {}",
+        units::bytes(progress.read_bytes),
+        units::bytes(shown.all_bytes),
+        units::duration(shown.elapsed),
+        units::count(progress.units),
+        units::count(progress.all_units),
+        units::plural(shown.disks.len() as u64, "disk"),
+    );
+    notes.push(read);
+    if shown.was_interrupted {
+        notes.push("interrupted: this is what is known so far".to_string());
+    }
+    if progress.units < progress.all_units {
+        if answer.rare_groups > 0 {
+            notes.push(format!(
+                "{} of {} were seen in fewer than {RARE_UNITS} units: too rare for an interval",
+                units::count(answer.rare_groups as u64),
+                units::plural(answer.groups as u64, "key")
+            ));
+        }
+        if answer.unseen_below > 0.0 && matches!(shown.question.aggregate, Aggregate::Count) {
+            notes.push(format!("a key that was not seen has fewer than {} records", number(answer.unseen_below)));
+        }
+    }
+    match terms.amount {
+        Amount::Error(error) if !answer.reached => {
+            notes.push(format!("the promised error of {:.1} % was not reached", 100.0 * error))
+        }
+        Amount::Error(error) if progress.units == progress.all_units => {
+            notes.push(format!("an error of {:.1} % needed everything", 100.0 * error));
+        }
+        _ => {}
+    }
+    notes
+}
+
+fn noun(question: &Question) -> &'static str {
+    match question.aggregate {
+        Aggregate::Count | Aggregate::Distinct => "RECORDS",
+        Aggregate::Sum => "SUM",
+        Aggregate::Mean => "MEAN",
+        Aggregate::Quantile(_) => "QUANTILE",
+    }
+}
+
+fn total_name(question: &Question) -> String {
+    match question.aggregate {
+        Aggregate::Count => "records".to_string(),
+        Aggregate::Sum => "sum".to_string(),
+        Aggregate::Mean => "mean".to_string(),
+        Aggregate::Quantile(share) => format!("{} % quantile", 100.0 * share),
+        Aggregate::Distinct => "distinct keys".to_string(),
+    }
+}
+
+/// A number with separators, and with digits behind the point only where they count.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if (1000.0..9e15).contains(&size) => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", units::count(value.abs().round() as u64))
+        }
+        _ if value == value.trunc() && value.abs() < 1000.0 => format!("{value}"),
+        size if (1.0..1000.0).contains(&size) => format!("{value:.2}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
+/// The answer for programs.
+pub fn document(shown: &Shown<'_>) -> Value {
+    let Shown { answer, progress, .. } = shown;
+    let rows: Vec<Value> = answer
+        .rows
+        .iter()
+        .map(|row| {
+            let mut document = estimate_document(&row.estimate);
+            document["key"] = String::from_utf8_lossy(row.key.as_deref().unwrap_or_default()).into();
+            document
+        })
+        .collect();
+    let disks: Vec<Value> = shown.disks.iter().map(|(name, units)| json!({ "disk": name, "units": units })).collect();
+    json!({
+        "total": estimate_document(&answer.total),
+        "groups": rows,
+        "groups_seen": answer.groups,
+        "rare_groups": answer.rare_groups,
+        "unseen_below": answer.unseen_below,
+        "records_counted": answer.records,
+        "confidence": shown.terms.confidence,
+        "reached": answer.reached,
+        "interrupted": shown.was_interrupted,
+        "units": progress.units,
+        "all_units": progress.all_units,
+        "read_bytes": progress.read_bytes,
+        "all_bytes": shown.all_bytes,
+        "disks": disks,
+        "seed": shown.seed,
+        "seconds": shown.elapsed.as_secs_f64(),
+    })
+}
+
+fn estimate_document(estimate: &Estimate) -> Value {
+    // JSON has no NaN: null says that there is none.
+    json!({
+        "estimate": estimate.value,
+        "low": if estimate.claimed { Value::from(estimate.low) } else { Value::Null },
+        "high": if estimate.claimed { Value::from(estimate.high) } else { Value::Null },
+        "standard_error": estimate.standard_error,
+        "design_effect": estimate.design_effect,
+        "units_seen": estimate.units_seen,
+        "claimed": estimate.claimed,
+    })
+}

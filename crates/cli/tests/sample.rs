@@ -1,0 +1,151 @@
+//! `tessera sample` on local files and in the store: right with lost nodes, pinned versions, and errors that help.
+
+mod common;
+
+use common::{Cluster, assert_refused, tessera};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A CSV of requests: a third of them from host `a`, times 0 to 999 ms.
+fn requests(rows: u64) -> String {
+    let row =
+        |i: u64| format!("{},\"/x,{}\",{}\n", ["a", "b", "c"][i as usize % 3], i % 50, i.wrapping_mul(7919) % 1000);
+    std::iter::once("host,path,ms\n".to_string()).chain((0..rows).map(row)).collect()
+}
+
+fn json(words: &[&str]) -> Value {
+    let run = tessera(words);
+    assert_eq!(run.code, 0, "{run:?}");
+    run.json()
+}
+
+fn covers(estimate: &Value, truth: f64) -> bool {
+    estimate["low"].as_f64().unwrap() <= truth && truth <= estimate["high"].as_f64().unwrap()
+}
+
+#[test]
+fn exact_answers_and_samples_of_local_files() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("requests.csv");
+    fs::write(&path, requests(60_000)).unwrap();
+    let path = path.to_str().unwrap();
+    let exact = json(&["sample", path, "--count-by", "host", "--where", "ms < 500", "--exact", "--json"]);
+    assert_eq!(exact["total"]["estimate"], 30_000.0);
+    assert_eq!(exact["units"], exact["all_units"]);
+    for group in exact["groups"].as_array().unwrap() {
+        assert_eq!((&group["estimate"], &group["low"]), (&Value::from(10_000.0), &Value::from(10_000.0)), "{exact}");
+    }
+    let mean = json(&[
+        "sample",
+        path,
+        "--avg",
+        "ms",
+        "--by",
+        "host",
+        "--ratio",
+        "30%",
+        "--unit",
+        "4K",
+        "--seed",
+        "7",
+        "--confidence",
+        "99.9%",
+        "--json",
+    ]);
+    assert!(covers(&mean["total"], 499.5), "{mean}");
+    assert_eq!(mean["groups"].as_array().unwrap().len(), 3);
+    assert!(mean["units"].as_u64() < mean["all_units"].as_u64());
+    let promised = json(&["sample", path, "--sum", "ms", "--error", "3%", "--unit", "4K", "--seed", "8", "--json"]);
+    let total = &promised["total"];
+    let half = (total["high"].as_f64().unwrap() - total["low"].as_f64().unwrap()) / 2.0;
+    assert!(promised["reached"] == true && half <= 0.03 * total["estimate"].as_f64().unwrap(), "{promised}");
+    let distinct = json(&["sample", path, "--distinct", "path", "--ratio", "20%", "--unit", "4K", "--json"]);
+    assert!(covers(&distinct["total"], 50.0), "{distinct}");
+}
+
+#[test]
+fn people_get_a_table_a_summary_and_a_page() {
+    let dir = TempDir::new().unwrap();
+    let (path, page) = (dir.path().join("words.txt"), dir.path().join("page.html"));
+    fs::write(&path, "the <quick> fox and the dog\n".repeat(20_000)).unwrap();
+    let run = tessera(&[
+        "sample",
+        path.to_str().unwrap(),
+        "--count-by",
+        "word",
+        "--top",
+        "3",
+        "--plot",
+        page.to_str().unwrap(),
+    ]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let text = run.text();
+    assert!(text.contains("KEY") && text.lines().nth(1).unwrap().starts_with("the"), "{text}");
+    assert!(text.contains("records: 120,000") || text.contains("records: 1"), "{text}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("the") && !page.contains("<quick>"), "{page}");
+}
+
+#[test]
+fn odd_questions_are_refused_in_words_that_help() {
+    let dir = TempDir::new().unwrap();
+    let csv = dir.path().join("a.csv");
+    fs::write(&csv, requests(10)).unwrap();
+    let path = csv.to_str().unwrap();
+    let refused =
+        |words: &[&str], code: i32, part: &[&str]| assert_refused(&tessera(&[&["sample"], words].concat()), code, part);
+    refused(&[path, "--sum", "speed"], 2, &["no field `speed`", "`host`, `path`, `ms`"]);
+    refused(&[path, "--sum", "path"], 1, &["is no number", "--where 'path is number'"]);
+    refused(&[path, "--by", "host"], 2, &["--sum or --avg"]);
+    refused(&[path, "--where", "ms >"], 2, &["ends where a value is expected"]);
+    refused(&[path, "tess:/a"], 2, &["some are local"]);
+    refused(&[path, "--count-by", "/x(/", "--format", "text"], 2, &["no regular expression"]);
+    refused(&["/nowhere/at-all", "--count-by", "word"], 1, &["cannot read `/nowhere/at-all`"]);
+    let ratio = tessera(&["sample", path, "--ratio", "120%"]);
+    assert!(ratio.code == 2 && ratio.stderr.contains("at most 100%"), "{ratio:?}");
+    let empty = TempDir::new().unwrap();
+    refused(&[empty.path().to_str().unwrap()], 3, &["no files in"]);
+    fs::write(dir.path().join("b.txt"), "x").unwrap();
+    refused(&[dir.path().to_str().unwrap()], 2, &["different formats"]);
+}
+
+fn put(c: &Cluster, local: &Path, to: &str) {
+    let run = c.run(&["put", "-p", "redundancy=ec:4+2", local.to_str().unwrap(), to]);
+    assert_eq!(run.code, 0, "{run:?}");
+}
+
+#[test]
+fn samples_of_the_store_are_right_with_two_nodes_dead() {
+    let mut c = Cluster::start(6);
+    let dir = TempDir::new().unwrap();
+    let local = dir.path().join("requests.csv");
+    fs::write(&local, requests(200_000)).unwrap();
+    put(&c, &local, "tess:/requests.csv");
+    let ask = |c: &Cluster, words: &[&str]| {
+        let run = c.run(&[&["sample", "tess:/requests.csv", "--json"], words].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        run.json()
+    };
+    let by_host = ["--count-by", "host", "--ratio", "20%", "--unit", "16K", "--confidence", "99.9%", "--seed", "3"];
+    let found = ask(&c, &by_host);
+    assert!(found["disks"].as_array().unwrap().len() >= 4, "the slices lie on several disks: {found}");
+    let units: Vec<u64> =
+        found["disks"].as_array().unwrap().iter().map(|disk| disk["units"].as_u64().unwrap()).collect();
+    assert!(
+        units.iter().max().unwrap() <= &(units.iter().min().unwrap() + 3 + units.iter().max().unwrap() / 5),
+        "shares are equal: {units:?}"
+    );
+    for group in found["groups"].as_array().unwrap() {
+        assert!(covers(group, 200_000.0 / 3.0), "{found}");
+    }
+    c.kill_node(1);
+    c.kill_node(4);
+    let exact = ask(&c, &["--sum", "ms", "--exact"]);
+    let truth: u64 = (0..200_000u64).map(|i| i.wrapping_mul(7919) % 1000).sum();
+    assert_eq!(exact["total"]["estimate"], truth as f64);
+    for group in ask(&c, &by_host)["groups"].as_array().unwrap() {
+        assert!(covers(group, 200_000.0 / 3.0), "{group}");
+    }
+}
