@@ -5,12 +5,14 @@
 //! between units of a stratum (Cochran, Sampling Techniques, 3rd edition, chapters 5, 7 and 9; ApproxSSD, equations 1.1
 //! to 1.3).
 
+mod bootstrap;
 mod distinct;
 mod moments;
 mod quantile;
 mod total;
 mod two_stage;
 
+pub use bootstrap::bootstrap;
 pub use distinct::distinct;
 pub use moments::{GroupMoments, Moments, StratumSample};
 pub use quantile::{UnitValues, quantile};

@@ -105,7 +105,7 @@ impl StratumSample {
     }
 
     /// Factor from the sum over the sample to the total (N/n).
-    pub(super) fn expansion(&self) -> f64 {
+    pub(crate) fn expansion(&self) -> f64 {
         if self.sampled == 0 { 0.0 } else { self.units as f64 / self.sampled as f64 }
     }
 

@@ -1,15 +1,6 @@
 //! Quantiles, with intervals by bootstrap over units.
-//!
-//! The bootstrap draws units, not records, within each stratum, and scales their weights so that its variance is the
-//! right one for small strata and large sampled shares (Rao, Wu and Yue, Survey Methodology 18, 1992; Cochran's
-//! finite-population correction inside the scale).
 
-use super::{Estimate, RARE_UNITS, StratumSample, t_quantile};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-
-/// Replicates of the bootstrap.
-const REPLICATES: usize = 200;
+use super::{Estimate, RARE_UNITS, StratumSample, bootstrap};
 
 /// Values of a unit that arrived: all of them, or a random part.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,20 +34,9 @@ pub fn quantile(
     if strata.iter().all(|s| s.sampled == s.units) && units.iter().all(|u| u.values.len() as u64 == u.records) {
         return Some(Estimate::exact(value, units_seen));
     }
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut found: Vec<f64> =
-        (0..REPLICATES).filter_map(|_| sorted.at(q, &replicate(strata, units, &mut rng))).collect();
-    found.sort_by(f64::total_cmp);
-    // The percentiles are those of a normal law; few units need Student's.
-    let freedom: u64 = strata.iter().map(|stratum| stratum.sampled.saturating_sub(1)).sum();
-    let widen = t_quantile(confidence, freedom as f64) / t_quantile(confidence, 1e9);
-    let percentile = |p: f64| found[((found.len() - 1) as f64 * p).round() as usize];
-    let low = value - (value - percentile((1.0 - confidence) / 2.0)) * widen;
-    let high = value + (percentile((1.0 + confidence) / 2.0) - value) * widen;
-    let mean = found.iter().sum::<f64>() / found.len() as f64;
-    let standard_error = (found.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / found.len() as f64).sqrt();
-    let claimed = units_seen >= RARE_UNITS;
-    Some(Estimate { low, high, standard_error, claimed, ..Estimate::exact(value, units_seen) })
+    let stratum_of: Vec<usize> = units.iter().map(|unit| unit.stratum).collect();
+    let found = bootstrap(strata, &stratum_of, confidence, seed, |factors| sorted.at(q, factors))?;
+    Some(Estimate { units_seen, claimed: units_seen >= RARE_UNITS, ..found })
 }
 
 impl Sorted {
@@ -87,23 +67,6 @@ impl Sorted {
         });
         reached.or(self.values.last()).map(|(value, _)| *value)
     }
-}
-
-/// Factors of the units' weights in one replicate.
-fn replicate(strata: &[StratumSample], units: &[UnitValues], rng: &mut StdRng) -> Vec<f64> {
-    let mut factors = vec![0.0; units.len()];
-    let mut from = 0;
-    for of_stratum in units.chunk_by(|a, b| a.stratum == b.stratum) {
-        let stratum = &strata[of_stratum[0].stratum];
-        let n = of_stratum.len();
-        let root = (1.0 - stratum.fraction()).sqrt();
-        factors[from..from + n].fill(if n > 1 { 1.0 - root } else { 1.0 });
-        for _ in 1..n {
-            factors[from + rng.random_range(0..n)] += root * n as f64 / (n - 1) as f64;
-        }
-        from += n;
-    }
-    factors
 }
 
 #[cfg(test)]
