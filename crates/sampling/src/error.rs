@@ -38,6 +38,18 @@ pub enum Error {
         /// What is wrong, and the way out.
         message: String,
     },
+    /// An architecture file says what cannot be.
+    #[error("`{file}`, `{key}`: {fact}; {way_out}")]
+    Architecture {
+        /// The file.
+        file: String,
+        /// The key, `architecture` if the file is wrong as a whole.
+        key: String,
+        /// What is wrong.
+        fact: String,
+        /// What to write instead.
+        way_out: String,
+    },
     /// The question cannot be asked.
     #[error("{0}")]
     Question(String),

@@ -11,6 +11,7 @@
 //! ArchSampler, with sections and equations.
 
 pub mod answer;
+pub mod arch;
 pub mod engine;
 pub mod error;
 pub mod estimate;

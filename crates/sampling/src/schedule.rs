@@ -23,14 +23,14 @@ pub const MIN_DISK_UNITS: u64 = 24;
 /// Draws numbers below `len` without replacement, each permutation equally likely; memory grows with what was drawn
 /// (the shuffle of Fisher and Yates with a sparse array).
 #[derive(Debug)]
-struct Shuffle {
+pub(crate) struct Shuffle {
     len: u64,
     drawn: u64,
     moved: HashMap<u64, u64>,
 }
 
 impl Shuffle {
-    fn new(len: u64) -> Self {
+    pub(crate) fn new(len: u64) -> Self {
         Shuffle { len, drawn: 0, moved: HashMap::new() }
     }
 
@@ -38,7 +38,7 @@ impl Shuffle {
         self.len - self.drawn
     }
 
-    fn next(&mut self, rng: &mut StdRng) -> Option<u64> {
+    pub(crate) fn next(&mut self, rng: &mut StdRng) -> Option<u64> {
         if self.drawn == self.len {
             return None;
         }
@@ -241,7 +241,7 @@ impl Schedule {
 
 /// Divides `total` in proportion to `weights`, nobody above its capacity; what is above goes to the others. The largest
 /// remainders are rounded up.
-fn share(total: u64, weights: &[f64], capacities: &[u64]) -> Vec<u64> {
+pub(crate) fn share(total: u64, weights: &[f64], capacities: &[u64]) -> Vec<u64> {
     let mut quotas = vec![0u64; weights.len()];
     loop {
         let open: Vec<usize> =
