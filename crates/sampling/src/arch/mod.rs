@@ -12,6 +12,7 @@
 pub mod answer;
 pub mod file;
 pub mod graph;
+pub mod model;
 pub mod partition;
 pub mod select;
 pub mod sort;
