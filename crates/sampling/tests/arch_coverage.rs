@@ -21,9 +21,11 @@ fn memory() -> Architecture {
     memory
 }
 
-/// Scatters the bits of a number.
+/// Scatters the bits of a number (the finalizer of SplitMix64).
 fn scatter(i: usize) -> usize {
-    (i as u64 ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 40
+    let mixed = (i as u64 ^ (i as u64 >> 30)).wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) >> 11) as usize
 }
 
 /// Elements; the mean of a row is the same everywhere, drifts, or follows the bank.
