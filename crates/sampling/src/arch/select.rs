@@ -93,9 +93,9 @@ pub fn select(
     let rows = rows.min(partitions.rows());
     let owned = |banks: Vec<Vec<u64>>| own(&banks, threads);
     let threads_rows = match assignment {
-        Assignment::ContentionFree => owned(balanced(partitions, memory, rows, &mut rng)),
+        Assignment::ContentionFree => owned(balanced(partitions, memory, rows, threads, &mut rng)),
         Assignment::LoadBalanced => {
-            let mut dealt = deal(balanced(partitions, memory, rows, &mut rng).into_iter().flatten(), threads);
+            let mut dealt = deal(balanced(partitions, memory, rows, threads, &mut rng).into_iter().flatten(), threads);
             dealt.iter_mut().for_each(|rows| shuffle(rows, &mut rng));
             dealt
         }
@@ -122,12 +122,25 @@ pub fn select(
     Ok(Selection { assignment, threads: threads_rows, domains: (0..threads).map(domain).collect() })
 }
 
-/// Rows of each bank, in shares by weight.
-fn balanced(partitions: &Partitions, memory: &Architecture, rows: u64, rng: &mut StdRng) -> Vec<Vec<u64>> {
-    let capacities: Vec<u64> = (0..partitions.banks()).map(|bank| partitions.rows_of(bank)).collect();
-    let mut quotas = share(rows, &memory.bank_weights, &capacities);
-    for (quota, capacity) in quotas.iter_mut().zip(&capacities) {
-        *quota = (*quota).max(MIN_STRATUM_UNITS.min(*capacity));
+/// Rows of each bank, in shares by weight. What the division leaves over goes to banks of different threads.
+fn balanced(
+    partitions: &Partitions,
+    memory: &Architecture,
+    rows: u64,
+    threads: usize,
+    rng: &mut StdRng,
+) -> Vec<Vec<u64>> {
+    let banks = partitions.banks();
+    let mut order: Vec<usize> = (0..banks).collect();
+    order.sort_by_key(|bank| {
+        let owner = owners(*bank, banks, threads).start;
+        (bank - first_bank(owner, banks, threads), owner)
+    });
+    let capacities: Vec<u64> = order.iter().map(|bank| partitions.rows_of(*bank)).collect();
+    let weights: Vec<f64> = order.iter().map(|bank| memory.bank_weights[*bank]).collect();
+    let mut quotas = vec![0; banks];
+    for ((bank, quota), capacity) in order.iter().zip(share(rows, &weights, &capacities)).zip(&capacities) {
+        quotas[*bank] = quota.max(MIN_STRATUM_UNITS.min(*capacity));
     }
     draw(partitions, &quotas, rng)
 }
@@ -278,6 +291,16 @@ mod tests {
                 own.iter().for_each(|row| users.entry(rows.bank(*row)).or_default().extend([thread]));
             }
             prop_assert!(users.values().all(|threads_of_bank| threads_of_bank.len() <= threads.div_ceil(banks)));
+        }
+    }
+
+    #[test]
+    fn what_the_division_leaves_over_goes_to_different_threads() {
+        let memory = memory(32, 1);
+        let rows = partitions(&memory, 4000);
+        for (want, most) in [(256 + 8, 33), (256 + 4, 33), (256 + 17, 35)] {
+            let selection = select(&rows, &memory, want, Assignment::ContentionFree, 8, 2).unwrap();
+            assert_eq!(selection.threads.iter().map(Vec::len).max(), Some(most), "{want} rows");
         }
     }
 
