@@ -1,4 +1,4 @@
-//! A bank: its row buffer, its queue and its write buffer.
+//! A bank: its row buffer, and its queue, which is the write buffer where lines are written.
 
 use super::{Figures, Timing};
 use std::collections::VecDeque;
@@ -18,8 +18,8 @@ pub(super) struct Request {
 #[derive(Debug, Default)]
 pub(super) struct Bank {
     open: Option<u64>,
-    reads: VecDeque<Request>,
-    writes: VecDeque<Request>,
+    /// Reads that wait, or the write buffer.
+    queue: VecDeque<Request>,
     /// Writes that found the buffer full.
     refused: VecDeque<Request>,
     serving: Option<Request>,
@@ -28,22 +28,15 @@ pub(super) struct Bank {
 impl Bank {
     /// Nothing is served and nothing waits.
     pub fn is_idle(&self) -> bool {
-        self.serving.is_none() && self.reads.is_empty() && self.writes.is_empty()
+        self.serving.is_none() && self.queue.is_empty()
     }
 
     /// Takes a request. Returns whether the core may go on, which is so for a write that is buffered.
     pub fn accept(&mut self, request: Request, timing: &Timing) -> bool {
-        if !request.writes {
-            self.reads.push_back(request);
-            return false;
-        }
-        let has_place = self.writes.len() < timing.write_buffer;
-        if has_place {
-            self.writes.push_back(request)
-        } else {
-            self.refused.push_back(request)
-        }
-        has_place
+        let is_refused = request.writes && self.queue.len() >= timing.write_buffer;
+        let queue = if is_refused { &mut self.refused } else { &mut self.queue };
+        queue.push_back(request);
+        request.writes && !is_refused
     }
 
     /// Begins the next request if none is served. Returns the time that it takes, and a core's write that now has a
@@ -52,13 +45,10 @@ impl Bank {
         if self.serving.is_some() {
             return None;
         }
-        let is_full = self.writes.len() >= timing.write_buffer;
-        let from_writes = self.reads.is_empty() || is_full;
-        let queue = if from_writes { &mut self.writes } else { &mut self.reads };
-        let first_hit = queue.iter().position(|request| Some(request.row) == self.open).unwrap_or(0);
-        let request = queue.remove(first_hit)?;
-        let admitted = if from_writes { self.refused.pop_front() } else { None };
-        self.writes.extend(admitted);
+        let first_hit = self.queue.iter().position(|request| Some(request.row) == self.open).unwrap_or(0);
+        let request = self.queue.remove(first_hit)?;
+        let admitted = self.refused.pop_front();
+        self.queue.extend(admitted);
         self.serving = Some(request);
         let time = self.time_of(&request, timing, figures);
         figures.service_ns += time;

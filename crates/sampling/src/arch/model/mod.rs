@@ -5,9 +5,9 @@
 //!
 //! - A *bank* serves one request at a time. A read of the open row takes `hit_ns`; of another row `close_ns` (if one is
 //!   open), `open_ns` and `hit_ns`. Its queue is FR-FCFS: the oldest request to the open row, else the oldest.
-//! - A *write* waits in the bank's write buffer. The core goes on as soon as the line is there, and waits while the
-//!   buffer is full. A bank writes when no read waits or its buffer is full. Cells of PCM are written past the row
-//!   buffer in `write_ns`; DRAM writes as it reads.
+//! - A run reads or writes. A *write* waits in the bank's write buffer. The core goes on as soon as the line is there,
+//!   and waits while the buffer is full. Cells of PCM are written past the row buffer in `write_ns`; DRAM writes as it
+//!   reads.
 //! - Lines cross one *bus*, `bus_ns` each.
 //! - A *core* works on its lines in order, `compute_ns` each, and requests a line once the one `ahead` before it is
 //!   done. So at most `ahead` requests of a core are outstanding.

@@ -64,10 +64,11 @@ fn two_cores_that_meet_in_a_bank_open_their_rows_in_turn() {
         assert_eq!((met.conflicts, met.hits), (15, 0));
         assert_eq!(met.time_ns, 16 * 165 + compute_ns);
     }
-    // Several lines each: hits go first, so a row is read to its end.
-    let workload = Workload { ahead: 16, ..workload };
+    // Several lines each: hits overtake, so a row is read to its end although the other core has waited longer.
+    let (_, rows) = memory(2, 32, 8);
+    let workload = Workload { ahead: 4, ..workload };
     let met = run(&rows, &threads(vec![vec![0], vec![2]]), 1, &Timing::PCM, workload);
-    assert_eq!((met.conflicts, met.time_ns), (1, 2 * (150 + 8 * 15)));
+    assert_eq!((met.conflicts, met.time_ns), (1, 2 * (150 + 32 * 15)));
 }
 
 #[test]
