@@ -1,5 +1,7 @@
 //! Figures 2.4, 2.5 and 2.9 to 2.14: skew, contention, time and latency on the memory model.
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tessera_sampling::arch::model::{Figures, Timing, Workload, run};
 use tessera_sampling::arch::{Architecture, Assignment, Partitions, Placement, select};
@@ -74,6 +76,36 @@ fn grid(per_mille: &[u64], timing: &Timing, workload: Workload) -> Vec<Value> {
     rows
 }
 
+/// WordCount where each random row goes to a random thread, so that numbers differ: time beside that of equal numbers.
+fn unequal() -> Vec<Value> {
+    let mut rows = Vec::new();
+    for banks in BANKS {
+        let (memory, partitions) = memory(banks);
+        for per_mille in PER_MILLE {
+            let wanted = ROWS as u64 * per_mille / 1000;
+            let time = |seed: u64, unequal: bool| {
+                let selection = select(&partitions, &memory, wanted, Assignment::Random, THREADS, seed);
+                let mut selection = selection.expect("there are threads");
+                if unequal {
+                    let mut rng = StdRng::seed_from_u64(seed);
+                    let dealt = std::mem::replace(&mut selection.threads, vec![Vec::new(); THREADS]);
+                    dealt
+                        .into_iter()
+                        .flatten()
+                        .for_each(|row| selection.threads[rng.random_range(0..THREADS)].push(row));
+                }
+                run(&partitions, &selection, 1, &Timing::PCM, WORD_COUNT).time_ns as f64
+            };
+            let mean = |unequal| (0..RANDOM_RUNS).map(|seed| time(seed, unequal)).sum::<f64>() / RANDOM_RUNS as f64;
+            let best = simulate(banks, wanted, Assignment::ContentionFree, 0, &Timing::PCM, WORD_COUNT).time_ns;
+            rows.push(json!({
+                "banks": banks, "per_mille": per_mille, "equal_ns": mean(false), "unequal_ns": mean(true), "best_ns": best,
+            }));
+        }
+    }
+    rows
+}
+
 /// Figure 2.4: the skew of random selections.
 fn skew() -> Vec<Value> {
     let mut rows = Vec::new();
@@ -127,7 +159,7 @@ pub fn figures() -> Value {
     let ahead: Vec<Value> =
         [1, 2, 4, 16].into_iter().flat_map(|ahead| grid(&[8], &Timing::PCM, Workload { ahead, ..READ })).collect();
     json!({
-        "rows": ROWS, "threads": THREADS, "skew": skew(), "contention": contention(), "load": load(),
+        "rows": ROWS, "threads": THREADS, "skew": skew(), "contention": contention(), "load": load(), "unequal": unequal(),
         "word_count": grid(&PER_MILLE, &Timing::PCM, WORD_COUNT), "rating": grid(&PER_MILLE, &Timing::PCM, RATING),
         "read": grid(&PER_MILLE, &Timing::PCM, READ), "write": grid(&PER_MILLE, &Timing::PCM, WRITE),
         "read_latency": swept(&[8], WORD_COUNT), "word_count_swept": swept(&PER_MILLE, WORD_COUNT_SWEPT),
