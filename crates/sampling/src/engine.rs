@@ -222,7 +222,7 @@ impl Shared {
             let file = &self.source.files()[block.unit.file as usize].name;
             let counted = {
                 let mut tally = self.tallies[thread].lock();
-                let mut unit = tally.unit(stratum, block.unit.len_bytes as f64);
+                let mut unit = tally.unit(stratum, block.unit.size as f64);
                 self.format.tally(&block, file, &mut unit)
             };
             if let Err(error) = counted {

@@ -81,15 +81,15 @@ impl Node {
             Node::And(a, b) => a.matches(field) && b.matches(field),
             Node::Or(a, b) => a.matches(field) || b.matches(field),
             Node::Not(node) => !node.matches(field),
-            Node::IsNull(at) => field(*at).is_none(),
-            Node::IsNumber(at) => field(*at).and_then(number).is_some(),
+            Node::IsNull(at) => field(*at) == FieldValue::Null,
+            Node::IsNumber(at) => field(*at).number().is_some(),
             Node::Number(at, comparison, with) => {
-                field(*at).and_then(number).is_some_and(|value| comparison.holds(&value, with))
+                field(*at).number().is_some_and(|value| comparison.holds(&value, with))
             }
             Node::Text(at, comparison, with) => {
-                field(*at).is_some_and(|value| comparison.holds(value, with.as_slice()))
+                field(*at).with_text(|value| comparison.holds(value, with.as_slice())).unwrap_or(false)
             }
-            Node::Matches(at, regex) => field(*at).is_some_and(|value| regex.is_match(value)),
+            Node::Matches(at, regex) => field(*at).with_text(|value| regex.is_match(value)).unwrap_or(false),
         }
     }
 }
@@ -268,8 +268,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn holds(filter: &str, a: FieldValue<'_>, b: FieldValue<'_>) -> bool {
+    fn holds(filter: &str, a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
         let filter = Filter::parse(filter).unwrap();
+        let (a, b) = (FieldValue::of(a), FieldValue::of(b));
         filter.matches(&|i| if filter.fields[i] == "a" { a } else { b })
     }
 

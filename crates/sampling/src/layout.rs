@@ -4,6 +4,7 @@
 //! disk from which units are drawn with equal chances, without replacement. Strata follow disks and files, since both
 //! differ: one disk may be slow or hold other data, and one file may be unlike the next.
 
+use crate::format::Format;
 use crate::source::{DiskIndex, FileIndex, Source};
 
 /// A stretch of a file that lies on one disk.
@@ -17,13 +18,13 @@ pub struct Run {
     pub len_bytes: u64,
     /// The disk.
     pub disk: DiskIndex,
-    /// It is one unit and must not be cut, as a row group of Parquet.
-    pub whole: bool,
+    /// It is one unit of so many rows and must not be cut, as a row group of Parquet.
+    pub rows: Option<u64>,
 }
 
 impl Run {
     fn units(&self, unit_bytes: u64) -> u64 {
-        if self.whole { 1 } else { self.len_bytes.div_ceil(unit_bytes) }
+        if self.rows.is_some() { 1 } else { self.len_bytes.div_ceil(unit_bytes) }
     }
 }
 
@@ -36,6 +37,8 @@ pub struct Unit {
     pub offset: u64,
     /// Its length in bytes; not 0.
     pub len_bytes: u64,
+    /// What its records are in proportion to: its rows if they are known, else its length.
+    pub size: u64,
 }
 
 impl Unit {
@@ -54,6 +57,8 @@ pub struct Stratum {
     pub units: u64,
     /// Sum of their lengths.
     pub bytes: u64,
+    /// Sum of their sizes.
+    pub size: u64,
     runs: Vec<Run>,
     /// For each run the number of units in the runs before it.
     first_units: Vec<u64>,
@@ -61,7 +66,7 @@ pub struct Stratum {
 
 impl Stratum {
     fn new(disk: DiskIndex) -> Self {
-        Stratum { disk, units: 0, bytes: 0, runs: Vec::new(), first_units: Vec::new() }
+        Stratum { disk, units: 0, bytes: 0, size: 0, runs: Vec::new(), first_units: Vec::new() }
     }
 
     fn push(&mut self, run: Run, unit_bytes: u64) {
@@ -69,6 +74,7 @@ impl Stratum {
         self.first_units.push(self.units);
         self.units += run.units(unit_bytes);
         self.bytes += run.len_bytes;
+        self.size += run.rows.unwrap_or(run.len_bytes);
         self.runs.push(run);
     }
 }
@@ -103,9 +109,9 @@ impl Layout {
         Layout { unit_bytes, disks, strata }
     }
 
-    /// The layout of a source.
-    pub fn of(source: &dyn Source, unit_bytes: u64) -> Layout {
-        Layout::new(source.runs(), source.disks().len(), unit_bytes)
+    /// The layout of a source as a format cuts it.
+    pub fn of(source: &dyn Source, format: &dyn Format, unit_bytes: u64) -> Layout {
+        Layout::new(&format.runs(source), source.disks().len(), unit_bytes)
     }
 
     /// Number of all units.
@@ -124,12 +130,12 @@ impl Layout {
         assert!(index < stratum.units, "unit {index} of {}", stratum.units);
         let run = stratum.first_units.partition_point(|first| *first <= index) - 1;
         let (run, at) = (&stratum.runs[run], index - stratum.first_units[run]);
-        if run.whole {
-            return Unit { file: run.file, offset: run.offset, len_bytes: run.len_bytes };
+        if let Some(rows) = run.rows {
+            return Unit { file: run.file, offset: run.offset, len_bytes: run.len_bytes, size: rows };
         }
         let start = at * self.unit_bytes;
         let len_bytes = self.unit_bytes.min(run.len_bytes - start);
-        Unit { file: run.file, offset: run.offset + start, len_bytes }
+        Unit { file: run.file, offset: run.offset + start, len_bytes, size: len_bytes }
     }
 }
 
@@ -164,7 +170,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn run(file: FileIndex, offset: u64, len_bytes: u64, disk: DiskIndex) -> Run {
-        Run { file, offset, len_bytes, disk, whole: false }
+        Run { file, offset, len_bytes, disk, rows: None }
     }
 
     #[test]
@@ -206,9 +212,10 @@ mod tests {
 
     #[test]
     fn what_must_not_be_cut_is_one_unit() {
-        let runs = [Run { whole: true, ..run(0, 4, 1 << 20, 0) }, Run { whole: true, ..run(0, 4 + (1 << 20), 77, 0) }];
+        let runs =
+            [Run { rows: Some(1000), ..run(0, 4, 1 << 20, 0) }, Run { rows: Some(7), ..run(0, 4 + (1 << 20), 77, 0) }];
         let layout = Layout::new(&runs, 1, 64);
-        assert_eq!(layout.units(), 2);
-        assert_eq!(layout.unit(0, 1), Unit { file: 0, offset: 4 + (1 << 20), len_bytes: 77 });
+        assert_eq!((layout.units(), layout.strata[0].size), (2, 1007));
+        assert_eq!(layout.unit(0, 1), Unit { file: 0, offset: 4 + (1 << 20), len_bytes: 77, size: 7 });
     }
 }

@@ -71,8 +71,45 @@ pub struct Bound {
     filter_fields: Vec<usize>,
 }
 
-/// A field of a record; `None` is null.
-pub type FieldValue<'a> = Option<&'a [u8]>;
+/// A field of a record.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FieldValue<'a> {
+    /// Null: it has no value.
+    Null,
+    /// As it is written.
+    Text(&'a [u8]),
+    /// A whole number of a typed format.
+    Integer(i64),
+    /// Another number of a typed format.
+    Float(f64),
+}
+
+impl<'a> FieldValue<'a> {
+    /// The text, or null.
+    pub fn of(text: Option<&'a [u8]>) -> Self {
+        text.map_or(FieldValue::Null, FieldValue::Text)
+    }
+
+    /// The value as a number, if it is one.
+    pub fn number(self) -> Option<f64> {
+        match self {
+            FieldValue::Null => None,
+            FieldValue::Text(text) => number(text),
+            FieldValue::Integer(value) => Some(value as f64),
+            FieldValue::Float(value) => Some(value).filter(|value| value.is_finite()),
+        }
+    }
+
+    /// Calls `with` with the value as text; null has none.
+    pub fn with_text<R>(self, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        match self {
+            FieldValue::Null => None,
+            FieldValue::Text(text) => Some(with(text)),
+            FieldValue::Integer(value) => Some(with(value.to_string().as_bytes())),
+            FieldValue::Float(value) => Some(with(value.to_string().as_bytes())),
+        }
+    }
+}
 
 impl Question {
     /// Numbers the fields.
@@ -119,13 +156,15 @@ impl Bound {
         }
         let value = match self.value {
             None => 1.0,
-            Some(at) => match fields[at] {
-                None => return Ok(()),
-                Some(text) => number(text).ok_or_else(|| self.no_number(text))?,
-            },
+            Some(at) if fields[at] == FieldValue::Null => return Ok(()),
+            Some(at) => fields[at].number().ok_or_else(|| self.no_number(fields[at]))?,
         };
         match self.key {
-            Some(at) => tally.add(fields[at].unwrap_or(NULL_KEY), value),
+            Some(at) => {
+                if fields[at].with_text(|key| tally.add(key, value)).is_none() {
+                    tally.add(NULL_KEY, value);
+                }
+            }
             None => tally.add_ungrouped(value),
         }
         Ok(())
@@ -136,9 +175,10 @@ impl Bound {
     /// # Errors
     /// As [`Bound::record`].
     pub fn line(&self, line: &[u8], tally: &mut UnitTally<'_>) -> Result<(), String> {
+        let fields = &[FieldValue::Text(line)][..self.fields.len()];
         match &self.question.key {
-            Some(KeyBy::Field(_)) | None => self.record(&[Some(line)][..self.fields.len()], tally),
-            Some(_) if !self.matches(&[Some(line)][..self.fields.len()]) => Ok(()),
+            Some(KeyBy::Field(_)) | None => self.record(fields, tally),
+            Some(_) if !self.matches(fields) => Ok(()),
             Some(KeyBy::Word) => {
                 line.split(u8::is_ascii_whitespace)
                     .filter(|word| !word.is_empty())
@@ -159,9 +199,10 @@ impl Bound {
         self.question.filter.as_ref().is_none_or(|filter| filter.matches(&|i| fields[self.filter_fields[i]]))
     }
 
-    fn no_number(&self, text: &[u8]) -> String {
+    fn no_number(&self, field: FieldValue<'_>) -> String {
         let name = self.value.map_or("", |at| &self.fields[at]);
-        let text = String::from_utf8_lossy(&text[..text.len().min(40)]);
+        let brief = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
+        let text = field.with_text(brief).unwrap_or_default();
         format!("`{text}` in field `{name}` is no number; leave such records out with --where '{name} is number'")
     }
 }

@@ -279,7 +279,7 @@ mod tests {
             offset: 0,
             len_bytes: units * 10,
             disk: i as u32,
-            whole: false,
+            rows: None,
         };
         Layout::new(&units.iter().enumerate().map(run).collect::<Vec<_>>(), units.len(), 10)
     }

@@ -96,7 +96,7 @@ impl Tally {
     /// Nothing counted yet. `keep_values`: for quantiles.
     pub fn new(layout: &Layout, keep_values: bool, seed: u64) -> Tally {
         let stratum = |s: &crate::layout::Stratum| StratumTally {
-            sample: StratumSample { units: s.units, size: s.bytes as f64, ..Default::default() },
+            sample: StratumSample { units: s.units, size: s.size as f64, ..Default::default() },
             sizes: Vec::new(),
             groups: HashMap::new(),
             all: Group::default(),
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn threads_together_count_what_one_would() {
-        let run = |file| Run { file, offset: 0, len_bytes: 640, disk: 0, whole: false };
+        let run = |file| Run { file, offset: 0, len_bytes: 640, disk: 0, rows: None };
         let layout = Layout::new(&[run(0), run(1)], 1, 10);
         let mut rng = StdRng::seed_from_u64(4);
         let (mut one, mut two) =

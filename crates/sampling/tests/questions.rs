@@ -52,7 +52,7 @@ fn answer(
     seed: u64,
 ) -> Result<Answer, Error> {
     let format: Arc<dyn Format> = format(&*source, question.clone().bind())?.into();
-    let layout = Layout::of(&*source, unit_bytes);
+    let layout = Layout::of(&*source, &*format, unit_bytes);
     let schedule =
         if amount == Amount::Exact { Schedule::whole(layout) } else { Schedule::new(layout, Shares::Equal, seed) };
     let terms = Terms { amount, confidence: 0.95, top: 1000, drop: 0.1 };
@@ -236,7 +236,7 @@ fn a_disk_that_is_ten_times_slower_is_not_waited_for_and_the_answer_stays_right(
     let words = question(Aggregate::Count, Some("word"), None, None);
     let source: Arc<dyn Source> = Arc::new(slow);
     let format: Arc<dyn Format> = text(&*source, words.clone().bind()).unwrap().into();
-    let schedule = Schedule::new(Layout::of(&*source, 1024), Shares::Equal, 5);
+    let schedule = Schedule::new(Layout::of(&*source, &*format, 1024), Shares::Equal, 5);
     let terms = Terms { amount: Amount::Ratio(0.3), confidence: 0.999, top: 1000, drop: 0.2 };
     let options = Options { threads: 2, keep_values: false, seed: 5, tick: Duration::from_millis(50) };
     let (found, progress, disks) = ask(source, format, schedule, (&words, &terms), &options, &mut |_, _| true).unwrap();

@@ -15,7 +15,7 @@ intervals of the total and of the largest groups 2 % wide on each side. Groups t
 units are called rare and get no interval. Ctrl-C prints what is known so far. docs/sampling.md has the rules.
 
 KEY is a field, `word` (of text), or /EXPRESSION/, whose matches in each line are counted. Fields of text: line;
-of CSV: the names in the header; of JSON lines: paths such as user.name.
+of CSV: the names in the header; of JSON lines and Parquet: paths such as user.name.
 Conditions: status >= 500 and (method = 'GET' or not path ~ '^/api'), size is not null.
 
 Examples:
@@ -71,7 +71,7 @@ pub struct SampleArgs {
     /// Bytes read at once. [default: 64K in the store, 16K in local files, 4M with --exact]
     #[arg(long, value_name = "SIZE", value_parser = parse_unit)]
     pub unit: Option<u64>,
-    /// Format of the files. [default: by their names: .csv, .tsv, .jsonl, .ndjson, .json; else text]
+    /// Format of the files. [default: by their names: .csv, .tsv, .jsonl, .ndjson, .json, .parquet; else text]
     #[arg(long, value_enum)]
     pub format: Option<RecordFormat>,
     /// What separates the fields of CSV: one character. [default: , ; | or a tab, found in the first line]
@@ -109,6 +109,8 @@ pub enum RecordFormat {
     Csv,
     /// An object in each line.
     Json,
+    /// Parquet; its unit is a row group.
+    Parquet,
 }
 
 /// How the sample is divided among disks.

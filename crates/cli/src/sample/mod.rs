@@ -20,7 +20,7 @@ use tessera_sampling::Error;
 use tessera_sampling::answer::{Amount, Answer, Terms, ask};
 use tessera_sampling::engine::Options;
 use tessera_sampling::filter::Filter;
-use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Text};
+use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Parquet, Text};
 use tessera_sampling::layout::Layout;
 use tessera_sampling::question::{Aggregate, KeyBy, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
@@ -66,7 +66,7 @@ pub fn sample(args: SampleArgs) -> Outcome {
         (_, true) => STORE_UNIT_BYTES,
         (_, false) => LOCAL_UNIT_BYTES,
     });
-    let layout = Layout::of(&*source, unit_bytes);
+    let layout = Layout::of(&*source, &*reader, unit_bytes);
     let all_bytes = layout.bytes();
     let seed = args.seed.unwrap_or_else(rand::random);
     let shares = if args.shares == ShareRule::Equal { Shares::Equal } else { Shares::Sizes };
@@ -150,6 +150,7 @@ fn record_format(args: &SampleArgs, source: &dyn Source) -> Outcome<RecordFormat
     let of_name = |name: &str| match name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
         "csv" | "tsv" => RecordFormat::Csv,
         "jsonl" | "ndjson" | "json" => RecordFormat::Json,
+        "parquet" => RecordFormat::Parquet,
         _ => RecordFormat::Text,
     };
     let first = &source.files()[0];
@@ -193,6 +194,7 @@ fn reader(
     Ok(match format {
         RecordFormat::Text => Arc::new(Text::new(bound)?),
         RecordFormat::Json => Arc::new(JsonLines::new(bound)),
+        RecordFormat::Parquet => Arc::new(Parquet::open(source, bound)?),
         RecordFormat::Csv => {
             let options = CsvOptions { delimiter: args.delimiter, header: !args.no_header };
             Arc::new(Csv::open(source, bound, options)?)

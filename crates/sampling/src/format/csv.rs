@@ -6,7 +6,7 @@ use super::{Block, Format, MAX_RECORD_BYTES, bad_record};
 use crate::error::Error;
 use crate::layout::Unit;
 use crate::question::{Bound, FieldValue};
-use crate::source::{FileIndex, Source, SourceFile};
+use crate::source::{FileIndex, Source};
 use crate::tally::UnitTally;
 use csv_core::{ReadRecordResult, ReaderBuilder};
 use memchr::memchr;
@@ -80,8 +80,9 @@ impl Csv {
         if !header {
             names = (1..=names.len()).map(|i| i.to_string()).collect();
         }
-        let place =
-            |field: &String| names.iter().position(|name| name == field).ok_or_else(|| no_field(info, field, &names));
+        let place = |field: &String| {
+            names.iter().position(|name| name == field).ok_or_else(|| super::no_field(info, field, &names))
+        };
         let places = if info.len_bytes == 0 {
             Vec::new()
         } else {
@@ -93,7 +94,8 @@ impl Csv {
     fn first_record(&self, source: &dyn Source, file: FileIndex) -> Result<Vec<u8>, Error> {
         let len_bytes = source.files()[file as usize].len_bytes.min(4096);
         let head = source.read_vec(file, 0, len_bytes + MARGIN_BYTES)?;
-        let block = self.records_of(source, Unit { file, offset: 0, len_bytes }, head, States::RECORD_START)?;
+        let block =
+            self.records_of(source, Unit { file, offset: 0, len_bytes, size: len_bytes }, head, States::RECORD_START)?;
         let mut states = States::RECORD_START;
         for (at, byte) in block.bytes.iter().enumerate() {
             states = self.machine.step(states, *byte);
@@ -256,7 +258,7 @@ impl Format for Csv {
             if record.len() != columns.count {
                 return Err(format!("{} fields, where the first record has {}", record.len(), columns.count));
             }
-            let field = |place: &usize| Some(record[*place]).filter(|field| !field.is_empty());
+            let field = |place: &usize| FieldValue::of(Some(record[*place]).filter(|field| !field.is_empty()));
             let fields: Vec<FieldValue<'_>> = columns.places.iter().map(field).collect();
             self.question.record(&fields, tally)
         })
@@ -272,12 +274,4 @@ fn find_delimiter(source: &dyn Source) -> Result<u8, Error> {
     let count = |delimiter: &u8| line.iter().filter(|byte| *byte == delimiter).count();
     // Of equals the last one wins.
     Ok([b'|', b';', b'\t', b','].into_iter().max_by_key(|delimiter| count(delimiter)).expect("four"))
-}
-
-fn no_field(file: &SourceFile, field: &str, names: &[String]) -> Error {
-    let mut known = names.iter().take(20).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if names.len() > 20 {
-        known += ", …";
-    }
-    Error::Question(format!("`{}` has no field `{field}`; it has {known}", file.name))
 }

@@ -33,7 +33,7 @@ impl JsonLines {
             .and_then(|()| reader.end())
             .map_err(|error| format!("no JSON object: {error}"))?;
         let texts: Vec<Option<Vec<u8>>> = found.into_iter().map(|raw| raw.and_then(scalar)).collect();
-        let fields: Vec<FieldValue<'_>> = texts.iter().map(Option::as_deref).collect();
+        let fields: Vec<FieldValue<'_>> = texts.iter().map(|text| FieldValue::of(text.as_deref())).collect();
         self.question.record(&fields, tally)
     }
 }

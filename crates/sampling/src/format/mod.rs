@@ -7,15 +7,17 @@ mod csv;
 mod csv_start;
 mod json;
 mod lines;
+mod parquet;
 mod text;
 
 pub use csv::{Csv, CsvOptions};
 pub use json::JsonLines;
+pub use parquet::Parquet;
 pub use text::Text;
 
 use crate::error::Error;
-use crate::layout::Unit;
-use crate::source::Source;
+use crate::layout::{Run, Unit};
+use crate::source::{Source, SourceFile};
 use crate::tally::UnitTally;
 use std::ops::Range;
 
@@ -41,6 +43,11 @@ impl Block {
 
 /// A reader of records that knows the question.
 pub trait Format: Send + Sync {
+    /// The stretches from which units are cut: those of the source, unless the format has its own units.
+    fn runs(&self, source: &dyn Source) -> Vec<Run> {
+        source.runs().to_vec()
+    }
+
     /// Reads a unit, and what is needed beyond it to have whole records.
     ///
     /// # Errors
@@ -59,4 +66,12 @@ pub const MAX_RECORD_BYTES: u64 = 16 << 20;
 
 fn bad_record(file: &str, offset: u64, message: impl Into<String>) -> Error {
     Error::Record { file: file.to_string(), offset, message: message.into() }
+}
+
+fn no_field(file: &SourceFile, field: &str, names: &[String]) -> Error {
+    let mut known = names.iter().take(20).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > 20 {
+        known += ", …";
+    }
+    Error::Question(format!("`{}` has no field `{field}`; it has {known}", file.name))
 }

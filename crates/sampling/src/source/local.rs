@@ -58,7 +58,7 @@ impl LocalFiles {
                 offset: 0,
                 len_bytes: meta.len(),
                 disk: disk as DiskIndex,
-                whole: false,
+                rows: None,
             };
             self.runs.push(whole_file);
         }

@@ -63,7 +63,7 @@ impl StoreFiles {
                     self.disks.len() as DiskIndex - 1
                 });
                 // A hole lies with what follows it.
-                let run = Run { file, offset: at, len_bytes: range.end - at, disk, whole: false };
+                let run = Run { file, offset: at, len_bytes: range.end - at, disk, rows: None };
                 match self.runs.last_mut().filter(|last| last.file == file && last.disk == disk) {
                     Some(last) => last.len_bytes += run.len_bytes,
                     None => self.runs.push(run),
@@ -87,7 +87,7 @@ impl StoreFiles {
         if self.disks.is_empty() {
             self.disks.push("hole".to_string());
         }
-        self.runs.push(Run { file, offset, len_bytes: end - offset, disk: 0, whole: false });
+        self.runs.push(Run { file, offset, len_bytes: end - offset, disk: 0, rows: None });
     }
 
     fn handle(&self, file: FileIndex) -> Result<Arc<ReadHandle>, Error> {

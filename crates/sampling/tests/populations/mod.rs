@@ -60,7 +60,7 @@ impl Population {
             let unit = |u: u64| unit_records(law, &zipf, shift, drift * (u as f64 / 40.0).sin(), &mut rng);
             units.push((0..UNITS).map(unit).collect::<Vec<_>>());
         }
-        let run = |file| Run { file, offset: 0, len_bytes: UNITS * UNIT_BYTES, disk: file % DISKS, whole: false };
+        let run = |file| Run { file, offset: 0, len_bytes: UNITS * UNIT_BYTES, disk: file % DISKS, rows: None };
         let layout = Layout::new(&(0..FILES).map(run).collect::<Vec<_>>(), DISKS as usize, UNIT_BYTES);
         let mut truth = Truth { counts: vec![0.0; KEYS], sums: vec![0.0; KEYS], ..Default::default() };
         let mut sorted = Vec::new();
@@ -83,7 +83,7 @@ impl Population {
     /// Tallies the records of a unit, by key and together.
     pub fn read(&self, issue: &Issue, tally: &mut Tally) {
         let unit = &self.units[issue.unit.file as usize][(issue.unit.offset / UNIT_BYTES) as usize];
-        let mut records = tally.unit(issue.stratum, issue.unit.len_bytes as f64);
+        let mut records = tally.unit(issue.stratum, issue.unit.size as f64);
         for (key, value) in unit {
             records.add(&self.keys[*key], *value);
         }
