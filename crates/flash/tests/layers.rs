@@ -154,6 +154,18 @@ fn layers_with_a_purpose_for_locality_need_fewer_translation_reads() {
 }
 
 #[test]
+fn a_tpftl_prefetch_replaces_as_many_entries_as_a_node_holds() {
+    let mut ssd = Ssd::new(&Config { map_cache: 2048, ..Config::new(64 << 20, "tpftl") }).unwrap();
+    ssd.preload(|_| true);
+    let mut next = random(5);
+    for _ in 0..2_000 {
+        ssd.submit(0, Op::Read, next(2_048) << 15, 8 << 12);
+    }
+    let cache = ssd.cache();
+    assert!(4 * cache.hits > 3 * cache.lookups, "a miss brings in the seven other entries of its request: {cache:?}");
+}
+
+#[test]
 fn static_wear_levelling_bounds_the_difference_of_wear() {
     let spread = |levelled| {
         let levelling = Config { wear_levelling: levelled, ..config("ideal", Policy::Greedy, Shape::ONE_DIE) };

@@ -9,7 +9,7 @@
 //! - *Batch update*: when a dirty entry is replaced, all dirty entries of its node are written; they become clean, and
 //!   only that one leaves the cache. So do those of a translation page that garbage collection changes.
 //! - *Clean-first replacement*: of the coldest node the least recent clean entry is replaced; a dirty one only if it
-//!   has none. A prefetch replaces entries of one node at most.
+//!   has none. A prefetch replaces entries of one node at most, the coldest one when it begins.
 
 use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, check_clean, some};
 use crate::device::{Cause, Device, Ppn};
@@ -182,27 +182,22 @@ impl Tpftl {
             let node = if this.node_of.get(page).is_some() { 0 } else { NODE_BYTES };
             this.bytes + entries * CACHED_BYTES + node
         };
-        let mut victim = NONE;
+        let (mut victim, mut emptied) = (NONE, false);
         while needed(self, 1) > self.budget {
             victim = self.replace(device, NONE);
+            emptied = victim == NONE;
         }
-        while wanted > 1 && needed(self, wanted) > self.budget && self.node_of.len() > 0 {
-            let before = victim;
-            victim = self.replace(device, before);
-            if victim == NONE {
-                break;
-            }
+        while wanted > 1 && !emptied && needed(self, wanted) > self.budget && self.node_of.len() > 0 {
+            victim = self.replace(device, victim);
+            emptied = victim == NONE;
         }
         let node = needed(self, 0);
         wanted.min((self.budget - node) / CACHED_BYTES)
     }
 
-    /// Removes an entry of the coldest node, or of the node `only` if it is one; returns the node while it has more.
+    /// Removes an entry of the node `only`, or of the coldest one if that is `NONE`; returns the node while it has more.
     fn replace(&mut self, device: &mut Device, only: u32) -> u32 {
-        let number = self.coldest_node();
-        if only != NONE && number != only {
-            return NONE;
-        }
+        let number = if only == NONE { self.coldest_node() } else { only };
         if self.nodes[number].clean.last == NONE {
             let page = self.nodes[number].page;
             self.directory.load(device, page, Cause::Map);
