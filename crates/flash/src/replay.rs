@@ -221,6 +221,7 @@ fn pages(op: Op, offset: u64, bytes: u64, page: u64) -> Range<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Cause;
 
     fn replay(options: ReplayOptions) -> Replay {
         Replay::new(&Config::new(64 << 20, "ideal"), options).unwrap()
@@ -275,6 +276,29 @@ mod tests {
             replay.request(now, Op::Read, 0, 4096).unwrap();
             assert_eq!(replay.figures().counters.all_erases(), before, "no block was collected for a read");
         }
+    }
+
+    #[test]
+    fn an_overwritten_device_collects_from_the_first_writes_on() {
+        let moved = |order| {
+            let config = Config { map_cache: 4096, ..Config::new(64 << 20, "dftl") };
+            let (mut replay, mut pages) = (Replay::new(&config, ReplayOptions::default()).unwrap(), 0);
+            replay.preload(order, |count| {
+                pages += count;
+                true
+            });
+            assert_eq!(pages, order.writes(16_384));
+            for write in 0..500u64 {
+                replay.request(0, Op::Write, write * 7919 % 16_384 * 4096, 4096).unwrap();
+            }
+            replay.ssd().check().unwrap();
+            let counters = replay.figures().counters;
+            assert!(counters.map_erases() > 0 && counters.map_erases() <= counters.all_erases(), "{counters:?}");
+            (counters.programs(Cause::Gc), counters.all_erases() - counters.map_erases())
+        };
+        let (once, again) = (moved(Order::Random), moved(Order::Overwritten));
+        assert_eq!(once, (0, 0), "what was written once has no garbage among data yet");
+        assert!(again.0 > 500 && again.1 > 10, "pages moved, blocks of data erased: {again:?}");
     }
 
     #[test]

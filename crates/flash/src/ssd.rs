@@ -8,6 +8,7 @@ use crate::mining::History;
 use crate::permutation::Permutation;
 use crate::write_buffer::{WriteBuffer, run_of};
 use std::ops::Range;
+use tessera_disk::SplitMix64;
 
 /// Pages between two reports of [`Ssd::preload`].
 const PRELOAD_STEP: usize = 4096;
@@ -30,6 +31,15 @@ pub enum Order {
     Sequential,
     /// A random one, always the same: no layer finds runs.
     Random,
+    /// A random one, and then as many pages again, drawn at random: garbage collection is in its steady state.
+    Overwritten,
+}
+
+impl Order {
+    /// Pages that are written on a device of so many logical pages.
+    pub fn writes(self, pages: u64) -> u64 {
+        if self == Order::Overwritten { 2 * pages } else { pages }
+    }
 }
 
 /// Erases of the blocks.
@@ -367,17 +377,22 @@ impl Ssd {
         self.preload_in(Order::Sequential, goes_on);
     }
 
-    /// Writes every page once, and then begins to count and to measure time anew. After every few thousand pages
+    /// Writes every page, and then begins to count and to measure time anew. After every few thousand pages
     /// `goes_on` gets their number; `false` ends it early.
     pub fn preload_in(&mut self, order: Order, mut goes_on: impl FnMut(u64) -> bool) {
         let page = u64::from(self.device.geometry().shape.page_bytes);
         let pages = u64::from(self.device.geometry().logical_pages);
-        let random = Permutation::new(pages, 1);
-        for first in (0..pages).step_by(PRELOAD_STEP) {
-            let step = first..pages.min(first + PRELOAD_STEP as u64);
+        let (random, mut drawn) = (Permutation::new(pages, 1), SplitMix64::new(2));
+        let writes = order.writes(pages);
+        for first in (0..writes).step_by(PRELOAD_STEP) {
+            let step = first..writes.min(first + PRELOAD_STEP as u64);
             let count = step.end - step.start;
             for place in step {
-                let lpn = if order == Order::Random { random.at(place) } else { place };
+                let lpn = match order {
+                    Order::Sequential => place,
+                    _ if place < pages => random.at(place),
+                    _ => drawn.below(pages),
+                };
                 self.submit(0, Op::Write, lpn * page, page);
             }
             if !goes_on(count) {

@@ -385,7 +385,7 @@ pub struct ReplayArgs {
     /// Bytes of a write buffer in the device, whose pages are programmed in the order of logical pages.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
     pub write_buffer: u64,
-    /// Write every page once before the trace begins, in `sequential` or `random` order.
+    /// Write every page before the trace begins: once in `sequential` or `random` order, or `overwritten`: as many again at random.
     #[arg(long, value_name = "ORDER", num_args = 0..=1, require_equals = true, default_missing_value = "sequential", value_parser = order)]
     pub preload: Option<Order>,
     /// Cut the power of the device after so many requests, again and again; layers recover the map from out-of-band areas.
@@ -446,7 +446,8 @@ fn order(text: &str) -> Result<Order, String> {
     match text {
         "sequential" => Ok(Order::Sequential),
         "random" => Ok(Order::Random),
-        _ => Err("write --preload=sequential or --preload=random".into()),
+        "overwritten" => Ok(Order::Overwritten),
+        _ => Err("write --preload=sequential, --preload=random or --preload=overwritten".into()),
     }
 }
 

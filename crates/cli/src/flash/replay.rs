@@ -168,7 +168,7 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
     let results: Vec<Mutex<Option<Outcome<Done>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
     let (next, served, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let page_bytes = u64::from(args.geometry.page_bytes);
-    let preloaded = |run: &Run<'_>| if args.preload.is_some() { run.input.capacity / page_bytes } else { 0 };
+    let preloaded = |run: &Run<'_>| args.preload.map_or(0, |order| order.writes(run.input.capacity / page_bytes));
     let total = runs.iter().map(|run| run.input.requests + preloaded(run)).sum();
     let progress = Progress::items(args.output, "replay");
     let work = || {

@@ -112,7 +112,8 @@ pub fn add_figures(document: &mut Value, figures: &Figures, ftl: &str, layer: &[
         "map_programs": c.programs(Cause::Map), "map_programs_by_gc": c.programs(Cause::MapGc),
         "moved_data_pages": c.programs(Cause::Gc), "moved_map_pages": c.programs(Cause::GcTranslation),
         "moved_by_wear_levelling": c.programs(Cause::Wear), "programs": c.all_programs(),
-        "erases": c.all_erases(), "write_amplification": c.write_amplification(),
+        "erases": c.all_erases(), "map_erases": c.map_erases(),
+        "write_amplification": c.write_amplification(),
         "erases_per_block": { "min": wear.min, "mean": wear.mean, "max": wear.max },
     });
     if figures.power_cuts > 0 {

@@ -139,6 +139,11 @@ impl Blocks {
         &self.blocks[block as usize]
     }
 
+    /// What a block that is in use holds.
+    pub fn kind(&self, block: u32) -> Kind {
+        self.blocks[block as usize].kind
+    }
+
     pub fn plane_of(&self, block: u32) -> u32 {
         block / self.per_plane
     }

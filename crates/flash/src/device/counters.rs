@@ -29,6 +29,7 @@ pub struct Counters {
     pub(crate) reads: [u64; CAUSES],
     pub(crate) programs: [u64; CAUSES],
     pub(crate) erases: [u64; CAUSES],
+    pub(crate) map_erases: u64,
 }
 
 impl Counters {
@@ -45,6 +46,11 @@ impl Counters {
     /// Blocks erased.
     pub fn erases(&self, cause: Cause) -> u64 {
         self.erases[cause as usize]
+    }
+
+    /// Blocks of translation pages erased for whatever cause; [`Counters::erases`] has them, too.
+    pub fn map_erases(&self) -> u64 {
+        self.map_erases
     }
 
     /// Pages read for whatever cause.

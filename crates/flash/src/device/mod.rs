@@ -364,6 +364,7 @@ impl Device {
     /// Erases a block without valid pages; returns when it is done.
     pub(crate) fn erase(&mut self, block: u32, cause: Cause) -> Ns {
         self.counters.erases[cause as usize] += 1;
+        self.counters.map_erases += u64::from(self.blocks.kind(block) == Kind::Map);
         if let Some(journal) = &mut self.journal {
             journal.push(Operation::Erase { block });
         }
