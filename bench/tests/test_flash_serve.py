@@ -21,7 +21,7 @@ class FlashServe(unittest.TestCase):
         self.assertIn("| randread | `ideal` | 1,500 (750–2,250) | 0.75 | 3.0 |", text)
         self.assertIn("| 4,096 | 25 us | 39.5 us | 14.5 us | 9.0 us | 90.0 us |", text)
         # Four channels, 0.75 of 25 us and 0.25 of 300 us for a page.
-        self.assertIn("| random | 4,096 | 32 | 150.0 (140.0–160.0) | 174.8 | 0.86 |", text)
+        self.assertIn("| random | 4,096 | 32 | 150.0 (140.0–160.0) | 174.8 | 0.86 | 874 us |", text)
 
 
 if __name__ == "__main__":
