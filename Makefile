@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,10 @@ bench-flash-record: ## a node under put, rm and compaction, and CONA under YCSB 
 bench-flash-serve: ## the emulated SSD beside a null NBD server, and how late its answers are; writes bench/results/flash_serve.*
 	cargo build --release -p tessera-cli
 	python3 bench/flash_serve.py
+
+bench-flash-files: ## ext4 and btrfs on the emulated SSD with two layers (figure 3.12 of the CPFTL paper); needs root, loop devices, FUSE; writes bench/results/flash_files.*
+	cargo build --release -p tessera-cli
+	python3 bench/flash_files.py
 
 bench-gpu:      ## every kernel on a GPU beside the CPU, and what the GPU gives the store; needs a GPU; writes bench/results/gpu.*
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples
