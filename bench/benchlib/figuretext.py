@@ -143,7 +143,7 @@ have those of the given traces, which are too short for one.
 
 - *Financial*: the paper's is Financial 2, mostly reads; ours is the head of Financial 1, mostly writes.
 - *WebSearch and TPC-C*: sizes and shares of reads are those of table 3.1. The head of TPC-C arrives two hundred times as fast as the paper's trace does on average.
-- *Behind the buffer*: our buffer writes page by page when pages leave it, so writes have 4 KB and are many. The paper's keep their sizes. No write of the two shortest traces leaves it before they end.
+- *Behind the buffer*: our buffer writes page by page when pages leave it, so writes have 4 KB and are many. The paper's keep their sizes. No write of the TPC-C and WebSearch heads leaves it before they end.
 """
 CORRELATIONS = """### Correlated pages (figure 3.3)
 
