@@ -50,6 +50,20 @@ pub enum Error {
         /// What to write instead.
         way_out: String,
     },
+    /// A disk cannot store what a set is persisted to.
+    #[error("cannot store on the disk `{disk}`: {message}; make room or leave the disk out, and persist again")]
+    Disk {
+        /// The disk.
+        disk: String,
+        /// The reason.
+        message: String,
+    },
+    /// A closure or a source panicked.
+    #[error("a task panicked: {message}")]
+    Panic {
+        /// What the panic said.
+        message: String,
+    },
     /// The question cannot be asked.
     #[error("{0}")]
     Question(String),

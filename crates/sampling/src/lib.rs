@@ -7,7 +7,8 @@
 //! variance does not support: rare groups are called rare.
 //!
 //! Start at [`layout`] (what is drawn), [`schedule`] (which, in which order, when it is enough) and [`estimate`] (what
-//! follows from it). `engine` has the threads. The papers are chapters 1 and 2 of one thesis, cited as ApproxSSD and
+//! follows from it). `engine` has the threads. [`ldd`] is for programs: sets of partitions with map, filter, sample and
+//! reduce. The papers are chapters 1 and 2 of one thesis, cited as ApproxSSD and
 //! ArchSampler, with sections and equations.
 
 pub mod answer;
@@ -18,6 +19,7 @@ pub mod estimate;
 pub mod filter;
 pub mod format;
 pub mod layout;
+pub mod ldd;
 pub mod question;
 pub mod schedule;
 pub mod source;

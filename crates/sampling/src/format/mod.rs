@@ -6,7 +6,7 @@
 mod csv;
 mod csv_start;
 mod json;
-mod lines;
+pub(crate) mod lines;
 mod parquet;
 mod text;
 
