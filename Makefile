@@ -69,6 +69,7 @@ soak:           ## hours: many more seeds (ARGS="--share 0.1": a tenth), a store
 	SIM_CHUNKS=1000000 cargo test --release -p tessera-sim --test many_chunks -- --nocapture
 	cargo build --release -p tessera-cli
 	python3 bench/chaos.py --binary target/release/tessera
+	COVERAGE_RUNS=1000 COVERAGE_TABLE=$(CURDIR)/bench/results/sampling.md cargo test --release -p tessera-sampling --test coverage
 
 bench: bench-accel ## side by side: hashes and codes with their peers, the store with GlusterFS and the ceilings; writes bench/results/
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples

@@ -124,17 +124,21 @@ impl StratumSample {
         (product - sum_a * sum_b / n) / (n - 1.0)
     }
 
-    /// Third cumulant of an expanded total, from the sums of powers over the sampled units: N³/n² · k₃ with the
-    /// finite-population factor (1 − f)(1 − 2f).
+    /// Third cumulant of a quantity of units (k₃), from the sums of its powers.
     pub(super) fn third_cumulant(&self, sum: f64, square: f64, cube: f64) -> f64 {
         if self.sampled < 3 {
             return 0.0;
         }
         let (n, mean) = (self.sampled as f64, sum / self.sampled as f64);
         let central = cube - 3.0 * mean * square + 3.0 * mean * mean * sum - n * mean.powi(3);
-        let k3 = n / ((n - 1.0) * (n - 2.0)) * central;
+        n / ((n - 1.0) * (n - 2.0)) * central
+    }
+
+    /// Factor from the third cumulant of units to that of the expanded total: N³/n² (1 − f)(1 − 2f), the latter being
+    /// the finite-population correction.
+    pub(super) fn third_factor(&self) -> f64 {
         let left = (1.0 - self.fraction()) * (1.0 - 2.0 * self.fraction()).max(0.0);
-        (self.units as f64).powi(3) / (n * n) * k3 * left
+        self.expansion().powi(2) * self.units as f64 * left
     }
 
     /// Variance of the sizes of units.

@@ -21,7 +21,7 @@ pub enum Quantity {
 }
 
 /// Degrees of freedom that the variance in all strata adds to that in one.
-const PRIOR_FREEDOM: f64 = 2.0;
+const PRIOR_FREEDOM: f64 = 1.0;
 
 /// Relative variation of sizes from which on it tells more about their effect than the assumption of proportionality.
 const WELL_SPREAD: f64 = 0.1;
@@ -43,35 +43,64 @@ pub struct Population<'a> {
 /// Variances between the units of strata, from which that of the sum of their expanded totals follows.
 #[derive(Default)]
 struct Spread {
-    /// Stratum and the variance between its units.
-    strata: Vec<(StratumSample, f64)>,
-    /// Third cumulant of the sum.
+    strata: Vec<StratumSpread>,
+}
+
+/// How a quantity differs between the units of a stratum.
+struct StratumSpread {
+    stratum: StratumSample,
+    variance: f64,
+    /// Third cumulant; 0 where it is not known.
     third: f64,
 }
 
+/// What follows for the sum of expanded totals.
+struct SumSpread {
+    variance: f64,
+    skewness: f64,
+    degrees_of_freedom: f64,
+}
+
+impl StratumSpread {
+    fn freedom(&self) -> f64 {
+        self.stratum.sampled.saturating_sub(1) as f64
+    }
+}
+
 impl Spread {
-    fn add(&mut self, stratum: &StratumSample, variance_of_units: f64) {
-        self.strata.push((*stratum, variance_of_units.max(0.0)));
+    fn add(&mut self, stratum: &StratumSample, variance: f64, third: f64) {
+        self.strata.push(StratumSpread { stratum: *stratum, variance: variance.max(0.0), third });
     }
 
-    /// The variance of the sum, and its degrees of freedom after Satterthwaite.
+    /// Mean over the strata, by their degrees of freedom.
+    fn pooled(&self, of: impl Fn(&StratumSpread) -> f64) -> f64 {
+        let freedom: f64 = self.strata.iter().map(StratumSpread::freedom).sum();
+        self.strata.iter().map(|s| s.freedom() * of(s)).sum::<f64>() / freedom.max(1.0)
+    }
+
+    /// The spread of the sum; degrees of freedom after Satterthwaite.
     ///
     /// A few units of a stratum may miss what is rare and large, and then show almost no variance. So a stratum's
     /// variance is taken to be at least what it is when [`PRIOR_FREEDOM`] degrees of freedom of the variance in all
-    /// strata are added to its own (a moderated variance; Smyth, 2004).
-    fn variance(&self) -> (f64, f64) {
-        let freedom = |stratum: &StratumSample| stratum.sampled.saturating_sub(1) as f64;
-        let all: f64 = self.strata.iter().map(|(stratum, _)| freedom(stratum)).sum();
-        let pooled = self.strata.iter().map(|(stratum, own)| freedom(stratum) * own).sum::<f64>() / all.max(1.0);
-        let (mut sum, mut by_freedom) = (0.0, 0.0);
-        for (stratum, own) in &self.strata {
-            let freedom = freedom(stratum);
-            let moderated = (freedom * own + PRIOR_FREEDOM * pooled) / (freedom + PRIOR_FREEDOM);
-            let variance = stratum.variance_factor() * own.max(moderated);
-            sum += variance;
-            by_freedom += variance * variance / freedom.max(1.0);
+    /// strata are added to its own (a moderated variance; Smyth, 2004). The more skewed units are, the less does a
+    /// stratum's own variance tell: its freedom counts as that of a gamma law of the same skewness, whose kurtosis is
+    /// 3 + 1.5 skewness².
+    fn of_sum(&self) -> SumSpread {
+        let pooled = self.pooled(|s| s.variance);
+        let skewness = if pooled > 0.0 { self.pooled(|s| s.third) / pooled.powf(1.5) } else { 0.0 };
+        let share = 1.0 / (1.0 + 0.75 * skewness * skewness);
+        let (mut variance, mut third, mut by_freedom) = (0.0, 0.0, 0.0);
+        for s in &self.strata {
+            let own = s.freedom() * share;
+            let moderated = (own * s.variance + PRIOR_FREEDOM * pooled) / (own + PRIOR_FREEDOM);
+            let of_total = s.stratum.variance_factor() * s.variance.max(moderated);
+            variance += of_total;
+            third += s.stratum.third_factor() * s.third;
+            by_freedom += of_total * of_total / s.freedom().max(1.0);
         }
-        (sum, if by_freedom > 0.0 { sum * sum / by_freedom } else { f64::MAX })
+        let degrees_of_freedom = if by_freedom > 0.0 { variance * variance / by_freedom } else { f64::MAX };
+        let skewness = if variance > 0.0 { third / variance.powf(1.5) } else { 0.0 };
+        SumSpread { variance, skewness, degrees_of_freedom }
     }
 }
 
@@ -140,6 +169,7 @@ impl<'a> Population<'a> {
             stratum.variance_factor() * stratum.covariance(sum, stratum.sampled_size, by_size)
         };
         let with_size: f64 = group.iter().map(with_size).sum();
+        let sizes_differ = self.size_variance > self.spread_variance;
         let (mut value, mut found) = (0.0, Spread::default());
         let mut seen_in = group.iter().peekable();
         for (h, stratum) in self.strata.iter().enumerate() {
@@ -149,14 +179,11 @@ impl<'a> Population<'a> {
             value += stratum.expansion() * sum - slope * stratum.size_error();
             let own = stratum.covariance(sum, sum, square);
             let both = stratum.covariance(sum, stratum.sampled_size, by_size);
-            found.add(stratum, own - 2.0 * slope * both + slope * slope * stratum.size_variance());
-            found.third += stratum.third_cumulant(sum, square, cube);
+            // Where sizes differ, the third cumulant would be theirs, which the slope takes out.
+            let third = if sizes_differ { 0.0 } else { stratum.third_cumulant(sum, square, cube) };
+            found.add(stratum, own - 2.0 * slope * both + slope * slope * stratum.size_variance(), third);
         }
         assert!(seen_in.peek().is_none(), "moments are in the order of strata");
-        if self.size_variance > self.spread_variance {
-            // The third cumulant would be that of the sizes, which the slope takes out.
-            found.third = 0.0;
-        }
         self.interval(value, found, 1.0)
     }
 
@@ -182,7 +209,7 @@ impl<'a> Population<'a> {
             let residual = m.total.sum - mean * m.total.count;
             let square = m.sum_sum - 2.0 * mean * m.count_sum + mean * mean * m.count_count;
             let stratum = &self.strata[*h];
-            found.add(stratum, stratum.covariance(residual, residual, square));
+            found.add(stratum, stratum.covariance(residual, residual, square), 0.0);
         }
         self.interval(mean, found, count)
     }
@@ -191,14 +218,13 @@ impl<'a> Population<'a> {
     /// than too high, and its variance with it; the shift is the second-order term of Cornish and Fisher for a studentized
     /// mean (Hall, Annals of Statistics 11, 1983).
     fn interval(&self, value: f64, found: Spread, divisor: f64) -> Estimate {
-        let (variance, freedom) = found.variance();
-        let standard_error = variance.sqrt() / divisor;
+        let spread = found.of_sum();
+        let standard_error = spread.variance.sqrt() / divisor;
         if standard_error == 0.0 {
             return Estimate::exact(value, 0);
         }
-        let t = t_quantile(self.confidence, freedom);
-        let skewness = found.third / variance.powf(1.5);
-        let shift = (skewness * (2.0 * t * t + 1.0) / 6.0).clamp(-t / 2.0, t / 2.0);
+        let t = t_quantile(self.confidence, spread.degrees_of_freedom);
+        let shift = (spread.skewness * (2.0 * t * t + 1.0) / 6.0).clamp(-t / 2.0, t / 2.0);
         let (low, high) = (value + (shift - t) * standard_error, value + (shift + t) * standard_error);
         Estimate { low, high, standard_error, ..Estimate::exact(value, 0) }
     }
