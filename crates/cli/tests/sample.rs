@@ -105,6 +105,7 @@ fn odd_questions_are_refused_in_words_that_help() {
     refused(&["/nowhere/at-all", "--count-by", "word"], 1, &["cannot read `/nowhere/at-all`"]);
     let ratio = tessera(&["sample", path, "--ratio", "120%"]);
     assert!(ratio.code == 2 && ratio.stderr.contains("at most 100%"), "{ratio:?}");
+    refused(&["/dev/zero"], 1, &["neither a file nor a directory"]);
     let empty = TempDir::new().unwrap();
     refused(&[empty.path().to_str().unwrap()], 3, &["no files in"]);
     fs::write(dir.path().join("b.txt"), "x").unwrap();

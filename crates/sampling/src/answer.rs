@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Next, Options, Progress};
 use crate::error::Error;
-use crate::estimate::{Estimate, GroupMoments, Population, Quantity, RARE_UNITS, distinct, quantile};
+use crate::estimate::{Estimate, GroupMoments, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile};
 use crate::format::Format;
 use crate::question::{Aggregate, Question};
 use crate::schedule::Schedule;
@@ -54,8 +54,10 @@ pub struct Answer {
     pub groups: usize,
     /// Of these, groups too rare for an interval.
     pub rare_groups: usize,
-    /// A key that was not seen has fewer records than this, as sure as intervals are.
-    pub unseen_below: f64,
+    /// What was not seen lies in fewer units than this, as sure as intervals are.
+    pub unseen_units: f64,
+    /// A key that was not seen has fewer records than this, if units hold as many records as those that arrived.
+    pub unseen_records: f64,
     /// Records that were counted.
     pub records: f64,
     /// The promised error was reached; true if none was promised.
@@ -71,7 +73,8 @@ impl Answer {
             rows: Vec::new(),
             groups: totals.groups.len(),
             rare_groups: 0,
-            unseen_below: unseen_below(terms.confidence, totals),
+            unseen_units: unseen_units(terms.confidence, totals),
+            unseen_records: (unseen_units(terms.confidence, totals) * records_of_a_unit(totals)).ceil(),
             records: totals.all.iter().map(|moments| moments.total.count).sum(),
             reached: true,
         };
@@ -149,20 +152,23 @@ fn rows(question: &Question, terms: &Terms, totals: &Totals, population: &Popula
     sized.into_iter().map(row).collect()
 }
 
-/// If a key lay in a share p of the units, none of n sampled ones would have it with (1 − p)^n. So, as sure as intervals
-/// are, it lies in fewer than N(1 − (1 − confidence)^(1/n)) units; each holds at most the records that a unit holds.
-fn unseen_below(confidence: f64, totals: &Totals) -> f64 {
-    let mut below = 0.0;
-    for (stratum, all) in totals.strata.iter().zip(&totals.all) {
-        let left = (stratum.units - stratum.sampled) as f64;
-        if left == 0.0 || stratum.sampled == 0 {
-            continue;
-        }
-        let units =
-            (stratum.units as f64 * (1.0 - (1.0 - confidence).powf(1.0 / stratum.sampled as f64))).min(left).max(1.0);
-        below += units * all.total.count / stratum.sampled as f64;
+/// What lies in K units, of which each is sampled with a chance of f at least, is unseen with (1 − f)^K at most. So, as
+/// sure as intervals are, it lies in fewer than ln(1 − confidence) / ln(1 − f) units.
+fn unseen_units(confidence: f64, totals: &Totals) -> f64 {
+    let partly = totals.strata.iter().filter(|stratum| stratum.sampled < stratum.units);
+    let least = partly.map(|stratum| stratum.sampled as f64 / stratum.units as f64).fold(1.0, f64::min);
+    match least {
+        1.0 => 0.0,
+        // A stratum of which nothing arrived tells nothing.
+        0.0 => f64::INFINITY,
+        _ => ((1.0 - confidence).ln() / (1.0 - least).ln()).ceil(),
     }
-    below.ceil()
+}
+
+/// Records that a unit of the fullest stratum has.
+fn records_of_a_unit(totals: &Totals) -> f64 {
+    let of = |(stratum, all): (&StratumSample, &GroupMoments)| all.total.count / stratum.sampled.max(1) as f64;
+    totals.strata.iter().zip(&totals.all).map(of).fold(0.0, f64::max)
 }
 
 /// The sample grows at least so much in a step.

@@ -269,4 +269,5 @@ fn a_key_that_was_not_seen_has_a_bound_and_no_zero() {
     let rare = question(Aggregate::Count, None, None, Some("line = 'rare'"));
     let found = answer(Arc::new(open(&[path])), text, &rare, 1024, Amount::Ratio(0.05), 3).unwrap();
     assert!(!found.total.claimed, "nothing is claimed of what was not seen");
+    assert!((1.0..200.0).contains(&found.unseen_units), "{}", found.unseen_units);
 }

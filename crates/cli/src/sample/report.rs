@@ -67,15 +67,15 @@ pub fn brief(estimate: &Estimate) -> String {
     if estimate.value.is_nan() {
         return "no record has a value".to_string();
     }
-    if estimate.low == estimate.high {
-        return format!("{}, exactly", number(estimate.value));
-    }
     if !estimate.claimed {
         return format!(
             "about {}, seen in {} units only: no interval is claimed",
             number(estimate.value),
             estimate.units_seen
         );
+    }
+    if estimate.low == estimate.high {
+        return format!("{}, exactly", number(estimate.value));
     }
     let error = 100.0 * estimate.relative_error();
     format!("{} ± {error:.1} % ({} to {})", number(estimate.value), number(estimate.low), number(estimate.high))
@@ -105,9 +105,7 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
                 units::plural(answer.groups as u64, "key")
             ));
         }
-        if answer.unseen_below > 0.0 && matches!(shown.question.aggregate, Aggregate::Count) {
-            notes.push(format!("a key that was not seen has fewer than {} records", number(answer.unseen_below)));
-        }
+        notes.extend(unseen(shown));
     }
     match terms.amount {
         Amount::Error(error) if !answer.reached => {
@@ -119,6 +117,26 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
         _ => {}
     }
     notes
+}
+
+/// What may be there although it was not seen.
+fn unseen(shown: &Shown<'_>) -> Option<String> {
+    let Shown { answer, progress, .. } = shown;
+    let units = answer.unseen_units;
+    if units == 0.0 || !units.is_finite() {
+        return None;
+    }
+    match (shown.question.key.is_some(), answer.records > 0.0) {
+        (true, true) => {
+            Some(format!("a key that was not seen has fewer than {} records", number(answer.unseen_records)))
+        }
+        (_, false) => Some(format!(
+            "no such record was seen; they lie in fewer than {} of {} units",
+            number(units),
+            number(progress.all_units as f64)
+        )),
+        _ => None,
+    }
 }
 
 fn noun(question: &Question) -> &'static str {
@@ -171,7 +189,8 @@ pub fn document(shown: &Shown<'_>) -> Value {
         "groups": rows,
         "groups_seen": answer.groups,
         "rare_groups": answer.rare_groups,
-        "unseen_below": answer.unseen_below,
+        "unseen_units": answer.unseen_units,
+        "unseen_records": answer.unseen_records,
         "records_counted": answer.records,
         "confidence": shown.terms.confidence,
         "reached": answer.reached,

@@ -89,9 +89,16 @@ fn device_name(dev: u64) -> String {
 
 fn collect(path: &Path, found: &mut Vec<PathBuf>) -> Result<(), Error> {
     let fail = |error| Error::io(path.display(), error);
-    if !path.metadata().map_err(fail)?.is_dir() {
+    let meta = path.metadata().map_err(fail)?;
+    if meta.is_file() {
         found.push(path.to_path_buf());
         return Ok(());
+    }
+    if !meta.is_dir() {
+        return Err(Error::io(
+            path.display(),
+            "it is neither a file nor a directory; write what it gives into a file first",
+        ));
     }
     let mut entries: Vec<PathBuf> =
         path.read_dir().and_then(|dir| dir.map(|entry| entry.map(|e| e.path())).collect()).map_err(fail)?;
