@@ -85,6 +85,11 @@ impl Answer {
             true => 0,
             false => totals.groups.values().filter(|group| units_of(group) < RARE_UNITS).count(),
         };
+        if terms.amount == Amount::Exact && !population.is_whole() {
+            // It was interrupted: what was read is the beginning of each disk, which is no random part.
+            answer.total.claimed = false;
+            answer.rows.iter_mut().for_each(|row| row.estimate.claimed = false);
+        }
         if let Amount::Error(error) = terms.amount {
             answer.reached = answer.needed_factor(error) <= 1.0;
         }
@@ -197,7 +202,7 @@ pub fn ask(
         Amount::Exact => {}
     }
     let engine = Engine::start(source, format, schedule, options);
-    let progress = engine.run(|engine, progress| {
+    let mut progress = engine.run(|engine, progress| {
         let answer = || Answer::of(question, terms, &engine.totals(), options.seed);
         if !observe(progress, &answer) {
             return Next::Stop;
@@ -212,8 +217,10 @@ pub fn ask(
             _ => Next::Go,
         }
     })?;
-    let answer = Answer::of(question, terms, &engine.totals(), options.seed);
-    Ok((answer, progress, engine.units_of_disks()))
+    let totals = engine.totals();
+    // After an interrupt more has arrived than was reported last.
+    progress.units = totals.strata.iter().map(|stratum| stratum.sampled).sum();
+    Ok((Answer::of(question, terms, &totals, options.seed), progress, engine.units_of_disks()))
 }
 
 /// The next size of a sample that must grow by a factor; none if it need not.

@@ -250,6 +250,35 @@ fn a_disk_that_is_ten_times_slower_is_not_waited_for_and_the_answer_stays_right(
 }
 
 #[test]
+fn what_an_interrupt_leaves_is_a_sample_unless_it_was_to_be_exact() {
+    let dir = TempDir::new().unwrap();
+    let (paths, truth) = four_disks(&dir);
+    let words = question(Aggregate::Count, Some("word"), None, None);
+    let interrupted = |amount: Amount| {
+        let speed = DiskSpeed { bytes_per_s: 1e9, latency: Duration::from_millis(2) };
+        let source: Arc<dyn Source> = Arc::new(PlayedDisks::new(open(&paths), &[speed]));
+        let format: Arc<dyn Format> = text(&*source, words.clone().bind()).unwrap().into();
+        let layout = Layout::of(&*source, &*format, 512);
+        let schedule =
+            if amount == Amount::Exact { Schedule::whole(layout) } else { Schedule::new(layout, Shares::Equal, 5) };
+        let terms = Terms { amount, confidence: 0.999, top: 1000, drop: 0.0 };
+        let options = Options { threads: 1, keep_values: false, seed: 5, tick: Duration::from_millis(20) };
+        // Each disk has gone through 40 units of some 580 at least.
+        let mut go_on = |progress: tessera_sampling::engine::Progress, _: &dyn Fn() -> Answer| progress.units < 160;
+        ask(source, format, schedule, (&words, &terms), &options, &mut go_on).unwrap()
+    };
+    let (found, progress, _) = interrupted(Amount::Exact);
+    assert!(progress.units < progress.all_units && !found.total.claimed);
+    assert!(found.rows.iter().all(|row| !row.estimate.claimed));
+    let (found, progress, _) = interrupted(Amount::Ratio(0.9));
+    assert!(progress.units < progress.all_units && found.total.claimed);
+    for row in found.rows.iter().filter(|row| row.estimate.claimed) {
+        let truth = truth[std::str::from_utf8(row.key.as_ref().unwrap()).unwrap()];
+        assert!(row.estimate.low <= truth && truth <= row.estimate.high, "{row:?}, truth {truth}");
+    }
+}
+
+#[test]
 fn a_file_that_is_cut_while_it_is_sampled_is_an_error() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.txt");

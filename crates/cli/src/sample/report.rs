@@ -55,7 +55,7 @@ pub fn show(shown: &Shown<'_>, out: Out) -> Outcome {
 fn cells(estimate: &Estimate) -> [String; 5] {
     let (low, high) = match estimate.claimed {
         true => (number(estimate.low), number(estimate.high)),
-        false => ("rare".to_string(), "-".to_string()),
+        false => ("-".to_string(), "-".to_string()),
     };
     let effect =
         if estimate.design_effect.is_finite() { format!("{:.1}", estimate.design_effect) } else { "-".to_string() };
@@ -69,7 +69,7 @@ pub fn brief(estimate: &Estimate) -> String {
     }
     if !estimate.claimed {
         return format!(
-            "about {}, seen in {} units only: no interval is claimed",
+            "about {}, seen in {} units: no interval is claimed",
             number(estimate.value),
             estimate.units_seen
         );
@@ -97,7 +97,11 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
     if shown.was_interrupted {
         notes.push("interrupted: this is what is known so far".to_string());
     }
-    if progress.units < progress.all_units {
+    if terms.amount == Amount::Exact && progress.units < progress.all_units {
+        notes.push(
+            "with --exact the beginnings are read first, which are no random part: no interval is claimed".to_string(),
+        );
+    } else if progress.units < progress.all_units {
         if answer.rare_groups > 0 {
             notes.push(format!(
                 "{} of {} were seen in fewer than {RARE_UNITS} units: too rare for an interval",
