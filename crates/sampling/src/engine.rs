@@ -252,8 +252,7 @@ struct EndOnPanic(Arc<Shared>);
 impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0
-                .close(Some(Error::Question("a thread of the sample panicked; its message stands above".to_string())));
+            self.0.close(Some(Error::Panic { message: "its message stands above".to_string() }));
         }
     }
 }
