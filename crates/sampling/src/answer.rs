@@ -186,7 +186,7 @@ const PILOT_UNITS: u64 = 2 * RARE_UNITS;
 /// Reads as much as the terms say, and answers. `observe` sees the answer as it becomes sharper, and may stop.
 ///
 /// # Errors
-/// A file cannot be read, or a record is malformed.
+/// A file cannot be read or has changed, or a record is malformed.
 pub fn ask(
     source: Arc<dyn Source>,
     format: Arc<dyn Format>,
@@ -201,7 +201,7 @@ pub fn ask(
         Amount::Error(_) => schedule.need(PILOT_UNITS.max(2 * schedule.layout().strata.len() as u64), terms.drop),
         Amount::Exact => {}
     }
-    let engine = Engine::start(source, format, schedule, options);
+    let engine = Engine::start(source.clone(), format, schedule, options);
     let mut progress = engine.run(|engine, progress| {
         let answer = || Answer::of(question, terms, &engine.totals(), options.seed);
         if !observe(progress, &answer) {
@@ -217,6 +217,7 @@ pub fn ask(
             _ => Next::Go,
         }
     })?;
+    source.check_unchanged()?;
     let totals = engine.totals();
     // After an interrupt more has arrived than was reported last.
     progress.units = totals.strata.iter().map(|stratum| stratum.sampled).sum();

@@ -291,6 +291,20 @@ fn a_file_that_is_cut_while_it_is_sampled_is_an_error() {
 }
 
 #[test]
+fn a_file_that_is_written_anew_at_the_same_length_is_an_error() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, "some words\n".repeat(10_000)).unwrap();
+    let source = open(std::slice::from_ref(&path));
+    std::fs::write(&path, "more words\n".repeat(10_000)).unwrap();
+    let later = std::time::SystemTime::now() + Duration::from_secs(60);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    let words = question(Aggregate::Count, Some("word"), None, None);
+    let error = answer(Arc::new(source), text, &words, 1024, Amount::Exact, 0).unwrap_err();
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+}
+
+#[test]
 fn a_key_that_was_not_seen_has_a_bound_and_no_zero() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.txt");

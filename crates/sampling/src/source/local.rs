@@ -1,6 +1,6 @@
 //! Files of local directories. The device number tells on which disk a file lies.
 
-use super::{DiskIndex, FileIndex, Source, SourceFile};
+use super::{Contents, DiskIndex, FileIndex, Source, SourceFile};
 use crate::error::Error;
 use crate::layout::Run;
 use std::fs::File;
@@ -9,10 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Open local files. Files that were named in a directory are read in the order of their names.
 pub struct LocalFiles {
-    files: Vec<SourceFile>,
+    contents: Contents,
     open: Vec<Open>,
-    disks: Vec<String>,
-    runs: Vec<Run>,
 }
 
 struct Open {
@@ -32,11 +30,11 @@ impl LocalFiles {
         for path in paths {
             collect(path, &mut found)?;
         }
-        let mut source = LocalFiles { files: Vec::new(), open: Vec::new(), disks: Vec::new(), runs: Vec::new() };
+        let mut source = LocalFiles { contents: Contents::default(), open: Vec::new() };
         for path in found {
             source.add(&path, disk_of)?;
         }
-        if source.files.is_empty() {
+        if source.contents.files.is_empty() {
             return Err(Error::NoFiles { paths: paths.iter().map(|p| p.display().to_string()).collect() });
         }
         Ok(source)
@@ -47,37 +45,23 @@ impl LocalFiles {
         let file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         let disk = disk_of.map_or_else(|| device_name(meta.dev()), |name| name(path));
-        let known = self.disks.iter().position(|name| *name == disk);
+        let known = self.contents.disks.iter().position(|name| *name == disk);
         let disk = known.unwrap_or_else(|| {
-            self.disks.push(disk);
-            self.disks.len() - 1
+            self.contents.disks.push(disk);
+            self.contents.disks.len() - 1
         });
         if meta.len() > 0 {
             let whole_file = Run {
-                file: self.files.len() as FileIndex,
+                file: self.contents.files.len() as FileIndex,
                 offset: 0,
                 len_bytes: meta.len(),
                 disk: disk as DiskIndex,
                 rows: None,
             };
-            self.runs.push(whole_file);
+            self.contents.runs.push(whole_file);
         }
-        self.files.push(SourceFile { name: path.display().to_string(), len_bytes: meta.len() });
+        self.contents.files.push(SourceFile { name: path.display().to_string(), len_bytes: meta.len() });
         self.open.push(Open { file, mtime: (meta.mtime(), meta.mtime_nsec()) });
-        Ok(())
-    }
-
-    /// Each file is as it was when it was opened.
-    ///
-    /// # Errors
-    /// Names the first file that has changed.
-    pub fn check_unchanged(&self) -> Result<(), Error> {
-        for (file, open) in self.files.iter().zip(&self.open) {
-            let meta = open.file.metadata().map_err(|error| Error::io(&file.name, error))?;
-            if meta.len() != file.len_bytes || (meta.mtime(), meta.mtime_nsec()) != open.mtime {
-                return Err(Error::Changed { file: file.name.clone() });
-            }
-        }
         Ok(())
     }
 }
@@ -115,20 +99,22 @@ fn collect(path: &Path, found: &mut Vec<PathBuf>) -> Result<(), Error> {
 }
 
 impl Source for LocalFiles {
-    fn files(&self) -> &[SourceFile] {
-        &self.files
+    fn contents(&self) -> &Contents {
+        &self.contents
     }
 
-    fn disks(&self) -> &[String] {
-        &self.disks
-    }
-
-    fn runs(&self) -> &[Run] {
-        &self.runs
+    fn check_unchanged(&self) -> Result<(), Error> {
+        for (file, open) in self.contents.files.iter().zip(&self.open) {
+            let meta = open.file.metadata().map_err(|error| Error::io(&file.name, error))?;
+            if meta.len() != file.len_bytes || (meta.mtime(), meta.mtime_nsec()) != open.mtime {
+                return Err(Error::Changed { file: file.name.clone() });
+            }
+        }
+        Ok(())
     }
 
     fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
-        let (info, open) = (&self.files[file as usize], &self.open[file as usize]);
+        let (info, open) = (&self.contents.files[file as usize], &self.open[file as usize]);
         let want = (out.len() as u64).min(info.len_bytes.saturating_sub(offset)) as usize;
         open.file.read_exact_at(&mut out[..want], offset).map_err(|error| match error.kind() {
             // It was cut after it was opened.

@@ -25,16 +25,42 @@ pub struct SourceFile {
     pub len_bytes: u64,
 }
 
+/// What a source has, and where.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The files.
+    pub files: Vec<SourceFile>,
+    /// Names of the disks.
+    pub disks: Vec<String>,
+    /// On which disk each byte lies. The runs of a file follow each other and cover it.
+    pub runs: Vec<Run>,
+}
+
 /// Files with known places: local ones, or versions of files in the store. Threads share it.
 pub trait Source: Send + Sync {
+    /// What it has, and where.
+    fn contents(&self) -> &Contents;
+
     /// The files.
-    fn files(&self) -> &[SourceFile];
+    fn files(&self) -> &[SourceFile] {
+        &self.contents().files
+    }
 
     /// Names of the disks.
-    fn disks(&self) -> &[String];
+    fn disks(&self) -> &[String] {
+        &self.contents().disks
+    }
 
-    /// On which disk each byte lies. The runs of a file follow each other and cover it.
-    fn runs(&self) -> &[Run];
+    /// On which disk each byte lies.
+    fn runs(&self) -> &[Run] {
+        &self.contents().runs
+    }
+
+    /// Everything is as it was when the source was opened.
+    ///
+    /// # Errors
+    /// Names the first file that has changed.
+    fn check_unchanged(&self) -> Result<(), Error>;
 
     /// Reads at `offset` as many bytes as there are and fit into `out`; returns how many.
     ///

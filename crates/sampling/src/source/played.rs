@@ -1,8 +1,7 @@
 //! Disks that are played: reads of a source take the time that disks of a given speed would take.
 
-use super::{DiskIndex, FileIndex, Source, SourceFile};
+use super::{Contents, DiskIndex, FileIndex, Source};
 use crate::error::Error;
-use crate::layout::Run;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
@@ -47,16 +46,12 @@ impl<S: Source> PlayedDisks<S> {
 }
 
 impl<S: Source> Source for PlayedDisks<S> {
-    fn files(&self) -> &[SourceFile] {
-        self.source.files()
+    fn contents(&self) -> &Contents {
+        self.source.contents()
     }
 
-    fn disks(&self) -> &[String] {
-        self.source.disks()
-    }
-
-    fn runs(&self) -> &[Run] {
-        self.source.runs()
+    fn check_unchanged(&self) -> Result<(), Error> {
+        self.source.check_unchanged()
     }
 
     fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {

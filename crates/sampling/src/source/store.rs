@@ -1,6 +1,6 @@
 //! Files in the store. `locate` tells which disk holds which bytes; each file's version is pinned.
 
-use super::{DiskIndex, FileIndex, Source, SourceFile};
+use super::{Contents, DiskIndex, FileIndex, Source, SourceFile};
 use crate::error::Error;
 use crate::layout::Run;
 use hashbrown::HashMap;
@@ -17,10 +17,8 @@ const MAX_HANDLES: usize = 256;
 /// Versions of files in the store, as they were when the source was opened. Reads are verified group by group (P2).
 pub struct StoreFiles {
     client: Client,
-    files: Vec<SourceFile>,
+    contents: Contents,
     versions: Vec<(u64, u64)>,
-    disks: Vec<String>,
-    runs: Vec<Run>,
     handles: Mutex<HashMap<FileIndex, Arc<ReadHandle>>>,
 }
 
@@ -36,10 +34,8 @@ impl StoreFiles {
         }
         let mut source = StoreFiles {
             client,
-            files: Vec::new(),
+            contents: Contents::default(),
             versions: Vec::new(),
-            disks: Vec::new(),
-            runs: Vec::new(),
             handles: Mutex::new(HashMap::new()),
         };
         let mut numbers = HashMap::new();
@@ -47,26 +43,26 @@ impl StoreFiles {
             let located = source.client.locate(&path).map_err(|error| Error::io(path.brief(), error))?;
             source.add(&path, &located, &mut numbers);
         }
-        if source.files.is_empty() {
+        if source.contents.files.is_empty() {
             return Err(Error::NoFiles { paths: paths.iter().map(|path| path.brief().to_string()).collect() });
         }
         Ok(source)
     }
 
     fn add(&mut self, path: &StorePath, located: &Located, numbers: &mut HashMap<u64, DiskIndex>) {
-        let file = self.files.len() as FileIndex;
+        let file = self.contents.files.len() as FileIndex;
         let mut at = 0;
         for extent in &located.extents {
             for (range, fragment) in extent.plain_parts() {
                 let disk = *numbers.entry(fragment.disk_id).or_insert_with(|| {
-                    self.disks.push(format!("{}:{:x}", fragment.node, fragment.disk_id));
-                    self.disks.len() as DiskIndex - 1
+                    self.contents.disks.push(format!("{}:{:x}", fragment.node, fragment.disk_id));
+                    self.contents.disks.len() as DiskIndex - 1
                 });
                 // A hole lies with what follows it.
                 let run = Run { file, offset: at, len_bytes: range.end - at, disk, rows: None };
-                match self.runs.last_mut().filter(|last| last.file == file && last.disk == disk) {
+                match self.contents.runs.last_mut().filter(|last| last.file == file && last.disk == disk) {
                     Some(last) => last.len_bytes += run.len_bytes,
-                    None => self.runs.push(run),
+                    None => self.contents.runs.push(run),
                 }
                 at = range.end;
             }
@@ -74,20 +70,20 @@ impl StoreFiles {
         if at < located.size_bytes {
             self.add_rest(file, at, located.size_bytes);
         }
-        self.files.push(SourceFile { name: path.brief().to_string(), len_bytes: located.size_bytes });
+        self.contents.files.push(SourceFile { name: path.brief().to_string(), len_bytes: located.size_bytes });
         self.versions.push((located.ino, located.version));
     }
 
     /// A hole at the end lies with what is before it, or on the first disk.
     fn add_rest(&mut self, file: FileIndex, offset: u64, end: u64) {
-        if let Some(last) = self.runs.last_mut().filter(|last| last.file == file) {
+        if let Some(last) = self.contents.runs.last_mut().filter(|last| last.file == file) {
             last.len_bytes += end - offset;
             return;
         }
-        if self.disks.is_empty() {
-            self.disks.push("hole".to_string());
+        if self.contents.disks.is_empty() {
+            self.contents.disks.push("hole".to_string());
         }
-        self.runs.push(Run { file, offset, len_bytes: end - offset, disk: 0, rows: None });
+        self.contents.runs.push(Run { file, offset, len_bytes: end - offset, disk: 0, rows: None });
     }
 
     fn handle(&self, file: FileIndex) -> Result<Arc<ReadHandle>, Error> {
@@ -95,7 +91,7 @@ impl StoreFiles {
             return Ok(handle.clone());
         }
         let (ino, version) = self.versions[file as usize];
-        let name = &self.files[file as usize].name;
+        let name = &self.contents.files[file as usize].name;
         // The version is gone if the file was replaced or removed and nothing keeps it.
         let gone = |error: tessera_client::FileError| match error.code() {
             tessera_wire::Code::NotFound => Error::Changed { file: name.clone() },
@@ -130,20 +126,17 @@ fn collect(client: &Client, path: &StorePath, found: &mut Vec<StorePath>) -> Res
 }
 
 impl Source for StoreFiles {
-    fn files(&self) -> &[SourceFile] {
-        &self.files
+    fn contents(&self) -> &Contents {
+        &self.contents
     }
 
-    fn disks(&self) -> &[String] {
-        &self.disks
-    }
-
-    fn runs(&self) -> &[Run] {
-        &self.runs
+    /// A version never changes; one that is gone is an error of the read.
+    fn check_unchanged(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         let handle = self.handle(file)?;
-        handle.read_at(offset, out).map_err(|error| Error::io(&self.files[file as usize].name, error))
+        handle.read_at(offset, out).map_err(|error| Error::io(&self.contents.files[file as usize].name, error))
     }
 }

@@ -7,10 +7,9 @@ use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_sampling::error::Error;
-use tessera_sampling::layout::Run;
 use tessera_sampling::ldd::{Ldd, Lines, PartitionSampling};
 use tessera_sampling::schedule::Shares;
-use tessera_sampling::source::{FileIndex, LocalFiles, Source, SourceFile};
+use tessera_sampling::source::{Contents, FileIndex, LocalFiles, Source};
 
 const SEEDS: u64 = 200;
 
@@ -94,16 +93,12 @@ struct Straggler {
 }
 
 impl Source for Straggler {
-    fn files(&self) -> &[SourceFile] {
-        self.files.files()
+    fn contents(&self) -> &Contents {
+        self.files.contents()
     }
 
-    fn disks(&self) -> &[String] {
-        self.files.disks()
-    }
-
-    fn runs(&self) -> &[Run] {
-        self.files.runs()
+    fn check_unchanged(&self) -> Result<(), Error> {
+        self.files.check_unchanged()
     }
 
     fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
