@@ -102,7 +102,7 @@ fn odd_questions_are_refused_in_words_that_help() {
     refused(&[path, "--where", "ms >"], 2, &["ends where a value is expected"]);
     refused(&[path, "tess:/a"], 2, &["some are local"]);
     refused(&[path, "--count-by", "/x(/", "--format", "text"], 2, &["no regular expression"]);
-    refused(&["/nowhere/at-all", "--count-by", "word"], 1, &["cannot read `/nowhere/at-all`"]);
+    refused(&["/nowhere/at-all", "--count-by", "word"], 3, &["`/nowhere/at-all` does not exist"]);
     let ratio = tessera(&["sample", path, "--ratio", "120%"]);
     assert!(ratio.code == 2 && ratio.stderr.contains("at most 100%"), "{ratio:?}");
     refused(&["/dev/zero"], 1, &["neither a file nor a directory"]);
@@ -141,6 +141,7 @@ fn samples_of_the_store_are_right_with_two_nodes_dead() {
     for group in found["groups"].as_array().unwrap() {
         assert!(covers(group, 200_000.0 / 3.0), "{found}");
     }
+    assert_refused(&c.run(&["sample", "tess:/nowhere"]), 3, &["tess:/nowhere", "does not exist"]);
     c.kill_node(1);
     c.kill_node(4);
     let exact = ask(&c, &["--sum", "ms", "--exact"]);

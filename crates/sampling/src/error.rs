@@ -14,6 +14,12 @@ pub enum Error {
         /// The reason.
         message: String,
     },
+    /// A path does not exist.
+    #[error("`{file}` does not exist")]
+    NotFound {
+        /// The path.
+        file: String,
+    },
     /// A file changed while it was sampled.
     #[error(
         "`{file}` changed while it was read; sample again when nothing writes it, or put it into the store, which pins versions"

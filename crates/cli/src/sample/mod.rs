@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(200);
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match &error {
-            Error::NoFiles { .. } => Exit::NotFound,
+            Error::NoFiles { .. } | Error::NotFound { .. } => Exit::NotFound,
             Error::Question(_) => Exit::Usage,
             Error::Changed { .. } => Exit::Conflict,
             _ => Exit::Failed,

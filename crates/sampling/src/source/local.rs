@@ -73,7 +73,10 @@ fn device_name(dev: u64) -> String {
 
 fn collect(path: &Path, found: &mut Vec<PathBuf>) -> Result<(), Error> {
     let fail = |error| Error::io(path.display(), error);
-    let meta = path.metadata().map_err(fail)?;
+    let meta = path.metadata().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::NotFound { file: path.display().to_string() },
+        _ => fail(error),
+    })?;
     if meta.is_file() {
         found.push(path.to_path_buf());
         return Ok(());

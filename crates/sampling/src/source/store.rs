@@ -109,7 +109,11 @@ impl StoreFiles {
 
 fn collect(client: &Client, path: &StorePath, found: &mut Vec<StorePath>) -> Result<(), Error> {
     let fail = |error| Error::io(path.brief(), error);
-    match client.stat(path).map_err(fail)?.kind() {
+    let attr = client.stat(path).map_err(|error| match error.code() {
+        tessera_wire::Code::NotFound => Error::NotFound { file: path.brief().to_string() },
+        _ => fail(error),
+    })?;
+    match attr.kind() {
         InodeKind::Directory => {
             for entry in client.list(path).map_err(fail)? {
                 let hidden = entry.name.starts_with(b".");
