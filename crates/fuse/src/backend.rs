@@ -31,12 +31,15 @@ const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
 /// Longest wait for the kernel to drop pages. It waits for reads of them, which may wait for the thread that waits for it.
 const DROP_PAGES_WITHIN: Duration = Duration::from_secs(1);
 
+/// Threads that tell the kernel to drop pages; each has its share of the files.
+const PAGE_NOTIFIERS: usize = 4;
+
 /// What to tell the kernel, in order.
 pub enum Notice {
     /// The kernel must drop these names.
     Names(Vec<Name>),
-    /// The kernel must drop the pages of an inode from this byte on.
-    Pages(u64, u64),
+    /// The kernel must drop the pages of an inode that these bytes touch.
+    Pages(u64, Range<u64>),
     /// Reply once everything before is done.
     Confirm(Sender<()>),
 }
@@ -48,8 +51,10 @@ pub struct FuseBackend {
     /// Threads that use the mount as programs do.
     pub loopback: Loopback,
     notices: Sender<Notice>,
-    /// Of pages: names do not wait for reads.
-    page_notices: Sender<Notice>,
+    /// Of pages: names do not wait for reads, and few files wait for those of another one.
+    page_notices: [Sender<Notice>; PAGE_NOTIFIERS],
+    /// Programs can map files that are read and written without the kernel's pages. Set when the kernel has said so.
+    pub direct_maps: OnceLock<bool>,
     /// Tells the kernel at once what it can hear without a wait. Set when the mount is in its place.
     pub notifier: OnceLock<Notifier>,
     /// Keeps other mounts out of the spool.
@@ -62,10 +67,16 @@ impl FuseBackend {
         client: Client,
         loopback: Loopback,
         spool: Option<SpoolDirectory>,
-    ) -> (FuseBackend, [Receiver<Notice>; 2]) {
-        let ((notices, names), (page_notices, pages)) = (unbounded(), unbounded());
-        let backend = FuseBackend { client, loopback, notices, page_notices, notifier: OnceLock::new(), _spool: spool };
-        (backend, [names, pages])
+    ) -> (FuseBackend, Vec<Receiver<Notice>>) {
+        let (notices, names) = unbounded();
+        let mut receivers = vec![names];
+        let page_notices = std::array::from_fn(|_| {
+            let (sender, receiver) = unbounded();
+            receivers.push(receiver);
+            sender
+        });
+        let (direct_maps, notifier) = (OnceLock::new(), OnceLock::new());
+        (FuseBackend { client, loopback, notices, page_notices, direct_maps, notifier, _spool: spool }, receivers)
     }
 }
 
@@ -208,14 +219,21 @@ impl Backend for FuseBackend {
         }
     }
 
-    async fn drop_pages_from(&self, ino: u64, from_bytes: u64) {
+    async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool {
+        let notices = &self.page_notices[(ino % PAGE_NOTIFIERS as u64) as usize];
         let (done, confirmed) = bounded(1);
-        let notices = [Notice::Pages(ino, from_bytes), Notice::Confirm(done)];
-        if notices.into_iter().all(|notice| self.page_notices.send(notice).is_ok())
-            && confirmed.recv_timeout(DROP_PAGES_WITHIN) == Err(RecvTimeoutError::Timeout)
-        {
-            tracing::debug!(ino, from_bytes, "the kernel has not dropped pages that are older than the file's length");
+        let told =
+            [Notice::Pages(ino, bytes.clone()), Notice::Confirm(done)].into_iter().all(|n| notices.send(n).is_ok());
+        // Without a receiver there is no kernel.
+        let dropped = !told || confirmed.recv_timeout(DROP_PAGES_WITHIN) != Err(RecvTimeoutError::Timeout);
+        if !dropped {
+            tracing::debug!(ino, ?bytes, "the kernel has not dropped pages that are older than the file");
         }
+        dropped
+    }
+
+    fn maps_direct(&self) -> bool {
+        self.direct_maps.get() == Some(&true)
     }
 
     async fn write_back_pages(&self, ino: u64) -> io::Result<()> {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tessera_mount::attr::nanoseconds;
-use tessera_mount::backend::{NewAttr, RenameMode};
+use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::mount::Mount;
 use tessera_mount::ops::{Caller, ListedEntry, Opened, ShownEntry};
 use tessera_wire::{Attr, DiskInfo};
@@ -26,6 +26,7 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 /// `O_EXCL`.
 const EXCLUSIVE: i32 = 0o200;
+const APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
 /// Sizes in `statfs` are multiples of this, bytes.
 const STATFS_BLOCK_BYTES: u32 = 1 << 20;
 
@@ -35,8 +36,6 @@ pub struct TesseraFs {
     locking: Locking,
     counts: Arc<Counts>,
     options: crate::Options,
-    /// The kernel can map files that are read without its cache (Linux 6.6).
-    maps_direct: bool,
 }
 
 /// Replies with the result, or with its error.
@@ -54,7 +53,7 @@ type Outcome<T> = Result<T, tessera_mount::errno::Errno>;
 impl TesseraFs {
     /// Serves `mount`.
     pub fn new(mount: Arc<Mount<FuseBackend>>, counts: Arc<Counts>, options: crate::Options) -> Self {
-        TesseraFs { mount, locking: Locking::default(), counts, options, maps_direct: false }
+        TesseraFs { mount, locking: Locking::default(), counts, options }
     }
 
     fn ttl(&self) -> Duration {
@@ -124,7 +123,8 @@ impl Filesystem for TesseraFs {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
         let _ = config.add_capabilities(wanted & config.capabilities());
-        self.maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        let _ = self.mount.backend.direct_maps.set(maps_direct);
         let _ = config.set_max_write(MAX_WRITE_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
         if let Err(most) = config.set_max_readahead(READ_AHEAD_KIB << 10) {
@@ -141,7 +141,7 @@ impl Filesystem for TesseraFs {
         {
             return self.reply_entry(block_on(self.mount.lookup_inode(ino)), Duration::ZERO, reply);
         }
-        self.reply_entry(block_on(self.mount.lookup((parent.0, name.as_bytes()))), self.ttl(), reply);
+        self.reply_entry(block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes()))), self.ttl(), reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -251,7 +251,7 @@ impl Filesystem for TesseraFs {
             return reply.opened(FileHandle(handle), open_flags(!loopback::drops_pages(flags.0), false));
         }
         answer!(block_on(self.mount.open(req.pid(), ino.0, writes(flags))), reply, Opened { handle, keep_cache, direct } => {
-            reply.opened(FileHandle(handle), open_flags(keep_cache, direct && self.maps_direct));
+            reply.opened(FileHandle(handle), open_flags(keep_cache, direct));
         });
     }
 
@@ -271,7 +271,7 @@ impl Filesystem for TesseraFs {
         let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
         answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache, direct }) => {
             let (attr, generation) = (file_attr(&attr), Generation(generation));
-            let flags = open_flags(keep_cache, direct && self.maps_direct);
+            let flags = open_flags(keep_cache, direct);
             reply.created(&self.ttl(), &attr, generation, FileHandle(handle), flags);
         });
     }
@@ -300,13 +300,20 @@ impl Filesystem for TesseraFs {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.counts.asked(Op::Write);
-        answer!(block_on(self.mount.write(fh.0, offset, data)), reply, () => {
+        // A write through the kernel's pages has its place.
+        let appends = flags.0 & APPEND != 0 && self.mount.backend.maps_direct() && !self.options.write_back;
+        let written = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => block_on(self.mount.write_page(fh.0, offset, data)),
+            false if appends => block_on(self.mount.append(fh.0, offset, data)),
+            false => block_on(self.mount.write(fh.0, offset, data)),
+        };
+        answer!(written, reply, () => {
             self.counts.written(data.len());
             reply.written(data.len() as u32);
         });

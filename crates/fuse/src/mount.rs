@@ -270,8 +270,11 @@ fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
                 let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
             }),
             // Fails if the kernel does not have the inode; that is no error.
-            Notice::Pages(ino, from_bytes) => {
-                let _ = notifier.inval_inode(INodeNo(ino), from_bytes as i64, 0);
+            Notice::Pages(ino, bytes) => {
+                let len = bytes.end.saturating_sub(bytes.start);
+                // A length of 0 is that of everything behind the offset.
+                let len = i64::try_from(len).ok().filter(|_| bytes.end != u64::MAX).unwrap_or(0);
+                let _ = notifier.inval_inode(INodeNo(ino), bytes.start as i64, len);
             }
             Notice::Confirm(done) => drop(done.send(())),
         }

@@ -285,10 +285,13 @@ pub trait Backend: 'static {
     /// Makes the kernel ask for a file's attributes before it uses them again. Never waits for the kernel.
     fn forget_attributes(&self, ino: u64);
 
-    /// Makes the kernel drop its pages of a file from `from_bytes` on, and ask for the file's attributes before it uses them again:
-    /// it ignores them in replies to earlier requests. Waits for the kernel, which waits for reads of these pages, but not long.
-    /// The caller holds no lock of the file.
-    async fn drop_pages_from(&self, ino: u64, from_bytes: u64);
+    /// Makes the kernel drop the pages of a file that these bytes touch, and ask for the file's attributes before it uses them again:
+    /// it ignores them in replies to earlier requests. Waits for the kernel, which waits for reads of these pages, but not long;
+    /// false: the pages may be there still. The caller holds no lock of the file.
+    async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool;
+
+    /// Whether programs can map files that are read and written without the kernel's pages (Linux 6.6).
+    fn maps_direct(&self) -> bool;
 
     /// Makes the kernel write back the dirty pages of a file: it sends writes, and then a request to sync the file,
     /// which this call waits for. The caller holds no lock of the file.

@@ -1,7 +1,8 @@
 //! What the kernel caches of each inode: its number of lookups, and the version whose length and data it has.
 //!
 //! Without its write-back cache the kernel takes over the length in each reply, and drops its pages if it is another one
-//! (FUSE, `fuse_change_attributes`).
+//! (FUSE, `fuse_change_attributes`). It ignores the length if it was told to drop pages or attributes since it made the request
+//! (`fuse_reverse_inval_inode`), so a length that was sent beside such a notice is not known to be the kernel's.
 //!
 //! With that cache it trusts its own length and times. If another client changed a file, and no program here has it
 //! open, its next lookup therefore returns a new generation: the kernel takes the file for another inode and drops its
@@ -21,6 +22,8 @@ const NEW_GENERATION_AFTER: Duration = Duration::from_millis(20);
 const CHANGES_FOR_NS: i64 = 10_000_000_000;
 /// So many files are remembered that other mounts changed, at least: those that changed last.
 const MAX_CHANGED: usize = 4_096;
+/// A request that arrives here was made by the kernel less than so long ago.
+const REQUEST_TAKES_NS: i64 = 2_000_000;
 /// So many threads are remembered whose last open was refused. Most are over by then.
 const MAX_REFUSED: usize = 4_096;
 
@@ -31,12 +34,22 @@ pub struct KernelCache {
     write_back: bool,
     inodes: HashMap<u64, Inode>,
     last_generation: u64,
-    /// The inode of each thread whose last open was refused, so that the kernel looks the name up again.
-    refused: HashMap<u32, u64>,
+    /// The inode of each thread whose last open was refused, so that the kernel looks the name up again, and the inode's notices
+    /// until then.
+    refused: HashMap<u32, (u64, u64)>,
     /// When other mounts changed files, as far as this one knows. Also of inodes that the kernel has forgotten.
     changed_ns: HashMap<u64, i64>,
     /// As `changed_ns`, of before that was full.
     changed_before_ns: HashMap<u64, i64>,
+}
+
+/// Who asked for attributes, and when the request arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// The thread of the program; 0: unknown.
+    pub thread: u32,
+    /// By the backend's clock, ns.
+    pub at_ns: i64,
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +64,11 @@ struct Inode {
     size_bytes: u64,
     /// The newest version that was committed here, or whose attributes the kernel was sent.
     newest_version: u64,
-    /// The length that the kernel uses.
+    /// The length that the kernel uses; none: unknown.
     shown_bytes: u64,
+    /// Notices to the kernel that it must drop pages or attributes, and when the last one was sent.
+    notices: u64,
+    noticed_ns: i64,
     /// It was opened here although the kernel has a length that another mount changed.
     hidden: bool,
     /// A commit here followed another mount's changes, and the file was not opened since.
@@ -119,13 +135,30 @@ impl KernelCache {
     }
 
     /// The kernel is sent these attributes of a file, with the length that the mount shows. Without its write-back cache it
-    /// takes that over.
-    pub fn sent(&mut self, attr: &Attr) {
-        if let Some(inode) = self.inodes.get_mut(&attr.ino)
-            && !self.write_back
-        {
-            inode.newest_version = inode.newest_version.max(attr.version);
+    /// takes that over, unless a notice went out since it made the request.
+    pub fn sent(&mut self, attr: &Attr, asked: Asked) {
+        if self.write_back {
+            return;
+        }
+        let refused = self.refused.get(&asked.thread);
+        let Some(inode) = self.inodes.get_mut(&attr.ino) else { return };
+        inode.newest_version = inode.newest_version.max(attr.version);
+        // A thread whose open was refused asks after that, and no notice was sent since.
+        let asked_after_refusal = refused == Some(&(attr.ino, inode.notices));
+        let was_quiet = inode.notices == 0 || asked.at_ns.saturating_sub(inode.noticed_ns) > REQUEST_TAKES_NS;
+        if was_quiet || asked_after_refusal {
             (inode.shown_bytes, inode.hidden) = (attr.size_bytes, false);
+        } else {
+            inode.shown_bytes = NONE;
+        }
+    }
+
+    /// The kernel is told to drop pages or attributes of a file, or was told so: it ignores the length in replies that are on their
+    /// way.
+    pub fn noticed(&mut self, ino: u64, now_ns: i64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.notices += 1;
+            (inode.noticed_ns, inode.shown_bytes) = (now_ns, NONE);
         }
     }
 
@@ -200,9 +233,22 @@ impl KernelCache {
             inode.newest_version = inode.newest_version.max(version);
             inode.covers_changes |= !follows;
         }
-        match follows && self.inodes.get(&ino).is_some_and(|inode| inode.version != NONE && !inode.hidden) {
-            true => self.holds(ino, version, size_bytes),
-            false => self.holds_uncommitted(ino),
+        match self.inodes.get_mut(&ino) {
+            Some(inode) if follows && inode.version != NONE && !inode.hidden => {
+                let is_known = inode.shown_bytes != NONE;
+                inode.holds(version, size_bytes);
+                if !is_known {
+                    inode.shown_bytes = NONE;
+                }
+            }
+            _ => self.holds_uncommitted(ino),
+        }
+    }
+
+    /// A program appended where the kernel does not expect it: the file is longer than the kernel knows.
+    pub fn appended_behind(&mut self, ino: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            (inode.shown_bytes, inode.hidden) = (NONE, true);
         }
     }
 
@@ -230,7 +276,7 @@ impl KernelCache {
     /// `thread` is 0 if the kernel cannot name it. Of those threads as many opens are answered as lookups followed
     /// refused ones.
     pub fn must_look_up_again(&mut self, ino: u64, size_bytes: u64, thread: u32) -> bool {
-        let named_refused = self.refused.remove(&thread) == Some(ino);
+        let named_refused = self.refused.remove(&thread).is_some_and(|(refused, _)| refused == ino);
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         let was_refused = if thread == 0 { inode.unnamed_answered > 0 } else { named_refused };
         if thread == 0 {
@@ -246,7 +292,8 @@ impl KernelCache {
                 if self.refused.len() >= MAX_REFUSED {
                     self.refused.clear();
                 }
-                self.refused.insert(thread, ino);
+                // The notice of the refusal comes before the answer to the program.
+                self.refused.insert(thread, (ino, inode.notices + 1));
             }
         }
         refuses
@@ -309,6 +356,10 @@ mod tests {
 
     fn attr(version: u64, size_bytes: u64) -> Attr {
         Attr { ino: 5, kind: InodeKind::File as i32, version, size_bytes, ..Attr::default() }
+    }
+
+    fn asked(at_ns: i64) -> Asked {
+        Asked { thread: 0, at_ns }
     }
 
     /// A lookup a second after the last one.
@@ -380,11 +431,11 @@ mod tests {
     fn without_a_write_back_cache_the_inode_stays() {
         let mut kernel = KernelCache::new(false);
         let first = kernel.looked_up(&attr(1, 10), false, false, 0);
-        kernel.sent(&attr(1, 10));
+        kernel.sent(&attr(1, 10), asked(0));
         assert_eq!(kernel.wait_for_opens(&attr(2, 20), false, 1), None);
         assert!(kernel.opens(5, 1, 10, false, 0) && kernel.must_look_up_again(5, 20, 7));
         assert_eq!(kernel.looked_up(&attr(2, 20), true, false, 1), first);
-        kernel.sent(&attr(2, 20));
+        kernel.sent(&attr(2, 20), asked(0));
         assert!(kernel.has_newer(&attr(1, 10)));
         assert!(kernel.must_look_up_again(5, 30, 8), "another program");
         assert!(
@@ -392,6 +443,38 @@ mod tests {
             "its pages are those of version 1"
         );
         assert!(!kernel.must_look_up_again(5, 40, 8), "no program gets the error");
+    }
+
+    /// The kernel ignores the length in the reply to a request that it made before a notice.
+    #[test]
+    fn a_length_that_was_sent_beside_a_notice_is_unknown() {
+        let (mut kernel, ms) = (KernelCache::new(false), 1_000_000);
+        kernel.looked_up(&attr(1, 10), false, false, 0);
+        kernel.sent(&attr(1, 10), asked(0));
+        assert!(kernel.shows(5, 1, 10));
+        kernel.noticed(5, 10 * ms);
+        assert!(!kernel.shows(5, 1, 10), "a reply may be on its way");
+        kernel.sent(&attr(1, 10), asked(11 * ms));
+        assert!(!kernel.shows(5, 1, 10), "it may have been asked before the notice");
+        kernel.committed(5, 2, 10, true);
+        assert!(!kernel.shows(5, 2, 10), "a commit here tells the kernel nothing");
+        kernel.sent(&attr(2, 10), asked(20 * ms));
+        assert!(kernel.shows(5, 2, 10));
+        // Another mount makes it longer. A refused open looks the name up after its notice.
+        let of = |thread| Asked { thread, at_ns: 20 * ms };
+        assert!(kernel.must_look_up_again(5, 20, 7));
+        kernel.noticed(5, 20 * ms);
+        kernel.sent(&attr(3, 20), of(8));
+        assert!(kernel.lacks(5, 20), "another thread");
+        kernel.sent(&attr(3, 20), of(7));
+        assert!(!kernel.lacks(5, 20));
+        assert!(!kernel.must_look_up_again(5, 20, 7));
+        assert!(kernel.must_look_up_again(5, 30, 7));
+        kernel.noticed(5, 20 * ms);
+        kernel.noticed(5, 20 * ms);
+        kernel.sent(&attr(4, 30), of(7));
+        assert!(kernel.lacks(5, 30), "another open's notice came after that of the refusal");
+        assert!(!kernel.must_look_up_again(5, 30, 7), "no program gets the error");
     }
 
     /// A program of another pid namespace than the mount's has no number here.
@@ -402,7 +485,7 @@ mod tests {
         assert!(kernel.must_look_up_again(5, 20, 0) && kernel.must_look_up_again(5, 20, 0), "two of them");
         for _ in 0..2 {
             kernel.looked_up(&attr(2, 20), false, false, 0);
-            kernel.sent(&attr(2, 20));
+            kernel.sent(&attr(2, 20), asked(0));
         }
         assert!(!kernel.must_look_up_again(5, 30, 0) && !kernel.must_look_up_again(5, 30, 0));
         assert!(kernel.must_look_up_again(5, 30, 0), "a third one");

@@ -26,6 +26,7 @@ use pending::{NextLength, Pending};
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_client::inodes::OnlyIf;
 use tessera_client::{FileError, Times, WriteDone};
 use tessera_failpoint as failpoint;
@@ -37,6 +38,8 @@ use tessera_wire::meta::LockFence;
 const STREAM_FROM_BYTES: usize = 4 << 20;
 /// Limit of the bytes that wait for the gap before them to be filled.
 const HOLD_BYTES: usize = 32 << 20;
+/// Least size of the kernel's pages.
+const PAGE_BYTES: u64 = 4096;
 /// Bytes of the file whose extents a read fetches when it opens a version.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
@@ -50,6 +53,17 @@ pub struct Current {
     pub uncommitted: bool,
 }
 
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteAt {
+    /// At this byte.
+    Offset(u64),
+    /// At the end, wherever that is.
+    End,
+    /// At this byte: the kernel writes back a page, and holds it until it is written.
+    Page(u64),
+}
+
 /// One file and its unwritten state. See the module.
 pub struct OpenFile<B: Backend> {
     pub ino: u64,
@@ -58,6 +72,8 @@ pub struct OpenFile<B: Backend> {
     meter: parking_lot::Mutex<spooled::Meter>,
     /// Held while the kernel drops its pages around an old end.
     dropping: Mutex<()>,
+    /// The kernel may have pages: programs read from the start of a page.
+    has_pages: AtomicBool,
     state: Mutex<State<B>>,
 }
 
@@ -199,9 +215,10 @@ impl<B: Backend> OpenFile<B> {
         Ok(Current { version, size_bytes: state.size_bytes, uncommitted })
     }
 
-    /// To be called between the look at the file's length and the reply that tells the kernel: has the kernel drop the pages around
-    /// an end that another mount has moved. They were read with the old length, and the kernel has zeros behind that. It takes over
-    /// a greater length before it drops them itself, so programs that have the file open would read the zeros.
+    /// To be called after what may bring another mount's length, and at the latest before the reply that tells the kernel of it: has
+    /// the kernel drop the pages around an end that another mount has moved. They were read with the old length, and the kernel has
+    /// zeros behind that. It takes over a greater length before it drops them itself, so programs that have the file open would read
+    /// the zeros. It takes the length over from a request that it makes later.
     ///
     /// Without the write-back cache only: with it the kernel keeps its own length.
     pub async fn drop_old_end(&self, mount: &Mount<B>) {
@@ -210,8 +227,11 @@ impl<B: Backend> OpenFile<B> {
         }
         let _dropping = self.dropping.lock().await;
         let old_end = self.state.lock().await.old_end.take();
-        if let Some(from_bytes) = old_end {
-            mount.backend.drop_pages_from(self.ino, from_bytes).await;
+        if let Some(from_bytes) = old_end
+            && !mount.drop_pages_of(self.ino, from_bytes..u64::MAX).await
+        {
+            let mut state = self.state.lock().await;
+            state.old_end = Some(state.old_end.map_or(from_bytes, |end| end.min(from_bytes)));
         }
     }
 
@@ -243,6 +263,10 @@ impl<B: Backend> OpenFile<B> {
     /// # Errors
     /// Those of the read, and of the commit that it may need first.
     pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        if offset.is_multiple_of(PAGE_BYTES) {
+            // Before the look at the bytes: who writes later sees it.
+            self.has_pages.store(true, Ordering::SeqCst);
+        }
         let mut state = self.state.lock().await;
         let end = offset.saturating_add(len as u64).min(state.size_bytes);
         if offset >= end {
@@ -272,24 +296,41 @@ impl<B: Backend> OpenFile<B> {
         Ok(out)
     }
 
-    /// Writes at `offset`.
+    /// Writes, and returns where. What the kernel read meanwhile through other handles, or through maps, is dropped.
     ///
     /// # Errors
     /// Those of the session or of the log; an earlier failure is returned again.
-    pub async fn write(&self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
+    pub async fn write(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
+        let offset = self.write_bytes(mount, at, bytes).await?;
+        let is_direct = mount.backend.maps_direct() && !mount.kernel.lock().has_write_back();
+        if is_direct
+            && !matches!(at, WriteAt::Page(_))
+            && self.has_pages.load(Ordering::SeqCst)
+            && !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await
+        {
+            mount.kernel.lock().holds_uncommitted(self.ino);
+        }
+        Ok(offset)
+    }
+
+    async fn write_bytes(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
         let mut state = self.state.lock().await;
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
         if state.begin_log(mount).await {
+            let offset = state.place(at);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(offset),
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
-        let end = offset + bytes.len() as u64;
-        if state.must_commit_before(offset, end) {
+        let offset = state.place(at);
+        if state.must_commit_before(offset, offset + bytes.len() as u64) {
             state.commit(mount).await?;
         }
+        // A commit brings what another mount has appended.
+        let offset = state.place(at);
+        let end = offset + bytes.len() as u64;
         state.date_change(mount);
         state.size_bytes = state.size_bytes.max(end);
         let done = match state.continues(offset, end) {
@@ -301,7 +342,7 @@ impl<B: Backend> OpenFile<B> {
         };
         // A commit on the way took the times.
         state.date_unsaved(mount);
-        state.note(done)
+        state.note(done.map(|()| offset))
     }
 
     /// Sets the length. Returns false if there is nothing to commit: the file is as long already.
@@ -382,6 +423,13 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
+    fn place(&self, at: WriteAt) -> u64 {
+        match at {
+            WriteAt::Offset(offset) | WriteAt::Page(offset) => offset,
+            WriteAt::End => self.size_bytes,
+        }
+    }
+
     /// The version below; opens the current one if none is open.
     async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
         Ok(match &self.base {
@@ -570,7 +618,7 @@ impl<B: Backend> State<B> {
 
     /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.
     async fn committed(&mut self, mount: &Mount<B>, done: &WriteDone, stamp: Option<Stamp>) -> Outcome {
-        self.version = done.version;
+        let below = std::mem::replace(&mut self.version, done.version);
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         let attr = attr.filter(|attr| attr.version == done.version);
         self.content = attr.map_or(0, |attr| attr.content);
@@ -587,8 +635,11 @@ impl<B: Backend> State<B> {
             (Some(_), None) => mount.namespace.forget(&[self.ino]),
             (None, _) => {}
         }
-        // A patch over another mount's version shows bytes that the kernel's pages do not have.
-        let follows = done.number == self.number + 1 || failpoint::is_active("mount.patch_keeps_pages");
+        // A patch over another mount's version shows bytes that the kernel's pages do not have. Nor do they have those of a version
+        // for which an open has not made the kernel drop them yet.
+        let kernel_has_below = mount.kernel.lock().has_version(self.ino, below);
+        let follows =
+            done.number == self.number + 1 && kernel_has_below || failpoint::is_active("mount.patch_keeps_pages");
         self.number = done.number;
         mount.kernel.lock().committed(self.ino, done.version, self.size_bytes, follows);
         self.release(mount);

@@ -14,6 +14,7 @@ use crate::spool::replay::LogOrigin;
 use crate::spool::speed::WriteSpeed;
 use futures_util::lock::{Mutex, MutexGuard};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tessera_client::Times;
 use tessera_failpoint as failpoint;
@@ -82,6 +83,7 @@ impl<B: Backend> OpenFile<B> {
             turn: Mutex::default(),
             meter: Default::default(),
             dropping: Mutex::default(),
+            has_pages: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }

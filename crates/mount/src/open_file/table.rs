@@ -76,6 +76,11 @@ impl<B: Backend> Files<B> {
         self.slots.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
     }
 
+    /// Whether a handle is open for writing that no program has closed.
+    pub fn is_written(&self, ino: u64) -> bool {
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.writers > slot.closed_writers)
+    }
+
     /// Whether exactly one handle is open for writing that no program has closed.
     pub fn has_one_writer(&self, ino: u64) -> bool {
         self.slots.lock().get(&ino).is_some_and(|slot| slot.writers == slot.closed_writers + 1)

@@ -42,8 +42,8 @@ pub struct Opened {
     pub handle: u64,
     /// The kernel may keep what it has cached of the file.
     pub keep_cache: bool,
-    /// The kernel should read through this handle without its cache: another mount is changing the file. The kernel fills the rest of
-    /// the last page with zeros, and shows them if it learns a greater length before a program has read the page.
+    /// The kernel should read and write through this handle without its pages: the file may change. It fills the rest of the last
+    /// page with zeros, and shows them if it learns a greater length before a program has read the page.
     pub direct: bool,
 }
 

@@ -7,8 +7,9 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{NameRef, Scope};
-use crate::open_file::{Current, IsClosed, OpenFile, read_version};
+use crate::open_file::{Current, IsClosed, OpenFile, WriteAt, read_version};
 use crate::synthetic::SyntheticInode;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tessera_wire::meta::{ClusterStatus, GetStatus};
@@ -86,26 +87,53 @@ impl<B: Backend> Mount<B> {
             if !has_write_back {
                 // If the program opened no name (`/proc/self/fd/3`), the kernel looks none up. It then asks for the attributes, to check
                 // the permissions.
-                self.backend.forget_attributes(ino);
+                self.forget_attributes(ino);
             }
             drop(opening);
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
         let has_pages = self.kernel.lock().has_version(ino, version);
-        if !has_write_back && !has_pages {
-            // Before the version counts as the kernel's: it drops its older pages again when it gets the answer to this open, and
-            // another open that is answered meanwhile must not read them.
-            self.backend.drop_pages_from(ino, 0).await;
-        }
+        // Before the version counts as the kernel's: it drops its older pages again when it gets the answer to this open, and
+        // another open that is answered meanwhile must not read them.
+        let are_current = has_write_back || has_pages || self.drop_pages_of(ino, 0..u64::MAX).await;
         let now_ns = self.backend.now_ns();
-        let keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted, now_ns);
+        let mut keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted, now_ns);
+        if !are_current {
+            self.kernel.lock().holds_uncommitted(ino);
+            keep_cache = false;
+        }
         if !has_write_back && !keep_cache {
             // Whatever length it has, it asks for the attributes before it shows the end.
-            self.backend.forget_attributes(ino);
+            self.forget_attributes(ino);
         }
-        let direct = !writes && self.kernel.lock().changes_elsewhere(ino, now_ns);
+        let direct = self.is_direct(ino, writes) || !are_current && self.backend.maps_direct();
         Ok(Opened { handle: self.add_file(file, writes), keep_cache, direct })
+    }
+
+    /// Whether programs read and write through a new handle without the kernel's pages: wherever the file may change. The kernel
+    /// fills pages again at any time, from before a change as well, and a write through its pages gives them up before it arrives
+    /// here.
+    ///
+    /// Not with the write-back cache: it may have bytes that only it shows.
+    fn is_direct(&self, ino: u64, writes: bool) -> bool {
+        let (kernel, now_ns) = (self.kernel.lock(), self.backend.now_ns());
+        let changes = || writes || kernel.changes_elsewhere(ino, now_ns) || self.files.is_written(ino);
+        !kernel.has_write_back() && self.backend.maps_direct() && changes()
+    }
+
+    /// As [`Backend::forget_attributes`].
+    fn forget_attributes(&self, ino: u64) {
+        self.backend.forget_attributes(ino);
+        self.kernel.lock().noticed(ino, self.backend.now_ns());
+    }
+
+    /// As [`Backend::drop_pages_of`].
+    pub(crate) async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool {
+        self.kernel.lock().noticed(ino, self.backend.now_ns());
+        let dropped = self.backend.drop_pages_of(ino, bytes).await;
+        self.kernel.lock().noticed(ino, self.backend.now_ns());
+        dropped
     }
 
     fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool) -> u64 {
@@ -148,7 +176,8 @@ impl<B: Backend> Mount<B> {
         let file = self.files.open(attr.ino, 0, writes, self.backend.now_ns());
         file.set_created(Some(entry)).await;
         let shown = self.show(attr).await;
-        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true, direct: false }))
+        let direct = self.is_direct(shown.attr.ino, writes);
+        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true, direct }))
     }
 
     async fn open_existing(&self, thread: u32, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
@@ -175,7 +204,28 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's, and the spool's. A failure that lost bytes is reported again.
     pub async fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Outcome {
-        self.open_file(handle)?.write(self, offset, bytes).await
+        self.open_file(handle)?.write(self, WriteAt::Offset(offset), bytes).await.map(drop)
+    }
+
+    /// The kernel writes back a page that a program has changed through a map, or that waited in its write-back cache.
+    ///
+    /// # Errors
+    /// As [`Mount::write`].
+    pub async fn write_page(&self, handle: u64, offset: u64, bytes: &[u8]) -> Outcome {
+        self.open_file(handle)?.write(self, WriteAt::Page(offset), bytes).await.map(drop)
+    }
+
+    /// Writes at the end, for a handle that reads and writes without the kernel's pages; `offset`: where the end is for the kernel.
+    ///
+    /// # Errors
+    /// As [`Mount::write`].
+    pub async fn append(&self, handle: u64, offset: u64, bytes: &[u8]) -> Outcome {
+        let file = self.open_file(handle)?;
+        let written_at = file.write(self, WriteAt::End, bytes).await?;
+        if written_at != offset {
+            self.kernel.lock().appended_behind(file.ino);
+        }
+        Ok(())
     }
 
     /// A process closes the file: commits what was written, or acknowledges it from the spool, and releases the
@@ -190,7 +240,11 @@ impl<B: Backend> Mount<B> {
             self.files.set_closed(ino, closed, *writes, true);
         }
         let flushed = match handle.as_deref() {
-            Ok(Handle::File { file, writes: true, .. }) => file.close(self).await,
+            Ok(Handle::File { file, writes: true, .. }) => {
+                let closed = file.close(self).await;
+                file.drop_old_end(self).await;
+                closed
+            }
             _ => Ok(()),
         };
         let unlocked = self.close_locks(ino, owner).await;
@@ -202,7 +256,10 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// Those of the commit.
     pub async fn fsync(&self, handle: u64) -> Outcome {
-        self.open_file(handle)?.commit(self).await
+        let file = self.open_file(handle)?;
+        let committed = file.commit(self).await;
+        file.drop_old_end(self).await;
+        committed
     }
 
     /// The last reference to a handle is gone. `flock_owner`: the owner whose `flock` lock goes with it.
@@ -345,7 +402,7 @@ impl<B: Backend> Mount<B> {
             };
             let is_full = match entry.attr.clone().filter(|attr| full && may_tell(attr)) {
                 Some(attr) => {
-                    let answer = self.answer(attr, false).await;
+                    let answer = self.answer(self.asked(0), attr, false).await;
                     let mut kernel = self.kernel.lock();
                     let shown = answer.listed(&kernel);
                     let counts = shown.is_some();

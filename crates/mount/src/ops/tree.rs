@@ -4,7 +4,7 @@ use super::{Caller, ShownEntry, writable};
 use crate::attr::node_kind;
 use crate::backend::{self, Backend, NewAttr, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
-use crate::kernel_cache::KernelCache;
+use crate::kernel_cache::{Asked, KernelCache};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
 use crate::open_file::OpenFile;
@@ -30,6 +30,7 @@ pub(super) struct Answer {
     open: bool,
     /// `shown` has the length of changes that are in no version.
     uncommitted: bool,
+    asked: Asked,
 }
 
 impl Answer {
@@ -41,9 +42,9 @@ impl Answer {
 
     /// Counts it as given.
     pub(super) fn give(self, kernel: &mut KernelCache, now_ns: i64) -> ShownEntry {
-        let Answer { known, shown, open, uncommitted } = self;
+        let Answer { known, shown, open, uncommitted, asked } = self;
         let generation = kernel.looked_up(&known, open, uncommitted, now_ns);
-        kernel.sent(&shown);
+        kernel.sent(&shown, asked);
         ShownEntry { attr: shown, generation }
     }
 }
@@ -60,13 +61,13 @@ impl<B: Backend> Mount<B> {
 
     /// Attributes as this mount shows them, for a reply: an open file may be longer than its version. `cuts`: the request sets the
     /// length, and the kernel may hold pages until it is answered.
-    pub(crate) async fn seen(&self, attr: Attr, cuts: bool) -> Attr {
+    pub(crate) async fn seen(&self, asked: Asked, attr: Attr, cuts: bool) -> Attr {
         let (file, attr) = self.file_and(attr).await;
         let attr = self.seen_with(file.as_deref(), attr).await;
         if let Some(file) = file.filter(|_| !cuts) {
             file.drop_old_end(self).await;
         }
-        self.kernel.lock().sent(&attr);
+        self.kernel.lock().sent(&attr, asked);
         attr
     }
 
@@ -99,14 +100,23 @@ impl<B: Backend> Mount<B> {
         attr
     }
 
-    /// The entry to tell the kernel of in the reply to a lookup, which counts as one.
+    /// A request of this thread has arrived; 0: unknown.
+    pub(crate) fn asked(&self, thread: u32) -> Asked {
+        Asked { thread, at_ns: self.backend.now_ns() }
+    }
+
+    /// The entry to tell the kernel of in the reply to a request that makes a name; it counts as a lookup.
     pub(crate) async fn show(&self, attr: Attr) -> ShownEntry {
-        let answer = self.answer(attr, false).await;
+        self.show_to(self.asked(0), attr).await
+    }
+
+    async fn show_to(&self, asked: Asked, attr: Attr) -> ShownEntry {
+        let answer = self.answer(asked, attr, false).await;
         answer.give(&mut self.kernel.lock(), self.backend.now_ns())
     }
 
     /// What to answer to a lookup. `held_open`: the file is open for the one that asks.
-    pub(super) async fn answer(&self, mut attr: Attr, held_open: bool) -> Answer {
+    pub(super) async fn answer(&self, asked: Asked, mut attr: Attr, held_open: bool) -> Answer {
         if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
             self.files.until_decided(&*self.backend, attr.ino).await;
         }
@@ -129,19 +139,20 @@ impl<B: Backend> Mount<B> {
             file.drop_old_end(self).await;
         }
         let open = held_open || self.files.is_open(attr.ino);
-        Answer { known: attr, shown, open, uncommitted }
+        Answer { known: attr, shown, open, uncommitted, asked }
     }
 
-    /// Looks a name up.
+    /// Looks a name up for a thread of a program; 0: the kernel cannot name it.
     ///
     /// # Errors
     /// `ENOENT`, and the store's.
-    pub async fn lookup(&self, (parent, name): NameRef<'_>) -> Outcome<ShownEntry> {
+    pub async fn lookup(&self, thread: u32, (parent, name): NameRef<'_>) -> Outcome<ShownEntry> {
+        let asked = self.asked(thread);
         if SyntheticInode::of(parent).is_some() || (parent == STORE_ROOT && name == synthetic::ROOT_NAME) {
             let attr = self.history.lookup(self, parent, name).await?;
             return Ok(ShownEntry { attr, generation: 0 });
         }
-        Ok(self.show(self.lookup_known((parent, name)).await?.attr).await)
+        Ok(self.show_to(asked, self.lookup_known((parent, name)).await?.attr).await)
     }
 
     /// As [`Mount::lookup`], by number: for the loopback threads of the shell, which have the file open.
@@ -149,7 +160,7 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's.
     pub async fn lookup_inode(&self, ino: u64) -> Outcome<ShownEntry> {
-        let answer = self.answer(self.known(ino).await?.attr, true).await;
+        let answer = self.answer(self.asked(0), self.known(ino).await?.attr, true).await;
         Ok(answer.give(&mut self.kernel.lock(), self.backend.now_ns()))
     }
 
@@ -163,9 +174,10 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's.
     pub async fn attributes(&self, ino: u64) -> Outcome<Attr> {
+        let asked = self.asked(0);
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
-            None => Ok(self.seen(self.known(ino).await?.attr, false).await),
+            None => Ok(self.seen(asked, self.known(ino).await?.attr, false).await),
         }
     }
 
@@ -174,8 +186,9 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// `EROFS` for an old version, and the store's.
     pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Outcome<Attr> {
+        let asked = self.asked(0);
         let attr = self.change_attributes(ino, new, size_bytes).await?;
-        Ok(self.seen(attr, size_bytes.is_some()).await)
+        Ok(self.seen(asked, attr, size_bytes.is_some()).await)
     }
 
     /// Target of a symbolic link.

@@ -7,7 +7,7 @@ fn changed_twice(tasks: &mut Tasks, store: &Rc<Store>, mount: &Arc<Mount<Client>
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before them", 0);
     tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         write(mount, ino, b"MINE").await;
     });
     store.commit(ino, b"of another mount", 0);
@@ -36,7 +36,7 @@ fn a_read_over_a_log_shows_the_bytes_below_it_though_the_manager_was_silent() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before them", 0);
     tasks.run(async {
-        first.lookup((ROOT, b"file")).await.unwrap();
+        first.lookup(0, (ROOT, b"file")).await.unwrap();
         write(&first, ino, b"MINE").await;
     });
     drop(first);

@@ -24,7 +24,7 @@ impl Scene {
             store.commit(ino, before, 0);
         }
         let opened = tasks.run(async {
-            mount.lookup((ROOT, b"file")).await.unwrap();
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
             mount.open(1, ino, true).await.unwrap()
         });
         store.commit(ino, OTHER, 0);

@@ -2,6 +2,7 @@
 //! chooses the moments by a seed.
 
 mod conflicts;
+mod direct;
 mod lengths;
 mod locks;
 mod opens;
@@ -12,7 +13,7 @@ use crate::backend::NewAttr;
 use crate::errno::Errno;
 use crate::mount::{Mount, Options, Queues};
 use crate::namespace::driver;
-use crate::ops::{Caller, ListedEntry};
+use crate::ops::{Caller, ListedEntry, Opened};
 use crate::spool::{SpoolConfig, push};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -47,6 +48,17 @@ fn mount_with(
     let options = Options { defers_creates: true, write_back, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
+}
+
+/// Opens a file as the kernel does: looks its name up again if the open is refused.
+async fn open_as_kernel(mount: &Mount<Client>, thread: u32, ino: u64, writes: bool) -> Opened {
+    match mount.open(thread, ino, writes).await {
+        Err(Errno::ESTALE) => {
+            mount.lookup(thread, (ROOT, b"file")).await.unwrap();
+            mount.open(thread, ino, writes).await.unwrap()
+        }
+        opened => opened.unwrap(),
+    }
 }
 
 /// Writes a whole file as a program does, and closes it.
@@ -103,7 +115,7 @@ fn another_clients_version_stands_and_the_spooled_bytes_are_kept_beside_it() {
     store.commit(ino, b"before", 0);
     tasks.run(async {
         // So that the mount knows the file's name.
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         write(&mount, ino, b"here!!").await;
     });
     store.commit(ino, b"elsewhere", 0);
@@ -126,7 +138,7 @@ fn what_the_store_has_had_is_not_kept_beside_another_clients_version() {
     store.get_rounds.set(20);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         write(&mount, ino, b"here!!").await;
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         while store.current(ino).bytes == b"before" {
@@ -292,7 +304,7 @@ fn after_a_patch_over_another_mounts_version_no_commit_keeps_the_kernels_pages()
         store.commit(ino, b"aabb", 0);
         start_pushes(&mut tasks, &mount, queues);
         tasks.run(async {
-            mount.lookup((ROOT, b"file")).await.unwrap();
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
             assert!(keeps_pages(&mount, ino).await);
             let handle = mount.open(1, ino, true).await.unwrap().handle;
             mount.read(handle, 0, 4).await.unwrap();
@@ -317,7 +329,7 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"aabb", 0);
     tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 2, b"cc").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
@@ -354,10 +366,10 @@ fn lengths_shown_during_a_push() -> BTreeSet<u64> {
     tasks.run(async {
         let mut shown = BTreeSet::new();
         while mount.stats().await.open_files > 0 {
-            shown.insert(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes);
+            shown.insert(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.size_bytes);
             pause().await;
         }
-        shown.insert(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes);
+        shown.insert(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.size_bytes);
         shown
     })
 }
@@ -393,7 +405,7 @@ fn a_listing_that_is_older_than_a_commit_does_not_show_the_length_of_before() {
             false
         };
         mount.read_directory(ROOT, listing, first, true, &mut show).await.unwrap();
-        let (listed, looked_up) = (shown.unwrap(), mount.lookup((ROOT, b"file")).await.unwrap());
+        let (listed, looked_up) = (shown.unwrap(), mount.lookup(0, (ROOT, b"file")).await.unwrap());
         assert_eq!(listed.attr.size_bytes, 10);
         assert_eq!(listed.generation, looked_up.generation);
     });
@@ -409,10 +421,10 @@ fn a_file_that_was_just_looked_up_can_be_opened() {
         let ino = store.create(ROOT, b"file", 0).unwrap();
         store.commit(ino, b"before", 0);
         tasks.run(async {
-            let first = mount.lookup((ROOT, b"file")).await.unwrap();
+            let first = mount.lookup(0, (ROOT, b"file")).await.unwrap();
             store.commit(ino, b"afterwards", 0);
             mount.leases_recalled(Some(&[ino]));
-            let second = mount.lookup((ROOT, b"file")).await.unwrap();
+            let second = mount.lookup(0, (ROOT, b"file")).await.unwrap();
             first.generation != second.generation
         })
     };
@@ -441,7 +453,7 @@ fn a_file_that_is_written_here_is_opened_at_once() {
 fn known_file(mount: &Mount<Client>, store: &Rc<Store>, tasks: &mut Tasks) -> u64 {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
-    tasks.run(mount.lookup((ROOT, b"file"))).unwrap();
+    tasks.run(mount.lookup(0, (ROOT, b"file"))).unwrap();
     assert!(tasks.run(keeps_pages(mount, ino)));
     ino
 }
@@ -554,7 +566,7 @@ fn a_truncate_of_an_empty_file_replaces_what_another_mount_wrote_since() {
     let (mount, _queues) = mount(&store, &disk, 1);
     let ino = store.create(ROOT, b"file", 0).unwrap();
     tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         store.commit(ino, b"of another mount", 0);
         mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();

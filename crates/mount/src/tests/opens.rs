@@ -10,7 +10,7 @@ fn an_entry_that_was_not_sent_leaves_the_kernels_pages_current() {
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
     tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         assert!(keeps_pages(&mount, ino).await);
         // The kernel has the generation of the lookup, and pages of "before".
         store.commit(ino, b"BEFORE", 0);
@@ -54,9 +54,9 @@ fn an_open_by_a_thread_without_a_number_gets_the_length() {
         tasks.run(async {
             mount.open(5, ino, false).await.unwrap();
             store.commit(ino, b"before and after", 0);
-            assert_eq!(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes, 6);
+            assert_eq!(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.size_bytes, 6);
             assert_eq!(mount.open(thread, ino, true).await, Err(Errno::ESTALE));
-            assert_eq!(mount.lookup((ROOT, b"file")).await.unwrap().attr.size_bytes, 16);
+            assert_eq!(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.size_bytes, 16);
             mount.open(thread, ino, true).await.unwrap();
         });
     }
@@ -90,7 +90,7 @@ fn a_lookup_during_a_close_shows_what_the_close_commits() {
     store.lease_ms.set(60_000);
     store.commit_waits.set(5);
     let handle = tasks.run(async {
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 6, b"second").await.unwrap();
         // A program asks for attributes; then there is one more line.
@@ -106,7 +106,7 @@ fn a_lookup_during_a_close_shows_what_the_close_commits() {
     tasks.run(async {
         // Let the close begin.
         pause().await;
-        let shown = mount.lookup((ROOT, b"file")).await.unwrap().attr;
+        let shown = mount.lookup(0, (ROOT, b"file")).await.unwrap().attr;
         let opened = mount.open(3, ino, true).await;
         assert_eq!(shown.size_bytes, 18, "the next O_APPEND of this mount writes there; {opened:?}");
     });
@@ -120,7 +120,7 @@ fn listed_file(store: &Rc<Store>, mount: &Mount<Client>, tasks: &mut Tasks) -> u
     store.commit(other, b"other", 0);
     store.list_names.set(1);
     tasks.run(async {
-        mount.lookup((ROOT, b"a")).await.unwrap();
+        mount.lookup(0, (ROOT, b"a")).await.unwrap();
         assert!(keeps_pages(mount, ino).await);
         store.commit(ino, b"BEFORE and after", 0);
         mount.leases_recalled(Some(&[ino]));
@@ -200,16 +200,16 @@ fn a_version_that_was_lost_does_not_cost_a_request_at_each_look() {
         store.lease_ms.set(60_000);
         store.commit(ino, b"first", 0);
         tasks.run(async {
-            mount.lookup((ROOT, b"file")).await.unwrap();
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
             write(&mount, ino, b"second").await;
             store.lose_current(ino);
             mount.leases_recalled(None);
             store.clock.set(1_000_000_000);
-            mount.lookup((ROOT, b"file")).await.unwrap();
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
             let before = store.gets.get();
             for second in 2..12 {
                 store.clock.set(second * 1_000_000_000);
-                mount.lookup((ROOT, b"file")).await.unwrap();
+                mount.lookup(0, (ROOT, b"file")).await.unwrap();
                 assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 5);
             }
             let requests = store.gets.get() - before;
@@ -233,16 +233,20 @@ fn the_kernel_drops_its_last_page_before_it_learns_a_greater_length() {
         assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
         assert_eq!(store.dropped_from.take(), [(ino, 6)]);
         assert_eq!(mount.read(reader, 0, 4096).await.unwrap(), b"before and after", "what the page is read with then");
-        mount.lookup((ROOT, b"file")).await.unwrap();
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let writer = mount.open(7, ino, true).await.unwrap().handle;
         assert_eq!(store.dropped_from.take(), [(ino, 0)], "all pages, as they are of an older version");
         // A commit here brings what another mount appended since.
         mount.write(writer, 0, b"B").await.unwrap();
+        assert_eq!(store.dropped_from.take(), [(ino, 0)], "what the other program has read");
         store.commit(ino, b"before and after that", 0);
         mount.flush(ino, writer, OWNER).await.unwrap();
-        assert_eq!(store.dropped_from.borrow()[..], [], "a write or a close may hold the page");
+        assert_eq!(
+            store.dropped_from.take(),
+            [(ino, 16)],
+            "the kernel ignores the length in replies to requests from before"
+        );
         assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 21);
-        assert_eq!(store.dropped_from.take(), [(ino, 16)]);
     });
 }
 
@@ -279,8 +283,61 @@ fn an_open_that_may_keep_pages_finds_no_older_ones() {
             pause().await;
         }
         assert!(!done.load(Ordering::Relaxed), "it waits for the kernel");
-        mount.open(7, ino, true).await.unwrap();
-        assert_eq!(store.dropped_from.borrow()[..], [(ino, 0), (ino, 0)], "until then the kernel may have older pages");
-        assert!(mount.open(9, ino, true).await.unwrap().keep_cache);
+        assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE), "until then the kernel may have older pages");
+        assert!(open_as_kernel(&mount, 9, ino, true).await.keep_cache);
+    });
+}
+
+/// A commit here over another mount's version, while an open that found that version waits for the kernel to drop its pages: the kernel
+/// still has pages, or the length, of the version before both.
+#[test]
+fn a_commit_beside_an_open_does_not_make_the_kernels_pages_current() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let writer = tasks.run(mount.open(3, ino, true)).unwrap().handle;
+    store.commit(ino, b"BEFORE", 0);
+    store.drop_rounds.set(20);
+    let first = mount.clone();
+    tasks.spawn(async move {
+        first.open(5, ino, true).await.unwrap();
+    });
+    tasks.run(async {
+        for _ in 0..5 {
+            pause().await;
+        }
+        mount.write(writer, 0, b"b").await.unwrap();
+        mount.fsync(writer).await.unwrap();
+        assert_eq!(store.current(ino).bytes, b"bEFORE");
+        let opened = mount.open(7, ino, true).await;
+        let dropped = store.dropped_from.borrow().contains(&(ino, 0));
+        assert!(dropped || !opened.is_ok_and(|opened| opened.keep_cache), "the kernel still has the bytes \"before\"");
+    });
+}
+
+/// As above, and the other mount has made the file longer.
+#[test]
+fn a_commit_beside_an_open_does_not_bring_a_length_that_the_kernel_was_not_told() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let writer = tasks.run(mount.open(3, ino, true)).unwrap().handle;
+    store.commit(ino, b"before and after", 0);
+    store.drop_rounds.set(20);
+    let (first, done) = (mount.clone(), Rc::new(std::cell::Cell::new(None)));
+    let opened = done.clone();
+    tasks.spawn(async move {
+        opened.set(Some(first.open(5, ino, true).await.map(drop)));
+    });
+    tasks.run(async {
+        for _ in 0..5 {
+            pause().await;
+        }
+        mount.write(writer, 0, b"B").await.unwrap();
+        mount.fsync(writer).await.unwrap();
+        while done.get().is_none() {
+            pause().await;
+        }
+        assert_eq!(done.get(), Some(Err(Errno::ESTALE)), "the kernel has 6 bytes, and appends there");
     });
 }

@@ -96,6 +96,8 @@ pub struct Store {
     pub open_rounds: Cell<u32>,
     /// The kernel takes so long to drop pages.
     pub drop_rounds: Cell<u32>,
+    /// The kernel does not drop pages in time.
+    pub pages_stay: Cell<bool>,
     /// Inodes whose pages the kernel dropped, and the first byte of them.
     pub dropped_from: RefCell<Vec<(u64, u64)>>,
     /// Number of the requests for attributes.
@@ -454,11 +456,16 @@ impl Backend for Client {
         self.store.forgotten.borrow_mut().push(ino);
     }
 
-    async fn drop_pages_from(&self, ino: u64, from_bytes: u64) {
+    async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool {
         for _ in 0..self.store.drop_rounds.get() {
             super::tasks::pause().await;
         }
-        self.store.dropped_from.borrow_mut().push((ino, from_bytes));
+        self.store.dropped_from.borrow_mut().push((ino, bytes.start));
+        !self.store.pages_stay.get()
+    }
+
+    fn maps_direct(&self) -> bool {
+        true
     }
 
     async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {

@@ -80,6 +80,16 @@ impl Population {
         self.sorted[((q * self.sorted.len() as f64).ceil() as usize).saturating_sub(1)]
     }
 
+    /// The files as CSV with the header `key,value`.
+    pub fn csv(&self) -> Vec<Vec<u8>> {
+        let record = |(key, value): &(usize, f64)| format!("key {key},{value}\n");
+        let file = |units: &Vec<Vec<_>>| {
+            let records = units.iter().flatten().map(record);
+            std::iter::once("key,value\n".to_string()).chain(records).collect::<String>().into_bytes()
+        };
+        self.units.iter().map(file).collect()
+    }
+
     /// Tallies the records of a unit, by key and together.
     pub fn read(&self, issue: &Issue, tally: &mut Tally) {
         let unit = &self.units[issue.unit.file as usize][(issue.unit.offset / UNIT_BYTES) as usize];

@@ -204,6 +204,21 @@ impl Kernel {
         }
     }
 
+    /// A program begins to write without pages.
+    pub fn writes_direct(&self, ino: u64) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
+            inode.drop_pages();
+        }
+    }
+
+    /// It has written up to this byte.
+    pub fn written_direct(&self, ino: u64, end_bytes: u64) {
+        if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
+            inode.changed = self.next_change();
+            inode.size_bytes = inode.size_bytes.max(end_bytes);
+        }
+    }
+
     /// A write failed: its pages are not cached.
     pub fn write_failed(&self, ino: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
