@@ -441,23 +441,6 @@ impl Filesystem for TesseraFs {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Not supported: the kernel then reads and writes instead, and deduplication finds the copied chunks.
-    fn copy_file_range(
-        &self,
-        _req: &Request,
-        _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
     fn getlk(
         &self,
         req: &Request,
@@ -504,5 +487,27 @@ impl Filesystem for TesseraFs {
         reply: ReplyEmpty,
     ) {
         reply_empty(block_on(self.mount.allocate(fh.0, offset, length, mode)), reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.counts.asked(Op::Write);
+        let copied = block_on(self.mount.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len));
+        answer!(copied, reply, copied => {
+            self.counts.read(copied as usize);
+            self.counts.written(copied as usize);
+            reply.written(copied as u32);
+        });
     }
 }

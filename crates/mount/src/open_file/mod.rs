@@ -38,8 +38,6 @@ use tessera_wire::meta::LockFence;
 const STREAM_FROM_BYTES: usize = 4 << 20;
 /// Limit of the bytes that wait for the gap before them to be filled.
 const HOLD_BYTES: usize = 32 << 20;
-/// Least size of the kernel's pages.
-const PAGE_BYTES: u64 = 4096;
 /// Bytes of the file whose extents a read fetches when it opens a version.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
@@ -72,7 +70,7 @@ pub struct OpenFile<B: Backend> {
     meter: parking_lot::Mutex<spooled::Meter>,
     /// Held while the kernel drops its pages around an old end.
     dropping: Mutex<()>,
-    /// The kernel may have pages: programs read from the start of a page.
+    /// The kernel may have pages: programs have read.
     has_pages: AtomicBool,
     state: Mutex<State<B>>,
 }
@@ -261,13 +259,13 @@ impl<B: Backend> OpenFile<B> {
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
     ///
     /// # Errors
-    /// Those of the read, and of the commit that it may need first.
+    /// Those of the read, and of the commit that it may need first. If bytes are lost that were written here, the error with which
+    /// they were: what is below them is not what the file had.
     pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Outcome<Vec<u8>> {
-        if offset.is_multiple_of(PAGE_BYTES) {
-            // Before the look at the bytes: who writes later sees it.
-            self.has_pages.store(true, Ordering::SeqCst);
-        }
+        // Before the look at the bytes: who writes later sees it.
+        self.has_pages.store(true, Ordering::SeqCst);
         let mut state = self.state.lock().await;
+        state.pending.check()?;
         let end = offset.saturating_add(len as u64).min(state.size_bytes);
         if offset >= end {
             return Ok(Vec::new());
@@ -481,6 +479,7 @@ impl<B: Backend> State<B> {
         let (shrinks, grows) = (size_bytes < self.size_bytes, size_bytes > self.size_bytes);
         let written = self.pending.write();
         written.buffer.remove(size_bytes, u64::MAX);
+        written.grown_bytes = written.grown_bytes.min(size_bytes);
         if size_bytes == 0 {
             // Uncommitted bytes in the session are abandoned with it.
             (written.session, written.length) = (None, NextLength::AtLeast);
@@ -555,7 +554,8 @@ impl<B: Backend> State<B> {
                     return Err(mount.namespace.check(self.ino).err().unwrap_or(errno));
                 }
                 Ok(done) => {
-                    self.pending.write().length = NextLength::AtLeast;
+                    let written = self.pending.write();
+                    (written.length, written.grown_bytes) = (NextLength::AtLeast, 0);
                     return self.committed(mount, &done, stamp).await;
                 }
             }

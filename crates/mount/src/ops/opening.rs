@@ -15,6 +15,11 @@ use std::sync::atomic::Ordering;
 use tessera_wire::meta::{ClusterStatus, GetStatus};
 use tessera_wire::{Attr, InodeKind};
 
+/// Bytes that one request copies at most: a program that is asked to stop does not wait long.
+const COPY_BYTES: u64 = 16 << 20;
+/// Bytes that a copy reads and writes at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
     File {
@@ -226,6 +231,32 @@ impl<B: Backend> Mount<B> {
             self.kernel.lock().appended_behind(file.ino);
         }
         Ok(())
+    }
+
+    /// Copies up to `len` bytes from one open file to another; returns how many: fewer at the end, and at most
+    /// [`COPY_BYTES`]. The kernel would copy through its pages, and only up to the length that it knows.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` with the write-back cache: the kernel then copies what only it has. Those of reads and writes, unless
+    /// something was copied before.
+    pub async fn copy(&self, (from, offset): (u64, u64), (to, to_offset): (u64, u64), len: u64) -> Outcome<u64> {
+        if self.kernel.lock().has_write_back() || !self.backend.maps_direct() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (len, mut done) = (len.min(COPY_BYTES), 0);
+        while done < len {
+            let piece = async {
+                let bytes = self.read(from, offset + done, (len - done).min(PIECE_BYTES) as usize).await?;
+                self.write(to, to_offset + done, &bytes).await.map(|()| bytes.len() as u64)
+            };
+            match piece.await {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// A process closes the file: commits what was written, or acknowledges it from the spool, and releases the

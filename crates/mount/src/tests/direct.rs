@@ -80,3 +80,58 @@ fn an_append_goes_to_the_end_wherever_the_kernel_believes_it() {
         });
     }
 }
+
+/// The kernel copies through its pages, up to the length that it knows.
+#[test]
+fn a_copy_has_what_another_mount_closed() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let to = mount.create(CALLER, (ROOT, b"copy"), 0o644, true, true).await.unwrap().1.handle;
+        store.commit(ino, b"before and after", 0);
+        let from = open_as_kernel(&mount, 5, ino, false).await.handle;
+        assert_eq!(mount.copy((from, 7), (to, 0), 3).await, Ok(3));
+        assert_eq!(mount.copy((from, 10), (to, 3), 1000).await, Ok(6), "up to the end");
+        assert_eq!(mount.copy((from, 16), (to, 9), 1000).await, Ok(0));
+        assert_eq!(mount.read(to, 0, 100).await.unwrap(), b"and after");
+        assert_eq!(mount.copy((from, 0), (from + 77, 0), 1).await, Err(Errno::EBADF));
+    });
+    let (mount, _) = mount_with(&store, &SimDisk::new(2), 2, true);
+    tasks.run(async {
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        assert_eq!(mount.copy((handle, 0), (handle, 6), 3).await, Err(Errno::EOPNOTSUPP), "the kernel does it");
+    });
+}
+
+/// Found by the simulator (seed 600406 of the mounts).
+#[test]
+fn a_file_that_grew_and_was_emptied_is_empty_after_its_commit() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"b").await.unwrap();
+        mount.set_attributes(ino, NewAttr::default(), Some(70)).await.unwrap();
+        mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 0);
+        assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"");
+    });
+}
+
+/// Found by the simulator (seed 601730 of the mounts).
+#[test]
+fn what_lies_below_lost_bytes_is_not_read() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"B").await.unwrap();
+        store.is_full.set(true);
+        assert!(mount.fsync(handle).await.is_err());
+        assert!(mount.read(handle, 0, 100).await.is_err(), "\"before\" has the byte that was overwritten");
+    });
+}
