@@ -5,7 +5,7 @@ mod played;
 mod store;
 
 pub use local::LocalFiles;
-pub use played::{DiskSpeed, PlayedDisks};
+pub use played::{DiskSpeed, PlayedDisks, PlayedRead, SlowPhases};
 pub use store::StoreFiles;
 
 use crate::error::Error;
