@@ -3,6 +3,7 @@
 use crate::estimate::{GroupMoments, Moments, StratumSample, UnitValues};
 use crate::layout::Layout;
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -25,14 +26,23 @@ struct StratumTally {
     sample: StratumSample,
     /// Sizes of the units that `Group::open` may still belong to are needed when they are closed.
     sizes: Vec<f64>,
-    groups: HashMap<Key, Group>,
     all: Group,
+}
+
+/// A key's groups, one for each stratum where it was seen, in their order. A key is stored and looked up once, not once
+/// for each stratum: totals of many strata would take longer than the reads at the end of a small sample.
+#[derive(Debug, Default)]
+struct Strata {
+    groups: Vec<(usize, Group)>,
+    /// Where the last record belonged: the next one is mostly of the same unit.
+    recent: usize,
 }
 
 /// Moments of all groups, by stratum, of the units that one thread went through.
 #[derive(Debug)]
 pub struct Tally {
     strata: Vec<StratumTally>,
+    groups: HashMap<Key, Strata>,
     values: Option<Values>,
 }
 
@@ -44,7 +54,9 @@ struct Values {
 
 /// Receives the records of one unit.
 pub struct UnitTally<'a> {
+    index: usize,
     stratum: &'a mut StratumTally,
+    groups: &'a mut HashMap<Key, Strata>,
     unit: u64,
     values: Option<(&'a mut UnitValues, &'a mut StdRng)>,
 }
@@ -67,12 +79,27 @@ impl Group {
     }
 }
 
+impl Strata {
+    fn group(&mut self, stratum: usize) -> &mut Group {
+        if self.groups.get(self.recent).is_none_or(|(recent, _)| *recent != stratum) {
+            self.recent = match self.groups.binary_search_by_key(&stratum, |(stratum, _)| *stratum) {
+                Ok(at) => at,
+                Err(at) => {
+                    self.groups.insert(at, (stratum, Group::default()));
+                    at
+                }
+            };
+        }
+        &mut self.groups[self.recent].1
+    }
+}
+
 impl UnitTally<'_> {
     /// Counts a record of `key`. A count alone takes 1 as its value.
     pub fn add(&mut self, key: &[u8], value: f64) {
         let record = Moments { count: 1.0, sum: value, squares: value * value };
-        let stratum = &mut *self.stratum;
-        stratum.groups.entry_ref(key).or_default().add(self.unit, &stratum.sizes, record);
+        let group = self.groups.entry_ref(key).or_default().group(self.index);
+        group.add(self.unit, &self.stratum.sizes, record);
         self.add_ungrouped(value);
     }
 
@@ -98,11 +125,10 @@ impl Tally {
         let stratum = |s: &crate::layout::Stratum| StratumTally {
             sample: StratumSample { units: s.units, size: s.size as f64, ..Default::default() },
             sizes: Vec::new(),
-            groups: HashMap::new(),
             all: Group::default(),
         };
         let values = keep_values.then(|| Values { units: Vec::new(), rng: StdRng::seed_from_u64(seed) });
-        Tally { strata: layout.strata.iter().map(stratum).collect(), values }
+        Tally { strata: layout.strata.iter().map(stratum).collect(), groups: HashMap::new(), values }
     }
 
     /// A unit of `size` of a stratum begins.
@@ -115,12 +141,12 @@ impl Tally {
             values.units.push(UnitValues { stratum, records: 0, values: Vec::new() });
             (values.units.last_mut().expect("pushed above"), &mut values.rng)
         });
-        UnitTally { stratum: of, unit, values }
+        UnitTally { index: stratum, stratum: of, groups: &mut self.groups, unit, values }
     }
 
     /// Groups that were seen, counted once for each stratum.
     pub fn group_count(&self) -> usize {
-        self.strata.iter().map(|stratum| stratum.groups.len()).sum()
+        self.groups.values().map(|strata| strata.groups.len()).sum()
     }
 }
 
@@ -145,9 +171,6 @@ impl Totals {
             totals.add(tally);
         }
         totals.values.sort_by_key(|unit| unit.stratum);
-        for strata in totals.groups.values_mut() {
-            strata.sort_by_key(|(stratum, _)| *stratum);
-        }
         totals
     }
 
@@ -164,23 +187,76 @@ impl Totals {
             self.strata[h].merge(&stratum.sample);
             stratum.all.close(&stratum.sizes);
             self.all[h] += &stratum.all.closed;
-            for (key, group) in &mut stratum.groups {
-                group.close(&stratum.sizes);
-                let strata = self.groups.entry_ref(key).or_default();
-                match strata.iter_mut().find(|(stratum, _)| *stratum == h) {
-                    Some((_, moments)) => *moments += &group.closed,
-                    None => strata.push((h, group.closed)),
+        }
+        self.groups.reserve(tally.groups.len().saturating_sub(self.groups.len()));
+        for (key, strata) in &mut tally.groups {
+            for (h, group) in &mut strata.groups {
+                group.close(&tally.strata[*h].sizes);
+            }
+            let own = strata.groups.iter().map(|(h, group)| (*h, group.closed));
+            match self.groups.entry_ref(key) {
+                EntryRef::Vacant(entry) => {
+                    entry.insert(own.collect());
                 }
+                EntryRef::Occupied(mut entry) => merge(entry.get_mut(), own),
             }
         }
         self.values.extend(tally.values.iter().flat_map(|values| values.units.iter().cloned()));
     }
 }
 
+/// Adds moments to others, both in the order of their strata.
+fn merge(into: &mut Vec<(usize, GroupMoments)>, own: impl ExactSizeIterator<Item = (usize, GroupMoments)>) {
+    let mut others = std::mem::replace(into, Vec::with_capacity(into.len() + own.len())).into_iter().peekable();
+    for (h, mut moments) in own {
+        while let Some(other) = others.next_if(|(other, _)| *other < h) {
+            into.push(other);
+        }
+        if let Some((_, other)) = others.next_if(|(other, _)| *other == h) {
+            moments += &other;
+        }
+        into.push((h, moments));
+    }
+    into.extend(others);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::layout::Run;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Units of strata in any order, on three threads, with totals in between: each key has the moments that its units
+        /// have one by one, in the order of strata.
+        #[test]
+        fn keys_have_the_moments_of_their_units(units in prop::collection::vec((0usize..7, 0usize..3, prop::collection::vec(0u8..5, 0..6)), 0..60), look: bool) {
+            let run = |file| Run { file, offset: 0, len_bytes: 640, disk: 0, rows: None };
+            let layout = Layout::new(&(0..7).map(run).collect::<Vec<_>>(), 1, 10);
+            let mut tallies: Vec<Tally> = (0..3).map(|seed| Tally::new(&layout, false, seed)).collect();
+            let mut expected: BTreeMap<Key, BTreeMap<usize, GroupMoments>> = BTreeMap::new();
+            for (stratum, thread, keys) in &units {
+                let mut unit = tallies[*thread].unit(*stratum, 10.0);
+                let mut of_unit: BTreeMap<Key, Moments> = BTreeMap::new();
+                for key in keys {
+                    unit.add(&[*key], 2.0);
+                    *of_unit.entry(vec![*key]).or_default() += Moments { count: 1.0, sum: 2.0, squares: 4.0 };
+                }
+                for (key, moments) in of_unit {
+                    expected.entry(key).or_default().entry(*stratum).or_default().add_unit(moments, 10.0);
+                }
+                if look {
+                    Totals::of(&mut tallies);
+                }
+            }
+            prop_assert_eq!(tallies.iter().map(Tally::group_count).sum::<usize>() == 0, expected.is_empty());
+            let totals = Totals::of(&mut tallies);
+            let found: BTreeMap<Key, Vec<(usize, GroupMoments)>> = totals.groups.into_iter().collect();
+            let expected = expected.into_iter().map(|(key, strata)| (key, strata.into_iter().collect()));
+            prop_assert_eq!(found, expected.collect::<BTreeMap<Key, Vec<_>>>());
+        }
+    }
 
     #[test]
     fn threads_together_count_what_one_would() {
