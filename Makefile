@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ bench: bench-accel ## side by side: hashes and codes with their peers, the store
 
 bench-accel:    ## the accelerator beside ISA-L, Jerasure (libisal2, libjerasure2; skipped where they are not), the blake3 crate, with roofs; writes bench/results/accel.*
 	cargo run --release --manifest-path bench/accel/Cargo.toml -- --out bench/results
+
+bench-approxssd: ## the figures of the ApproxSSD paper on played disks; writes bench/results/approxssd.*
+	cargo build --release -p tessera-sampling --example approxssd
+	python3 bench/approxssd.py
 
 bench-archsampler: ## the figures of the ArchSampler paper on the memory model, and rows against elements in 4 GB of memory; writes bench/results/archsampler.*
 	cargo build --release -p tessera-sampling --example archsampler
