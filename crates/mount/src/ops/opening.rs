@@ -108,8 +108,8 @@ impl<B: Backend> Mount<B> {
             self.kernel.lock().holds_uncommitted(ino);
             keep_cache = false;
         }
-        if !has_write_back && !keep_cache {
-            // Whatever length it has, it asks for the attributes before it shows the end.
+        if !has_write_back && !keep_cache && has_pages {
+            // Whatever length it has, it asks for the attributes before it shows the end, as after a drop of pages.
             self.forget_attributes(ino);
         }
         let direct = self.is_direct(ino, writes) || !are_current && self.backend.maps_direct();

@@ -26,6 +26,9 @@ const PRIOR_FREEDOM: f64 = 1.0;
 /// Relative variation of sizes from which on it tells more about their effect than the assumption of proportionality.
 const WELL_SPREAD: f64 = 0.1;
 
+/// Share of the variance from which on sizes explain nothing of it.
+const UNEXPLAINED: f64 = 0.9;
+
 /// The strata, and how sure intervals shall be.
 #[derive(Debug, Clone)]
 pub struct Population<'a> {
@@ -179,9 +182,12 @@ impl<'a> Population<'a> {
             value += stratum.expansion() * sum - slope * stratum.size_error();
             let own = stratum.covariance(sum, sum, square);
             let both = stratum.covariance(sum, stratum.sampled_size, by_size);
-            // Where sizes differ, the third cumulant would be theirs, which the slope takes out.
-            let third = if sizes_differ { 0.0 } else { stratum.third_cumulant(sum, square, cube) };
-            found.add(stratum, own - 2.0 * slope * both + slope * slope * stratum.size_variance(), third);
+            let left = own - 2.0 * slope * both + slope * slope * stratum.size_variance();
+            // Where sizes explain a part of the variance, the third cumulant would be theirs, which the slope takes out: that of one
+            // short unit at the end of a file, perhaps.
+            let is_of_sizes = sizes_differ || left < UNEXPLAINED * own;
+            let third = if is_of_sizes { 0.0 } else { stratum.third_cumulant(sum, square, cube) };
+            found.add(stratum, left, third);
         }
         assert!(seen_in.peek().is_none(), "moments are in the order of strata");
         self.interval(value, found, 1.0)

@@ -1,5 +1,7 @@
 //! Populations of records on disks, with their truth.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tessera_sampling::layout::{Layout, Run};
