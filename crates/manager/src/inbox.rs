@@ -45,6 +45,13 @@ impl<T> Inbox<T> {
         }
     }
 
+    /// Number of those that wait.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        let queue = self.queue.lock();
+        queue.first.len() + queue.by_connection.values().map(VecDeque::len).sum::<usize>()
+    }
+
     /// The next one; `None` if there is none yet.
     pub fn take(&self) -> Option<T> {
         self.queue.lock().pop()

@@ -11,6 +11,8 @@ mod room;
 mod run;
 mod service;
 mod start;
+#[cfg(test)]
+mod tests;
 
 pub use restore::{PlannedRestore, RestoreOptions, survey};
 pub use start::{ServeError, ServeOptions};
@@ -26,7 +28,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use tessera_net::{Connection, Dialer, Endpoint, Server};
+use tessera_net::{Connection, Dialer, End, Endpoint, Server};
 use tessera_wire::{Code, Error, Kind, Role};
 
 /// Release named in greetings.
@@ -34,6 +36,13 @@ const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 enum In {
     Event(Event),
+    /// A connection is gone. It takes its turn behind the requests that came on it.
+    Closed {
+        connection: u64,
+        end: End,
+        /// The client that greeted on it; 0: the peer was no client.
+        client_id: u64,
+    },
     /// A request of another peer of the group.
     Peer {
         connection: u64,
@@ -45,6 +54,8 @@ enum In {
     Snapshot(Result<SnapshotDone, GroupError>),
     Digest(DigestDone),
     Stop,
+    #[cfg(test)]
+    Run(Box<dyn FnOnce() + Send>),
 }
 
 /// Work for a sender: it writes to a socket or dials.
@@ -57,9 +68,11 @@ struct Shared {
     inbox: Arc<Inbox<In>>,
     /// Addresses of the members of the group.
     members: Mutex<Vec<String>>,
-    /// Connections that have greeted, with their role.
-    greeted: Mutex<HashMap<u64, Greeted>>,
+    greeted: Arc<GreetedConnections>,
 }
+
+/// Connections that have greeted, with their role.
+type GreetedConnections = Mutex<HashMap<u64, Greeted>>;
 
 struct Greeted {
     connection: Arc<Connection>,

@@ -1,7 +1,7 @@
 //! The thread that owns the manager.
 
 use super::reading::Reading;
-use super::{In, Job, Shared, spawn};
+use super::{GreetedConnections, In, Job, Shared, spawn};
 use crate::core::{Action, Event};
 use crate::db::readers::DbReaders;
 use crate::group::{DigestJob, GroupAction, Manager, SnapshotJob};
@@ -58,6 +58,7 @@ impl Beside {
 pub(super) struct CoreLoop {
     manager: Manager,
     inbox: Arc<Inbox<In>>,
+    greeted: Arc<GreetedConnections>,
     /// Works on a snapshot, or did.
     snapshot: Option<JoinHandle<()>>,
     /// Computes a digest, or did.
@@ -87,6 +88,7 @@ impl CoreLoop {
     pub(super) fn new(
         mut manager: Manager,
         inbox: Arc<Inbox<In>>,
+        greeted: Arc<GreetedConnections>,
         outboxes: Vec<Sender<Job>>,
         metrics: Arc<Mutex<Metrics>>,
     ) -> std::io::Result<CoreLoop> {
@@ -98,6 +100,7 @@ impl CoreLoop {
         Ok(CoreLoop {
             manager,
             inbox,
+            greeted,
             snapshot: None,
             digest: None,
             reading,
@@ -172,6 +175,10 @@ impl CoreLoop {
         while let Some(event) = next {
             match event {
                 In::Event(event) => self.manager.handle(now_ns, event),
+                In::Closed { connection, end, client_id } => {
+                    let client_gone = if self.is_connected(client_id) { 0 } else { client_id };
+                    self.manager.handle(now_ns, Event::ConnectionClosed { connection, end, client_gone });
+                }
                 In::Peer { connection, request_id, kind, body, payload } => {
                     self.next_token += 1;
                     self.asked.insert(self.next_token, PeerRequest { connection, request_id, kind });
@@ -179,6 +186,8 @@ impl CoreLoop {
                 }
                 In::Snapshot(done) => self.manager.snapshot_done(done),
                 In::Digest(done) => self.manager.digest_done(now_ns, done),
+                #[cfg(test)]
+                In::Run(call) => call(),
                 In::Stop => {
                     self.manager.retire();
                     self.ends = Some(Instant::now() + HAND_OVER);
@@ -189,6 +198,12 @@ impl CoreLoop {
             let is_due = taken >= EVENTS_AT_ONCE || begun.elapsed() >= TURN;
             next = if is_due { None } else { self.inbox.take() };
         }
+    }
+
+    /// Whether a client has a connection now. It may have reconnected since the end of an older one was queued, and requests on the new
+    /// connection may have been handled already.
+    fn is_connected(&self, client_id: u64) -> bool {
+        self.greeted.lock().values().any(|greeted| greeted.client_id == client_id)
     }
 
     /// Whoever greets this manager learns the members of its group.

@@ -113,14 +113,9 @@ impl Service for Shared {
     }
 
     fn closed(&self, connection: &Arc<Connection>) {
-        let mut greeted = self.greeted.lock();
-        let Some(gone) = greeted.remove(&connection.id()) else { return };
-        let another = greeted.values().any(|other| other.client_id == gone.client_id);
-        drop(greeted);
-        self.push(Event::ConnectionClosed {
-            connection: connection.id(),
-            end: connection.end(),
-            client_gone: if gone.role == Role::Client && !another { gone.client_id } else { 0 },
-        });
+        let Some(gone) = self.greeted.lock().remove(&connection.id()) else { return };
+        let client_id = if gone.role == Role::Client { gone.client_id } else { 0 };
+        let (connection, end) = (connection.id(), connection.end());
+        self.inbox.push(Some(connection), In::Closed { connection, end, client_id });
     }
 }

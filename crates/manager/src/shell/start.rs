@@ -154,7 +154,7 @@ impl ManagerServer {
             cluster_id: OnceLock::new(),
             inbox: inbox.clone(),
             members: Mutex::default(),
-            greeted: Mutex::default(),
+            greeted: Arc::default(),
         });
         if !Db::is_in(&options.dir) {
             // An address that is taken must leave no trace in a new directory.
@@ -184,7 +184,8 @@ impl ManagerServer {
         }
         #[cfg(test)]
         let readers = manager.readers().expect("its database is in a directory").clone();
-        let core = CoreLoop::new(manager, inbox, outboxes, metrics.clone()).map_err(ServeError::Thread)?;
+        let core = CoreLoop::new(manager, inbox, shared.greeted.clone(), outboxes, metrics.clone())
+            .map_err(ServeError::Thread)?;
         let core = Some(spawn("core".into(), move || core.run()).map_err(ServeError::Thread)?);
         Ok(ManagerServer {
             shared,
