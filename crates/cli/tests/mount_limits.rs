@@ -74,6 +74,26 @@ fn what_is_not_there_is_refused_as_documented() {
     });
 }
 
+/// Files of up to 128 KiB are stored as copies, whatever a program does with them: three hosts suffice.
+#[test]
+fn short_files_need_no_more_hosts_than_copies_do() {
+    let c = Cluster::start(4);
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    for len in [10, 30_000] {
+        let (path, content) = (m.at(&format!("f{len}")), common::tree::bytes(21, len));
+        fs::write(&path, vec![b'a'; len]).unwrap();
+        let mut file = File::options().read(true).write(true).open(&path).unwrap();
+        file.write_all(&content).unwrap();
+        file.set_len(len as u64 - 1).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        assert!(c.ok(&["cat", &format!("tess:/f{len}")]).stdout == content[..len - 1]);
+    }
+}
+
 /// P2: data that could not be stored is reported and later shown to no reader: neither its bytes nor its length.
 #[test]
 fn what_could_not_be_committed_is_not_shown() {

@@ -198,6 +198,37 @@ fn open_files_are_written_piece_by_piece_patched_and_synced() {
     assert_eq!(cluster.lock().names(), [b"f"]);
 }
 
+/// `redundancy=auto` stores a file of up to 128 KiB as copies, for which three hosts suffice, also if it is written in parts.
+#[test]
+fn a_short_file_that_is_patched_is_stored_as_copies() {
+    for (hosts, grows) in [(4, false), (8, true)] {
+        let (client, cluster) = client(Cluster::new(hosts, 1), Options::default());
+        let mut expected = data(30_000, 1);
+        client.put(&path("tess:/f"), &expected[..], PutOptions::default()).unwrap();
+        let ino = client.stat(&path("tess:/f")).unwrap().ino;
+        let mut file = client.open_inode(ino, true, None).unwrap();
+        expected = data(30_000, 2);
+        file.write_at(0, &expected).unwrap();
+        file.set_len(29_999).unwrap();
+        expected.truncate(29_999);
+        file.sync().unwrap();
+        if grows {
+            let more = data(200_000, 3);
+            file.write_at(29_999, &more).unwrap();
+            expected.extend_from_slice(&more);
+        }
+        file.finish().unwrap();
+        assert!(read(&client, "tess:/f") == expected);
+        let cluster = cluster.lock();
+        let (classes, chunks) = (cluster.classes(), cluster.committed());
+        for chunk in &chunks {
+            let class = if chunk.len_bytes == 30_000 { "replica:3" } else { "ec:4+2" };
+            assert_eq!(classes[&chunk.class_id].spec, class, "{chunk:?}");
+        }
+        assert_eq!(chunks.iter().any(|chunk| chunk.len_bytes != 30_000), grows);
+    }
+}
+
 #[test]
 fn cancelled_writes_and_failing_sources_leave_nothing() {
     let (client, cluster) = client(Cluster::new(8, 1), Options { write_window_bytes: 1 << 20, ..Options::default() });

@@ -218,6 +218,7 @@ impl WriteHandle {
         if self.run.len == 0 {
             return Ok(());
         }
+        self.writer.driver.post_and_drive([WriteRequest::Length { size_bytes: self.size_bytes }]);
         // Each run is cut as its own stream, from its start, wherever it is in the file.
         let bytes = self.run.take();
         let mut cutting = Cutting::new(self.rule, self.run_at);

@@ -59,20 +59,29 @@ impl Dedup {
 impl WriteCore {
     pub(super) fn pump_asks(&mut self) {
         let is_last = self.committer.ending.is_some();
-        while let Some(chunks) = self.dedup.next_batch(is_last, &self.options) {
+        while let Some(batch) = self.dedup.next_batch(is_last, &self.options) {
             let avoid_pgs = self.dedup.avoided(self.now);
+            // A question is about one class.
+            let scheme = self.scheme_of(batch[0]).to_string();
+            let (chunks, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(|i| self.scheme_of(*i) == scheme);
+            others.into_iter().rev().for_each(|index| self.dedup.queue.push_front(index));
             self.mark_asked(&chunks);
-            self.ask(chunks, avoid_pgs);
+            self.ask(scheme, chunks, avoid_pgs);
         }
     }
 
+    /// The scheme of a chunk: of one that was placed already, the one that it has.
+    fn scheme_of(&self, index: usize) -> &str {
+        self.chunks[index].class.as_ref().map_or(&self.session.scheme, |class| &class.spec)
+    }
+
     /// Asks about `chunks` and reports what was stored meanwhile.
-    pub(super) fn ask(&mut self, chunks: Vec<usize>, avoid_pgs: Vec<u64>) {
+    pub(super) fn ask(&mut self, scheme: String, chunks: Vec<usize>, avoid_pgs: Vec<u64>) {
         let (reported, stored) = self.take_reports();
         let request = AllocateChunks {
             op_id: self.rpcs.op_id(),
             session_id: self.session.lease.id,
-            redundancy: self.session.scheme.clone(),
+            redundancy: scheme,
             chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
             known_map_version: self.view.read().known_version(),
             avoid_pgs,

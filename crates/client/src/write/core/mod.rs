@@ -88,6 +88,12 @@ pub enum WriteRequest {
         /// How long it is.
         len_bytes: u64,
     },
+    /// The file is this long with the pieces that follow: `redundancy=auto` chooses their class by it. Without it, a stream of unknown
+    /// length counts as long.
+    Length {
+        /// Length of the file, in bytes.
+        size_bytes: u64,
+    },
     /// Sets the times to record with the next commits.
     SetTimes {
         /// The times.
@@ -324,6 +330,7 @@ impl Core for WriteCore {
                 }
             }
             Event::Computed(done) => self.on_computed(done),
+            Event::Request(WriteRequest::Length { size_bytes }) => self.set_length(size_bytes),
             Event::Request(WriteRequest::SetTimes { times }) => self.params.times = times,
             Event::Request(WriteRequest::SetContent { content }) => self.params.content = content,
             Event::Request(WriteRequest::SetLockFence { fence }) => self.params.lock_fence = fence,

@@ -54,7 +54,7 @@ impl WriteCore {
             return;
         }
         self.dedup.in_flight += 1;
-        self.ask(Vec::new(), Vec::new());
+        self.ask(self.session.scheme.clone(), Vec::new(), Vec::new());
     }
 
     /// The manager has taken the report.

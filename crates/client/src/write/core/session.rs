@@ -30,6 +30,8 @@ pub(super) struct Session {
     pub domain: u32,
     /// Length of the version that was current at the opening.
     pub base_bytes: u64,
+    /// The file's length by the last [`WriteRequest::Length`].
+    length_bytes: Option<u64>,
     /// Bytes of input for which space is reserved.
     reserved_to: u64,
     /// Bytes of input that no longer need a reservation: holes, repetitions, and chunks that the client asked about.
@@ -107,9 +109,24 @@ impl WriteCore {
         }
     }
 
+    pub(super) fn set_length(&mut self, size_bytes: u64) {
+        self.session.length_bytes = Some(size_bytes);
+        if self.session.phase() == Phase::Open {
+            self.choose_scheme();
+        }
+    }
+
+    /// Chooses the scheme of the chunks that the client asks about next.
+    fn choose_scheme(&mut self) {
+        self.session.scheme = self.session.policy.scheme(self.file_bytes(self.session.base_bytes)).to_string();
+    }
+
     /// Length the file will have, as far as known: `redundancy=auto` depends on it. A stream of unknown length
     /// that did not end within the first buffer counts as large.
     fn file_bytes(&self, base: u64) -> u64 {
+        if let Some(length_bytes) = self.session.length_bytes {
+            return length_bytes;
+        }
         let input = match (self.committer.ending, self.params.size_hint_bytes) {
             (Some(ending), _) => ending.size_bytes,
             (None, Some(hint)) => hint.max(self.input_bytes),
@@ -158,7 +175,7 @@ impl WriteCore {
         }
         self.session.lease.set_lifetime(reply.session_ms);
         self.session.lease.renewed_ns = self.now;
-        self.session.scheme = self.session.policy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
+        self.choose_scheme();
         let policy = Box::new(self.session.policy.clone());
         self.actions.push_back(Action::Notify(WriteNotice::Opened { policy, base_size_bytes: reply.base_size_bytes }));
         let fits = |a: &AllocateChunksReply| {

@@ -104,6 +104,34 @@ fn chunks_move_when_a_node_dies() {
     }
 }
 
+/// A file that is written in parts becomes longer while chunks of it are on their way.
+#[test]
+fn a_chunk_that_moves_keeps_its_class_though_the_file_is_longer() {
+    for kill in 1..=8 {
+        let mut drive = cluster("auto");
+        let mut core = drive.writer("a", CommitMode::Replace, None);
+        let (first, rest) = (data(10_000, kill), data(200_000, 100 + kill));
+        let part = |index, offset, data: &[u8]| {
+            let length = WriteRequest::Length { size_bytes: offset + data.len() as u64 };
+            [length, WriteRequest::Chunk(ChunkReady::new(index, offset, Bytes::copy_from_slice(data)))]
+        };
+        let mut events = vec![WriteRequest::Open];
+        events.extend(part(0, 0, &first).into_iter().chain(part(1, 10_000, &rest)));
+        events.push(WriteRequest::EndOfInput { size_bytes: 210_000, cuts: false, keep_session: false });
+        drive.cluster.before(Kind::PutFragments, move |cluster| cluster.node(kill).down = true);
+        // The file is short until the first chunk has a place.
+        let later = events.split_off(3);
+        events.into_iter().for_each(|event| core.handle(drive.now, event));
+        drive.idle(&mut core, drive.now + 10 * crate::config::MS);
+        drive.write(&mut core, later).0.unwrap();
+        let (classes, committed) = (drive.cluster.classes(), drive.cluster.committed());
+        let mut stored: Vec<_> = committed.iter().map(|c| (c.len_bytes, &classes[&c.class_id].spec[..])).collect();
+        stored.sort_unstable();
+        assert_eq!(stored, [(10_000, "replica:3"), (200_000, "ec:4+2")], "{:#?}", drive.trace);
+        assert_eq!(read_all(&mut drive, "a").unwrap(), [first, rest].concat());
+    }
+}
+
 #[test]
 fn a_full_disk_is_avoided() {
     let mut drive = cluster("ec:4+2");
