@@ -62,6 +62,12 @@ pub struct ListedEntry<'a> {
     pub shown: Option<ShownEntry>,
 }
 
+/// The error of a request about an inode that the kernel has cached for a name. If the inode is gone, another one may have the name by now:
+/// at `ESTALE` the kernel looks the name up again, and `ENOENT` would reach the program.
+fn stale_if_gone(errno: Errno) -> Errno {
+    if errno == Errno::ENOENT { Errno::ESTALE } else { errno }
+}
+
 /// Old versions are read-only: a synthetic inode gives `EROFS`.
 fn writable(ino: u64) -> Outcome {
     if SyntheticInode::of(ino).is_some() { Err(Errno::EROFS) } else { Ok(()) }

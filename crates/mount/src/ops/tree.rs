@@ -1,6 +1,6 @@
 //! Names and attributes: lookup, create, remove, change.
 
-use super::{Caller, ShownEntry, writable};
+use super::{Caller, ShownEntry, stale_if_gone, writable};
 use crate::attr::node_kind;
 use crate::backend::{self, Backend, NewAttr, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
@@ -172,31 +172,31 @@ impl<B: Backend> Mount<B> {
     /// Attributes of an inode.
     ///
     /// # Errors
-    /// The store's.
+    /// `ESTALE` if it is gone, and the store's.
     pub async fn attributes(&self, ino: u64) -> Outcome<Attr> {
         let asked = self.asked(0);
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
-            None => Ok(self.seen(asked, self.known(ino).await?.attr, false).await),
+            None => Ok(self.seen(asked, self.known(ino).await.map_err(stale_if_gone)?.attr, false).await),
         }
     }
 
     /// Changes attributes, and the length if `size_bytes` is given. Returns the attributes after that.
     ///
     /// # Errors
-    /// `EROFS` for an old version, and the store's.
+    /// `EROFS` for an old version, `ESTALE` if the inode is gone, and the store's.
     pub async fn set_attributes(&self, ino: u64, new: NewAttr, size_bytes: Option<u64>) -> Outcome<Attr> {
         let asked = self.asked(0);
-        let attr = self.change_attributes(ino, new, size_bytes).await?;
+        let attr = self.change_attributes(ino, new, size_bytes).await.map_err(stale_if_gone)?;
         Ok(self.seen(asked, attr, size_bytes.is_some()).await)
     }
 
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` if the inode is none, and the store's.
+    /// `EINVAL` if the inode is none, `ESTALE` if it is gone, and the store's.
     pub async fn read_link(&self, ino: u64) -> Outcome<Vec<u8>> {
-        let attr = self.known(ino).await?.attr;
+        let attr = self.known(ino).await.map_err(stale_if_gone)?.attr;
         if attr.kind() == InodeKind::Symlink { Ok(attr.symlink_target) } else { Err(Errno::EINVAL) }
     }
 

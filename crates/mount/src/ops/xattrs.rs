@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::Scope;
-use crate::ops::writable;
+use crate::ops::{stale_if_gone, writable};
 use crate::synthetic::SyntheticInode;
 use crate::xattr::XattrName;
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl<B: Backend> Mount<B> {
     async fn stored_xattrs(&self, ino: u64) -> Outcome<Vec<Xattr>> {
         self.settle(ino).await?;
         let listed = self.backend.ask(&ListXattrs { ino }).await;
-        Ok(listed.map_err(|e| explained("attributes", ino, &e))?.xattrs)
+        Ok(listed.map_err(|e| stale_if_gone(explained("attributes", ino, &e)))?.xattrs)
     }
 
     async fn locate(&self, ino: u64) -> Outcome<Located> {

@@ -341,3 +341,25 @@ fn a_commit_beside_an_open_does_not_bring_a_length_that_the_kernel_was_not_told(
         assert_eq!(done.get(), Some(Err(Errno::ESTALE)), "the kernel has 6 bytes, and appends there");
     });
 }
+
+/// Another mount renamed a file over the name. The kernel goes by the inode that it has for the name, and looks it up again at `ESTALE`.
+#[test]
+fn a_name_whose_inode_was_replaced_is_looked_up_again() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let old = known_file(&mount, &store, &mut tasks);
+    let new = store.create(ROOT, b"other", 0).unwrap();
+    store.commit(new, b"after", 0);
+    store.replace((ROOT, b"other"), (ROOT, b"file"));
+    mount.leases_recalled(Some(&[old]));
+    tasks.run(async {
+        // It asks for the attributes first, to check the permissions.
+        assert_eq!(mount.attributes(old).await, Err(Errno::ESTALE));
+        assert_eq!(mount.open(1, old, false).await, Err(Errno::ESTALE));
+        assert_eq!(mount.set_attributes(old, NewAttr::default(), Some(0)).await, Err(Errno::ESTALE));
+        assert_eq!(mount.read_link(old).await, Err(Errno::ESTALE));
+        assert_eq!(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.ino, new);
+        // Nothing has the name any more: that is what a program learns.
+        assert_eq!(mount.lookup(0, (ROOT, b"other")).await, Err(Errno::ENOENT));
+    });
+}

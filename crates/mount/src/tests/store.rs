@@ -148,6 +148,13 @@ impl Store {
         Ok(ino)
     }
 
+    /// Another client renames a file over another one, which is gone.
+    pub fn replace(&self, (from_parent, from): (u64, &[u8]), (to_parent, to): (u64, &[u8])) {
+        let ino = self.names.borrow_mut().remove(&(from_parent, from.to_vec())).unwrap();
+        let replaced = self.names.borrow_mut().insert((to_parent, to.to_vec()), ino);
+        self.files.borrow_mut().remove(&replaced.unwrap());
+    }
+
     /// Commits a version as some client.
     pub fn commit(&self, ino: u64, bytes: &[u8], content: u64) -> u64 {
         let id = self.number();

@@ -12,7 +12,7 @@ impl<F: FileSystem> Program<F> {
         self.end(number, &[found.ino], &attr);
         match attr {
             Ok(found) => self.check_attr(from_ns, &found),
-            Err(Errno::ENOENT) if self.any(from_ns, |tree| !tree.inodes.contains_key(&found.ino)) => {}
+            Err(Errno::ESTALE) if self.any(from_ns, |tree| !tree.inodes.contains_key(&found.ino)) => {}
             Err(errno) => self.check_failure("getattr", found.ino, errno),
         }
     }
