@@ -11,6 +11,7 @@ use fuser::{INodeNo, Notifier};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
@@ -42,6 +43,15 @@ pub enum Notice {
     Pages(u64, Range<u64>),
     /// Reply once everything before is done.
     Confirm(Sender<()>),
+    /// Set this to false once everything before is done.
+    CaughtUp(Arc<AtomicBool>),
+}
+
+/// What a thread tells the kernel of pages.
+struct PageNotices {
+    sender: Sender<Notice>,
+    /// It waits for the kernel longer than anybody waits for it.
+    is_behind: Arc<AtomicBool>,
 }
 
 /// See the module.
@@ -52,7 +62,7 @@ pub struct FuseBackend {
     pub loopback: Loopback,
     notices: Sender<Notice>,
     /// Of pages: names do not wait for reads, and few files wait for those of another one.
-    page_notices: [Sender<Notice>; PAGE_NOTIFIERS],
+    page_notices: [PageNotices; PAGE_NOTIFIERS],
     /// Programs can map files that are read and written without the kernel's pages. Set when the kernel has said so.
     pub direct_maps: OnceLock<bool>,
     /// Tells the kernel at once what it can hear without a wait. Set when the mount is in its place.
@@ -73,7 +83,7 @@ impl FuseBackend {
         let page_notices = std::array::from_fn(|_| {
             let (sender, receiver) = unbounded();
             receivers.push(receiver);
-            sender
+            PageNotices { sender, is_behind: Arc::default() }
         });
         let (direct_maps, notifier) = (OnceLock::new(), OnceLock::new());
         (FuseBackend { client, loopback, notices, page_notices, direct_maps, notifier, _spool: spool }, receivers)
@@ -221,12 +231,20 @@ impl Backend for FuseBackend {
 
     async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool {
         let notices = &self.page_notices[(ino % PAGE_NOTIFIERS as u64) as usize];
-        let (done, confirmed) = bounded(1);
-        let told =
-            [Notice::Pages(ino, bytes.clone()), Notice::Confirm(done)].into_iter().all(|n| notices.send(n).is_ok());
         // Without a receiver there is no kernel.
+        if notices.sender.send(Notice::Pages(ino, bytes.clone())).is_err() {
+            return true;
+        }
+        // Nobody waits behind a read of another file that does not end.
+        if notices.is_behind.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (done, confirmed) = bounded(1);
+        let told = notices.sender.send(Notice::Confirm(done)).is_ok();
         let dropped = !told || confirmed.recv_timeout(DROP_PAGES_WITHIN) != Err(RecvTimeoutError::Timeout);
         if !dropped {
+            notices.is_behind.store(true, Ordering::Relaxed);
+            let _ = notices.sender.send(Notice::CaughtUp(notices.is_behind.clone()));
             tracing::debug!(ino, ?bytes, "the kernel has not dropped pages that are older than the file");
         }
         dropped

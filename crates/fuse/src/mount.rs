@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_client::Client;
@@ -277,6 +278,7 @@ fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
                 let _ = notifier.inval_inode(INodeNo(ino), bytes.start as i64, len);
             }
             Notice::Confirm(done) => drop(done.send(())),
+            Notice::CaughtUp(is_behind) => is_behind.store(false, Ordering::Relaxed),
         }
     }
 }

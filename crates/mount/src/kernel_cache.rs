@@ -276,7 +276,8 @@ impl KernelCache {
     /// `thread` is 0 if the kernel cannot name it. Of those threads as many opens are answered as lookups followed
     /// refused ones.
     pub fn must_look_up_again(&mut self, ino: u64, size_bytes: u64, thread: u32) -> bool {
-        let named_refused = self.refused.remove(&thread).is_some_and(|(refused, _)| refused == ino);
+        // The kernel opens once more, perhaps another inode of that name, and the program gets a second refusal as its error.
+        let named_refused = self.refused.remove(&thread).is_some_and(|(refused, _)| refused == ino || !self.write_back);
         let Some(inode) = self.inodes.get_mut(&ino) else { return false };
         let was_refused = if thread == 0 { inode.unnamed_answered > 0 } else { named_refused };
         if thread == 0 {
@@ -289,14 +290,26 @@ impl KernelCache {
             if thread == 0 {
                 inode.unnamed_refused += 1;
             } else {
-                if self.refused.len() >= MAX_REFUSED {
-                    self.refused.clear();
-                }
                 // The notice of the refusal comes before the answer to the program.
-                self.refused.insert(thread, (ino, inode.notices + 1));
+                let notices = inode.notices + 1;
+                self.remember_refusal(thread, ino, notices);
             }
         }
         refuses
+    }
+
+    /// A thread's open was refused because the inode is gone.
+    pub fn refused_as_gone(&mut self, ino: u64, thread: u32) {
+        if thread != 0 {
+            self.remember_refusal(thread, ino, NONE);
+        }
+    }
+
+    fn remember_refusal(&mut self, thread: u32, ino: u64, notices: u64) {
+        if self.refused.len() >= MAX_REFUSED {
+            self.refused.clear();
+        }
+        self.refused.insert(thread, (ino, notices));
     }
 
     /// Whether the data in the kernel's cache counts as this version's.

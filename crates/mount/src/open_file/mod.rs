@@ -196,18 +196,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         let uncommitted = state.pending.is_unsaved();
         if !uncommitted {
-            let base = open_base(mount, self.ino).await?;
-            if base.opened().version.version != state.version {
-                // Another client changed the file; the session builds on the old version.
-                state.pending.drop_session();
-                state.version = base.opened().version.version;
-            }
-            state.number = base.opened().version.number;
-            let attr = &base.opened().attr;
-            state.content = if attr.version == state.version { attr.content } else { 0 };
-            state.show_length(base.len_bytes());
-            state.below = Below::of(state.size_bytes);
-            state.base = Some(base);
+            state.take_over(open_base(mount, self.ino).await?);
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
         Ok(Current { version, size_bytes: state.size_bytes, uncommitted })
@@ -301,12 +290,12 @@ impl<B: Backend> OpenFile<B> {
     pub async fn write(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
         let offset = self.write_bytes(mount, at, bytes).await?;
         let is_direct = mount.backend.maps_direct() && !mount.kernel.lock().has_write_back();
-        if is_direct
-            && !matches!(at, WriteAt::Page(_))
-            && self.has_pages.load(Ordering::SeqCst)
-            && !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await
-        {
-            mount.kernel.lock().holds_uncommitted(self.ino);
+        if is_direct && !matches!(at, WriteAt::Page(_)) && self.has_pages.load(Ordering::SeqCst) {
+            // The kernel makes the file longer when it gets the answer.
+            self.drop_old_end(mount).await;
+            if !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await {
+                mount.kernel.lock().holds_uncommitted(self.ino);
+            }
         }
         Ok(offset)
     }
@@ -403,6 +392,7 @@ impl<B: Backend> OpenFile<B> {
             mount.forget_unstored(self.ino);
         }
         state.leave_to_spool(mount);
+        state.forget_lost(mount).await;
         done
     }
 
@@ -421,6 +411,33 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
+    /// The file is this version.
+    fn take_over(&mut self, base: Arc<B::Reader>) {
+        if base.opened().version.version != self.version {
+            // Another client changed the file; the session builds on the old version.
+            self.pending.drop_session();
+            self.version = base.opened().version.version;
+        }
+        self.number = base.opened().version.number;
+        let attr = &base.opened().attr;
+        self.content = if attr.version == self.version { attr.content } else { 0 };
+        self.show_length(base.len_bytes());
+        self.below = Below::of(self.size_bytes);
+        self.base = Some(base);
+    }
+
+    /// The last program that wrote has closed the file, and was told of what is lost: the file is its newest version for those that
+    /// keep it open. If that cannot be asked for, they get the error until the next time.
+    async fn forget_lost(&mut self, mount: &Mount<B>) {
+        if self.pending.check().is_ok() || self.pending.is_draining() || self.pending.log().is_some() {
+            return;
+        }
+        if let Ok(base) = open_base(mount, self.ino).await {
+            self.pending = Pending::clean();
+            self.take_over(base);
+        }
+    }
+
     fn place(&self, at: WriteAt) -> u64 {
         match at {
             WriteAt::Offset(offset) | WriteAt::Page(offset) => offset,

@@ -74,9 +74,13 @@ impl<B: Backend> Mount<B> {
                 self.namespace.forget(&[ino]);
                 drop(opening);
                 self.files.release(self, &file, writes).await;
+                if errno != Errno::ENOENT {
+                    return Err(errno);
+                }
                 // The inode that the kernel had cached for the name is gone. `ESTALE` makes the kernel look the name up
                 // again.
-                return Err(if errno == Errno::ENOENT { Errno::ESTALE } else { errno });
+                self.kernel.lock().refused_as_gone(ino, thread);
+                return Err(Errno::ESTALE);
             }
         };
         file.drop_old_end(self).await;
@@ -314,7 +318,11 @@ impl<B: Backend> Mount<B> {
     pub async fn allocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Outcome {
         let file = self.open_file(handle)?;
         match (mode, offset.checked_add(len)) {
-            (0, Some(end)) => file.extend(self, end).await,
+            (0, Some(end)) => {
+                let extended = file.extend(self, end).await;
+                file.drop_old_end(self).await;
+                extended
+            }
             _ => Err(Errno::EOPNOTSUPP),
         }
     }

@@ -135,3 +135,41 @@ fn what_lies_below_lost_bytes_is_not_read() {
         assert!(mount.read(handle, 0, 100).await.is_err(), "\"before\" has the byte that was overwritten");
     });
 }
+
+/// A program keeps a file open (`tail -f`) of which another one on its mount could not commit what it wrote.
+#[test]
+fn the_file_is_its_newest_version_once_who_lost_bytes_has_closed() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let kept = mount.open(4, ino, false).await.unwrap().handle;
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"BEFORE AND AFTER").await.unwrap();
+        store.is_full.set(true);
+        assert!(mount.flush(ino, handle, OWNER).await.is_err());
+        assert!(mount.read(kept, 0, 100).await.is_err());
+        mount.release(ino, handle, None).await;
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"before");
+        store.is_full.set(false);
+        let again = open_as_kernel(&mount, 6, ino, true).await.handle;
+        mount.write(again, 0, b"B").await.unwrap();
+        mount.flush(ino, again, OWNER).await.unwrap();
+        assert_eq!(store.current(ino).bytes, b"Before");
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"Before");
+    });
+}
+
+/// The kernel opens once more after a refusal, and the name may have another inode then.
+#[test]
+fn an_open_is_refused_once_whatever_happens_to_the_name() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        mount.kernel.lock().refused_as_gone(ino + 1, 7);
+        store.commit(ino, b"before and after", 0);
+        mount.open(7, ino, true).await.unwrap();
+        assert_eq!(mount.open(8, ino, true).await, Err(Errno::ESTALE), "another program's open");
+    });
+}
