@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-similarity bench-size jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size jepsen miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ bench-archsampler: ## the figures of the ArchSampler paper on the memory model, 
 bench-mount:    ## the mount beside libfuse's passthrough and a GlusterFS mount; writes bench/results/mount.*
 	cargo build --release -p tessera-cli
 	python3 bench/mount.py
+
+bench-sampling: ## answers from samples beside Spark and DuckDB on 12 GB (pip, apt; an hour; kept in target/bench-sampling); writes bench/results/sampling_peers.*
+	cargo build --release -p tessera-cli
+	python3 bench/sampling.py
 
 bench-failover: ## kills the leading manager 50 times under load: how long the store stands still; writes bench/results/failover.*
 	cargo build --release -p tessera-cli

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Answers from samples beside Spark and DuckDB: time, CPU, bytes, error made and interval claimed (`make bench-sampling`).
+
+    python3 bench/sampling.py                          4.1 GB of each kind of data, an hour
+    python3 bench/sampling.py --gigabytes 0.5 --rounds 1
+    python3 bench/sampling.py --report                 measures nothing, writes the page again from sampling_peers.json
+
+The first run downloads Debian's source packages (apt) and the peers (pip) into --dir. Writes bench/results/sampling_peers.md and .json.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+from benchlib import machine, report, samplingtext  # noqa: E402
+from benchlib.samplingengines import QUESTIONS, Peer, Tessera, all_bytes, files, python  # noqa: E402
+
+RATIOS = (0.1, 0.01, 0.001)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=4.1, help="of each of text, links and requests")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--spark-rounds", type=int, default=1)
+    parser.add_argument("--questions", default=",".join(QUESTIONS))
+    parser.add_argument("--dir", default=os.path.join(HERE, "..", "target", "bench-sampling"), help="data and peers; kept")
+    parser.add_argument("--binary", default=os.path.join(HERE, "..", "target", "release", "tessera"))
+    parser.add_argument("--out", default=os.path.join(HERE, "results"))
+    parser.add_argument("--report", action="store_true")
+    return parser.parse_args()
+
+
+def runs_of(system):
+    """Names of runs and how each is asked for."""
+    if system.name == "tessera":
+        named = [("exact", ("--exact",)), ("error 2 %", ("--error", "2%"))]
+        return named[:1] + [(f"{100 * r:g} %", ("--ratio", f"{100 * r:g}%")) for r in RATIOS] + named[1:]
+    methods = ("system", "bernoulli") if system.name == "duckdb" else ("sample",)
+    return [("exact", ())] + [(f"{method} {100 * r:g} %", (method, r)) for method in methods for r in RATIOS]
+
+
+def warm(root, question):
+    """Brings the files into the page cache, if they fit."""
+    for path in files(root, question):
+        with open(path, "rb") as f:
+            while f.read(1 << 20):
+                pass
+
+
+def measure(config, result):
+    path = python(os.path.join(config.dir, "python"))
+    make = os.path.join(HERE, "benchlib", "samplingdata.py")
+    subprocess.run([path, make, config.dir, str(config.gigabytes)], check=True)
+    result["bytes"] = all_bytes(config.dir)
+    log = os.path.join(config.dir, "peers.log")
+    systems = [Tessera(config.binary), Peer("duckdb", path, log), Peer("spark", path, log)]
+    result["versions"] = {system.name: system.version for system in systems}
+    try:
+        for question in config.questions.split(","):
+            warm(config.dir, question)
+            for number in range(config.rounds):
+                for system in systems:
+                    if system.name != "spark" or number < config.spark_rounds:
+                        yield from ask(config.dir, question, system)
+    finally:
+        for system in systems:
+            system.close()
+
+
+def ask(root, question, system):
+    for run, how in runs_of(system):
+        row = {"question": question, "system": system.name, "run": run, **system.ask(root, question, *how)}
+        print(f"{question:6} {system.name:8} {run:16} {row['seconds']:8.2f} s {row['read_bytes'] / 1e9:7.3f} GB", file=sys.stderr, flush=True)
+        yield row
+
+
+def truths(rows):
+    """The exact answers. All systems must agree, or figures of speed mean nothing."""
+    found = {}
+    for row in rows:
+        if row["run"] == "exact":
+            first = found.setdefault(row["question"], row)
+            if first["total"] != row["total"] or sorted(first["groups"].values()) != sorted(row["groups"].values()):
+                raise SystemExit(f"{first['system']} and {row['system']} count {row['question']} differently: "
+                                 f"{first['total']} and {row['total']}, {first['groups']} and {row['groups']}")
+    return found
+
+
+def main():
+    config = arguments()
+    if config.report:
+        with open(os.path.join(config.out, "sampling_peers.json")) as f:
+            result = json.load(f)
+    else:
+        os.makedirs(config.dir, exist_ok=True)
+        result = {"machine": machine.describe({"data": config.dir}), "load": machine.load_average(), "rounds": config.rounds,
+                  "spark_rounds": config.spark_rounds}
+        rows = list(measure(config, result))
+        known = truths(rows)
+        for row in rows:
+            truth = known[row["question"]]
+            row["error"] = max(samplingtext.errors(row, truth))
+            row["claim"] = samplingtext.claims(row, truth)
+        result["rows"] = [{key: value for key, value in row.items() if key not in ("groups", "claims")} for row in rows]
+    result["goals"] = samplingtext.judge(result["rows"])
+    text = samplingtext.report(result)
+    report.save(config.out, "sampling_peers", result, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
