@@ -2,7 +2,7 @@
 
 from statistics import mean, median
 
-from benchlib.report import table
+from benchlib.report import lines_of, table
 
 BASELINE, TESSERA = "random", "tessera"
 NAMES = {"WC": "Word Count", "PR": "Page Rank", "RR": "Request Rate", "PP": "Page Popularity"}
@@ -88,14 +88,6 @@ def goals(result):
 def goal_table(result):
     rows = [[goal, asked, clock, verdict(hit), simulated, verdict(also)] for goal, asked, clock, hit, simulated, also in goals(result)]
     return table(["goal", "", "by the clock", "", "in simulated time", ""], rows)
-
-
-def lines_of(title, *parts):
-    out = ["", f"## {title}", ""]
-    for part in parts:
-        out += part if isinstance(part, list) else [part]
-        out.append("")
-    return out[:-1]
 
 
 def balance_table(balance):

@@ -1,6 +1,6 @@
 """The page of `make bench-archsampler`: tables of figures, the paper's beside ours."""
 
-from benchlib.report import table
+from benchlib.report import lines_of, table
 
 BEST, BALANCED, RANDOM, WORST = "contention-free", "load-balanced", "random", "worst"
 
@@ -41,14 +41,6 @@ def mean(values):
 
 def most_mean(values):
     return f"−{max(values):.1f} %, −{mean(values):.1f} %"
-
-
-def lines_of(title, *parts):
-    out = ["", f"## {title}", ""]
-    for part in parts:
-        out += part if isinstance(part, list) else [part]
-        out.append("")
-    return out[:-1]
 
 
 def against_paper(timing):

@@ -235,6 +235,15 @@ def write(result, directory):
     return text
 
 
+def lines_of(title, *parts):
+    """A section of a page: its parts are lines or lists of lines, with an empty line between them."""
+    out = ["", f"## {title}", ""]
+    for part in parts:
+        out += part if isinstance(part, list) else [part]
+        out.append("")
+    return out[:-1]
+
+
 def save(directory, name, result, text):
     """Writes NAME.json and NAME.md."""
     os.makedirs(directory, exist_ok=True)

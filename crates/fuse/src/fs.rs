@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tessera_mount::attr::nanoseconds;
-use tessera_mount::backend::{Backend, NewAttr, RenameMode};
+use tessera_mount::backend::{NewAttr, RenameMode};
 use tessera_mount::mount::Mount;
 use tessera_mount::ops::{Caller, ListedEntry, Opened, ShownEntry};
 use tessera_wire::{Attr, DiskInfo};
@@ -307,7 +307,7 @@ impl Filesystem for TesseraFs {
     ) {
         self.counts.asked(Op::Write);
         // A write through the kernel's pages has its place.
-        let appends = flags.0 & APPEND != 0 && self.mount.backend.maps_direct() && !self.options.write_back;
+        let appends = flags.0 & APPEND != 0 && self.mount.bypasses_pages();
         let written = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             true => block_on(self.mount.write_page(fh.0, offset, data)),
             false if appends => block_on(self.mount.append(fh.0, offset, data)),

@@ -289,8 +289,8 @@ impl<B: Backend> OpenFile<B> {
     /// Those of the session or of the log; an earlier failure is returned again.
     pub async fn write(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
         let offset = self.write_bytes(mount, at, bytes).await?;
-        let is_direct = mount.backend.maps_direct() && !mount.kernel.lock().has_write_back();
-        if is_direct && !matches!(at, WriteAt::Page(_)) && self.has_pages.load(Ordering::SeqCst) {
+        let is_page = matches!(at, WriteAt::Page(_));
+        if !is_page && self.has_pages.load(Ordering::SeqCst) && mount.bypasses_pages() {
             // The kernel makes the file longer when it gets the answer.
             self.drop_old_end(mount).await;
             if !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await {

@@ -116,19 +116,23 @@ impl<B: Backend> Mount<B> {
             // Whatever length it has, it asks for the attributes before it shows the end, as after a drop of pages.
             self.forget_attributes(ino);
         }
-        let direct = self.is_direct(ino, writes) || !are_current && self.backend.maps_direct();
+        let direct = self.is_direct(ino, writes) || !are_current && self.bypasses_pages();
         Ok(Opened { handle: self.add_file(file, writes), keep_cache, direct })
+    }
+
+    /// Whether handles of files that may change bypass the kernel's pages. Not with the write-back cache: it may have bytes that
+    /// only it shows.
+    pub fn bypasses_pages(&self) -> bool {
+        self.backend.maps_direct() && !self.kernel.lock().has_write_back()
     }
 
     /// Whether programs read and write through a new handle without the kernel's pages: wherever the file may change. The kernel
     /// fills pages again at any time, from before a change as well, and a write through its pages gives them up before it arrives
     /// here.
-    ///
-    /// Not with the write-back cache: it may have bytes that only it shows.
     fn is_direct(&self, ino: u64, writes: bool) -> bool {
-        let (kernel, now_ns) = (self.kernel.lock(), self.backend.now_ns());
-        let changes = || writes || kernel.changes_elsewhere(ino, now_ns) || self.files.is_written(ino);
-        !kernel.has_write_back() && self.backend.maps_direct() && changes()
+        let now_ns = self.backend.now_ns();
+        let changes_elsewhere = || self.kernel.lock().changes_elsewhere(ino, now_ns);
+        self.bypasses_pages() && (writes || self.files.is_written(ino) || changes_elsewhere())
     }
 
     /// As [`Backend::forget_attributes`].
@@ -244,7 +248,7 @@ impl<B: Backend> Mount<B> {
     /// `EOPNOTSUPP` with the write-back cache: the kernel then copies what only it has. Those of reads and writes, unless
     /// something was copied before.
     pub async fn copy(&self, (from, offset): (u64, u64), (to, to_offset): (u64, u64), len: u64) -> Outcome<u64> {
-        if self.kernel.lock().has_write_back() || !self.backend.maps_direct() {
+        if !self.bypasses_pages() {
             return Err(Errno::EOPNOTSUPP);
         }
         let (len, mut done) = (len.min(COPY_BYTES), 0);
