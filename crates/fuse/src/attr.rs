@@ -32,6 +32,13 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
+/// An entry of a listing that tells the kernel nothing but inode and kind. The kernel takes over the attributes of an entry that
+/// has valid ones, and a length of 0 would cut off what programs have mapped. No file has this length, so it takes over none, and
+/// forgets the entry's lookup (`fuse_direntplus_link`).
+pub fn name_only(ino: u64, kind: InodeKind) -> FileAttr {
+    file_attr(&Attr { ino, kind: kind as i32, size_bytes: u64::MAX, ..Attr::default() })
+}
+
 /// The kernel's type for an inode kind; a kind that this release does not know shows as a file.
 pub fn file_type(kind: InodeKind) -> FileType {
     match kind {

@@ -1,6 +1,6 @@
 //! The FUSE requests, one function each: translates the request, runs the operation of the mount core, replies.
 
-use crate::attr::{errno, file_attr, file_type};
+use crate::attr::{errno, file_attr, file_type, name_only};
 use crate::backend::FuseBackend;
 use crate::block_on::block_on;
 use crate::counts::{Counts, Op};
@@ -148,9 +148,9 @@ impl Filesystem for TesseraFs {
         self.mount.forget(ino.0, lookups);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.counts.asked(Op::GetAttr);
-        self.reply_attr(block_on(self.mount.attributes(ino.0)), reply);
+        self.reply_attr(block_on(self.mount.attributes(req.pid(), ino.0)), reply);
     }
 
     fn setattr(
@@ -174,7 +174,7 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::SetAttr);
         // For a loopback thread nothing changes: the kernel takes over the length in the reply.
         if self.is_loopback(req) {
-            return self.reply_attr(block_on(self.mount.attributes(ino.0)), reply);
+            return self.reply_attr(block_on(self.mount.attributes(0, ino.0)), reply);
         }
         let mode = mode.map(|mode| mode & 0o7777);
         let (mtime_ns, atime_ns) = (mtime.map(at), atime.map(at));
@@ -362,10 +362,7 @@ impl Filesystem for TesseraFs {
         let add = |entry: &ListedEntry<'_>| {
             let (attr, ttl, generation) = match &entry.shown {
                 Some(shown) => (file_attr(&shown.attr), ttl, shown.generation),
-                None => {
-                    let bare = Attr { ino: entry.ino, kind: entry.kind as i32, ..Attr::default() };
-                    (file_attr(&bare), Duration::ZERO, 0)
-                }
+                None => (name_only(entry.ino, entry.kind), Duration::ZERO, 0),
             };
             let name = OsStr::from_bytes(entry.name);
             reply.add(INodeNo(entry.ino), entry.next, name, &ttl, &attr, Generation(generation))

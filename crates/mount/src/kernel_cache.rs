@@ -173,6 +173,13 @@ impl KernelCache {
         (!is_old).then_some(inode.generation)
     }
 
+    /// The kernel is about to be sent an entry of a listing that only names the inode. It counts that as a lookup, and forgets it at
+    /// once (`fuse_force_forget`).
+    pub fn named(&mut self, ino: u64) {
+        let unknown = || Inode { version: NONE, size_bytes: NONE, shown_bytes: NONE, ..Inode::default() };
+        self.inodes.entry(ino).or_insert_with(unknown).lookups += 1;
+    }
+
     /// Whether these attributes are older than a version that was committed here, or that the kernel has or was sent: the
     /// manager sent them before that version's commit ended.
     pub fn has_newer(&self, attr: &Attr) -> bool {
@@ -542,6 +549,22 @@ mod tests {
         assert_eq!(kernel.listed(&attr(2, 20), 20, true), None, "another length");
         let directory = Attr { kind: InodeKind::Directory as i32, ..attr(0, 77) };
         assert_eq!(kernel.listed(&directory, 77, false), Some(first));
+    }
+
+    /// The kernel forgets an entry without attributes at once; the lookups of programs stay.
+    #[test]
+    fn an_entry_that_only_names_an_inode_counts_as_one_lookup() {
+        let mut kernel = KernelCache::new(false);
+        kernel.looked_up(&attr(1, 10), false, false, 0);
+        kernel.named(5);
+        kernel.forgot(5, 1);
+        assert!(kernel.has_version(5, 1), "the lookup is not forgotten");
+        kernel.forgot(5, 1);
+        kernel.named(5);
+        assert!(!kernel.has_version(5, 1) && !kernel.shows(5, 1, 10) && !kernel.has_newer(&attr(1, 10)));
+        kernel.looked_up(&attr(2, 20), false, false, 0);
+        kernel.forgot(5, 1);
+        assert!(!kernel.opens(5, 2, 20, false, 0) && kernel.opens(5, 2, 20, false, 0), "it is still known");
     }
 
     /// The manager was restored from an older state.

@@ -7,6 +7,7 @@
 //!
 //! A file whose `write-mode` asks for it has a log in the spool instead of buffer and session ([`spooled`]).
 
+mod below;
 mod pending;
 mod pushing;
 mod session;
@@ -14,7 +15,7 @@ mod spooled;
 mod table;
 
 pub use spooled::open_version;
-pub use table::{Files, IsClosed};
+pub use table::{Files, IsClosed, Removal};
 
 use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, Outcome, failed};
@@ -22,6 +23,7 @@ use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
 use bytes::Bytes;
 use futures_util::lock::Mutex;
+use below::{Below, open_base};
 use pending::{NextLength, Pending};
 use spooled::AfterPush;
 use std::ops::Range;
@@ -73,24 +75,6 @@ pub struct OpenFile<B: Backend> {
     /// The kernel may have pages: programs have read.
     has_pages: AtomicBool,
     state: Mutex<State<B>>,
-}
-
-/// Which bytes of the version below belong to the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Below {
-    /// Those over which nothing was written.
-    Kept,
-    /// It had none when this mount opened it. What other mounts write meanwhile stays, as in [`Below::Kept`].
-    Empty,
-    /// None: this mount truncated the file to length 0.
-    Dropped,
-}
-
-impl Below {
-    /// What a version of this length is to a file that was not written here.
-    fn of(size_bytes: u64) -> Below {
-        if size_bytes == 0 { Below::Empty } else { Below::Kept }
-    }
 }
 
 struct State<B: Backend> {
@@ -145,14 +129,6 @@ impl<B: Backend> State<B> {
         is_unsaved
     }
 
-    /// Takes over the length of a version with another mount's changes.
-    fn show_length(&mut self, size_bytes: u64) {
-        if self.has_length && size_bytes > self.size_bytes {
-            self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
-        }
-        (self.size_bytes, self.has_length) = (size_bytes, true);
-    }
-
     /// A file whose length the first open will find out.
     fn unread(ino: u64) -> State<B> {
         State { has_length: false, ..State::new(ino, 0) }
@@ -198,7 +174,8 @@ impl<B: Backend> OpenFile<B> {
         if !uncommitted {
             state.take_over(open_base(mount, self.ino).await?);
         }
-        let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
+        // A commit here drops the base; what it made is below the changes then.
+        let version = state.base.as_ref().map_or(state.version, |base| base.opened().version.version);
         Ok(Current { version, size_bytes: state.size_bytes, uncommitted })
     }
 
@@ -255,13 +232,21 @@ impl<B: Backend> OpenFile<B> {
         self.has_pages.store(true, Ordering::SeqCst);
         let mut state = self.state.lock().await;
         state.pending.check()?;
-        let end = offset.saturating_add(len as u64).min(state.size_bytes);
-        if offset >= end {
+        let wanted = offset..offset.saturating_add(len as u64).min(state.size_bytes);
+        if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let under_way = |r: &Range<u64>| r.start < end && r.end > offset;
+        let under_way = |r: &Range<u64>| r.start < wanted.end && r.end > wanted.start;
         if state.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
             state.commit(mount).await?;
+        }
+        if state.pending.log().is_none() && state.below == Below::Kept {
+            state.base(mount).await?;
+        }
+        // The commit and the base may have brought a length that another mount has set.
+        let end = wanted.end.min(state.size_bytes);
+        if offset >= end {
+            return Ok(Vec::new());
         }
         let mut out = vec![0; (end - offset) as usize];
         if state.pending.log().is_some() {
@@ -411,21 +396,6 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
-    /// The file is this version.
-    fn take_over(&mut self, base: Arc<B::Reader>) {
-        if base.opened().version.version != self.version {
-            // Another client changed the file; the session builds on the old version.
-            self.pending.drop_session();
-            self.version = base.opened().version.version;
-        }
-        self.number = base.opened().version.number;
-        let attr = &base.opened().attr;
-        self.content = if attr.version == self.version { attr.content } else { 0 };
-        self.show_length(base.len_bytes());
-        self.below = Below::of(self.size_bytes);
-        self.base = Some(base);
-    }
-
     /// The last program that wrote has closed the file, and was told of what is lost: the file is its newest version for those that
     /// keep it open. If that cannot be asked for, they get the error until the next time.
     async fn forget_lost(&mut self, mount: &Mount<B>) {
@@ -443,14 +413,6 @@ impl<B: Backend> State<B> {
             WriteAt::Offset(offset) | WriteAt::Page(offset) => offset,
             WriteAt::End => self.size_bytes,
         }
-    }
-
-    /// The version below; opens the current one if none is open.
-    async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
-        Ok(match &self.base {
-            Some(base) => base.clone(),
-            None => self.base.insert(open_base(mount, self.ino).await?).clone(),
-        })
     }
 
     /// On an error, the file fails.
@@ -641,8 +603,7 @@ impl<B: Backend> State<B> {
         self.content = attr.map_or(0, |attr| attr.content);
         if let Some(attr) = attr.filter(|_| self.pending.length() == NextLength::AtLeast) {
             // What another mount wrote behind the end, or cut off, belongs to the version, too.
-            let waiting = self.pending.written().map_or(0, |written| written.buffer.end().max(written.grown_bytes));
-            self.show_length(attr.size_bytes.max(waiting));
+            self.show_length(attr.size_bytes.max(self.pending.end()));
         }
         self.created = None;
         self.times = Times::default();
@@ -661,14 +622,9 @@ impl<B: Backend> State<B> {
         mount.kernel.lock().committed(self.ino, done.version, self.size_bytes, follows);
         self.release(mount);
         // Only sessions keep a file without a name: open the new one before dropping the old.
-        self.base = if self.unlinked { Some(open_base(mount, self.ino).await?) } else { None };
+        self.base = if self.needs_session(mount) { Some(open_base(mount, self.ino).await?) } else { None };
         Ok(())
     }
-}
-
-async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
-    mount.settle(ino).await?;
-    spooled::open_version(mount, ino, 0).await
 }
 
 /// Reads up to `len` bytes of a version at `offset`; fewer at its end.

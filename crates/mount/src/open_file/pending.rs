@@ -47,7 +47,8 @@ pub(super) struct Written<W> {
     pub session: Option<Session<W>>,
     /// Length that the next version gets.
     pub length: NextLength,
-    /// Length to which the file was made longer without a write.
+    /// Length that the next version has at least, whatever is in buffer and session: the file was made longer without a write, or
+    /// the bytes before it are on their way to the session.
     pub grown_bytes: u64,
 }
 
@@ -156,6 +157,13 @@ impl<W> Pending<W> {
             Pending::Written(written) | Pending::Draining(written) | Pending::Pouring { written, .. } => Some(written),
             _ => None,
         }
+    }
+
+    /// The end of what is written around the spool and in no version: the next one is that long at least.
+    pub fn end(&self) -> u64 {
+        let Some(written) = self.written() else { return 0 };
+        let in_session = written.session.as_ref().and_then(|session| session.uncommitted.as_ref()).map_or(0, |r| r.end);
+        written.buffer.end().max(written.grown_bytes).max(in_session)
     }
 
     /// Length that the next version gets.
@@ -276,7 +284,8 @@ impl<W> Pending<W> {
                 Pending::Pouring { log, written } => (written, Some(log), false),
                 _ => panic!("only what was written around the spool is committed"),
             };
-            let is_saved = written.buffer.is_empty() && written.length == NextLength::AtLeast;
+            let is_saved =
+                written.buffer.is_empty() && written.length == NextLength::AtLeast && written.grown_bytes == 0;
             let next = if is_saved { Pending::Clean { session: written.session } } else { Pending::Written(written) };
             (next, Released { log, drained })
         })

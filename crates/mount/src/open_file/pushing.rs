@@ -77,7 +77,7 @@ impl<B: Backend> OpenFile<B> {
             state.drop_log(mount);
         }
         // Only sessions keep a file without a name: open the new one before dropping the old.
-        let newest = if state.unlinked { open_version(mount, self.ino, version).await.ok() } else { None };
+        let newest = if state.needs_session(mount) { open_version(mount, self.ino, version).await.ok() } else { None };
         state.base = newest;
         mount.namespace.forget(&[self.ino]);
         mount.kernel.lock().committed(self.ino, version, state.size_bytes, true);

@@ -111,6 +111,9 @@ impl<B: Backend> State<B> {
     async fn hand_over(&mut self, mount: &Mount<B>, offset: u64, bytes: &[u8]) -> Outcome {
         let goes_back = self.pending.session().is_some_and(|s| !s.patches && offset < s.position);
         if goes_back {
+            // The commit must not show the file without these bytes: it is as long as they make it.
+            let written = self.pending.write();
+            written.grown_bytes = written.grown_bytes.max(offset + bytes.len() as u64);
             self.sync_session(mount).await?;
         }
         // After the commit above nothing may be unsaved.

@@ -20,6 +20,8 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(100);
 /// Open files by inode.
 pub struct Files<B: Backend> {
     slots: Mutex<BTreeMap<u64, Slot<B>>>,
+    /// Requests under way that remove a name, by inode; the file need not be open.
+    removals: Mutex<BTreeMap<u64, usize>>,
     /// A handle is open or gone.
     changed: Notify,
 }
@@ -55,13 +57,36 @@ impl<B: Backend> Drop for Opening<'_, B> {
     }
 }
 
+/// A name of the file is being removed until this is dropped. Until then a commit keeps a session open, as for a file without names.
+pub struct Removal<'a, B: Backend>(&'a Files<B>, u64);
+
+impl<B: Backend> Removal<'_, B> {
+    /// The file's last name may be gone: from now on it always has a session that keeps it, if it is open.
+    pub async fn is_done(self) {
+        if let Some(file) = self.0.get(self.1) {
+            file.set_unlinked().await;
+        }
+    }
+}
+
+impl<B: Backend> Drop for Removal<'_, B> {
+    fn drop(&mut self) {
+        let mut removals = self.0.removals.lock();
+        let count = removals.get_mut(&self.1).expect("a removal counts until it is dropped");
+        *count -= 1;
+        if *count == 0 {
+            removals.remove(&self.1);
+        }
+    }
+}
+
 /// Whether a program has closed a handle and nobody has used it since.
 #[derive(Default)]
 pub struct IsClosed(AtomicBool);
 
 impl<B: Backend> Default for Files<B> {
     fn default() -> Files<B> {
-        Files { slots: Mutex::default(), changed: Notify::new() }
+        Files { slots: Mutex::default(), removals: Mutex::default(), changed: Notify::new() }
     }
 }
 
@@ -91,9 +116,15 @@ impl<B: Backend> Files<B> {
         self.slots.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
     }
 
-    /// Whether no file is open.
-    pub fn is_empty(&self) -> bool {
-        self.slots.lock().is_empty()
+    /// A request is about to remove a name of the file.
+    pub fn begin_removal(&self, ino: u64) -> Removal<'_, B> {
+        *self.removals.lock().entry(ino).or_default() += 1;
+        Removal(self, ino)
+    }
+
+    /// Whether a name of the file is being removed.
+    pub(super) fn is_being_removed(&self, ino: u64) -> bool {
+        self.removals.lock().contains_key(&ino)
     }
 
     /// Number of open files, and number of those with uncommitted changes.

@@ -438,6 +438,13 @@ impl<B: Backend> Mount<B> {
             };
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
+            let name_only = |add: &mut dyn FnMut(&ListedEntry<'_>) -> bool| {
+                let is_full = add(&listed(None));
+                if full && child != 0 && !is_full {
+                    self.kernel.lock().named(child);
+                }
+                is_full
+            };
             // Nothing waits for a file of which the entry would tell something new. An entry that is older than a commit here is renewed.
             let may_tell = |attr: &Attr| {
                 let kernel = self.kernel.lock();
@@ -447,15 +454,21 @@ impl<B: Backend> Mount<B> {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;
                     let mut kernel = self.kernel.lock();
-                    let shown = answer.listed(&kernel);
-                    let counts = shown.is_some();
-                    let is_full = add(&listed(shown));
-                    if counts && !is_full {
-                        answer.give(&mut kernel, self.backend.now_ns());
+                    match answer.listed(&kernel) {
+                        Some(shown) => {
+                            let is_full = add(&listed(Some(shown)));
+                            if !is_full {
+                                answer.give(&mut kernel, self.backend.now_ns());
+                            }
+                            is_full
+                        }
+                        None => {
+                            drop(kernel);
+                            name_only(&mut add)
+                        }
                     }
-                    is_full
                 }
-                None => add(&listed(None)),
+                None => name_only(&mut add),
             };
             if is_full {
                 return Ok(());

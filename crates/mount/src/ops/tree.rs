@@ -7,7 +7,7 @@ use crate::errno::{Errno, Outcome, explained};
 use crate::kernel_cache::{Asked, KernelCache};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, Removal};
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
 use tessera_client::{Owner, Times};
@@ -169,12 +169,12 @@ impl<B: Backend> Mount<B> {
         self.kernel.lock().forgot(ino, lookups);
     }
 
-    /// Attributes of an inode.
+    /// Attributes of an inode, for a thread of a program; 0: the kernel cannot name it.
     ///
     /// # Errors
     /// `ESTALE` if it is gone, and the store's.
-    pub async fn attributes(&self, ino: u64) -> Outcome<Attr> {
-        let asked = self.asked(0);
+    pub async fn attributes(&self, thread: u32, ino: u64) -> Outcome<Attr> {
+        let asked = self.asked(thread);
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
             None => Ok(self.seen(asked, self.known(ino).await.map_err(stale_if_gone)?.attr, false).await),
@@ -280,17 +280,17 @@ impl<B: Backend> Mount<B> {
         Ok(Owner { mode: mode & 0o7777 | bit, uid: caller.uid, gid })
     }
 
-    /// Pins the open file behind a name that is about to be removed: an open file must outlive its last name.
-    pub(crate) async fn pin(&self, name: NameRef<'_>) -> Option<Arc<OpenFile<B>>> {
-        if self.files.is_empty() {
-            return None;
+    /// To be called before a name is removed: an open file must outlive its last name, also if it is opened or committed meanwhile.
+    /// None: the name is unknown.
+    pub(crate) async fn begin_removal(&self, name: NameRef<'_>) -> Option<Removal<'_, B>> {
+        let ino = self.lookup_known(name).await.ok()?.attr.ino;
+        let removal = self.files.begin_removal(ino);
+        if let Some(file) = self.files.get(ino)
+            && let Err(errno) = file.pin(self).await
+        {
+            tracing::warn!(ino, ?errno, "a file that is open cannot be kept beyond its name");
         }
-        let attr = self.lookup_known(name).await.ok()?.attr;
-        let file = self.files.get(attr.ino)?;
-        if let Err(errno) = file.pin(self).await {
-            tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
-        }
-        Some(file)
+        Some(removal)
     }
 
     pub(super) async fn create_node(
@@ -418,7 +418,7 @@ impl<B: Backend> Mount<B> {
         self.namespace.settle(Scope::Name(to.0, to.1.to_vec())).await?;
         self.namespace.settle(Scope::Below(to.0, to.1.to_vec())).await?;
         let _in_flight = self.namespace.begin_create(to.0, to.1);
-        let replaced = if mode == RenameMode::Replace { self.pin(to).await } else { None };
+        let replaced = if mode == RenameMode::Replace { self.begin_removal(to).await } else { None };
         let request = Rename {
             op_id: self.backend.op_id(),
             from_parent: from.0,
@@ -432,8 +432,8 @@ impl<B: Backend> Mount<B> {
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
         done.map_err(|e| explained("rename", from.0, &e))?;
-        if let Some(file) = replaced {
-            file.set_unlinked().await;
+        if let Some(removal) = replaced {
+            removal.is_done().await;
         }
         Ok(())
     }
@@ -448,7 +448,7 @@ impl<B: Backend> Mount<B> {
             true => self.namespace.settle(Scope::Below(parent, name.to_vec())).await?,
             false => self.namespace.settle(Scope::Name(parent, name.to_vec())).await?,
         }
-        let open = if directory { None } else { self.pin((parent, name)).await };
+        let removal = if directory { None } else { self.begin_removal((parent, name)).await };
         match self.backend.unlink(parent, name, directory).await {
             Ok(left) if !directory => {
                 self.namespace.with(|core, _| core.cache.name_changed(parent, name, &left));
@@ -460,8 +460,8 @@ impl<B: Backend> Mount<B> {
                 return Err(explained("remove", parent, &error));
             }
         }
-        if let Some(file) = open {
-            file.set_unlinked().await;
+        if let Some(removal) = removal {
+            removal.is_done().await;
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ fn a_file_that_grew_and_was_emptied_is_empty_after_its_commit() {
         mount.set_attributes(ino, NewAttr::default(), Some(70)).await.unwrap();
         mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
         mount.fsync(handle).await.unwrap();
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 0);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 0);
         assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"");
     });
 }

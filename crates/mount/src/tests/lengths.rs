@@ -149,7 +149,7 @@ fn a_commit_over_another_mounts_version_brings_its_length() {
         let mut scene = Scene::new(mode, b"");
         scene.write(0, b"mine");
         scene.sync();
-        let shown = scene.tasks.run(scene.mount.attributes(scene.ino)).unwrap().size_bytes;
+        let shown = scene.tasks.run(scene.mount.attributes(0, scene.ino)).unwrap().size_bytes;
         assert_eq!(shown, OTHER.len() as u64, "{mode}");
         let read = scene.tasks.run(scene.mount.read(scene.handle, 0, 100)).unwrap();
         assert_eq!(read, b"minenother mount", "{mode}");
@@ -242,5 +242,96 @@ fn a_write_does_not_undo_a_truncate_of_another_mount() {
         scene.store.commit(scene.ino, b"cut of", 0);
         scene.sync();
         assert_eq!(scene.close(), b"mineof", "{mode}");
+    }
+}
+
+/// A program keeps its handle; after a commit here the next read opens the current version.
+#[test]
+fn what_another_mount_cut_off_does_not_read_as_zeros() {
+    for mode in ["sliding-window", "incremental"] {
+        let mut scene = Scene::new(mode, b"before");
+        scene.write(0, b"mine");
+        scene.sync();
+        scene.store.commit(scene.ino, b"be", 0);
+        let read = scene.tasks.run(scene.mount.read(scene.handle, 0, 100)).unwrap();
+        assert_eq!(read, b"be", "{mode}");
+        assert_eq!(scene.tasks.run(scene.mount.attributes(0, scene.ino)).unwrap().size_bytes, 2, "{mode}");
+    }
+}
+
+/// As above, with bytes that are in no version yet.
+#[test]
+fn what_is_written_here_lies_over_what_another_mount_left() {
+    for mode in ["sliding-window", "incremental"] {
+        for (at, expected) in [(0, &b"mine"[..]), (1, b"bmine"), (4, b"be\0\0mine")] {
+            let mut scene = Scene::new(mode, b"before");
+            scene.write(0, b"before and more");
+            scene.sync();
+            scene.store.commit(scene.ino, b"be", 0);
+            scene.write(at, b"mine");
+            let read = scene.tasks.run(scene.mount.read(scene.handle, 0, 100)).unwrap();
+            assert_eq!(read, expected, "{mode}, {at}");
+            assert_eq!(scene.close(), expected, "{mode}, {at}");
+        }
+    }
+}
+
+/// The commit that a read needs first brings the other mount's length.
+#[test]
+fn a_read_that_commits_first_ends_where_the_version_ends() {
+    let mut scene = Scene::new("sliding-window", b"before");
+    let long = vec![7; 5 << 20];
+    scene.write(0, &long);
+    scene.sync();
+    scene.store.commit(scene.ino, b"be", 0);
+    scene.write(0, &long);
+    let read = scene.tasks.run(scene.mount.read(scene.handle, 0, 6 << 20)).unwrap();
+    assert!(read == long);
+    scene.store.commit(scene.ino, b"be", 0);
+    let read = scene.tasks.run(scene.mount.read(scene.handle, 0, 6 << 20)).unwrap();
+    assert!(read == long || read == b"be", "{} bytes", read.len());
+}
+
+/// A new file that is written forwards, and then from an early offset on, more than waits in the buffer for the gap before it to be
+/// filled. Its session only goes forward: to go back it commits, and the bytes that made it do so are in no version then.
+fn write_that_goes_back(mode: &str, allocated_bytes: u64, appended: &[u8]) -> (u64, Vec<u8>) {
+    let (store, disk, mut tasks) = (store(mode), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.spawn(run_drains(store.clone()));
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    tasks.run(async {
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
+        mount.write(handle, 0, &vec![1; 6 << 20]).await.unwrap();
+        mount.allocate(handle, 0, allocated_bytes, 0).await.unwrap();
+        mount.write(handle, 1 << 20, &vec![2; 33 << 20]).await.unwrap();
+        assert_eq!(store.versions(ino), 1, "the session has gone back");
+        let shown = mount.attributes(0, ino).await.unwrap().size_bytes;
+        if !appended.is_empty() {
+            mount.append(handle, shown, appended).await.unwrap();
+        }
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+        until_pushed(&mount).await;
+        (shown, store.current(ino).bytes)
+    })
+}
+
+/// An append must not overwrite what no version has.
+#[test]
+fn a_length_does_not_fall_back_when_a_write_goes_back() {
+    for mode in ["sliding-window", "incremental"] {
+        for allocated_bytes in [1, 40 << 20] {
+            for appended in [&b""[..], b"end"] {
+                let (shown, bytes) = write_that_goes_back(mode, allocated_bytes, appended);
+                assert_eq!(shown, allocated_bytes.max(34 << 20), "{mode}");
+                let mut expected = [vec![1; 1 << 20], vec![2; 33 << 20]].concat();
+                expected.resize(shown as usize, 0);
+                expected.extend(appended);
+                assert!(bytes == expected, "{mode}, {allocated_bytes}: {} bytes", bytes.len());
+            }
+        }
     }
 }

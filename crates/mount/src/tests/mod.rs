@@ -6,6 +6,7 @@ mod direct;
 mod lengths;
 mod locks;
 mod opens;
+mod removals;
 mod store;
 pub mod tasks;
 
@@ -442,7 +443,7 @@ fn a_file_that_is_written_here_is_opened_at_once() {
     tasks.run(async {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 6, b" and").await.unwrap();
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 10);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 10);
         mount.write(handle, 10, b" after").await.unwrap();
         let other = mount.open(2, ino, true).await.unwrap().handle;
         assert_eq!(mount.read(other, 0, 20).await.unwrap(), b"before and after");

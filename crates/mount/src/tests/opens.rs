@@ -75,7 +75,7 @@ fn an_open_that_looks_up_no_name_gets_the_length() {
         store.forgotten.borrow_mut().clear();
         assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
         assert_eq!(*store.forgotten.borrow(), [ino], "the kernel would write at byte 6");
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 16);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 16);
         mount.open(7, ino, true).await.unwrap();
     });
 }
@@ -94,7 +94,7 @@ fn a_lookup_during_a_close_shows_what_the_close_commits() {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 6, b"second").await.unwrap();
         // A program asks for attributes; then there is one more line.
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 12);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 12);
         mount.write(handle, 12, b"third ").await.unwrap();
         handle
     });
@@ -210,7 +210,7 @@ fn a_version_that_was_lost_does_not_cost_a_request_at_each_look() {
             for second in 2..12 {
                 store.clock.set(second * 1_000_000_000);
                 mount.lookup(0, (ROOT, b"file")).await.unwrap();
-                assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 5);
+                assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 5);
             }
             let requests = store.gets.get() - before;
             assert!(requests <= 1, "write-back {write_back}: {requests} requests under one lease");
@@ -228,7 +228,7 @@ fn the_kernel_drops_its_last_page_before_it_learns_a_greater_length() {
     tasks.run(async {
         let reader = mount.open(5, ino, false).await.unwrap().handle;
         store.commit(ino, b"before and after", 0);
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 6);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 6);
         assert_eq!(store.dropped_from.borrow()[..], [], "its length stays until another program opens it");
         assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
         assert_eq!(store.dropped_from.take(), [(ino, 6)]);
@@ -246,7 +246,7 @@ fn the_kernel_drops_its_last_page_before_it_learns_a_greater_length() {
             [(ino, 16)],
             "the kernel ignores the length in replies to requests from before"
         );
-        assert_eq!(mount.attributes(ino).await.unwrap().size_bytes, 21);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 21);
     });
 }
 
@@ -354,7 +354,7 @@ fn a_name_whose_inode_was_replaced_is_looked_up_again() {
     mount.leases_recalled(Some(&[old]));
     tasks.run(async {
         // It asks for the attributes first, to check the permissions.
-        assert_eq!(mount.attributes(old).await, Err(Errno::ESTALE));
+        assert_eq!(mount.attributes(0, old).await, Err(Errno::ESTALE));
         assert_eq!(mount.open(1, old, false).await, Err(Errno::ESTALE));
         assert_eq!(mount.set_attributes(old, NewAttr::default(), Some(0)).await, Err(Errno::ESTALE));
         assert_eq!(mount.read_link(old).await, Err(Errno::ESTALE));

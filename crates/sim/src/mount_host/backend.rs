@@ -226,7 +226,7 @@ impl Backend for SimBackend {
         let Some(mount) = self.mount.get().and_then(Weak::upgrade) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let attr = mount.attributes(ino).await.map_err(|errno| io::Error::from_raw_os_error(errno as i32))?;
+        let attr = mount.attributes(0, ino).await.map_err(|errno| io::Error::from_raw_os_error(errno as i32))?;
         match self.kernel.drop_pages(ino, attr.size_bytes) {
             true => Ok(()),
             false => Err(io::ErrorKind::NotFound.into()),

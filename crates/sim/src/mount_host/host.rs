@@ -199,7 +199,7 @@ impl FileSystem for MountHost {
 
     async fn attr(&self, ino: u64) -> Result<Found, Errno> {
         let changes = self.backend().kernel.changes();
-        let attr = self.mount.attributes(ino).await?;
+        let attr = self.mount.attributes(0, ino).await?;
         self.hop().await;
         self.backend().kernel.replied(ino, changes, attr.size_bytes);
         Ok(self.shown(&attr))

@@ -1,0 +1,84 @@
+//! The version below what was written here: which of its bytes belong to the file, and what another mount's version changes.
+
+use super::pending::NextLength;
+use super::{State, spooled};
+use crate::backend::{Backend, Reader};
+use crate::errno::Outcome;
+use crate::mount::Mount;
+use std::sync::Arc;
+
+/// Which bytes of the version below belong to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Below {
+    /// Those over which nothing was written.
+    Kept,
+    /// It had none when this mount opened it. What other mounts write meanwhile stays, as in [`Below::Kept`].
+    Empty,
+    /// None: this mount truncated the file to length 0.
+    Dropped,
+}
+
+impl Below {
+    /// What a version of this length is to a file that was not written here.
+    pub fn of(size_bytes: u64) -> Below {
+        if size_bytes == 0 { Below::Empty } else { Below::Kept }
+    }
+}
+
+/// Opens the current version, which the manager must know.
+pub(super) async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
+    mount.settle(ino).await?;
+    spooled::open_version(mount, ino, 0).await
+}
+
+impl<B: Backend> State<B> {
+    /// The version below; opens the current one if none is open. If another mount committed it, the length changes too.
+    pub(super) async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
+        if let Some(base) = &self.base {
+            return Ok(base.clone());
+        }
+        let base = open_base(mount, self.ino).await?;
+        if base.opened().version.version != self.version {
+            self.lies_over(&base);
+        }
+        Ok(self.base.insert(base).clone())
+    }
+
+    /// Whether only a session keeps the file: it has no name on this mount, or none in a moment.
+    pub(super) fn needs_session(&self, mount: &Mount<B>) -> bool {
+        self.unlinked || mount.files.is_being_removed(self.ino)
+    }
+
+    /// What was written here lies over another version than it began with.
+    fn lies_over(&mut self, base: &Arc<B::Reader>) {
+        if self.pending.is_clean() {
+            self.take_over(base.clone());
+        } else if self.pending.log().is_none() && self.pending.length() == NextLength::AtLeast {
+            // As a commit gives it. Version and number stay: a commit over them is one that another mount came before.
+            self.show_length(base.len_bytes().max(self.pending.end()));
+        }
+    }
+
+    /// The file is this version.
+    pub(super) fn take_over(&mut self, base: Arc<B::Reader>) {
+        if base.opened().version.version != self.version {
+            // Another client changed the file; the session builds on the old version.
+            self.pending.drop_session();
+            self.version = base.opened().version.version;
+        }
+        self.number = base.opened().version.number;
+        let attr = &base.opened().attr;
+        self.content = if attr.version == self.version { attr.content } else { 0 };
+        self.show_length(base.len_bytes());
+        self.below = Below::of(self.size_bytes);
+        self.base = Some(base);
+    }
+
+    /// Takes over the length of a version with another mount's changes.
+    pub(super) fn show_length(&mut self, size_bytes: u64) {
+        if self.has_length && size_bytes > self.size_bytes {
+            self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
+        }
+        (self.size_bytes, self.has_length) = (size_bytes, true);
+    }
+}

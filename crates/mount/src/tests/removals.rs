@@ -1,0 +1,81 @@
+//! Files that lose their last name while a program has them open, or opens them.
+
+use super::*;
+
+/// Removes the name `file`, or renames another file over it.
+async fn remove(mount: &Mount<Client>, renames: bool) {
+    match renames {
+        false => mount.remove((ROOT, b"file"), false).await.unwrap(),
+        true => mount.rename((ROOT, b"new"), (ROOT, b"file"), Default::default()).await.unwrap(),
+    }
+}
+
+/// What a program reads from a file that it has written and committed, and whose last name is removed at one of these moments.
+fn read_after(renames: bool, opens_first: bool, write_mode: &str) -> Result<Vec<u8>, Errno> {
+    let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    start_pushes(&mut tasks, &mount, queues);
+    let ino = known_file(&mount, &store, &mut tasks);
+    store.create(ROOT, b"new", 0).unwrap();
+    store.unlink_rounds.set(50);
+    let is_removed = Arc::<AtomicBool>::default();
+    let (remover, removed) = (mount.clone(), is_removed.clone());
+    let first = match opens_first {
+        true => Some(tasks.run(mount.open(1, ino, true)).unwrap().handle),
+        false => None,
+    };
+    tasks.spawn(async move {
+        remove(&remover, renames).await;
+        removed.store(true, Ordering::Release);
+    });
+    tasks.run(async {
+        // It is on its way to the manager when the program goes on.
+        for _ in 0..20 {
+            pause().await;
+        }
+        let handle = match first {
+            Some(handle) => handle,
+            None => mount.open(1, ino, true).await.unwrap().handle,
+        };
+        mount.write(handle, 0, b"B").await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        assert!(!is_removed.load(Ordering::Acquire));
+        while !is_removed.load(Ordering::Acquire) {
+            pause().await;
+        }
+        mount.read(handle, 0, 100).await
+    })
+}
+
+#[test]
+fn a_file_that_is_committed_while_its_last_name_goes_can_be_read() {
+    for mode in ["sliding-window", "complete-local"] {
+        for renames in [false, true] {
+            assert_eq!(read_after(renames, true, mode), Ok(b"Before".to_vec()), "{mode}, {renames}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_opened_while_its_last_name_goes_can_be_read() {
+    for mode in ["sliding-window", "complete-local"] {
+        for renames in [false, true] {
+            assert_eq!(read_after(renames, false, mode), Ok(b"Before".to_vec()), "{mode}, {renames}");
+        }
+    }
+}
+
+/// The name stays, so the file needs no session.
+#[test]
+fn a_removal_that_fails_leaves_the_file_as_it_was() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        let renamed = mount.rename((ROOT, b"absent"), (ROOT, b"file"), Default::default()).await;
+        assert_eq!(renamed, Err(Errno::ENOENT));
+        mount.write(handle, 0, b"B").await.unwrap();
+        assert_eq!(mount.stats().await.spool.unwrap().waiting_files, 1, "a file without a name would not be spooled");
+    });
+}
