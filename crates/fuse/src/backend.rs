@@ -4,14 +4,13 @@
 
 use crate::block_on::{self, block_on};
 use crate::loopback::Loopback;
+use crate::notices::{NoticeQueue, Notices, notices};
 use crate::spool::SpoolDirectory;
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use fuser::{INodeNo, Notifier};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
@@ -35,23 +34,12 @@ const DROP_PAGES_WITHIN: Duration = Duration::from_secs(1);
 /// Threads that tell the kernel to drop pages; each has its share of the files.
 const PAGE_NOTIFIERS: usize = 4;
 
-/// What to tell the kernel, in order.
-pub enum Notice {
-    /// The kernel must drop these names.
-    Names(Vec<Name>),
-    /// The kernel must drop the pages of an inode that these bytes touch.
-    Pages(u64, Range<u64>),
-    /// Reply once everything before is done.
-    Confirm(Sender<()>),
-    /// Set this to false once everything before is done.
-    CaughtUp(Arc<AtomicBool>),
-}
-
-/// What a thread tells the kernel of pages.
-struct PageNotices {
-    sender: Sender<Notice>,
-    /// It waits for the kernel longer than anybody waits for it.
-    is_behind: Arc<AtomicBool>,
+/// What to tell the kernel.
+pub struct NoticeQueues {
+    /// Names to drop.
+    pub names: NoticeQueue<Name, ()>,
+    /// Bytes of inodes whose pages to drop.
+    pub pages: Vec<NoticeQueue<u64, Range<u64>>>,
 }
 
 /// See the module.
@@ -60,9 +48,10 @@ pub struct FuseBackend {
     pub client: Client,
     /// Threads that use the mount as programs do.
     pub loopback: Loopback,
-    notices: Sender<Notice>,
-    /// Of pages: names do not wait for reads, and few files wait for those of another one.
-    page_notices: [PageNotices; PAGE_NOTIFIERS],
+    /// Names that the kernel must drop.
+    names: Notices<Name, ()>,
+    /// Pages of inodes that the kernel must drop. Names do not wait for reads, and few files wait for those of another one.
+    pages: [Notices<u64, Range<u64>>; PAGE_NOTIFIERS],
     /// Programs can map files that are read and written without the kernel's pages. Set when the kernel has said so.
     pub direct_maps: OnceLock<bool>,
     /// Tells the kernel at once what it can hear without a wait. Set when the mount is in its place.
@@ -72,21 +61,17 @@ pub struct FuseBackend {
 }
 
 impl FuseBackend {
-    /// Each receiver yields what a thread of its own tells the kernel.
-    pub fn new(
-        client: Client,
-        loopback: Loopback,
-        spool: Option<SpoolDirectory>,
-    ) -> (FuseBackend, Vec<Receiver<Notice>>) {
-        let (notices, names) = unbounded();
-        let mut receivers = vec![names];
-        let page_notices = std::array::from_fn(|_| {
-            let (sender, receiver) = unbounded();
-            receivers.push(receiver);
-            PageNotices { sender, is_behind: Arc::default() }
+    /// Each queue is what a thread of its own tells the kernel.
+    pub fn new(client: Client, loopback: Loopback, spool: Option<SpoolDirectory>) -> (FuseBackend, NoticeQueues) {
+        let (names, names_queue) = notices();
+        let mut queues = NoticeQueues { names: names_queue, pages: Vec::new() };
+        let pages = std::array::from_fn(|_| {
+            let (pages, queue) = notices();
+            queues.pages.push(queue);
+            pages
         });
         let (direct_maps, notifier) = (OnceLock::new(), OnceLock::new());
-        (FuseBackend { client, loopback, notices, page_notices, direct_maps, notifier, _spool: spool }, receivers)
+        (FuseBackend { client, loopback, names, pages, direct_maps, notifier, _spool: spool }, queues)
     }
 }
 
@@ -211,15 +196,18 @@ impl Backend for FuseBackend {
     }
 
     fn invalidate_names(&self, names: Vec<Name>) {
-        // Fails if the receiver is gone; then there is no kernel to tell.
-        let _ = self.notices.send(Notice::Names(names));
+        // Names for which there is no room live as long as the kernel may cache them.
+        let without_room = names.into_iter().filter(|name| self.names.add(name.clone(), ()).is_none()).count();
+        if without_room > 0 {
+            tracing::warn!(
+                names = without_room,
+                "the kernel is not told of changed names: it has not answered for long"
+            );
+        }
     }
 
     async fn names_invalidated(&self) {
-        let (done, confirmed) = bounded(1);
-        if self.notices.send(Notice::Confirm(done)).is_ok() {
-            let _ = confirmed.recv_timeout(INVALIDATE_WITHIN);
-        }
+        self.names.wait(self.names.last(), INVALIDATE_WITHIN);
     }
 
     fn forget_attributes(&self, ino: u64) {
@@ -230,21 +218,9 @@ impl Backend for FuseBackend {
     }
 
     async fn drop_pages_of(&self, ino: u64, bytes: Range<u64>) -> bool {
-        let notices = &self.page_notices[(ino % PAGE_NOTIFIERS as u64) as usize];
-        // Without a receiver there is no kernel.
-        if notices.sender.send(Notice::Pages(ino, bytes.clone())).is_err() {
-            return true;
-        }
-        // Nobody waits behind a read of another file that does not end.
-        if notices.is_behind.load(Ordering::Relaxed) {
-            return false;
-        }
-        let (done, confirmed) = bounded(1);
-        let told = notices.sender.send(Notice::Confirm(done)).is_ok();
-        let dropped = !told || confirmed.recv_timeout(DROP_PAGES_WITHIN) != Err(RecvTimeoutError::Timeout);
+        let notices = &self.pages[(ino % PAGE_NOTIFIERS as u64) as usize];
+        let dropped = notices.add(ino, bytes.clone()).is_some_and(|ticket| notices.wait(ticket, DROP_PAGES_WITHIN));
         if !dropped {
-            notices.is_behind.store(true, Ordering::Relaxed);
-            let _ = notices.sender.send(Notice::CaughtUp(notices.is_behind.clone()));
             tracing::debug!(ino, ?bytes, "the kernel has not dropped pages that are older than the file");
         }
         dropped

@@ -2,9 +2,10 @@
 //!
 //! The mount itself is `tessera_mount`, which this crate runs: it translates the kernel's requests ([`fs`]), gives
 //! each operation a thread ([`block_on`]), carries out the core's requests by the client library ([`backend`]), and
-//! owns what belongs to the system: the mount in the kernel's table (`attached`), the threads that use the mount as programs do ([`loopback`]), what the kernel knows
-//! of callers that wait for locks ([`callers`], [`locking`]), and the spool's directory ([`spool`]). Start at
-//! [`Mount::new`]; docs/mount.md says what a mount promises.
+//! owns what belongs to the system: the mount in the kernel's table (`attached`), the threads that tell the kernel what
+//! to drop (`notices`) and those that use the mount as programs do ([`loopback`]), what the kernel knows of callers that
+//! wait for locks ([`callers`], [`locking`]), and the spool's directory ([`spool`]). Start at [`Mount::new`];
+//! docs/mount.md says what a mount promises.
 
 mod attached;
 pub mod attr;
@@ -16,6 +17,7 @@ pub mod fs;
 pub mod locking;
 pub mod loopback;
 mod mount;
+mod notices;
 pub mod spool;
 
 pub use attached::{Attached, SOURCE, is_dead};

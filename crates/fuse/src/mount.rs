@@ -1,25 +1,25 @@
 //! Mounts a store, serves it until it is unmounted, and leaves nothing uncommitted behind.
 
 use crate::attached::{Attached, SOURCE, is_dead, is_mounted};
-use crate::backend::{FuseBackend, Notice, hear_recalls};
+use crate::backend::{FuseBackend, NoticeQueues, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
 use crate::fs::TesseraFs;
 use crate::loopback::Loopback;
 use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
-use crossbeam_channel::Receiver;
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_client::Client;
 use tessera_mount::mount::{Mount as Core, Options as CoreOptions};
+use tessera_mount::namespace::Name;
 use tessera_mount::spool::SpoolConfig;
 use tessera_mount::{locks, namespace, ops, spool};
 use thiserror::Error;
@@ -149,11 +149,7 @@ impl Mount {
         let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
         let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
-        let notifying = notices.into_iter().map(|queue| {
-            let notifier = notifier.clone();
-            spawn("notify", move || notify(&notifier, &queue)).map_err(refused)
-        });
-        let notifying = notifying.collect::<Result<_, _>>()?;
+        let notifying = notify(&notifier, notices).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
@@ -263,24 +259,22 @@ fn config(options: &Options) -> Config {
     config
 }
 
-fn notify(notifier: &Notifier, notices: &Receiver<Notice>) {
-    for notice in notices {
-        match notice {
-            // Fails if the kernel does not have the name; that is no error.
-            Notice::Names(names) => names.iter().for_each(|(parent, name)| {
-                let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
-            }),
-            // Fails if the kernel does not have the inode; that is no error.
-            Notice::Pages(ino, bytes) => {
-                let len = bytes.end.saturating_sub(bytes.start);
-                // A length of 0 is that of everything behind the offset.
-                let len = i64::try_from(len).ok().filter(|_| bytes.end != u64::MAX).unwrap_or(0);
-                let _ = notifier.inval_inode(INodeNo(ino), bytes.start as i64, len);
-            }
-            Notice::Confirm(done) => drop(done.send(())),
-            Notice::CaughtUp(is_behind) => is_behind.store(false, Ordering::Relaxed),
-        }
-    }
+/// Starts the threads that tell the kernel what to drop.
+fn notify(notifier: &Notifier, queues: NoticeQueues) -> std::io::Result<Vec<JoinHandle<()>>> {
+    // A notice fails if the kernel does not have the name or the inode; that is no error.
+    let to = notifier.clone();
+    let drop_name = move |(parent, name): Name, ()| _ = to.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
+    let names = spawn("notify", move || queues.names.run(drop_name));
+    let pages = queues.pages.into_iter().map(|queue| {
+        let to = notifier.clone();
+        let drop_pages = move |ino, bytes: Range<u64>| {
+            // A length of 0 is that of everything behind the offset.
+            let len = i64::try_from(bytes.end - bytes.start).ok().filter(|_| bytes.end != u64::MAX).unwrap_or(0);
+            let _ = to.inval_inode(INodeNo(ino), bytes.start as i64, len);
+        };
+        spawn("notify", move || queue.run(drop_pages))
+    });
+    std::iter::once(names).chain(pages).collect()
 }
 
 /// Sets the kernel's read-ahead, 128 KiB by default. A failure leaves the default.
