@@ -11,8 +11,10 @@ use tessera_wire::meta::InoRange;
 
 /// Inode numbers requested at once.
 pub const INOS: u32 = 128;
-/// A directory with more names than this loses its delegation on this mount.
-const MAX_NAMES: usize = 100_000;
+/// Inode numbers that are kept at most.
+const MAX_INOS: u32 = 64 * INOS;
+/// A directory with more names than this has no delegation on this mount.
+const MAX_NAMES: usize = if cfg!(test) { 1_000 } else { 1_000_000 };
 /// Creates in a directory before this mount requests its delegation. The number doubles after each request, denial or
 /// recall, and halves with each grant, so a mount that takes turns with other clients rarely asks.
 const REQUEST_AFTER: u32 = 4;
@@ -46,22 +48,43 @@ struct Counter {
     /// Names of these requests, and of all requests since the oldest of them: a list that the manager sends meanwhile
     /// may lack them.
     names: HashSet<Vec<u8>>,
+    /// There were more than [`MAX_NAMES`] of them: no list is completed by them.
+    lacks_names: bool,
     /// Creates since the delegation was last requested.
     creates: u32,
     /// Creates until it is requested; 0: [`REQUEST_AFTER`].
     request_after: u32,
 }
 
+impl Counter {
+    fn add_name(&mut self, name: &[u8]) {
+        if self.names.len() >= MAX_NAMES {
+            (self.names, self.lacks_names) = (HashSet::new(), true);
+        }
+        if !self.lacks_names {
+            self.names.insert(name.to_vec());
+        }
+    }
+}
+
 impl Delegations {
     /// Takes inode numbers from an answer.
     pub fn add_inos(&mut self, inos: Option<InoRange>) {
-        self.inos.extend(inos.filter(|range| range.count > 0));
+        let room = MAX_INOS - self.inos_left();
+        let fits = |range: InoRange| InoRange { count: range.count.min(room), ..range };
+        let inos =
+            inos.map(fits).filter(|range| range.count > 0 && range.first.checked_add(range.count.into()).is_some());
+        self.inos.extend(inos);
+        assert!(self.inos_left() <= MAX_INOS, "no more inode numbers are taken than there is room for");
+    }
+
+    fn inos_left(&self) -> u32 {
+        self.inos.iter().map(|range| range.count).sum()
     }
 
     /// Number of inode numbers to request along with a create.
     pub fn inos_wanted(&self) -> u32 {
-        let left: u32 = self.inos.iter().map(|range| range.count).sum();
-        if left < INOS / 2 { INOS } else { 0 }
+        if self.inos_left() < INOS / 2 { INOS } else { 0 }
     }
 
     pub fn draw_ino(&mut self) -> Option<u64> {
@@ -93,10 +116,16 @@ impl Delegations {
         let lifetime_ns = ms_to_ns(lifetime_ms);
         let mut names: HashSet<Vec<u8>> = names.into_iter().collect();
         if let Some(counter) = self.counters.get_mut(&directory) {
+            if counter.lacks_names {
+                return;
+            }
             names.extend(counter.names.iter().cloned());
             counter.request_after /= 2;
         }
         names.extend(deferred);
+        if names.len() > MAX_NAMES {
+            return;
+        }
         self.granted.retain(|_, delegation| delegation.until_ns > now_ns);
         let until_ns = stamp.at_ns.saturating_add(lifetime_ns);
         self.granted.insert(directory, Delegation { until_ns, lifetime_ns, names });
@@ -152,6 +181,10 @@ impl Delegations {
         {
             return None;
         }
+        if delegation.names.len() >= MAX_NAMES {
+            self.granted.remove(&directory);
+            return None;
+        }
         delegation.names.insert(name.to_vec());
         Some(now_ns.saturating_add(third_ns))
     }
@@ -165,7 +198,7 @@ impl Delegations {
         let counter = self.counters.entry(directory).or_default();
         counter.in_flight += 1;
         counter.creates = counter.creates.saturating_add(1);
-        counter.names.insert(name.to_vec());
+        counter.add_name(name);
         if failpoint::is_active("mount.create_in_flight_untold") {
             counter.names.clear();
             return;
@@ -184,14 +217,14 @@ impl Delegations {
         assert!(counter.in_flight > 0, "each create ends once");
         counter.in_flight -= 1;
         if counter.in_flight == 0 {
-            counter.names = HashSet::new();
+            (counter.names, counter.lacks_names) = (HashSet::new(), false);
         }
     }
 
     /// The manager now knows a deferred create. A list of names in flight may lack it.
     pub fn settled(&mut self, directory: u64, name: &[u8]) {
         if let Some(counter) = self.counters.get_mut(&directory).filter(|counter| counter.in_flight > 0) {
-            counter.names.insert(name.to_vec());
+            counter.add_name(name);
         }
     }
 
@@ -200,7 +233,7 @@ impl Delegations {
         let inos = self.inos_wanted();
         let counter = self.counters.get_mut(&directory)?;
         let request_after = counter.request_after.max(REQUEST_AFTER);
-        if counter.creates < request_after || counter.names.len() > MAX_NAMES {
+        if counter.creates < request_after || counter.lacks_names {
             return None;
         }
         (counter.creates, counter.request_after) = (0, (request_after * 2).min(MAX_REQUEST_AFTER));
@@ -210,5 +243,70 @@ impl Delegations {
     #[cfg(test)]
     pub fn names_in_flight(&self, directory: u64) -> usize {
         self.counters.get(&directory).map_or(0, |counter| counter.names.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: u64 = 7;
+
+    fn delegated(names: Vec<Vec<u8>>) -> Delegations {
+        let mut delegations = Delegations::default();
+        grant(&mut delegations, names);
+        delegations
+    }
+
+    fn grant(delegations: &mut Delegations, names: Vec<Vec<u8>>) {
+        let stamp = Stamp { at_ns: 0, changes: 0, recalls: delegations.recalls };
+        delegations.grant(0, DIR, stamp, 60_000, names, std::iter::empty());
+    }
+
+    fn name(number: usize) -> Vec<u8> {
+        number.to_string().into_bytes()
+    }
+
+    #[test]
+    fn what_the_manager_sends_is_taken_up_to_a_limit() {
+        let mut delegations = Delegations::default();
+        for first in [1, u64::MAX - 3, 1 << 40, 1 << 50] {
+            delegations.add_inos(Some(InoRange { first, count: u32::MAX }));
+        }
+        assert_eq!((delegations.inos_left(), delegations.draw_ino()), (MAX_INOS, Some(1)));
+        delegations.add_inos(Some(InoRange { first: u64::MAX, count: 1 }));
+        assert_eq!(delegations.draw_ino(), Some(2), "there is no number after the last one");
+        assert!(!delegated((0..=MAX_NAMES).map(name).collect()).is_delegated(DIR));
+        assert!(delegated((0..MAX_NAMES).map(name).collect()).is_delegated(DIR));
+    }
+
+    #[test]
+    fn a_directory_with_too_many_names_loses_its_delegation() {
+        let mut delegations = delegated(Vec::new());
+        delegations.add_inos(Some(InoRange { first: 1, count: 1 }));
+        for number in 0..MAX_NAMES {
+            assert!(delegations.claim_name(0, DIR, &name(number)).is_some());
+        }
+        assert!(delegations.claim_name(0, DIR, b"more").is_none() && !delegations.is_delegated(DIR));
+    }
+
+    /// Creates overlap for ever, so their names would be kept for ever.
+    #[test]
+    fn names_in_flight_are_bounded_and_then_complete_no_list() {
+        let mut delegations = Delegations::default();
+        delegations.begin_create(DIR, b"first");
+        for number in 0..3 * MAX_NAMES {
+            delegations.begin_create(DIR, &name(number));
+            delegations.settled(DIR, &name(number));
+            delegations.end_create(DIR);
+            assert!(delegations.names_in_flight(DIR) <= MAX_NAMES);
+        }
+        assert_eq!(delegations.request(DIR), None);
+        grant(&mut delegations, Vec::new());
+        assert!(!delegations.is_delegated(DIR), "the list may lack names");
+        delegations.end_create(DIR);
+        assert!(delegations.request(DIR).is_some());
+        grant(&mut delegations, Vec::new());
+        assert!(delegations.is_delegated(DIR));
     }
 }
