@@ -160,6 +160,35 @@ fn a_directory_of_many_names_is_listed_while_it_changes() {
 }
 
 /// Close-to-open between two mounts: an open sees what the other mount closed, including the length.
+/// A program maps a file, another one makes it longer, and a third one lists the directory. The entry then tells the kernel nothing but
+/// the name: a length of 0 would cut off what was written through the map.
+#[test]
+fn a_listing_takes_nothing_from_a_file_that_is_mapped() {
+    const PROGRAM: &str = "
+import mmap, os, sys
+path, pages = os.path.join(sys.argv[1], 'mapped'), 64
+f = os.open(path, os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, pages * 4096)
+os.fsync(f)
+mapped = mmap.mmap(f, pages * 4096)
+for page in range(pages):
+    mapped[page * 4096] = 1 + page
+    os.pwrite(f, b'end', pages * 4096 + 3 * page)
+    listed = [entry.stat().st_size for entry in os.scandir(sys.argv[1]) if entry.name == 'mapped']
+    assert listed == [pages * 4096 + 3 * page + 3], (page, listed)
+    assert mapped[page * 4096] == 1 + page, page
+    mapped.flush()
+os.close(f)
+content = open(path, 'rb').read()
+assert [content[page * 4096] for page in range(pages)] == list(range(1, 1 + pages))
+assert content[pages * 4096:] == b'end' * pages
+";
+    with_mount(|_, m| {
+        let ran = Command::new("python3").args(["-c", PROGRAM]).arg(&m.path).output().unwrap();
+        assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    });
+}
+
 #[test]
 fn two_mounts_see_what_the_other_has_closed() {
     with_mount(|c, a| {

@@ -1,8 +1,8 @@
 //! The store's attributes and errors in the form that the kernel takes.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
-use std::time::UNIX_EPOCH;
-use tessera_mount::attr::system_time;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tessera_mount::attr::{nanoseconds, system_time};
 use tessera_wire::{Attr, InodeKind};
 
 /// I/O size to recommend to the kernel, bytes.
@@ -39,6 +39,15 @@ pub fn name_only(ino: u64, kind: InodeKind) -> FileAttr {
     file_attr(&Attr { ino, kind: kind as i32, size_bytes: u64::MAX, ..Attr::default() })
 }
 
+/// A time that a program sets, nanoseconds since 1970. The FUSE library gets a time before 1970 as seconds and as nanoseconds behind
+/// them, and takes both away from 1970.
+pub fn as_set(time: SystemTime) -> i64 {
+    match UNIX_EPOCH.duration_since(time) {
+        Ok(before) => nanoseconds(time).saturating_add(2 * i64::from(before.subsec_nanos())),
+        Err(_) => nanoseconds(time),
+    }
+}
+
 /// The kernel's type for an inode kind; a kind that this release does not know shows as a file.
 pub fn file_type(kind: InodeKind) -> FileType {
     match kind {
@@ -55,4 +64,26 @@ pub fn file_type(kind: InodeKind) -> FileType {
 /// The FUSE library's form of an error number.
 pub fn errno(errno: tessera_mount::errno::Errno) -> Errno {
     Errno::from_i32(errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_before_1970_is_the_one_that_was_set() {
+        // As the FUSE library makes it of -2 seconds and 750 million nanoseconds.
+        let of_library = UNIX_EPOCH - Duration::new(2, 750_000_000);
+        assert_eq!(as_set(of_library), -1_250_000_000);
+        assert_eq!(as_set(UNIX_EPOCH - Duration::from_secs(7)), -7_000_000_000);
+        assert_eq!(as_set(UNIX_EPOCH + Duration::new(7, 5)), 7_000_000_005);
+    }
+
+    /// The kernel refuses lengths above the greatest signed number (`fuse_valid_size`).
+    #[test]
+    fn an_entry_that_only_names_an_inode_has_no_length_that_the_kernel_takes() {
+        let named = name_only(7, InodeKind::File);
+        assert!(named.size > i64::MAX as u64 && named.ino == INodeNo(7) && named.kind == FileType::RegularFile);
+    }
 }

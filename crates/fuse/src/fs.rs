@@ -1,6 +1,6 @@
 //! The FUSE requests, one function each: translates the request, runs the operation of the mount core, replies.
 
-use crate::attr::{errno, file_attr, file_type, name_only};
+use crate::attr::{as_set, errno, file_attr, file_type, name_only};
 use crate::backend::FuseBackend;
 use crate::block_on::block_on;
 use crate::counts::{Counts, Op};
@@ -106,7 +106,7 @@ fn caller(req: &Request) -> Caller {
 
 fn at(time: TimeOrNow) -> i64 {
     match time {
-        TimeOrNow::SpecificTime(time) => nanoseconds(time),
+        TimeOrNow::SpecificTime(time) => as_set(time),
         TimeOrNow::Now => nanoseconds(SystemTime::now()),
     }
 }
@@ -178,7 +178,7 @@ impl Filesystem for TesseraFs {
         }
         let mode = mode.map(|mode| mode & 0o7777);
         let (mtime_ns, atime_ns) = (mtime.map(at), atime.map(at));
-        let new = NewAttr { mode, uid, gid, mtime_ns, ctime_ns: ctime.map(nanoseconds), atime_ns };
+        let new = NewAttr { mode, uid, gid, mtime_ns, ctime_ns: ctime.map(as_set), atime_ns };
         self.reply_attr(block_on(self.mount.set_attributes(ino.0, new, size)), reply);
     }
 
@@ -306,6 +306,11 @@ impl Filesystem for TesseraFs {
         reply: ReplyWrite,
     ) {
         self.counts.asked(Op::Write);
+        if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
+            && let Err(error) = block_on(self.mount.drop_privileges(fh.0))
+        {
+            return reply.error(errno(error));
+        }
         // A write through the kernel's pages has its place.
         let appends = flags.0 & APPEND != 0 && self.mount.bypasses_pages();
         let written = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {

@@ -21,9 +21,9 @@ use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, Namespace, Stamp};
+use below::{Below, open_base};
 use bytes::Bytes;
 use futures_util::lock::Mutex;
-use below::{Below, open_base};
 use pending::{NextLength, Pending};
 use spooled::AfterPush;
 use std::ops::Range;
@@ -74,6 +74,8 @@ pub struct OpenFile<B: Backend> {
     dropping: Mutex<()>,
     /// The kernel may have pages: programs have read.
     has_pages: AtomicBool,
+    /// No bit of its mode gives privileges, as far as this mount knows since an open.
+    is_unprivileged: AtomicBool,
     state: Mutex<State<B>>,
 }
 
@@ -197,6 +199,16 @@ impl<B: Backend> OpenFile<B> {
             let mut state = self.state.lock().await;
             state.old_end = Some(state.old_end.map_or(from_bytes, |end| end.min(from_bytes)));
         }
+    }
+
+    /// Whether it is known that no bit of the file's mode gives privileges. Another mount may set one while it is open.
+    pub fn is_unprivileged(&self) -> bool {
+        self.is_unprivileged.load(Ordering::Relaxed)
+    }
+
+    /// See [`OpenFile::is_unprivileged`].
+    pub fn set_unprivileged(&self, is_unprivileged: bool) {
+        self.is_unprivileged.store(is_unprivileged, Ordering::Relaxed);
     }
 
     /// Sets the attributes from the create: this mount created the file just now. None: they changed since.

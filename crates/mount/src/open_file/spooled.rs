@@ -84,6 +84,7 @@ impl<B: Backend> OpenFile<B> {
             meter: Default::default(),
             dropping: Mutex::default(),
             has_pages: AtomicBool::new(false),
+            is_unprivileged: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }

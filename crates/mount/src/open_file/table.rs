@@ -62,7 +62,7 @@ pub struct Removal<'a, B: Backend>(&'a Files<B>, u64);
 
 impl<B: Backend> Removal<'_, B> {
     /// The file's last name may be gone: from now on it always has a session that keeps it, if it is open.
-    pub async fn is_done(self) {
+    pub async fn done(self) {
         if let Some(file) = self.0.get(self.1) {
             file.set_unlinked().await;
         }
@@ -164,6 +164,7 @@ impl<B: Backend> Files<B> {
         slot.writers += usize::from(writes);
         if writes {
             slot.file.meter.lock().opened(now_ns);
+            slot.file.set_unprivileged(false);
         }
         slot.file.clone()
     }

@@ -1,5 +1,6 @@
 //! The operations that a kernel asks for, as methods of [`crate::mount::Mount`]: names and attributes ([`tree`]), files
-//! and directories ([`opening`]), extended attributes ([`xattrs`]), locks ([`locks`]).
+//! and directories ([`opening`]), the bits that a write takes away ([`privileges`]), extended attributes ([`xattrs`]),
+//! locks ([`locks`]).
 //!
 //! The kernel checks permissions. No lock of the mount is held when an operation begins or ends.
 
@@ -7,6 +8,7 @@ pub(crate) mod directories;
 pub(crate) mod history;
 pub mod locks;
 pub mod opening;
+pub mod privileges;
 pub mod rewrites;
 pub mod tree;
 pub mod xattrs;

@@ -45,7 +45,7 @@ impl<B: Backend> Mount<B> {
         self.handles.lock().get(&number).cloned().ok_or(Errno::EBADF)
     }
 
-    fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
+    pub(super) fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
         match &*self.handle(handle)? {
             Handle::File { file, writes, closed } => {
                 self.files.set_closed(file.ino, closed, *writes, false);
@@ -136,7 +136,7 @@ impl<B: Backend> Mount<B> {
     }
 
     /// As [`Backend::forget_attributes`].
-    fn forget_attributes(&self, ino: u64) {
+    pub(super) fn forget_attributes(&self, ino: u64) {
         self.backend.forget_attributes(ino);
         self.kernel.lock().noticed(ino, self.backend.now_ns());
     }

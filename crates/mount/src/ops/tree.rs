@@ -350,7 +350,7 @@ impl<B: Backend> Mount<B> {
         Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, at, attr, &above)))
     }
 
-    async fn change_attributes(&self, ino: u64, mut new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
+    pub(super) async fn change_attributes(&self, ino: u64, mut new: NewAttr, size: Option<u64>) -> Outcome<Attr> {
         writable(ino)?;
         if let Some(size) = size {
             let changed = self.truncate(ino, size).await?;
@@ -366,6 +366,9 @@ impl<B: Backend> Mount<B> {
             return Ok(attr);
         }
         let file = self.files.get(ino);
+        if let Some(file) = file.as_ref().filter(|_| new.mode.is_some()) {
+            file.set_unprivileged(false);
+        }
         let now_ns = if new == NewAttr::default() { 0 } else { self.backend.wall_ns() };
         let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
         if let Some(file) = &file
@@ -433,7 +436,7 @@ impl<B: Backend> Mount<B> {
         self.namespace.forget_name(to.0, to.1);
         done.map_err(|e| explained("rename", from.0, &e))?;
         if let Some(removal) = replaced {
-            removal.is_done().await;
+            removal.done().await;
         }
         Ok(())
     }
@@ -461,7 +464,7 @@ impl<B: Backend> Mount<B> {
             }
         }
         if let Some(removal) = removal {
-            removal.is_done().await;
+            removal.done().await;
         }
         Ok(())
     }

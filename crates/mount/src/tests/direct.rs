@@ -173,3 +173,28 @@ fn an_open_is_refused_once_whatever_happens_to_the_name() {
         assert_eq!(mount.open(8, ino, true).await, Err(Errno::ESTALE), "another program's open");
     });
 }
+
+/// The kernel leaves the bits to the mount where a program writes without its pages.
+#[test]
+fn a_write_by_another_user_ends_the_set_user_id_bit() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        store.mode.set(0o6755);
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        store.forgotten.take();
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!((store.mode.get(), store.set_attrs.get(), store.forgotten.take()), (0o755, 1, vec![ino]));
+        let gets = store.gets.get();
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!((store.set_attrs.get(), store.gets.get()), (1, gets), "once for each open");
+        mount.set_attributes(ino, NewAttr { mode: Some(0o4755), ..NewAttr::default() }, None).await.unwrap();
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!(store.mode.get(), 0o755, "a program has set the bit again");
+        store.mode.set(0o4700);
+        open_as_kernel(&mount, 6, ino, true).await;
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!(store.mode.get(), 0o700, "another mount has set it");
+    });
+}
