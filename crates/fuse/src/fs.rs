@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tessera_mount::attr::nanoseconds;
-use tessera_mount::backend::{NewAttr, RenameMode};
+use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::mount::Mount;
 use tessera_mount::ops::{Caller, ListedEntry, Opened, ShownEntry};
 use tessera_wire::{Attr, DiskInfo};
@@ -56,20 +56,27 @@ impl TesseraFs {
         TesseraFs { mount, locking: Locking::default(), counts, options }
     }
 
-    fn ttl(&self) -> Duration {
-        self.options.cache_ttl
-    }
-
     fn is_loopback(&self, req: &Request) -> bool {
         self.mount.backend.loopback.is_loopback(req.pid())
     }
 
-    fn reply_entry(&self, result: Outcome<ShownEntry>, ttl: Duration, reply: ReplyEntry) {
-        answer!(result, reply, shown => reply.entry(&ttl, &file_attr(&shown.attr), Generation(shown.generation)));
+    /// How long the kernel may cache the answer to a request that arrived at `since_ns`.
+    fn ttl_of(&self, attr: &Attr, since_ns: i64) -> Duration {
+        if self.mount.was_recalled_since(attr.ino, since_ns) { Duration::ZERO } else { self.options.cache_ttl }
     }
 
-    fn reply_attr(&self, result: Outcome<Attr>, reply: ReplyAttr) {
-        answer!(result, reply, attr => reply.attr(&self.ttl(), &file_attr(&attr)));
+    fn now_ns(&self) -> i64 {
+        self.mount.backend.now_ns()
+    }
+
+    fn reply_entry(&self, result: Outcome<ShownEntry>, since_ns: i64, reply: ReplyEntry) {
+        answer!(result, reply, ShownEntry { attr, generation } => {
+            reply.entry(&self.ttl_of(&attr, since_ns), &file_attr(&attr), Generation(generation));
+        });
+    }
+
+    fn reply_attr(&self, result: Outcome<Attr>, since_ns: i64, reply: ReplyAttr) {
+        answer!(result, reply, attr => reply.attr(&self.ttl_of(&attr, since_ns), &file_attr(&attr)));
     }
 }
 
@@ -139,9 +146,13 @@ impl Filesystem for TesseraFs {
             && self.is_loopback(req)
             && let Some(ino) = self.mount.backend.loopback.inode_of(name.as_bytes())
         {
-            return self.reply_entry(block_on(self.mount.lookup_inode(ino)), Duration::ZERO, reply);
+            return answer!(block_on(self.mount.lookup_inode(ino)), reply, ShownEntry { attr, generation } => {
+                reply.entry(&Duration::ZERO, &file_attr(&attr), Generation(generation));
+            });
         }
-        self.reply_entry(block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes()))), self.ttl(), reply);
+        let since_ns = self.now_ns();
+        let looked_up = block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes())));
+        self.reply_entry(looked_up, since_ns, reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -150,7 +161,8 @@ impl Filesystem for TesseraFs {
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.counts.asked(Op::GetAttr);
-        self.reply_attr(block_on(self.mount.attributes(req.pid(), ino.0)), reply);
+        let since_ns = self.now_ns();
+        self.reply_attr(block_on(self.mount.attributes(req.pid(), ino.0)), since_ns, reply);
     }
 
     fn setattr(
@@ -174,12 +186,13 @@ impl Filesystem for TesseraFs {
         self.counts.asked(Op::SetAttr);
         // For a loopback thread nothing changes: the kernel takes over the length in the reply.
         if self.is_loopback(req) {
-            return self.reply_attr(block_on(self.mount.attributes(0, ino.0)), reply);
+            return self.reply_attr(block_on(self.mount.attributes(0, ino.0)), self.now_ns(), reply);
         }
         let mode = mode.map(|mode| mode & 0o7777);
         let (mtime_ns, atime_ns) = (mtime.map(at), atime.map(at));
         let new = NewAttr { mode, uid, gid, mtime_ns, ctime_ns: ctime.map(as_set), atime_ns };
-        self.reply_attr(block_on(self.mount.set_attributes(ino.0, new, size)), reply);
+        let since_ns = self.now_ns();
+        self.reply_attr(block_on(self.mount.set_attributes(ino.0, new, size)), since_ns, reply);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -196,13 +209,15 @@ impl Filesystem for TesseraFs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let since_ns = self.now_ns();
         let made = block_on(self.mount.make_node(caller(req), (parent.0, name.as_bytes()), mode, rdev));
-        self.reply_entry(made, self.ttl(), reply);
+        self.reply_entry(made, since_ns, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let since_ns = self.now_ns();
         let made = block_on(self.mount.make_directory(caller(req), (parent.0, name.as_bytes()), mode));
-        self.reply_entry(made, self.ttl(), reply);
+        self.reply_entry(made, since_ns, reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -215,8 +230,9 @@ impl Filesystem for TesseraFs {
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
+        let since_ns = self.now_ns();
         let made = block_on(self.mount.make_symlink(caller(req), (parent.0, name.as_bytes()), target));
-        self.reply_entry(made, self.ttl(), reply);
+        self.reply_entry(made, since_ns, reply);
     }
 
     fn rename(
@@ -240,8 +256,9 @@ impl Filesystem for TesseraFs {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let since_ns = self.now_ns();
         let made = block_on(self.mount.link(ino.0, (parent.0, name.as_bytes())));
-        self.reply_entry(made, self.ttl(), reply);
+        self.reply_entry(made, since_ns, reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -267,12 +284,12 @@ impl Filesystem for TesseraFs {
     ) {
         self.counts.asked(Op::Create);
         let (writes, exclusive) = (writes(OpenFlags(flags)), flags & EXCLUSIVE != 0);
-        let (caller, mode) = (caller(req), mode & 0o7777);
+        let (caller, mode, since_ns) = (caller(req), mode & 0o7777, self.now_ns());
         let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
         answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache, direct }) => {
-            let (attr, generation) = (file_attr(&attr), Generation(generation));
+            let (ttl, generation) = (self.ttl_of(&attr, since_ns), Generation(generation));
             let flags = open_flags(keep_cache, direct);
-            reply.created(&self.ttl(), &attr, generation, FileHandle(handle), flags);
+            reply.created(&ttl, &file_attr(&attr), generation, FileHandle(handle), flags);
         });
     }
 
@@ -363,7 +380,7 @@ impl Filesystem for TesseraFs {
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.counts.asked(Op::List);
-        let ttl = self.ttl();
+        let ttl = self.options.cache_ttl;
         let add = |entry: &ListedEntry<'_>| {
             let (attr, ttl, generation) = match &entry.shown {
                 Some(shown) => (file_attr(&shown.attr), ttl, shown.generation),

@@ -348,6 +348,12 @@ impl KernelCache {
         self.changed_ns.insert(ino, now_ns);
     }
 
+    /// Whether another mount has changed an inode since this moment, as far as this one knows.
+    pub fn was_changed_since(&self, ino: u64, since_ns: i64) -> bool {
+        let changed_ns = self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino));
+        changed_ns.is_some_and(|at_ns| *at_ns >= since_ns)
+    }
+
     /// Whether another mount is changing the file. Never with the write-back cache: it may have bytes that only it shows.
     pub fn changes_elsewhere(&self, ino: u64, now_ns: i64) -> bool {
         let changed_ns = self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino));

@@ -124,6 +124,12 @@ impl<B: Backend> Mount<B> {
         inos.iter().for_each(|ino| kernel.changed_elsewhere(*ino, now_ns));
     }
 
+    /// Whether the lease on an inode was recalled since a request about it arrived. The answer may be from before the recall, and the
+    /// kernel was told to drop what it had before it gets it, so it must not cache the answer.
+    pub fn was_recalled_since(&self, ino: u64, since_ns: i64) -> bool {
+        self.kernel.lock().was_changed_since(ino, since_ns)
+    }
+
     /// The state now.
     pub async fn stats(&self) -> Stats {
         let (open_files, uncommitted_files) = self.files.count().await;

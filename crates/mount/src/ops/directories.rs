@@ -14,8 +14,14 @@ pub const DOTS: u64 = 2;
 /// See the module.
 #[derive(Default)]
 pub struct OpenDirectory {
-    entries: Vec<Dirent>,
+    entries: Vec<FetchedEntry>,
     complete: bool,
+}
+
+/// An entry, and when it was asked for, by the backend's clock.
+pub struct FetchedEntry {
+    pub entry: Dirent,
+    pub asked_ns: i64,
 }
 
 impl OpenDirectory {
@@ -23,13 +29,19 @@ impl OpenDirectory {
     ///
     /// # Errors
     /// The manager's.
-    pub async fn entry<B: Backend>(&mut self, backend: &B, ino: u64, position: u64) -> Result<Option<&Dirent>, Error> {
+    pub async fn entry<B: Backend>(
+        &mut self,
+        backend: &B,
+        ino: u64,
+        position: u64,
+    ) -> Result<Option<&FetchedEntry>, Error> {
         let index = position.saturating_sub(DOTS) as usize;
         while index >= self.entries.len() && !self.complete {
-            let after = self.entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+            let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
+            let asked_ns = backend.now_ns();
             let (page, more) = backend.list(ino, &after).await?;
             self.complete = !more || page.is_empty();
-            self.entries.extend(page);
+            self.entries.extend(page.into_iter().map(|entry| FetchedEntry { entry, asked_ns }));
         }
         Ok(self.entries.get(index))
     }

@@ -1,6 +1,6 @@
 //! Handles: opens files and directories, and reads and writes through them.
 
-use super::directories::{self, OpenDirectory};
+use super::directories::{self, FetchedEntry, OpenDirectory};
 use super::history;
 use super::{Caller, ListedEntry, Opened, ShownEntry};
 use crate::backend::Backend;
@@ -19,6 +19,9 @@ use tessera_wire::{Attr, InodeKind};
 const COPY_BYTES: u64 = 16 << 20;
 /// Bytes that a copy reads and writes at a time.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// Attributes of a listing that were asked for longer ago tell the kernel nothing: a program may read a directory slowly.
+const LISTED_FOR_NS: i64 = 1_000_000_000;
 
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
@@ -436,6 +439,7 @@ impl<B: Backend> Mount<B> {
                 Err(_) if at > position => return Ok(()),
                 Err(error) => return Err(explained("list", ino, &error)),
             };
+            let FetchedEntry { entry, asked_ns } = entry;
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
             let name_only = |add: &mut dyn FnMut(&ListedEntry<'_>) -> bool| {
@@ -445,12 +449,15 @@ impl<B: Backend> Mount<B> {
                 }
                 is_full
             };
-            // Nothing waits for a file of which the entry would tell something new. An entry that is older than a commit here is renewed.
+            // Nothing waits for a file of which the entry would tell something new, and of old attributes the kernel learns nothing. An
+            // entry that is older than a commit here is renewed.
+            let is_old = self.backend.now_ns().saturating_sub(*asked_ns) > LISTED_FOR_NS;
             let may_tell = |attr: &Attr| {
                 let kernel = self.kernel.lock();
                 kernel.has_newer(attr) || kernel.listed(attr, attr.size_bytes, self.files.is_open(attr.ino)).is_some()
             };
-            let is_full = match entry.attr.clone().filter(|attr| full && may_tell(attr)) {
+            let is_current = !is_old && !self.was_recalled_since(child, *asked_ns);
+            let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;
                     let mut kernel = self.kernel.lock();

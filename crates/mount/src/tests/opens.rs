@@ -1,6 +1,7 @@
 //! Opens, lookups and changes of the length beside others that end, fail or are not sent.
 
 use super::*;
+use crate::ops::directories;
 
 /// The reply to a listing is full before the entry of a file that another mount changed.
 #[test]
@@ -362,4 +363,47 @@ fn a_name_whose_inode_was_replaced_is_looked_up_again() {
         // Nothing has the name any more: that is what a program learns.
         assert_eq!(mount.lookup(0, (ROOT, b"other")).await, Err(Errno::ENOENT));
     });
+}
+
+/// A program reads a directory slowly, or a recall comes between the manager's list and the reply to the kernel: attributes from before
+/// would be cached for as long as fresh ones.
+#[test]
+fn attributes_that_may_be_outdated_are_not_told_by_a_listing() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    for name in [&b"a"[..], b"b", b"c", b"d"] {
+        store.create(ROOT, name, 0).unwrap();
+    }
+    tasks.run(async {
+        let directory = mount.open_directory(ROOT).await.unwrap();
+        let listed = async |position| {
+            let mut shown = Vec::new();
+            let add = |entry: &ListedEntry<'_>| {
+                shown.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.shown.is_some()));
+                entry.next == position + 1 && position >= directories::DOTS
+            };
+            mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
+            shown.into_iter().find(|(name, _)| name.len() == 1 && name != ".").unwrap()
+        };
+        store.clock.set(5_000_000_000);
+        let from = directories::DOTS;
+        assert_eq!(listed(from).await, ("a".into(), true));
+        mount.leases_recalled(Some(&[store.list(ROOT)[1].1]));
+        assert_eq!(listed(from + 1).await, ("b".into(), false), "it was recalled");
+        store.clock.set(6_000_000_000);
+        assert_eq!(listed(from + 2).await, ("c".into(), true));
+        store.clock.set(6_000_000_001);
+        assert_eq!(listed(from + 3).await, ("d".into(), false), "it is old");
+    });
+}
+
+#[test]
+fn an_answer_that_a_recall_overtook_is_not_cached() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    store.clock.set(5_000_000_000);
+    mount.leases_recalled(Some(&[ino]));
+    assert!(mount.was_recalled_since(ino, 4_999_999_999) && mount.was_recalled_since(ino, 5_000_000_000));
+    assert!(!mount.was_recalled_since(ino, 5_000_000_001) && !mount.was_recalled_since(ino + 1, 0));
 }
