@@ -53,10 +53,18 @@ struct Group {
     cut: Option<usize>,
     /// Peer 3 is cut off once it has so many entries.
     cut_third_at: Option<u64>,
+    /// Its process is stopped: calls wait for it in its socket.
+    stopped: Option<usize>,
+    /// The calls that wait there, and when their senders give up.
+    held: VecDeque<(usize, Call, i64)>,
     calls: VecDeque<(usize, Call)>,
     longest_bytes: usize,
+    /// Bytes of entries that each peer was sent.
+    sent_bytes: [usize; 3],
     /// Committed commands that each peer has passed on.
     passed_on: [usize; 3],
+    /// Numbers of reads that a leader may answer.
+    confirmed: Vec<u64>,
 }
 
 impl Group {
@@ -75,9 +83,13 @@ impl Group {
             peers,
             cut: None,
             cut_third_at: None,
+            stopped: None,
+            held: VecDeque::new(),
             calls: VecDeque::new(),
             longest_bytes: 0,
+            sent_bytes: [0; 3],
             passed_on: [0; 3],
+            confirmed: Vec::new(),
         }
     }
 
@@ -87,6 +99,7 @@ impl Group {
                 match output {
                     Output::Call(call) => self.calls.push_back((at, call)),
                     Output::Committed { .. } => self.passed_on[at] += 1,
+                    Output::Confirmed(number) => self.confirmed.push(number),
                     _ => {}
                 }
             }
@@ -103,6 +116,14 @@ impl Group {
             self.longest_bytes = self.longest_bytes.max(payload.len());
             if self.cut_third_at.is_some_and(|entries| self.peers[2].log().last_index() >= entries) {
                 self.cut = Some(2);
+            }
+            if let Some(sent_bytes) = self.sent_bytes.get_mut(to) {
+                *sent_bytes += payload.len();
+            }
+            if self.stopped == Some(to) {
+                let until_ns = self.now_ns + call.timeout_ms as i64 * 1_000_000;
+                self.held.push_back((from, call, until_ns));
+                continue;
             }
             let is_away = to >= self.peers.len() || self.cut.is_some_and(|cut| from == cut || to == cut);
             let result = match is_away {
@@ -131,7 +152,27 @@ impl Group {
 
     fn tick(&mut self) {
         self.now_ns += 100_000_000;
-        self.peers.iter_mut().for_each(|peer| peer.handle(self.now_ns, Input::Tick));
+        let running = |at: &usize| Some(*at) != self.stopped;
+        (0..self.peers.len()).filter(running).for_each(|at| self.peers[at].handle(self.now_ns, Input::Tick));
+        for (from, call, until_ns) in &self.held {
+            if *until_ns == self.now_ns {
+                let result = Err(Error::new(Code::Timeout, "stopped"));
+                self.peers[*from].handle(self.now_ns, Input::Answer(Answer { token: call.token, result }));
+            }
+        }
+        self.deliver();
+    }
+
+    /// The stopped peer goes on, and takes all calls that wait for it. Answers that come too late reach nobody.
+    fn go_on(&mut self) {
+        let to = self.stopped.take().unwrap();
+        for (from, call, until_ns) in std::mem::take(&mut self.held) {
+            let result = self.ask(to, &call, call.payload.concat().into());
+            if until_ns > self.now_ns {
+                self.peers[from].handle(self.now_ns, Input::Answer(Answer { token: call.token, result }));
+            }
+            self.collect();
+        }
         self.deliver();
     }
 
@@ -177,6 +218,49 @@ fn p12_a_long_log_is_sent_in_frames_that_a_connection_takes() {
         group.tick();
     }
     assert!(group.longest_bytes > 4 * MIB, "several messages travel in a frame: {}", group.longest_bytes);
+}
+
+/// P12: a process that was stopped and goes on answers every heartbeat that waited for it, and each answer asks for what it lacks.
+#[test]
+fn p12_a_peer_that_was_stopped_is_sent_what_it_lacks_once() {
+    for (count, bytes) in [(1, 18 * MIB), (18, MIB), (100, 10)] {
+        let mut group = Group::start();
+        let leader = group.leader();
+        group.ticks(20);
+        let stopped = (leader + 1) % 3;
+        group.stopped = Some(stopped);
+        // The first calls time out.
+        group.ticks(50);
+        for i in 0..count {
+            group.peers[leader].propose(vec![i; bytes].into()).unwrap();
+            group.peers[leader].complete();
+            group.tick();
+        }
+        group.ticks(60);
+        group.sent_bytes[stopped] = 0;
+        group.go_on();
+        group.ticks(30);
+        let last = group.peers[leader].log().last_index();
+        assert_eq!(group.peers[stopped].log().last_index(), last);
+        let most_bytes = usize::from(count) * bytes;
+        assert!(group.sent_bytes[stopped] <= most_bytes, "{} of {most_bytes} bytes", group.sent_bytes[stopped]);
+    }
+}
+
+/// P12: the only other peer was stopped while reads asked whether the leader still leads. Its answers confirm all of them.
+#[test]
+fn p12_a_peer_that_was_stopped_confirms_reads() {
+    let mut group = Group::start();
+    let leader = group.leader();
+    group.ticks(20);
+    (group.stopped, group.cut) = (Some((leader + 1) % 3), Some((leader + 2) % 3));
+    for number in 1..=8 {
+        assert!(group.peers[leader].confirm(number));
+        group.deliver();
+    }
+    assert_eq!(group.confirmed, []);
+    group.go_on();
+    assert_eq!(group.confirmed, (1..=8).collect::<Vec<_>>());
 }
 
 /// P12: a manager that copies on a busy machine is silent for seconds.

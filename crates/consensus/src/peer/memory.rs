@@ -14,6 +14,7 @@
 //! if there are any, for ten seconds or until everybody has answered. Its log holds everything that the group has committed, so a peer
 //! that knows of a later committed entry proves that the log is old.
 
+use super::sending::Line;
 use super::{PEERS_MAX, Peer, PeerError};
 use crate::message::MAX_TERM_AHEAD;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +94,7 @@ impl Peer {
     pub(super) fn ask_known(&mut self) {
         let open: Vec<u64> = self.memory.asked.difference(&self.memory.answered).copied().collect();
         for to in open {
-            if self.lines.get(&to).is_none_or(|line| line.in_flight == 0) {
+            if self.lines.get(&to).is_none_or(Line::is_idle) {
                 self.send_frame(to, Vec::new(), Vec::new());
             }
         }

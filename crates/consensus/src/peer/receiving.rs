@@ -35,7 +35,7 @@ impl Peer {
         self.answering = Some(id);
         self.memory.ask_too(id);
         if !self.memory.asks() {
-            messages.into_iter().for_each(|message| self.step(message));
+            self.step_all(messages);
             self.process();
             if let Some(info) = frame.snapshot {
                 self.consider(info, id, false);
@@ -65,7 +65,7 @@ impl Peer {
 
     pub(super) fn frame_answered(&mut self, to: u64, address: String, answer: Answer) {
         if let Some(line) = self.lines.get_mut(&to) {
-            line.in_flight = line.in_flight.saturating_sub(1);
+            line.end_frame(answer.token);
         }
         if self.is_full {
             return;
@@ -85,7 +85,7 @@ impl Peer {
                     return;
                 }
                 match message::decode((to, self.id()), self.node.raft.term, reply.messages, payload) {
-                    Ok(messages) => messages.into_iter().for_each(|message| self.step(message)),
+                    Ok(messages) => self.step_all(messages),
                     Err(error) => tracing::warn!(%error, "an answer is ignored"),
                 }
             }
@@ -104,6 +104,14 @@ impl Peer {
     fn note_full(&mut self, id: u64) {
         let since = if self.says_full(id) { self.full_ns[&id].0 } else { self.now_ns };
         self.full_ns.insert(id, (since, self.now_ns));
+    }
+
+    /// Passes the messages of a frame to the library. At an answer to a heartbeat it sends what it believes that the peer lacks, so it
+    /// hears before what the peer has taken by then.
+    fn step_all(&mut self, mut messages: Vec<raft::eraftpb::Message>) {
+        use raft::eraftpb::MessageType::MsgHeartbeatResponse;
+        messages.sort_by_key(|message| message.get_msg_type() == MsgHeartbeatResponse);
+        messages.into_iter().for_each(|message| self.step(message));
     }
 
     /// Passes a message to the library, unless it shows that this peer has forgotten something, or cannot be used yet.
