@@ -2,7 +2,6 @@
 //! No decision depends on them.
 
 use crate::backend::FuseBackend;
-use crate::block_on::block_on;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tessera_mount::mount::{Mount, Stats};
 
@@ -79,7 +78,7 @@ impl MountMetrics {
             requests: OPS.into_iter().zip(counts.requests.iter().map(|count| count.load(Relaxed))).collect(),
             read_bytes: counts.read_bytes.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
-            stats: block_on(mount.stats()),
+            stats: mount.stats(),
         }
     }
 }

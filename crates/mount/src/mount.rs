@@ -130,13 +130,10 @@ impl<B: Backend> Mount<B> {
         self.kernel.lock().was_changed_since(ino, since_ns)
     }
 
-    /// The state now.
-    pub async fn stats(&self) -> Stats {
-        let (open_files, uncommitted_files) = self.files.count().await;
-        let spool = match &self.spool {
-            Some(spool) => Some(spool.stats(self.files.spooled().await.len())),
-            None => None,
-        };
+    /// The state now. Waits for nothing.
+    pub fn stats(&self) -> Stats {
+        let (open_files, uncommitted_files, waiting) = self.files.count();
+        let spool = self.spool.as_ref().map(|spool| spool.stats(waiting));
         Stats {
             names: self.namespace.with(|core, now_ns| core.cache.stats(now_ns)),
             open_files,

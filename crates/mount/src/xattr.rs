@@ -19,13 +19,14 @@ impl<'a> XattrName<'a> {
     /// Classifies a name.
     ///
     /// # Errors
-    /// `EINVAL`: the name is not UTF-8. `EOPNOTSUPP`: the store keeps `user.*` and `trusted.*` only.
+    /// `EINVAL`: the name is not UTF-8, or nothing follows its prefix. `EOPNOTSUPP`: the store keeps `user.*` and `trusted.*` only.
     pub fn parse(name: &'a [u8]) -> Result<XattrName<'a>, Errno> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
         match name {
             "user.tessera.location" => Ok(XattrName::Location),
             "user.tessera.state" => Ok(XattrName::State),
             "user.tessera.mount" => Ok(XattrName::Mount),
+            "user." | "trusted." => Err(Errno::EINVAL),
             name if name.starts_with("user.") || name.starts_with("trusted.") => Ok(XattrName::Stored(name)),
             _ => Err(Errno::EOPNOTSUPP),
         }
@@ -51,6 +52,8 @@ mod tests {
         assert_eq!(XattrName::parse(b"trusted.x").unwrap().stored(), Some("trusted.x"));
         assert_eq!(XattrName::parse(b"user.tessera.mount").unwrap().stored(), None);
         assert_eq!(XattrName::parse(b"security.selinux"), Err(Errno::EOPNOTSUPP));
-        assert_eq!(XattrName::parse(b"user.\xff"), Err(Errno::EINVAL));
+        for bad in [&b"user.\xff"[..], b"user.", b"trusted."] {
+            assert_eq!(XattrName::parse(bad), Err(Errno::EINVAL));
+        }
     }
 }

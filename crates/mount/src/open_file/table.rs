@@ -36,6 +36,8 @@ struct Slot<B: Backend> {
     closed: usize,
     /// Those of them that write.
     closed_writers: usize,
+    /// One handle is the spool's.
+    is_spooled: bool,
 }
 
 impl<B: Backend> Slot<B> {
@@ -127,10 +129,13 @@ impl<B: Backend> Files<B> {
         self.removals.lock().contains_key(&ino)
     }
 
-    /// Number of open files, and number of those with uncommitted changes.
-    pub async fn count(&self) -> (u64, u64) {
-        let changed = self.filter(async |file| file.size().await.is_some_and(|(_, changed)| changed)).await;
-        (self.slots.lock().len() as u64, changed.len() as u64)
+    /// Number of open files, number of those with uncommitted changes or a commit under way, and number of those that wait in the
+    /// spool. Waits for no file.
+    pub fn count(&self) -> (u64, u64, usize) {
+        let slots = self.slots.lock();
+        let changes = |slot: &&Slot<B>| slot.file.state.try_lock().is_none_or(|state| state.pending.is_unsaved());
+        let changed = slots.values().filter(changes).count();
+        (slots.len() as u64, changed as u64, slots.values().filter(|slot| slot.is_spooled).count())
     }
 
     /// The file, if a handle of it is open.
@@ -158,6 +163,7 @@ impl<B: Backend> Files<B> {
             opening: 0,
             closed: 0,
             closed_writers: 0,
+            is_spooled: false,
         });
         slot.handles += 1;
         slot.opening += opening;
@@ -247,14 +253,16 @@ impl<B: Backend> Files<B> {
     /// Adds the spool's handle: a file that waits in the spool stays open.
     pub(super) fn hold_spooled(&self, ino: u64) {
         if let Some(slot) = self.slots.lock().get_mut(&ino) {
-            slot.handles += 1;
+            assert!(!slot.is_spooled, "the spool has one handle of a file");
+            (slot.handles, slot.is_spooled) = (slot.handles + 1, true);
         }
     }
 
     /// Drops the spool's handle.
     pub(super) fn release_spooled(&self, ino: u64) {
         if let Some(slot) = self.slots.lock().get_mut(&ino) {
-            slot.handles -= 1;
+            assert!(slot.is_spooled, "the spool drops the handle that it has");
+            (slot.handles, slot.is_spooled) = (slot.handles - 1, false);
         }
         self.remove_unused(ino);
         self.changed.notify_waiters();
@@ -272,9 +280,9 @@ impl<B: Backend> Files<B> {
     /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile<B>> {
         let file = Arc::new(OpenFile::with_log(ino, log));
-        self.slots
-            .lock()
-            .insert(ino, Slot { file: file.clone(), handles: 1, writers: 0, opening: 0, closed: 0, closed_writers: 0 });
+        let (writers, opening, closed, closed_writers) = (0, 0, 0, 0);
+        let slot = Slot { file: file.clone(), handles: 1, writers, opening, closed, closed_writers, is_spooled: true };
+        self.slots.lock().insert(ino, slot);
         file
     }
 

@@ -38,7 +38,7 @@ impl<B: Backend> Mount<B> {
         }
         let name = match XattrName::parse(name)? {
             XattrName::Mount => {
-                let waiting = self.files.spooled().await.len();
+                let (_, _, waiting) = self.files.count();
                 let spool = self.spool.as_ref().map(|spool| spool.shown(waiting));
                 return Ok(json!({ "spool": spool }).to_string().into_bytes());
             }

@@ -198,3 +198,26 @@ fn a_write_by_another_user_ends_the_set_user_id_bit() {
         assert_eq!(store.mode.get(), 0o700, "another mount has set it");
     });
 }
+
+/// `getfattr -n user.tessera.mount`, and Prometheus, ask while a commit gets no answer.
+#[test]
+fn the_state_of_the_mount_is_shown_while_a_commit_hangs() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let handle = tasks.run(async {
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"B").await.unwrap();
+        handle
+    });
+    store.commit_waits.set(u32::MAX);
+    let other = mount.clone();
+    tasks.spawn(async move { other.fsync(handle).await.unwrap() });
+    tasks.run(async {
+        pause().await;
+        let stats = mount.stats();
+        assert_eq!((stats.open_files, stats.uncommitted_files, stats.spool.unwrap().waiting_files), (1, 1, 0));
+        let shown = mount.get_xattr(ino, b"user.tessera.mount").await.unwrap();
+        assert!(String::from_utf8(shown).unwrap().contains("spool"));
+    });
+}

@@ -184,7 +184,7 @@ fn what_was_pushed_already_is_not_written_again() {
         }
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.write(handle, 6, b"mine").await.unwrap();
-        while mount.stats().await.spool.unwrap().pushed == 0 {
+        while mount.stats().spool.unwrap().pushed == 0 {
             pause().await;
         }
         store.commit(ino, b"", 0);

@@ -71,7 +71,7 @@ async fn write(mount: &Mount<Client>, ino: u64, bytes: &[u8]) {
 }
 
 async fn until_pushed(mount: &Mount<Client>) {
-    while mount.stats().await.spool.unwrap().waiting_files > 0 {
+    while mount.stats().spool.unwrap().waiting_files > 0 {
         pause().await;
     }
 }
@@ -366,7 +366,7 @@ fn lengths_shown_during_a_push() -> BTreeSet<u64> {
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(async {
         let mut shown = BTreeSet::new();
-        while mount.stats().await.open_files > 0 {
+        while mount.stats().open_files > 0 {
             shown.insert(mount.lookup(0, (ROOT, b"file")).await.unwrap().attr.size_bytes);
             pause().await;
         }
@@ -470,7 +470,7 @@ fn a_spooled_file_that_fails_is_not_shown_after_its_close() {
         mount.write(handle, 0, &[7; 800 << 10]).await.unwrap();
         assert_eq!(mount.write(handle, 800 << 10, &[7; 800 << 10]).await, Err(Errno::ENOSPC));
         mount.release(ino, handle, None).await;
-        assert_eq!(mount.stats().await.open_files, 0);
+        assert_eq!(mount.stats().open_files, 0);
         assert!(!keeps_pages(&mount, ino).await);
     });
 }
@@ -493,7 +493,7 @@ fn a_closed_file_whose_push_fails_is_not_shown() {
     let (store, mount, queues, ino) = closed_for_a_full_store(&mut tasks);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
-    assert_eq!((store.versions(ino), tasks.run(mount.stats()).open_files), (1, 0));
+    assert_eq!((store.versions(ino), mount.stats().open_files), (1, 0));
     assert!(!tasks.run(keeps_pages(&mount, ino)));
     assert_eq!((tasks.run(mount.store_all()), mount.lost_files()), (0, 1), "an unmount reports it");
 }
@@ -535,7 +535,7 @@ fn an_incremental_file_is_committed_by_a_push_after_its_close() {
     let bytes = vec![7; 5 << 20];
     tasks.spawn(run_drains(store.clone()));
     let reads = tasks.run(write_and_close_early(&mount, ino, &bytes));
-    assert_eq!((store.versions(ino), tasks.run(mount.stats()).spool.unwrap().waiting_files), (0, 1));
+    assert_eq!((store.versions(ino), mount.stats().spool.unwrap().waiting_files), (0, 1));
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
     assert!(store.current(ino).bytes == bytes && store.versions(ino) == 1);
@@ -555,9 +555,9 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     store.refuses_opens.set(true);
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
-    assert_eq!((store.versions(ino), tasks.run(mount.stats()).open_files, mount.lost_files()), (1, 1, 0));
+    assert_eq!((store.versions(ino), mount.stats().open_files, mount.lost_files()), (1, 1, 0));
     tasks.run(mount.release(ino, reads, None));
-    assert_eq!(tasks.run(mount.stats()).open_files, 0);
+    assert_eq!(mount.stats().open_files, 0);
 }
 
 /// A program truncates a file to length 0 that was empty when it opened it, after another mount wrote to it.
