@@ -16,6 +16,8 @@ mod driver;
 pub mod error;
 pub mod exchange;
 mod fetch;
+#[cfg(test)]
+mod handle_tests;
 pub mod inodes;
 pub mod job;
 mod lease_cache;

@@ -45,7 +45,7 @@ impl Transport for Loopback {
     }
 }
 
-fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>>) {
+pub(crate) fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>>) {
     let view = view_of(&mut cluster);
     let transport = Loopback::start(cluster);
     let cluster = transport.cluster.clone();
@@ -53,11 +53,11 @@ fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mutex<Cluster>
     (Client { context, directories: Default::default(), cluster_doubt: None }, cluster)
 }
 
-fn path(text: &str) -> StorePath {
+pub(crate) fn path(text: &str) -> StorePath {
     StorePath::parse(text).unwrap()
 }
 
-fn read(client: &Client, name: &str) -> Vec<u8> {
+pub(crate) fn read(client: &Client, name: &str) -> Vec<u8> {
     let mut out = Vec::new();
     client.get(&path(name), Sink::Writer(&mut out), GetOptions::default()).unwrap();
     out

@@ -71,7 +71,8 @@ impl WriteHandle {
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.go_to(offset, offset + bytes.len() as u64)?;
+        let end = self.end_of(offset, bytes.len() as u64)?;
+        self.go_to(offset, end)?;
         let mut rest = bytes;
         while !rest.is_empty() {
             let room = RUN_BYTES - self.run.len;
@@ -93,11 +94,24 @@ impl WriteHandle {
         if range.is_empty() {
             return Ok(());
         }
+        self.end_of(range.end, 0)?;
         self.go_to(range.start, range.end)?;
         self.cut_run(true)?;
         self.hole(range.start, range.end)?;
         self.run_at = range.end;
         Ok(())
+    }
+
+    /// Where bytes at an offset end.
+    ///
+    /// # Errors
+    /// No file is so long. Nothing has changed.
+    fn end_of(&self, offset: u64, len_bytes: u64) -> Result<u64, FileError> {
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES);
+        end.ok_or_else(|| {
+            let message = format!("{len_bytes} bytes at {offset}: a file has at most {MAX_FILE_BYTES} bytes");
+            Cause::Input(message).of(&self.writer.file)
+        })
     }
 
     /// Prepares for bytes from `offset` to `end`.
@@ -119,8 +133,17 @@ impl WriteHandle {
             self.sync()?;
             self.run_at = offset;
         }
+        self.blank_cut(offset)?;
         (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
         Ok(())
+    }
+
+    /// The file goes on at `offset`. What a length has cut off since the last commit does not come back below it.
+    fn blank_cut(&mut self, offset: u64) -> Result<(), FileError> {
+        match self.cuts && offset > self.size_bytes {
+            true => self.hole(self.size_bytes, offset),
+            false => Ok(()),
+        }
     }
 
     /// Leaves a hole up to `offset`, where the next write goes; a file that ends here has that length. Holes cost
@@ -129,10 +152,8 @@ impl WriteHandle {
     /// # Errors
     /// As [`WriteHandle::write_at`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), FileError> {
-        match offset == self.run_at + self.run.len as u64 {
-            true => Ok(()),
-            false => self.write_at(offset, &[]),
-        }
+        // Also if the handle is there: another writer, or `set_len`, may have made the file shorter.
+        self.write_at(offset, &[])
     }
 
     /// Changes the file's length; growing it adds a hole.
@@ -144,9 +165,11 @@ impl WriteHandle {
             let message = "only a handle that patches can change the length".to_string();
             return Err(Cause::Input(message).of(&self.writer.file));
         }
+        self.end_of(size_bytes, 0)?;
         if size_bytes != self.size_bytes && (self.run.len > 0 || !self.written.is_empty()) {
             self.sync()?;
         }
+        self.blank_cut(size_bytes)?;
         // The file may be longer than this handle knows.
         self.cuts = true;
         self.size_bytes = size_bytes;
@@ -237,6 +260,8 @@ impl WriteHandle {
     }
 }
 
+/// The manager refuses longer files.
+const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// A run is cut when it is this long. It exceeds the longest chunk, so there is always a chunk to cut.
 const RUN_BYTES: usize = 2 * tessera_policy::MAX_CHUNK_BYTES as usize;
 /// Up to this length, a run has a short buffer.

@@ -94,7 +94,7 @@ impl WriteCore {
     pub(super) fn mark_asked(&mut self, chunks: &[usize]) {
         for &index in chunks {
             self.chunks[index].set_stage(Stage::Asked);
-            self.session.asked_bytes += self.chunks[index].len_bytes;
+            self.session.note_asked(self.chunks[index].len_bytes);
         }
     }
 

@@ -233,19 +233,20 @@ impl WriteCore {
     }
 
     fn take_hole(&mut self, index: u64, offset: u64, len_bytes: u64) {
-        self.input_bytes += len_bytes;
-        self.session.asked_bytes += len_bytes;
+        // A session may clear the longest file any number of times.
+        self.input_bytes = self.input_bytes.saturating_add(len_bytes);
+        self.session.note_asked(len_bytes);
         self.extents.put(index, PendingExtent { offset, len_bytes, chunk: None });
     }
 
     fn take_chunk(&mut self, ready: ChunkReady) {
         let len_bytes = ready.data.len() as u64;
-        self.input_bytes += len_bytes;
+        self.input_bytes = self.input_bytes.saturating_add(len_bytes);
         let (index, is_new) = self.chunks.add(&ready, self.region(ready.offset));
         match is_new {
             true => self.dedup.queue.push_back(index),
             // This write has the same content already: nothing to ask, nothing to send.
-            false => self.session.asked_bytes += len_bytes,
+            false => self.session.note_asked(len_bytes),
         }
         assert_eq!(self.chunks[index].len_bytes, len_bytes, "two chunks of one hash differ in length");
         self.extents.put(ready.index, PendingExtent { offset: ready.offset, len_bytes, chunk: Some(index) });

@@ -56,6 +56,7 @@ impl WriteCore {
         self.dedup.clear();
         self.placer.clear();
         self.jobs.pending.clear();
-        (self.input_bytes, self.session.asked_bytes) = (0, 0);
+        self.input_bytes = 0;
+        self.session.forget_asked();
     }
 }

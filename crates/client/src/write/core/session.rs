@@ -35,7 +35,7 @@ pub(super) struct Session {
     /// Bytes of input for which space is reserved.
     reserved_to: u64,
     /// Bytes of input that no longer need a reservation: holes, repetitions, and chunks that the client asked about.
-    pub asked_bytes: u64,
+    asked_bytes: u64,
 }
 
 impl Session {
@@ -54,6 +54,16 @@ impl Session {
         };
         assert!(legal, "write session: {from:?} to {to:?}");
         self.phase = to;
+    }
+
+    /// Input that needs no reservation any more.
+    pub fn note_asked(&mut self, len_bytes: u64) {
+        self.asked_bytes = self.asked_bytes.saturating_add(len_bytes);
+    }
+
+    /// The input is cut and asked about again.
+    pub fn forget_asked(&mut self) {
+        self.asked_bytes = 0;
     }
 
     pub fn is_optimistic(&self) -> bool {
