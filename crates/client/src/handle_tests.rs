@@ -109,18 +109,18 @@ fn patching(client: &Client, name: &str, bytes: &[u8]) -> WriteHandle {
 
 #[test]
 fn a_file_has_the_bytes_and_the_length_that_a_handle_gave_it() {
-    let (client, _) = client(Cluster::new(4, 1), Options::default());
-    for seed in 0..400 {
-        let (mut random, name) = (Random(seed), format!("tess:/{seed}"));
-        let mut model = match random.below(3) {
-            0 => Model::new(client.open_write(&path(&name), PutOptions::default()).unwrap(), Vec::new(), false),
-            _ => {
-                let bytes = data(random.below(3_000), seed);
-                Model::new(patching(&client, &name, &bytes), bytes, true)
-            }
-        };
-        (0..1 + random.below(8)).for_each(|_| model.step(&mut random));
-        model.finish(&client, &name);
+    for commit_extents in [3, 8_192] {
+        let (client, _) = client(Cluster::new(4, 1), Options { commit_extents, ..Options::default() });
+        for seed in 0..300 {
+            let (mut random, name) = (Random(seed), format!("tess:/{seed}"));
+            let bytes = data(random.below(3_000), seed);
+            let mut model = match random.below(3) {
+                0 => Model::new(client.open_write(&path(&name), PutOptions::default()).unwrap(), Vec::new(), false),
+                _ => Model::new(patching(&client, &name, &bytes), bytes, true),
+            };
+            (0..1 + random.below(12)).for_each(|_| model.step(&mut random));
+            model.finish(&client, &name);
+        }
     }
 }
 
@@ -198,4 +198,24 @@ fn a_long_session_may_clear_a_long_file_often() {
     file.set_len(5).unwrap();
     file.finish().unwrap();
     assert_eq!(read(&client, "tess:/f"), [0; 5]);
+}
+
+/// Pieces in any order, more of them than one commit has: they are staged in order.
+#[test]
+fn many_pieces_may_be_written_backwards_before_a_commit() {
+    for [first, second] in [[0, 0], [0, 1], [1, 0]] {
+        let options = Options { commit_extents: 4, ..Options::default() };
+        let (client, _) = client(Cluster::new(4, 1), options);
+        let bytes = data(3_000, 1);
+        let mut model = Model::new(patching(&client, "tess:/f", &bytes), bytes, true);
+        let mut write = |from: usize, is_backward: usize| {
+            for i in 0..11 {
+                let at = if is_backward == 1 { 10 - i } else { i };
+                model.write(from + 100 * at, &data(50, (from + i) as u64));
+            }
+        };
+        write(1_500, first);
+        write(20, second);
+        model.finish(&client, "tess:/f");
+    }
 }

@@ -22,6 +22,8 @@ pub struct WriteHandle {
     run_at: u64,
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
+    /// Some of these ranges lie before ones that were written earlier.
+    goes_back: bool,
     size_bytes: u64,
     /// Where what was written or left out since the last commit ends.
     end_bytes: u64,
@@ -45,6 +47,7 @@ impl WriteHandle {
             run: Run::new(context.pool.clone()),
             run_at: 0,
             written: Default::default(),
+            goes_back: false,
             size_bytes: if mode == CommitMode::Patch { base_size } else { 0 },
             end_bytes: 0,
             cuts: false,
@@ -129,13 +132,33 @@ impl WriteHandle {
             self.run_at = offset;
         }
         // Extents of one commit may not overlap: commit the earlier bytes first.
-        if self.written.range(..end).next_back().is_some_and(|(_, stop)| *stop > offset) {
+        if self.overlaps(offset..end) || self.is_behind_staged(offset) {
             self.sync()?;
             self.run_at = offset;
         }
         self.blank_cut(offset)?;
         (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
         Ok(())
+    }
+
+    fn overlaps(&self, range: Range<u64>) -> bool {
+        self.written.range(..range.end).next_back().is_some_and(|(_, end)| *end > range.start)
+    }
+
+    /// Whether extents behind `offset` may have been staged, as those of a long commit are while they come in order.
+    fn is_behind_staged(&self, offset: u64) -> bool {
+        let is_long = self.written.len() >= self.writer.driver.context().options.commit_extents;
+        is_long && !self.goes_back && offset < self.written_to()
+    }
+
+    /// Where the ranges written since the last commit end.
+    fn written_to(&self) -> u64 {
+        self.written.last_key_value().map_or(0, |(_, end)| *end)
+    }
+
+    fn note_written(&mut self, from: u64, to: u64) {
+        self.goes_back |= from < self.written_to();
+        self.written.insert(from, to);
     }
 
     /// The file goes on at `offset`. What a length has cut off since the last commit does not come back below it.
@@ -204,6 +227,7 @@ impl WriteHandle {
         self.set_times(Times::default());
         self.set_content(0);
         self.written.clear();
+        self.goes_back = false;
         if self.mode == CommitMode::Replace {
             self.mode = CommitMode::Patch;
         }
@@ -232,7 +256,7 @@ impl WriteHandle {
         let index = self.writer.index;
         self.writer.index += 1;
         self.writer.driver.post_and_drive([WriteRequest::Hole { index, offset: from, len_bytes: to - from }]);
-        self.written.insert(from, to);
+        self.note_written(from, to);
         Ok(())
     }
 
@@ -251,7 +275,7 @@ impl WriteHandle {
             let (from, to) = (start + offset, start + offset + data.len() as u64);
             let before = self.written.range(..to).next_back().filter(|(_, end)| **end > from);
             assert!(before.is_none(), "bytes {from} to {to} are cut again, after {before:?}");
-            self.written.insert(from, to);
+            self.note_written(from, to);
             self.writer.add(from, data)?;
             self.run_at = to;
         }

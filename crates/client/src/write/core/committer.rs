@@ -69,14 +69,22 @@ impl WriteCore {
             if !extent.chunk.is_none_or(|i| self.is_ready(i)) {
                 break;
             }
-            self.extents.ready += 1;
+            self.extents.advance();
+        }
+        let all_ready = self.committer.ending.is_some() && self.extents.ready == self.extents.len();
+        if self.extents.goes_back() {
+            // Extents are staged in order of their offsets, which is known once all are here.
+            if !all_ready {
+                return;
+            }
+            self.extents.sort();
         }
         let limit = self.options.commit_extents;
         if self.extents.len() > limit {
             if self.extents.ready >= limit {
                 self.send_commit(limit, true);
             }
-        } else if self.committer.ending.is_some() && self.extents.ready == self.extents.len() && self.all_restored() {
+        } else if all_ready && self.all_restored() {
             self.send_commit(self.extents.len(), false);
         }
     }
@@ -105,11 +113,7 @@ impl WriteCore {
             Some(chunk) => Extent::of_chunk(p.offset - base, p.len_bytes, chunk.chunk_id, &chunk.hash, 0),
             None => Extent::hole(p.offset - base, p.len_bytes),
         };
-        let mut extents: Vec<Extent> = pending.iter().map(wire).collect();
-        if self.params.mode == CommitMode::Patch {
-            // Patches come in the order they were written.
-            extents.sort_by_key(|e| e.offset);
-        }
+        let extents: Vec<Extent> = pending.iter().map(wire).collect();
         let size_bytes = self.committer.ending.map_or(0, |e| e.size_bytes - base);
         self.assert_lengths(&extents, size_bytes, partial);
         let restored = self.take_restored();
@@ -145,8 +149,7 @@ impl WriteCore {
     /// Asserts that the extents match the input, in order, and that their lengths add up to the version's.
     fn assert_lengths(&self, extents: &[Extent], size_bytes: u64, partial: bool) {
         let (mode, staged_to) = (self.params.mode, self.committer.staged_to);
-        let start = if mode == CommitMode::Patch { 0 } else { staged_to };
-        let end = assert_in_order(extents, mode, start);
+        let end = assert_in_order(extents, mode, staged_to);
         match mode {
             _ if partial => {}
             CommitMode::Patch => assert!(end <= size_bytes, "a patch ends at {end} of {size_bytes} bytes"),
@@ -198,7 +201,7 @@ impl WriteCore {
         }
         self.committer.stale = 0;
         if partial > 0 {
-            let end = self.extents.get(partial - 1).map(|e| e.offset + e.len_bytes);
+            let end = self.extents.get(partial - 1).map(PendingExtent::end);
             self.committer.staged_to = end.expect("staged extents are kept until the answer") - self.append_base();
             return self.forget_committed(partial);
         }
@@ -298,6 +301,7 @@ impl WriteCore {
         self.forget_committed(self.extents.len());
         self.note_visible();
         self.committer.staged_to = 0;
+        self.extents.restart();
         let ending = self.committer.ending.take();
         self.actions.push_back(Action::Notify(WriteNotice::Done(Ok(done.clone()))));
         if let Some(Ending { size_bytes, keep_session: true, .. }) = ending {

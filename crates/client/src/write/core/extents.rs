@@ -11,6 +11,12 @@ pub(super) struct PendingExtent {
     pub chunk: Option<usize>,
 }
 
+impl PendingExtent {
+    pub fn end(&self) -> u64 {
+        self.offset + self.len_bytes
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct ExtentQueue {
@@ -18,6 +24,10 @@ pub(super) struct ExtentQueue {
     /// How many extents at the front are ready for a commit.
     pub ready: usize,
     extents: VecDeque<Option<PendingExtent>>,
+    /// Where the extents end that were staged since the last version.
+    staged_to: u64,
+    /// An extent that is ready lies before the one that precedes it in the input: a patch goes back.
+    goes_back: bool,
 }
 
 impl ExtentQueue {
@@ -44,7 +54,35 @@ impl ExtentQueue {
         self.extents.get(at)?.as_ref()
     }
 
+    /// The next extent is ready, too.
+    pub fn advance(&mut self) {
+        let before = self.ready.checked_sub(1).and_then(|at| self.get(at));
+        let before = before.map_or(self.staged_to, PendingExtent::end);
+        self.goes_back |= self.get(self.ready).is_some_and(|extent| extent.offset < before);
+        self.ready += 1;
+    }
+
+    /// Whether extents that are ready are not in order of their offsets.
+    pub fn goes_back(&self) -> bool {
+        self.goes_back
+    }
+
+    /// Brings the extents, which are all ready, into the order of their offsets.
+    pub fn sort(&mut self) {
+        assert_eq!(self.ready, self.extents.len(), "all input is sorted at once");
+        self.extents.make_contiguous().sort_unstable_by_key(|extent| extent.map(|extent| extent.offset));
+        self.goes_back = false;
+    }
+
+    /// A version has all extents: the next one begins.
+    pub fn restart(&mut self) {
+        assert!(self.extents.is_empty(), "{} extents are in no version", self.extents.len());
+        (self.staged_to, self.goes_back) = (0, false);
+    }
+
     pub fn forget(&mut self, count: usize) {
+        let last = count.checked_sub(1).and_then(|at| self.get(at));
+        self.staged_to = last.map_or(self.staged_to, PendingExtent::end);
         assert!(count <= self.extents.len(), "{count} extents committed, {} are pending", self.extents.len());
         self.ready = self.ready.saturating_sub(count);
         self.extents.drain(..count);
