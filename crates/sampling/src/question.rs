@@ -151,17 +151,30 @@ impl Bound {
     /// # Errors
     /// The value is no number.
     pub fn record(&self, fields: &[FieldValue<'_>], tally: &mut UnitTally<'_>) -> Result<(), String> {
-        if !self.matches(fields) {
+        self.record_of(&|number| fields[number], tally)
+    }
+
+    /// Counts a record, of which `field` gives the fields by number.
+    ///
+    /// # Errors
+    /// The value is no number.
+    #[inline]
+    pub fn record_of<'a>(
+        &self,
+        field: &impl Fn(usize) -> FieldValue<'a>,
+        tally: &mut UnitTally<'_>,
+    ) -> Result<(), String> {
+        if !self.matches(field) {
             return Ok(());
         }
-        let value = match self.value {
+        let value = match self.value.map(field) {
             None => 1.0,
-            Some(at) if fields[at] == FieldValue::Null => return Ok(()),
-            Some(at) => fields[at].number().ok_or_else(|| self.no_number(fields[at]))?,
+            Some(FieldValue::Null) => return Ok(()),
+            Some(value) => value.number().ok_or_else(|| self.no_number(value))?,
         };
-        match self.key {
-            Some(at) => {
-                if fields[at].with_text(|key| tally.add(key, value)).is_none() {
+        match self.key.map(field) {
+            Some(key) => {
+                if key.with_text(|key| tally.add(key, value)).is_none() {
                     tally.add(NULL_KEY, value);
                 }
             }
@@ -178,7 +191,7 @@ impl Bound {
         let fields = &[FieldValue::Text(line)][..self.fields.len()];
         match &self.question.key {
             Some(KeyBy::Field(_)) | None => self.record(fields, tally),
-            Some(_) if !self.matches(fields) => Ok(()),
+            Some(_) if !self.matches(&|number| fields[number]) => Ok(()),
             Some(KeyBy::Word) => {
                 line.split(u8::is_ascii_whitespace)
                     .filter(|word| !word.is_empty())
@@ -195,8 +208,8 @@ impl Bound {
         }
     }
 
-    fn matches(&self, fields: &[FieldValue<'_>]) -> bool {
-        self.question.filter.as_ref().is_none_or(|filter| filter.matches(&|i| fields[self.filter_fields[i]]))
+    fn matches<'a>(&self, field: &impl Fn(usize) -> FieldValue<'a>) -> bool {
+        self.question.filter.as_ref().is_none_or(|filter| filter.matches(&|i| field(self.filter_fields[i])))
     }
 
     fn no_number(&self, field: FieldValue<'_>) -> String {
@@ -207,8 +220,28 @@ impl Bound {
     }
 }
 
+/// Digits that a whole number may have so that no step of adding them up is rounded.
+const EXACT_DIGITS: usize = 15;
+
 /// A number as CSV and JSON write it.
 pub fn number(text: &[u8]) -> Option<f64> {
+    if (1..=EXACT_DIGITS).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
+        return Some(text.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')) as f64);
+    }
     let text = std::str::from_utf8(text).ok()?.trim();
     text.parse::<f64>().ok().filter(|value| value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn digits_are_the_number_that_the_standard_library_reads(text in "0?[0-9]{1,18}|[0-9 +.e-]{0,6}") {
+            let parsed = text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
+            prop_assert_eq!(number(text.as_bytes()), parsed);
+        }
+    }
 }

@@ -1,15 +1,14 @@
 //! CSV after RFC 4180, with a header. Fields may be quoted and contain line breaks; an empty field is null.
 
-use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_open, outside};
+use super::csv_records::{Record, each_record};
+use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_open, outside, unquoted_between};
 use super::lines::{self, MARGIN_BYTES};
-use super::{Block, Format, MAX_RECORD_BYTES, bad_record};
+use super::{Block, Format, bad_record};
 use crate::error::Error;
 use crate::layout::Unit;
 use crate::question::{Bound, FieldValue};
 use crate::source::{FileIndex, Source};
 use crate::tally::UnitTally;
-use csv_core::{ReadRecordResult, ReaderBuilder};
-use memchr::memchr;
 
 /// How CSV is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +28,8 @@ impl Default for CsvOptions {
 /// CSV of which a question is asked.
 pub struct Csv {
     question: Bound,
+    delimiter: u8,
     machine: Machine,
-    /// A clone of a reader knows no separators (csv-core 0.1.13), so each block builds its own.
-    reader: ReaderBuilder,
     files: Vec<Columns>,
 }
 
@@ -55,9 +53,7 @@ impl Csv {
             Some(delimiter) => delimiter,
             None => find_delimiter(source)?,
         };
-        let mut reader = ReaderBuilder::new();
-        reader.delimiter(delimiter);
-        let mut csv = Csv { question, machine: Machine::new(delimiter), reader, files: Vec::new() };
+        let mut csv = Csv { question, delimiter, machine: Machine::new(delimiter), files: Vec::new() };
         for file in 0..source.files().len() as FileIndex {
             let columns = csv.columns(source, file, options.header)?;
             csv.files.push(columns);
@@ -69,8 +65,8 @@ impl Csv {
         let info = &source.files()[file as usize];
         let first = self.first_record(source, file)?;
         let mut names = Vec::new();
-        self.each_record(&first, 0, |_, fields| {
-            names = fields.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
+        each_record(self.delimiter, &first, 0, |record| {
+            names = record.fields().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
             Ok(())
         })
         .map_err(|(offset, message)| bad_record(&info.name, offset, message))?;
@@ -112,15 +108,18 @@ impl Csv {
             return Ok(States::RECORD_START);
         }
         let mut states = self.machine.states_between(States::ANY, &[], own);
-        let mut back = 4096.min(MAX_FIELD_BYTES);
+        let mut before = Vec::new();
+        let mut back = 4096;
         while is_open(states) {
-            let from = unit.offset.saturating_sub(back);
-            let before = source.read_vec(unit.file, from, unit.offset - from)?;
-            let start = if from == 0 { States::RECORD_START } else { States::ANY };
-            states = self.machine.states_between(start, &before, own);
-            if is_open(states) && back >= MAX_FIELD_BYTES {
+            if unquoted_between(&before, own) >= MAX_FIELD_BYTES || before.len() as u64 >= MAX_FIELD_BYTES {
                 return Ok(outside(states));
             }
+            let (from, end) = (unit.offset.saturating_sub(back), unit.offset - before.len() as u64);
+            let mut more = source.read_vec(unit.file, from, end - from)?;
+            more.append(&mut before);
+            before = more;
+            let start = if from == 0 { States::RECORD_START } else { States::ANY };
+            states = self.machine.states_between(start, &before, own);
             back = (back * 4).min(MAX_FIELD_BYTES);
         }
         Ok(states)
@@ -155,43 +154,15 @@ impl Csv {
         Ok(Block { unit, offset: unit.offset, bytes: scan.bytes, records: start.min(end)..end })
     }
 
-    /// Calls `each` with the fields of every record. An error comes with the record's offset behind `start`.
-    fn each_record(
-        &self,
-        mut records: &[u8],
-        start: u64,
-        mut each: impl FnMut(u64, &[&[u8]]) -> Result<(), String>,
-    ) -> Result<(), (u64, String)> {
-        let mut reader = self.reader.build();
-        let (mut fields, mut ends) = (vec![0u8; 4096], vec![0usize; 64]);
-        let (mut written, mut ended, mut offset) = (0, 0, start);
-        let mut next = start;
-        loop {
-            let at_end = records.is_empty();
-            if at_end && written + ended == 0 {
-                return Ok(());
-            }
-            let (result, read, out, end) = reader.read_record(records, &mut fields[written..], &mut ends[ended..]);
-            records = &records[read..];
-            next += read as u64;
-            (written, ended) = (written + out, ended + end);
-            match result {
-                ReadRecordResult::OutputFull if fields.len() as u64 > MAX_RECORD_BYTES => {
-                    return Err((offset, format!("a record is longer than {} MiB", MAX_RECORD_BYTES >> 20)));
-                }
-                ReadRecordResult::OutputFull => fields.resize(fields.len() * 2, 0),
-                ReadRecordResult::OutputEndsFull => ends.resize(ends.len() * 2, 0),
-                // The end of the input ends the last record.
-                ReadRecordResult::InputEmpty => {}
-                ReadRecordResult::Record => {
-                    let starts = std::iter::once(&0).chain(&ends[..ended]);
-                    let record: Vec<&[u8]> = starts.zip(&ends[..ended]).map(|(from, to)| &fields[*from..*to]).collect();
-                    each(offset, &record).map_err(|message| (offset, message))?;
-                    (written, ended, offset) = (0, 0, next);
-                }
-                ReadRecordResult::End => return Ok(()),
-            }
+    fn count(&self, columns: &Columns, record: Record<'_>, tally: &mut UnitTally<'_>) -> Result<(), String> {
+        if record.len() != columns.count {
+            return Err(format!("{} fields, where the first record has {}", record.len(), columns.count));
         }
+        let field = |number: usize| {
+            let text = record.field(columns.places[number]);
+            FieldValue::of(Some(text).filter(|text| !text.is_empty()))
+        };
+        self.question.record_of(&field, tally)
     }
 }
 
@@ -222,16 +193,8 @@ impl Scan<'_> {
     fn run_to(&mut self, limit: usize) {
         let limit = limit.min(self.bytes.len());
         if self.at < limit {
-            self.states = self.machine.step(self.states, self.bytes[self.at]);
-            self.at += 1;
-        }
-        // Most units have no quotes; only the last byte tells then whether a field starts.
-        if self.states.is_outside() && self.at < limit && memchr(b'"', &self.bytes[self.at..limit]).is_none() {
-            self.at = limit.saturating_sub(1).max(self.at);
-        }
-        while self.at < limit {
-            self.states = self.machine.step(self.states, self.bytes[self.at]);
-            self.at += 1;
+            self.states = self.machine.run(self.states, &self.bytes[self.at..limit]);
+            self.at = limit;
         }
     }
 
@@ -254,15 +217,8 @@ impl Format for Csv {
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {
         let columns = &self.files[block.unit.file as usize];
         let start = block.offset + block.records.start as u64;
-        self.each_record(block.records(), start, |_, record| {
-            if record.len() != columns.count {
-                return Err(format!("{} fields, where the first record has {}", record.len(), columns.count));
-            }
-            let field = |place: &usize| FieldValue::of(Some(record[*place]).filter(|field| !field.is_empty()));
-            let fields: Vec<FieldValue<'_>> = columns.places.iter().map(field).collect();
-            self.question.record(&fields, tally)
-        })
-        .map_err(|(offset, message)| bad_record(file, offset, message))
+        each_record(self.delimiter, block.records(), start, |record| self.count(columns, record, tally))
+            .map_err(|(offset, message)| bad_record(file, offset, message))
     }
 }
 
@@ -274,4 +230,76 @@ fn find_delimiter(source: &dyn Source) -> Result<u8, Error> {
     let count = |delimiter: &u8| line.iter().filter(|byte| *byte == delimiter).count();
     // Of equals the last one wins.
     Ok([b'|', b';', b'\t', b','].into_iter().max_by_key(|delimiter| count(delimiter)).expect("four"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Run;
+    use crate::question::{Aggregate, Question};
+    use crate::source::{Contents, SourceFile};
+    use parking_lot::Mutex;
+
+    /// A file in memory that notes what is read of it.
+    struct Memory {
+        contents: Contents,
+        bytes: Vec<u8>,
+        reads: Mutex<Vec<(u64, usize)>>,
+    }
+
+    impl Memory {
+        fn new(content: String) -> Memory {
+            let len_bytes = content.len() as u64;
+            let contents = Contents {
+                files: vec![SourceFile { name: "f".into(), len_bytes }],
+                disks: vec!["d".into()],
+                runs: vec![Run { file: 0, offset: 0, len_bytes, disk: 0, rows: None }],
+            };
+            Memory { contents, bytes: content.into_bytes(), reads: Mutex::default() }
+        }
+
+        /// What loading a unit reads: (offset, length).
+        fn reads_of(&self, offset: u64, len_bytes: u64) -> Vec<(u64, usize)> {
+            let question = Question { aggregate: Aggregate::Count, key: None, value: None, filter: None };
+            let csv = Csv::open(self, question.bind(), CsvOptions::default()).unwrap();
+            self.reads.lock().clear();
+            csv.load(self, Unit { file: 0, offset, len_bytes, size: len_bytes }).unwrap();
+            self.reads.lock().clone()
+        }
+    }
+
+    impl Source for Memory {
+        fn contents(&self) -> &Contents {
+            &self.contents
+        }
+
+        fn check_unchanged(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn read_at(&self, _: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+            let from = &self.bytes[offset as usize..];
+            let len = out.len().min(from.len());
+            out[..len].copy_from_slice(&from[..len]);
+            self.reads.lock().push((offset, len));
+            Ok(len)
+        }
+    }
+
+    #[test]
+    fn a_unit_without_quotes_reads_no_more_before_itself_than_its_proof_needs() {
+        let plain = Memory::new("1,2\n".repeat(100_000));
+        let (offset, margin) = (200_000, MARGIN_BYTES as usize);
+        assert_eq!(
+            plain.reads_of(offset, 100_000),
+            [(offset, 100_000 + margin)],
+            "it is longer than any field in quotes"
+        );
+        let small = plain.reads_of(offset, 1000);
+        assert_eq!(small[0], (offset, 1000 + margin));
+        let before: usize = small[1..].iter().map(|(_, len)| len).sum();
+        assert_eq!(before as u64, MAX_FIELD_BYTES, "each byte before it is read once");
+        let quoted = Memory::new("1,\"2\"\n".repeat(100_000));
+        assert_eq!(quoted.reads_of(offset, 1000).len(), 1, "its own quotes are the proof");
+    }
 }

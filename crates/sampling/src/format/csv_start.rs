@@ -6,6 +6,8 @@
 //! survives is proven. Bytes without quotes prove nothing; then the bytes before the unit are read, up to
 //! [`MAX_FIELD_BYTES`], which is the longest quoted field that is supported.
 
+use memchr::{memchr, memrchr};
+
 /// The longest field in quotes: where so many bytes hold no quote, they are outside of quotes.
 pub const MAX_FIELD_BYTES: u64 = 64 << 10;
 
@@ -66,8 +68,19 @@ impl Machine {
         States(self.next[from.0 as usize][byte as usize])
     }
 
-    fn run(&self, from: States, bytes: &[u8]) -> States {
-        bytes.iter().fold(from, |states, byte| self.step(states, *byte))
+    /// The states behind bytes. Quotes are rare, so the bytes between them are not looked at one by one.
+    pub fn run(&self, from: States, bytes: &[u8]) -> States {
+        pieces(bytes).fold(from, |states, piece| self.step_over(states, piece))
+    }
+
+    /// Goes over a quote, or over bytes without one. Of these the first tells whether a field may end there, and the last
+    /// whether another one starts; what is between changes nothing.
+    fn step_over(&self, from: States, piece: &[u8]) -> States {
+        match piece {
+            [] => from,
+            [byte] => self.step(from, *byte),
+            [first, .., last] => self.step(self.step(from, *first), *last),
+        }
     }
 
     /// The states in which `after` may begin, which follows `before`, which begins in `start`. More than one reading may
@@ -79,8 +92,8 @@ impl Machine {
             return here;
         }
         let (mut out, mut within) = (outside, inside);
-        for byte in after {
-            (out, within) = (self.step(out, *byte), self.step(within, *byte));
+        for piece in pieces(after) {
+            (out, within) = (self.step_over(out, piece), self.step_over(within, piece));
             match (out.is_empty(), within.is_empty()) {
                 (false, false) => {}
                 (true, false) => return inside,
@@ -90,6 +103,28 @@ impl Machine {
         }
         here
     }
+}
+
+/// Quotes, and the bytes between them.
+fn pieces(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let len = match memchr(b'"', rest) {
+            Some(0) => 1,
+            Some(before) => before,
+            None if rest.is_empty() => return None,
+            None => rest.len(),
+        };
+        let (piece, behind) = rest.split_at(len);
+        rest = behind;
+        Some(piece)
+    })
+}
+
+/// Length of the stretch without quotes around the place where `after` follows `before`.
+pub(super) fn unquoted_between(before: &[u8], after: &[u8]) -> u64 {
+    let behind = memrchr(b'"', before).map_or(0, |quote| quote + 1);
+    (before.len() - behind + memchr(b'"', after).unwrap_or(after.len())) as u64
 }
 
 /// Both readings are left.
@@ -120,6 +155,7 @@ fn step(state: u8, byte: u8, delimiter: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_quote_tells_inside_from_outside() {
@@ -135,6 +171,22 @@ mod tests {
             assert_eq!(!found.is_outside(), inside, "{before:?} {after:?}");
         }
         assert!(is_open(machine.states_between(States::ANY, b"1,2\n", b"3,4\n")), "no quote, no proof");
+    }
+
+    proptest! {
+        #[test]
+        fn stretches_give_the_states_of_their_bytes(set in 0u8..16, text in "([a,\r\n]{0,5}|\"){0,12}") {
+            let machine = Machine::new(b',');
+            let one_by_one = text.bytes().fold(States(set), |states, byte| machine.step(states, byte));
+            prop_assert_eq!(machine.run(States(set), text.as_bytes()), one_by_one);
+        }
+    }
+
+    #[test]
+    fn stretches_without_quotes_are_measured_around_a_place() {
+        for (before, after, expected) in [("", "", 0), ("ab", "c\"", 3), ("\"ab", "cd", 4), ("a\"", "\"b", 0)] {
+            assert_eq!(unquoted_between(before.as_bytes(), after.as_bytes()), expected, "{before} {after}");
+        }
     }
 
     #[test]

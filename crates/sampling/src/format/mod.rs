@@ -4,10 +4,12 @@
 //! none. A record belongs to exactly one unit, whatever the cuts are: that in which the line break before it lies.
 
 mod csv;
+mod csv_records;
 mod csv_start;
 mod json;
 pub(crate) mod lines;
 mod parquet;
+mod separators;
 mod text;
 
 pub use csv::{Csv, CsvOptions};
