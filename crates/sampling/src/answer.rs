@@ -1,14 +1,13 @@
-//! From a question to its answer: how much is read, when it is enough, and what is reported.
+//! From what was counted to what is reported: the total, the largest groups, and what may be unseen.
 
-use crate::engine::{Engine, Next, Options, Progress};
-use crate::error::Error;
-use crate::estimate::{Estimate, GroupMoments, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile};
-use crate::format::Format;
+pub use crate::ask::{WHOLE_UNIT_BYTES, ask};
+use crate::estimate::{
+    Estimate, GroupMoments, GroupTotal, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
+    quantile_of_all,
+};
 use crate::question::{Aggregate, Question};
-use crate::schedule::Schedule;
-use crate::source::Source;
-use crate::tally::{Key, Totals};
-use std::sync::Arc;
+use crate::tally::{Group, Key, Totals};
+use std::cmp::Ordering;
 
 /// How much is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,34 +61,40 @@ pub struct Answer {
     pub records: f64,
     /// The promised error was reached; true if none was promised.
     pub reached: bool,
+    /// What was read is a random part, or everything. It is not where reading everything was interrupted: that is the
+    /// beginning of each disk.
+    pub is_random: bool,
+}
+
+/// What is asked of which totals.
+struct Asked<'a> {
+    question: &'a Question,
+    terms: &'a Terms,
+    totals: &'a Totals<'a>,
+    population: Population<'a>,
+    /// Everything was to be read, and was not: nothing is known of the rest.
+    is_interrupted: bool,
+    seed: u64,
 }
 
 impl Answer {
     /// Answers from what was counted.
-    pub fn of(question: &Question, terms: &Terms, totals: &Totals, seed: u64) -> Answer {
-        let population = Population::new(&totals.strata, &totals.all, terms.confidence);
+    pub fn of(question: &Question, terms: &Terms, totals: &Totals<'_>, seed: u64) -> Answer {
+        let asked = Asked::new(question, terms, totals, seed);
+        let census = asked.census();
+        let is_whole = asked.population.is_whole();
+        let unseen_units = if asked.is_interrupted { f64::INFINITY } else { unseen_units(terms.confidence, totals) };
         let mut answer = Answer {
-            total: total(question, terms, totals, &population, seed),
-            rows: Vec::new(),
-            groups: totals.groups.len(),
-            rare_groups: 0,
-            unseen_units: unseen_units(terms.confidence, totals),
-            unseen_records: (unseen_units(terms.confidence, totals) * records_of_a_unit(totals)).ceil(),
+            total: asked.total(&census),
+            rows: if question.aggregate == Aggregate::Distinct { Vec::new() } else { asked.rows(&census) },
+            groups: census.groups,
+            rare_groups: if is_whole || asked.is_interrupted { 0 } else { census.rare_groups },
+            unseen_units,
+            unseen_records: (unseen_units * records_of_a_unit(totals)).ceil(),
             records: totals.all.iter().map(|moments| moments.total.count).sum(),
             reached: true,
+            is_random: !asked.is_interrupted,
         };
-        if question.aggregate != Aggregate::Distinct {
-            answer.rows = rows(question, terms, totals, &population);
-        }
-        answer.rare_groups = match population.is_whole() {
-            true => 0,
-            false => totals.groups.values().filter(|group| units_of(group) < RARE_UNITS).count(),
-        };
-        if terms.amount == Amount::Exact && !population.is_whole() {
-            // It was interrupted: what was read is the beginning of each disk, which is no random part.
-            answer.total.claimed = false;
-            answer.rows.iter_mut().for_each(|row| row.estimate.claimed = false);
-        }
         if let Amount::Error(error) = terms.amount {
             answer.reached = answer.needed_factor(error) <= 1.0;
         }
@@ -97,7 +102,7 @@ impl Answer {
     }
 
     /// By what factor the sample must grow so that the total and all rows reach a relative error.
-    fn needed_factor(&self, error: f64) -> f64 {
+    pub(crate) fn needed_factor(&self, error: f64) -> f64 {
         let of = |estimate: &Estimate| {
             if estimate.standard_error == 0.0 && estimate.claimed {
                 return 0.0;
@@ -110,8 +115,146 @@ impl Answer {
     }
 }
 
-fn units_of(group: &[(usize, GroupMoments)]) -> u64 {
-    group.iter().map(|(_, moments)| moments.units).sum()
+/// The estimate for all records together, while they are counted. `None` where it takes as long as the answer: of
+/// distinct keys, and of a quantile of everything.
+pub(crate) fn total_so_far(question: &Question, terms: &Terms, totals: &Totals<'_>, seed: u64) -> Option<Estimate> {
+    let needs_all = match question.aggregate {
+        Aggregate::Distinct => true,
+        Aggregate::Quantile(_) => totals.is_of_everything(),
+        Aggregate::Count | Aggregate::Sum | Aggregate::Mean => false,
+    };
+    (!needs_all).then(|| Asked::new(question, terms, totals, seed).total(&Census::default()))
+}
+
+/// What was found in one pass over all groups.
+#[derive(Default)]
+struct Census {
+    groups: usize,
+    /// Groups that were seen in too few units.
+    rare_groups: usize,
+    /// For each stratum the groups that were seen in one unit only, of this stratum.
+    once: Vec<u64>,
+    largest: Vec<Ranked>,
+    /// A group that is smaller is not among the largest.
+    least: Option<Ranked>,
+    parts: Vec<GroupTotal>,
+}
+
+/// A group's key and its estimate.
+#[derive(Clone)]
+struct Ranked {
+    value: f64,
+    key: Key,
+}
+
+impl Ranked {
+    /// The largest first. Equal groups are in the order of their keys: the answer does not depend on hashing.
+    fn order(&self, value: f64, key: &[u8]) -> Ordering {
+        value.total_cmp(&self.value).then_with(|| self.key.as_slice().cmp(key))
+    }
+}
+
+impl Census {
+    fn add(&mut self, asked: &Asked<'_>, group: &Group<'_>) {
+        group.totals(&mut self.parts);
+        let units: u64 = self.parts.iter().map(|part| part.units).sum();
+        self.groups += 1;
+        self.rare_groups += usize::from(units < RARE_UNITS);
+        if units == 1 {
+            self.once.resize(asked.totals.strata.len(), 0);
+            self.once[self.parts[0].stratum] += 1;
+        }
+        let value = asked.population.expanded(quantity(asked.question), &self.parts);
+        if asked.terms.top > 0 && self.least.as_ref().is_none_or(|least| least.order(value, group.key).is_gt()) {
+            self.largest.push(Ranked { value, key: group.key.to_vec() });
+            self.keep(asked.terms.top, asked.terms.top.saturating_mul(2).max(64));
+        }
+    }
+
+    /// Leaves the `top` largest groups if there are `limit`.
+    fn keep(&mut self, top: usize, limit: usize) {
+        let order = |a: &Ranked, b: &Ranked| a.order(b.value, &b.key);
+        if self.largest.len() < limit || self.largest.len() <= top || top == 0 {
+            return;
+        }
+        self.largest.select_nth_unstable_by(top - 1, order);
+        self.largest.truncate(top);
+        self.least = self.largest.last().cloned();
+    }
+
+    fn merge(mut self, other: Census) -> Census {
+        self.groups += other.groups;
+        self.rare_groups += other.rare_groups;
+        self.once.resize(self.once.len().max(other.once.len()), 0);
+        self.once.iter_mut().zip(&other.once).for_each(|(all, once)| *all += once);
+        self.largest.extend(other.largest);
+        self
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn new(question: &'a Question, terms: &'a Terms, totals: &'a Totals<'a>, seed: u64) -> Asked<'a> {
+        let population = Population::new(&totals.strata, &totals.all, terms.confidence);
+        let is_interrupted = totals.is_of_everything() && !population.is_whole();
+        Asked { question, terms, totals, population, is_interrupted, seed }
+    }
+
+    fn census(&self) -> Census {
+        let found = self.totals.fold_groups(Census::default, |census, group| census.add(self, group));
+        let mut census = found.into_iter().reduce(Census::merge).unwrap_or_default();
+        census.keep(self.terms.top, 0);
+        census.largest.truncate(self.terms.top);
+        census.largest.sort_by(|a, b| a.order(b.value, &b.key));
+        census
+    }
+
+    fn total(&self, census: &Census) -> Estimate {
+        let Asked { totals, terms, .. } = self;
+        let found = match self.question.aggregate {
+            Aggregate::Distinct => {
+                let mut once = census.once.clone();
+                once.resize(totals.strata.len(), 0);
+                distinct(census.groups as u64, &once, &totals.strata, terms.confidence)
+            }
+            Aggregate::Quantile(q) => self
+                .quantile(q)
+                .unwrap_or_else(|| Estimate { claimed: self.population.is_whole(), ..Estimate::exact(f64::NAN, 0) }),
+            _ => self.estimate(&totals.all.iter().copied().enumerate().collect::<Vec<_>>()),
+        };
+        if self.is_interrupted { Estimate::unclaimed(found.value, found.units_seen) } else { found }
+    }
+
+    fn quantile(&self, q: f64) -> Option<Estimate> {
+        let Asked { totals, terms, .. } = self;
+        match totals.is_of_everything() {
+            true => quantile_of_all(q, totals.all_values()).map(|value| Estimate::exact(value, totals.all[0].units)),
+            false => quantile(q, &totals.strata, &totals.unit_values(), terms.confidence, self.seed),
+        }
+    }
+
+    fn rows(&self, census: &Census) -> Vec<Row> {
+        let row = |sized: &Ranked| Row {
+            key: Some(sized.key.clone()),
+            estimate: self.estimate(&self.totals.group(&sized.key)),
+        };
+        census.largest.iter().map(row).collect()
+    }
+
+    /// Estimates a group from its moments.
+    fn estimate(&self, group: &[(usize, GroupMoments)]) -> Estimate {
+        let quantity = quantity(self.question);
+        if !self.is_interrupted {
+            return self.population.estimate(quantity, group);
+        }
+        let part = |(stratum, moments): &(usize, GroupMoments)| GroupTotal {
+            stratum: *stratum,
+            units: moments.units,
+            total: moments.total,
+        };
+        let parts: Vec<GroupTotal> = group.iter().map(part).collect();
+        let units = parts.iter().map(|part| part.units).sum();
+        Estimate::unclaimed(self.population.expanded(quantity, &parts), units)
+    }
 }
 
 fn quantity(question: &Question) -> Quantity {
@@ -122,44 +265,9 @@ fn quantity(question: &Question) -> Quantity {
     }
 }
 
-fn total(question: &Question, terms: &Terms, totals: &Totals, population: &Population<'_>, seed: u64) -> Estimate {
-    match question.aggregate {
-        Aggregate::Distinct => {
-            let mut once = vec![0; totals.strata.len()];
-            let single = totals.groups.values().filter(|group| units_of(group) == 1);
-            single.for_each(|group| once[group[0].0] += 1);
-            distinct(totals.groups.len() as u64, &once, &totals.strata, terms.confidence)
-        }
-        Aggregate::Quantile(q) => quantile(q, &totals.strata, &totals.values, terms.confidence, seed)
-            .unwrap_or_else(|| Estimate { claimed: population.is_whole(), ..Estimate::exact(f64::NAN, 0) }),
-        _ => {
-            let all: Vec<_> = totals.all.iter().copied().enumerate().collect();
-            population.estimate(quantity(question), &all)
-        }
-    }
-}
-
-fn rows(question: &Question, terms: &Terms, totals: &Totals, population: &Population<'_>) -> Vec<Row> {
-    let quantity = quantity(question);
-    let mut sized: Vec<(f64, &Key)> =
-        totals.groups.iter().map(|(key, group)| (population.expanded(quantity, group), key)).collect();
-    // Equal groups in the order of their keys: the answer does not depend on hashing.
-    let order = |a: &(f64, &Key), b: &(f64, &Key)| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1));
-    if sized.len() > terms.top && terms.top > 0 {
-        sized.select_nth_unstable_by(terms.top - 1, order);
-    }
-    sized.truncate(terms.top);
-    sized.sort_by(order);
-    let row = |(_, key): (f64, &Key)| Row {
-        key: Some(key.clone()),
-        estimate: population.estimate(quantity, &totals.groups[key]),
-    };
-    sized.into_iter().map(row).collect()
-}
-
 /// What lies in K units, of which each is sampled with a chance of f at least, is unseen with (1 − f)^K at most. So, as
 /// sure as intervals are, it lies in fewer than ln(1 − confidence) / ln(1 − f) units.
-fn unseen_units(confidence: f64, totals: &Totals) -> f64 {
+fn unseen_units(confidence: f64, totals: &Totals<'_>) -> f64 {
     let partly = totals.strata.iter().filter(|stratum| stratum.sampled < stratum.units);
     let least = partly.map(|stratum| stratum.sampled as f64 / stratum.units as f64).fold(1.0, f64::min);
     match least {
@@ -171,67 +279,7 @@ fn unseen_units(confidence: f64, totals: &Totals) -> f64 {
 }
 
 /// Records that a unit of the fullest stratum has.
-fn records_of_a_unit(totals: &Totals) -> f64 {
+fn records_of_a_unit(totals: &Totals<'_>) -> f64 {
     let of = |(stratum, all): (&StratumSample, &GroupMoments)| all.total.count / stratum.sampled.max(1) as f64;
     totals.strata.iter().zip(&totals.all).map(of).fold(0.0, f64::max)
-}
-
-/// The sample grows at least so much in a step.
-const MIN_STEP: f64 = 1.3;
-/// And at most so much: the pilot's variance may be far off.
-const MAX_STEP: f64 = 8.0;
-/// The pilot of a promised error has so many units, or more where strata need them.
-const PILOT_UNITS: u64 = 2 * RARE_UNITS;
-
-/// Reads as much as the terms say, and answers. `observe` sees the answer as it becomes sharper, and may stop.
-///
-/// # Errors
-/// A file cannot be read or has changed, or a record is malformed.
-pub fn ask(
-    source: Arc<dyn Source>,
-    format: Arc<dyn Format>,
-    mut schedule: Schedule,
-    (question, terms): (&Question, &Terms),
-    options: &Options,
-    observe: &mut dyn FnMut(Progress, &dyn Fn() -> Answer) -> bool,
-) -> Result<(Answer, Progress, Vec<u64>), Error> {
-    let all = schedule.layout().units();
-    match terms.amount {
-        Amount::Ratio(ratio) => schedule.need(((all as f64 * ratio).ceil() as u64).max(1), terms.drop),
-        Amount::Error(_) => schedule.need(PILOT_UNITS.max(2 * schedule.layout().strata.len() as u64), terms.drop),
-        Amount::Exact => {}
-    }
-    let engine = Engine::start(source.clone(), format, schedule, options);
-    let mut progress = engine.run(|engine, progress| {
-        let answer = || Answer::of(question, terms, &engine.totals(), options.seed);
-        if !observe(progress, &answer) {
-            return Next::Stop;
-        }
-        match terms.amount {
-            Amount::Error(error) if progress.complete && progress.units < progress.all_units => {
-                match next_units(answer().needed_factor(error), progress) {
-                    Some(units) => Next::Need(units, terms.drop),
-                    None => Next::Go,
-                }
-            }
-            _ => Next::Go,
-        }
-    })?;
-    source.check_unchanged()?;
-    let totals = engine.totals();
-    // After an interrupt more has arrived than was reported last.
-    progress.units = totals.strata.iter().map(|stratum| stratum.sampled).sum();
-    Ok((Answer::of(question, terms, &totals, options.seed), progress, engine.units_of_disks()))
-}
-
-/// The next size of a sample that must grow by a factor; none if it need not.
-fn next_units(factor: f64, progress: Progress) -> Option<u64> {
-    if factor <= 1.0 {
-        return None;
-    }
-    let (now, all) = (progress.units as f64, progress.all_units as f64);
-    // Without replacement less is needed: n / (1 + n/N), from a sample whose own correction is known.
-    let large = now / (1.0 - (now / all).min(0.999_999)) * factor * 1.1;
-    let units = large / (1.0 + large / all);
-    Some(units.clamp(now * MIN_STEP, now * MAX_STEP).min(all).ceil() as u64)
 }

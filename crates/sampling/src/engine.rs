@@ -79,9 +79,11 @@ impl Engine {
     /// Starts the threads.
     pub fn start(source: Arc<dyn Source>, format: Arc<dyn Format>, schedule: Schedule, options: &Options) -> Engine {
         let (disks, threads) = (schedule.layout().disks, options.threads.max(1));
-        let tally =
-            |i| Mutex::new(Tally::new(schedule.layout(), options.keep_values, options.seed.wrapping_add(i as u64)));
-        let tallies = (0..threads).map(tally).collect();
+        let tally = |i| match schedule.is_whole() {
+            true => Tally::whole(schedule.layout(), options.keep_values),
+            false => Tally::new(schedule.layout(), options.keep_values, options.seed.wrapping_add(i as u64)),
+        };
+        let tallies = (0..threads).map(|i| Mutex::new(tally(i))).collect();
         let state = State { schedule, counted: 0, read_bytes: 0, closed: false, error: None };
         let shared = Arc::new(Shared { source, format, state: Mutex::new(state), changed: Condvar::new(), tallies });
         let (send, receive) = bounded(2 * (disks + threads));
@@ -131,10 +133,10 @@ impl Engine {
         }
     }
 
-    /// What was counted so far. The threads wait meanwhile.
-    pub fn totals(&self) -> Totals {
-        let mut tallies: Vec<MutexGuard<'_, Tally>> = self.shared.tallies.iter().map(Mutex::lock).collect();
-        Totals::of(tallies.iter_mut().map(|tally| &mut **tally))
+    /// Calls `with` with what was counted so far. The threads wait meanwhile.
+    pub fn with_totals<R>(&self, with: impl FnOnce(&Totals<'_>) -> R) -> R {
+        let tallies: Vec<MutexGuard<'_, Tally>> = self.shared.tallies.iter().map(Mutex::lock).collect();
+        with(&Totals::of(tallies.iter().map(|tally| &**tally)))
     }
 
     /// Units that arrived from each disk.

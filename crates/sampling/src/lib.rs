@@ -13,6 +13,7 @@
 
 pub mod answer;
 pub mod arch;
+mod ask;
 pub mod engine;
 pub mod error;
 pub mod estimate;

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::filter::Filter;
+use crate::format::stretches;
 use crate::tally::UnitTally;
 use regex::bytes::Regex;
 
@@ -193,9 +194,7 @@ impl Bound {
             Some(KeyBy::Field(_)) | None => self.record(fields, tally),
             Some(_) if !self.matches(&|number| fields[number]) => Ok(()),
             Some(KeyBy::Word) => {
-                line.split(u8::is_ascii_whitespace)
-                    .filter(|word| !word.is_empty())
-                    .for_each(|word| tally.add(word, 1.0));
+                self.words(line, tally);
                 Ok(())
             }
             Some(KeyBy::Match(regex)) => {
@@ -206,6 +205,16 @@ impl Bound {
                 Ok(())
             }
         }
+    }
+
+    /// Every word counts, whatever line it is in.
+    pub fn is_of_all_words(&self) -> bool {
+        matches!(self.question.key, Some(KeyBy::Word)) && self.question.filter.is_none()
+    }
+
+    /// Counts the words of a text.
+    pub fn words(&self, text: &[u8], tally: &mut UnitTally<'_>) {
+        stretches(text, |byte| !byte.is_ascii_whitespace(), |start, end| tally.add_within(text, start, end, 1.0));
     }
 
     fn matches<'a>(&self, field: &impl Fn(usize) -> FieldValue<'a>) -> bool {

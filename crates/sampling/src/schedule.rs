@@ -78,6 +78,8 @@ struct StratumState {
 
 #[derive(Debug, Default)]
 struct DiskQueue {
+    /// Units that the disk holds.
+    units: u64,
     planned: VecDeque<Issue>,
     issued: u64,
     arrived: u64,
@@ -92,6 +94,9 @@ pub struct Schedule {
     strata: Vec<StratumState>,
     disks: Vec<DiskQueue>,
     needed: u64,
+    is_whole: bool,
+    /// Strata and disks of which more must arrive.
+    lacking: usize,
 }
 
 impl Schedule {
@@ -102,8 +107,12 @@ impl Schedule {
         }
         let strata =
             layout.strata.iter().map(|s| StratumState { shuffle: Shuffle::new(s.units), arrived: 0 }).collect();
-        let disks = (0..layout.disks).map(|_| DiskQueue::default()).collect();
-        let mut schedule = Schedule { layout, shares, rng: StdRng::seed_from_u64(seed), strata, disks, needed: 0 };
+        let mut disks: Vec<DiskQueue> = (0..layout.disks).map(|_| DiskQueue::default()).collect();
+        layout.strata.iter().for_each(|stratum| disks[stratum.disk as usize].units += stratum.units);
+        let holders = layout.strata.iter().map(|stratum| stratum.units).chain(disks.iter().map(|disk| disk.units));
+        let lacking = holders.filter(|units| *units > 0).count();
+        let rng = StdRng::seed_from_u64(seed);
+        let mut schedule = Schedule { layout, shares, rng, strata, disks, needed: 0, is_whole: false, lacking };
         schedule.plan_minimum();
         schedule
     }
@@ -111,6 +120,7 @@ impl Schedule {
     /// Everything, each disk from its beginning to its end.
     pub fn whole(layout: Layout) -> Schedule {
         let mut schedule = Schedule::new(layout, Shares::Sizes, 0);
+        schedule.is_whole = true;
         schedule.needed = schedule.layout.units();
         for disk in &mut schedule.disks {
             disk.planned.clear();
@@ -121,6 +131,16 @@ impl Schedule {
             schedule.disks[stratum.disk as usize].planned.extend(issues);
         }
         schedule
+    }
+
+    /// Everything is read, not a sample.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// So much is needed, or always arrives, that the sample will have all units.
+    pub fn will_be_everything(&self) -> bool {
+        self.needed >= self.layout.units() || self.disks.iter().all(|disk| disk.units <= MIN_DISK_UNITS)
     }
 
     /// The units and strata.
@@ -134,7 +154,7 @@ impl Schedule {
         let all = self.layout.units();
         self.needed = self.needed.max(units.min(all));
         let select = ((self.needed as f64 * (1.0 + drop)).ceil() as u64).min(all);
-        let capacities: Vec<u64> = (0..self.disks.len()).map(|disk| self.units_of(disk)).collect();
+        let capacities: Vec<u64> = self.disks.iter().map(|disk| disk.units).collect();
         let weights = match &self.shares {
             Shares::Equal => vec![1.0; self.disks.len()],
             Shares::Speeds(speeds) => speeds.clone(),
@@ -167,10 +187,13 @@ impl Schedule {
 
     /// A unit was read. A disk's units arrive in the order of its queue.
     pub fn arrived(&mut self, stratum: usize) {
-        let disk = self.layout.strata[stratum].disk as usize;
-        self.strata[stratum].arrived += 1;
-        self.disks[disk].arrived += 1;
-        assert!(self.disks[disk].arrived <= self.disks[disk].issued, "more arrived than was issued");
+        let of_layout = &self.layout.strata[stratum];
+        let (state, disk) = (&mut self.strata[stratum], &mut self.disks[of_layout.disk as usize]);
+        state.arrived += 1;
+        disk.arrived += 1;
+        assert!(disk.arrived <= disk.issued, "more arrived than was issued");
+        self.lacking -= usize::from(state.arrived == MIN_STRATUM_UNITS.min(of_layout.units));
+        self.lacking -= usize::from(disk.arrived == MIN_DISK_UNITS.min(disk.units));
     }
 
     /// Units of a stratum that arrived.
@@ -185,18 +208,7 @@ impl Schedule {
 
     /// The sample is large enough, or there is nothing more to read.
     pub fn is_complete(&self) -> bool {
-        let every_stratum = self
-            .strata
-            .iter()
-            .zip(&self.layout.strata)
-            .all(|(state, stratum)| state.arrived >= MIN_STRATUM_UNITS.min(stratum.units));
-        let mut disks = self.disks.iter().enumerate();
-        let every_disk = disks.all(|(disk, queue)| queue.arrived >= MIN_DISK_UNITS.min(self.units_of(disk)));
-        every_stratum && every_disk && self.arrived_units() >= self.needed
-    }
-
-    fn units_of(&self, disk: usize) -> u64 {
-        self.layout.strata.iter().filter(|s| s.disk as usize == disk).map(|s| s.units).sum()
+        self.lacking == 0 && self.arrived_units() >= self.needed
     }
 
     /// The units come first that always arrive.

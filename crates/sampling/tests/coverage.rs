@@ -26,7 +26,7 @@ intervals take each record for drawn by itself.
 ";
 
 /// Reads a sample whose disks have the given speeds (units per tick), and stops when enough has arrived.
-fn sample(population: &Population, seed: u64, ratio: f64, drop: f64, slow: bool) -> Totals {
+fn sample(population: &Population, seed: u64, ratio: f64, drop: f64, slow: bool) -> Tally {
     let mut schedule = Schedule::new(population.layout.clone(), Shares::Equal, seed);
     schedule.need((population.layout.units() as f64 * ratio) as u64, drop);
     let mut tally = Tally::new(&population.layout, true, seed);
@@ -43,7 +43,7 @@ fn sample(population: &Population, seed: u64, ratio: f64, drop: f64, slow: bool)
         }
         tick += 1;
     }
-    Totals::of([&mut tally])
+    tally
 }
 
 /// For each question: how many of the runs covered, and how many a naive interval over single records would have.
@@ -61,10 +61,11 @@ fn coverage(law: Law, runs: u64, slow: bool) -> Vec<(&'static str, u64, u64)> {
         ("9th decile", 0, 0),
     ];
     for seed in 0..runs {
-        let totals = sample(&population, seed, ratio, drop, slow);
+        let tally = sample(&population, seed, ratio, drop, slow);
+        let totals = Totals::of([&tally]);
         let estimator = Estimator::new(&totals.strata, &totals.all, CONFIDENCE);
         let all: Vec<_> = totals.all.iter().copied().enumerate().collect();
-        let group = |key: usize| totals.groups.get(&population.keys[key]).cloned().unwrap_or_default();
+        let group = |key: usize| totals.group(&population.keys[key]);
         let questions = [
             (Quantity::Count, group(0), population.truth.counts[0]),
             (Quantity::Count, group(6), population.truth.counts[6]),
@@ -80,7 +81,7 @@ fn coverage(law: Law, runs: u64, slow: bool) -> Vec<(&'static str, u64, u64)> {
             covered[i].2 += u64::from((found.value - truth).abs() <= naive);
         }
         for (i, q) in [(5, 0.5), (6, 0.9)] {
-            let found = quantile(q, &totals.strata, &totals.values, CONFIDENCE, seed).unwrap();
+            let found = quantile(q, &totals.strata, &totals.unit_values(), CONFIDENCE, seed).unwrap();
             let truth = population.quantile(q);
             covered[i].1 += u64::from(found.low <= truth && truth <= found.high);
         }

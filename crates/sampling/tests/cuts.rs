@@ -30,11 +30,10 @@ fn counted(content: &str, unit_bytes: u64, make: impl Fn(&dyn Source) -> Box<dyn
             format.tally(&block, "file", &mut tally.unit(h, unit.size as f64)).unwrap();
         }
     }
-    let groups = Totals::of([&mut tally]).groups;
     let count = |strata: Vec<(usize, tessera_sampling::estimate::GroupMoments)>| {
         strata.iter().map(|(_, moments)| moments.total.count as u64).sum()
     };
-    groups.into_iter().map(|(key, strata)| (key, count(strata))).collect()
+    Totals::of([&tally]).groups().map(|(key, strata)| (key, count(strata))).collect()
 }
 
 fn expected<'a>(keys: impl IntoIterator<Item = &'a str>) -> BTreeMap<Vec<u8>, u64> {

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tessera_sampling::answer::{Amount, Answer, Terms, ask};
 use tessera_sampling::engine::Options;
 use tessera_sampling::error::Error;
+use tessera_sampling::estimate::Estimate;
 use tessera_sampling::filter::Filter;
 use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Text};
 use tessera_sampling::layout::Layout;
@@ -264,7 +265,8 @@ fn what_an_interrupt_leaves_is_a_sample_unless_it_was_to_be_exact() {
         let terms = Terms { amount, confidence: 0.999, top: 1000, drop: 0.0 };
         let options = Options { threads: 1, keep_values: false, seed: 5, tick: Duration::from_millis(20) };
         // Each disk has gone through 40 units of some 580 at least.
-        let mut go_on = |progress: tessera_sampling::engine::Progress, _: &dyn Fn() -> Answer| progress.units < 160;
+        let mut go_on =
+            |progress: tessera_sampling::engine::Progress, _: &dyn Fn() -> Option<Estimate>| progress.units < 160;
         ask(source, format, schedule, (&words, &terms), &options, &mut go_on).unwrap()
     };
     let (found, progress, _) = interrupted(Amount::Exact);
@@ -313,4 +315,29 @@ fn a_key_that_was_not_seen_has_a_bound_and_no_zero() {
     let found = answer(Arc::new(open(&[path])), text, &rare, 1024, Amount::Ratio(0.05), 3).unwrap();
     assert!(!found.total.claimed, "nothing is claimed of what was not seen");
     assert!((1.0..200.0).contains(&found.unseen_units), "{}", found.unseen_units);
+}
+
+/// 3000 values in one unit: a thousand twice, and 0 to 999 once.
+fn many_values(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("values.csv");
+    let value = |i: usize| if i.is_multiple_of(3) { format!("{}\n", i / 3) } else { "1000\n".to_string() };
+    std::fs::write(&path, std::iter::once("v\n".to_string()).chain((0..3000).map(value)).collect::<String>()).unwrap();
+    path
+}
+
+#[test]
+fn a_quantile_of_everything_keeps_all_values() {
+    let dir = TempDir::new().unwrap();
+    let path = many_values(&dir);
+    for (share, truth) in [(0.1, 299.0), (0.3, 899.0), (1.0 / 3.0, 999.0), (0.5, 1000.0)] {
+        let ask = |amount| {
+            let quantile = question(Aggregate::Quantile(share), None, Some("v"), None);
+            answer(Arc::new(open(std::slice::from_ref(&path))), csv, &quantile, 16 << 10, amount, 1).unwrap().total
+        };
+        // A sample of so small a file has all of it.
+        for amount in [Amount::Exact, Amount::Ratio(1.0), Amount::Ratio(0.2), Amount::Error(0.01)] {
+            let found = ask(amount);
+            assert_eq!((found.value, found.low, found.high, found.claimed), (truth, truth, truth, true), "{amount:?}");
+        }
+    }
 }

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tessera_client::path::SCHEME;
 use tessera_sampling::Error;
-use tessera_sampling::answer::{Amount, Answer, Terms, ask};
+use tessera_sampling::answer::{Amount, Terms, WHOLE_UNIT_BYTES, ask};
 use tessera_sampling::engine::Options;
+use tessera_sampling::estimate::Estimate;
 use tessera_sampling::filter::Filter;
 use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Parquet, Text};
 use tessera_sampling::layout::Layout;
@@ -28,7 +29,6 @@ use tessera_sampling::source::{LocalFiles, Source, StoreFiles};
 
 const STORE_UNIT_BYTES: u64 = 64 << 10;
 const LOCAL_UNIT_BYTES: u64 = 16 << 10;
-const EXACT_UNIT_BYTES: u64 = 4 << 20;
 const DEFAULT_ERROR: f64 = 0.02;
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ pub fn sample(args: SampleArgs) -> Outcome {
     let reader = reader(&args, format, &question, &*source)?;
     let terms = terms(&args);
     let unit_bytes = args.unit.unwrap_or(match (terms.amount, in_store) {
-        (Amount::Exact, _) => EXACT_UNIT_BYTES,
+        (Amount::Exact, _) => WHOLE_UNIT_BYTES,
         (_, true) => STORE_UNIT_BYTES,
         (_, false) => LOCAL_UNIT_BYTES,
     });
@@ -80,8 +80,8 @@ pub fn sample(args: SampleArgs) -> Outcome {
     };
     let asked = (&question, &terms);
     let options = Options { threads: threads(&args), keep_values: question.keeps_values(), seed, tick: TICK };
-    let (answer, progress, disks) = ask(source.clone(), reader, schedule, asked, &options, &mut |progress, answer| {
-        watch.show(progress, answer);
+    let (answer, progress, disks) = ask(source.clone(), reader, schedule, asked, &options, &mut |progress, total| {
+        watch.show(progress, total);
         !interrupted.load(Ordering::Relaxed)
     })?;
     watch.progress.finish();
@@ -113,12 +113,12 @@ struct Watch {
 }
 
 impl Watch {
-    fn show(&mut self, progress: tessera_sampling::engine::Progress, answer: &dyn Fn() -> Answer) {
+    fn show(&mut self, progress: tessera_sampling::engine::Progress, total: &dyn Fn() -> Option<Estimate>) {
         self.progress.set(progress.units, progress.needed_units);
-        // Adding up all groups takes time; twice a second is enough for eyes.
+        // Threads wait while the total is estimated; twice a second is enough for eyes.
         if self.draws && self.shown.elapsed() > Duration::from_millis(500) {
-            let total = answer().total;
-            self.progress.message(format!("units; {}", report::brief(&total)));
+            let total = total().map_or_else(String::new, |total| format!("; {}", report::brief(&total)));
+            self.progress.message(format!("units{total}"));
             self.shown = Instant::now();
         }
     }

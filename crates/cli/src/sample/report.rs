@@ -97,9 +97,10 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
     if shown.was_interrupted {
         notes.push("interrupted: this is what is known so far".to_string());
     }
-    if terms.amount == Amount::Exact && progress.units < progress.all_units {
+    if !answer.is_random {
         notes.push(
-            "with --exact the beginnings are read first, which are no random part: no interval is claimed".to_string(),
+            "everything was to be read, so the beginnings were read first, which are no random part: no interval is claimed"
+                .to_string(),
         );
     } else if progress.units < progress.all_units {
         if answer.rare_groups > 0 {

@@ -111,7 +111,7 @@ impl Data {
     pub fn truth(&self, app: App, repeats: u64) -> HashMap<Key, f64> {
         let (source, format) = (self.source(app, 1), app.format());
         let layout = Layout::of(&source, &*format, 1 << 20);
-        let mut tally = Tally::new(&layout, false, 0);
+        let mut tally = Tally::whole(&layout, false);
         for (h, stratum) in layout.strata.iter().enumerate() {
             for i in 0..stratum.units {
                 let block = format.load(&source, layout.unit(h, i)).expect("the file can be read");
@@ -119,10 +119,10 @@ impl Data {
                 format.tally(&block, "", &mut unit).expect("records are well-formed");
             }
         }
-        let totals = Totals::of([&mut tally]);
+        let totals = Totals::of([&tally]);
         let population = Population::new(&totals.strata, &totals.all, 0.95);
-        let value = |group: &Vec<_>| repeats as f64 * population.expanded(app.quantity(), group);
-        totals.groups.iter().map(|(key, group)| (key.clone(), value(group))).collect()
+        let value = |group: Vec<_>| repeats as f64 * population.estimate(app.quantity(), &group).value;
+        totals.groups().map(|(key, group)| (key, value(group))).collect()
     }
 }
 

@@ -21,7 +21,7 @@ struct Errors {
     covered: u64,
 }
 
-fn read(job: &Job<'_>, tallied: &Layout, units: &[Issue]) -> Totals {
+fn read(job: &Job<'_>, tallied: &Layout, units: &[Issue]) -> Tally {
     let (source, format) = (job.data.source(job.app, job.repeats), job.app.format());
     let mut tally = Tally::new(tallied, false, 0);
     for issue in units {
@@ -29,19 +29,21 @@ fn read(job: &Job<'_>, tallied: &Layout, units: &[Issue]) -> Totals {
         let mut unit = tally.unit(issue.stratum, block.unit.size as f64);
         format.tally(&block, "", &mut unit).expect("records are well-formed");
     }
-    Totals::of([&mut tally])
+    tally
 }
 
 impl Errors {
-    fn add(&mut self, app: App, totals: &Totals, truth: &[(Key, f64)]) {
+    fn add(&mut self, app: App, tally: &Tally, truth: &[(Key, f64)]) {
+        let totals = Totals::of([tally]);
         let population = Population::new(&totals.strata, &totals.all, 0.95);
         for (key, truth) in truth {
             self.groups += 1;
-            let Some(group) = totals.groups.get(key) else {
+            let group = totals.group(key);
+            if group.is_empty() {
                 self.error += 1.0;
                 continue;
-            };
-            let found = population.estimate(app.quantity(), group);
+            }
+            let found = population.estimate(app.quantity(), &group);
             self.error += (found.value / truth - 1.0).abs();
             if found.claimed {
                 self.claimed += 1;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_sampling::answer::{Amount, Answer, Terms, ask};
 use tessera_sampling::engine::{Options, Progress};
+use tessera_sampling::estimate::Estimate;
 use tessera_sampling::format::Format;
 use tessera_sampling::layout::{Layout, Run, Unit};
 use tessera_sampling::schedule::{Issue, Schedule, Shares};
@@ -159,7 +160,7 @@ impl<'a> Job<'a> {
         let (question, terms) = (self.app.question(), self.terms(drop));
         let source: Arc<dyn Source> = disks.clone();
         let mut counted_at = None;
-        let mut observe = |progress: Progress, _: &dyn Fn() -> Answer| {
+        let mut observe = |progress: Progress, _: &dyn Fn() -> Option<Estimate>| {
             if progress.complete {
                 counted_at = Some(Instant::now());
             }
@@ -203,7 +204,7 @@ impl<'a> Job<'a> {
             }
         });
         let counted_at = Instant::now();
-        (Answer::of(&self.app.question(), &self.terms(0.0), &Totals::of(&mut tallies), seed), counted_at)
+        (Answer::of(&self.app.question(), &self.terms(0.0), &Totals::of(&tallies), seed), counted_at)
     }
 }
 

@@ -14,8 +14,8 @@ mod two_stage;
 
 pub use bootstrap::bootstrap;
 pub use distinct::distinct;
-pub use moments::{GroupMoments, Moments, StratumSample};
-pub use quantile::{UnitValues, quantile};
+pub use moments::{GroupMoments, GroupTotal, Moments, StratumSample};
+pub use quantile::{UnitValues, quantile, quantile_of_all};
 pub use total::{Population, Quantity};
 pub use two_stage::{PartitionSample, two_stage_total};
 
@@ -61,6 +61,11 @@ impl Estimate {
             units_seen,
             claimed: true,
         }
+    }
+
+    /// What follows from a part that is not random: a value, and nothing about its error.
+    pub fn unclaimed(value: f64, units_seen: u64) -> Estimate {
+        Estimate { standard_error: f64::NAN, claimed: false, ..Estimate::exact(value, units_seen) }
     }
 
     /// Half the interval's width, relative to the estimate; infinite at 0.

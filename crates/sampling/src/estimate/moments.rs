@@ -73,6 +73,17 @@ impl AddAssign<&GroupMoments> for GroupMoments {
     }
 }
 
+/// What a group has in the units of one stratum that arrived, without what variances need.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupTotal {
+    /// The stratum.
+    pub stratum: usize,
+    /// Units that contain the group.
+    pub units: u64,
+    /// Sum of their moments.
+    pub total: Moments,
+}
+
 /// What is known of a stratum: all of it, and the units that arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StratumSample {

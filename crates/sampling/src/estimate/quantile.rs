@@ -20,19 +20,31 @@ struct Sorted {
     weights: Vec<(f64, f64)>,
 }
 
-/// The quantile `q` (0 to 1) of the values of all records. `None` if no record has one.
+/// The quantile `q` (0 to 1) of all values: the smallest one at or below which a share of at least `q` lies. `None` of none.
+pub fn quantile_of_all(q: f64, mut values: Vec<f64>) -> Option<f64> {
+    let last = values.len().checked_sub(1)?;
+    // Rounding must not push the last one out of reach.
+    let rank = (q * values.len() as f64 * (1.0 - 1e-12)).ceil() as usize;
+    let (_, value, _) = values.select_nth_unstable_by(rank.saturating_sub(1).min(last), f64::total_cmp);
+    Some(*value)
+}
+
+/// The quantile `q` (0 to 1) of the values of all records, from a sample. `None` if no record has one. Nothing is
+/// claimed if all units were read but not all of their values kept: units then tell nothing about the error.
 pub fn quantile(
     q: f64,
     strata: &[StratumSample],
-    units: &[UnitValues],
+    units: &[&UnitValues],
     confidence: f64,
     seed: u64,
 ) -> Option<Estimate> {
     let sorted = Sorted::of(strata, units);
     let value = sorted.at(q, &vec![1.0; units.len()])?;
     let units_seen = units.iter().filter(|unit| !unit.values.is_empty()).count() as u64;
-    if strata.iter().all(|s| s.sampled == s.units) && units.iter().all(|u| u.values.len() as u64 == u.records) {
-        return Some(Estimate::exact(value, units_seen));
+    if strata.iter().all(|s| s.sampled == s.units) {
+        let are_all_kept = units.iter().all(|unit| unit.values.len() as u64 == unit.records);
+        let found = if are_all_kept { Estimate::exact } else { Estimate::unclaimed };
+        return Some(found(value, units_seen));
     }
     let stratum_of: Vec<usize> = units.iter().map(|unit| unit.stratum).collect();
     let found = bootstrap(strata, &stratum_of, confidence, seed, |factors| sorted.at(q, factors))?;
@@ -40,13 +52,13 @@ pub fn quantile(
 }
 
 impl Sorted {
-    fn of(strata: &[StratumSample], units: &[UnitValues]) -> Sorted {
-        let weight = |unit: &UnitValues| {
+    fn of(strata: &[StratumSample], units: &[&UnitValues]) -> Sorted {
+        let weight = |unit: &&UnitValues| {
             let all = strata[unit.stratum].expansion() * unit.records as f64;
             (all / unit.values.len().max(1) as f64, all)
         };
         let weights = units.iter().map(weight).collect();
-        let of_unit = |(i, unit): (usize, &UnitValues)| {
+        let of_unit = |(i, unit): (usize, &&UnitValues)| {
             unit.values.iter().map(move |value| (*value, i as u32)).collect::<Vec<_>>()
         };
         let mut values: Vec<(f64, u32)> = units.iter().enumerate().flat_map(of_unit).collect();
@@ -77,7 +89,7 @@ mod tests {
     fn the_median_of_everything_is_exact() {
         let strata = [StratumSample { units: 2, sampled: 2, ..Default::default() }];
         let unit = |values: &[f64]| UnitValues { stratum: 0, records: values.len() as u64, values: values.to_vec() };
-        let units = [unit(&[5.0, 1.0]), unit(&[9.0, 2.0, 3.0])];
+        let units = [&unit(&[5.0, 1.0]), &unit(&[9.0, 2.0, 3.0])];
         let median = quantile(0.5, &strata, &units, 0.95, 1).unwrap();
         assert_eq!((median.value, median.low, median.high), (3.0, 3.0, 3.0));
         assert_eq!(quantile(1.0, &strata, &units, 0.95, 1).unwrap().value, 9.0);
@@ -93,8 +105,30 @@ mod tests {
             StratumSample { units: 20, sampled: 2, ..Default::default() },
         ];
         let unit = |stratum, value| UnitValues { stratum, records: 10, values: vec![value; 10] };
-        let units = [unit(0, 1.0), unit(0, 1.0), unit(1, 2.0), unit(1, 2.0)];
+        let units = [&unit(0, 1.0), &unit(0, 1.0), &unit(1, 2.0), &unit(1, 2.0)];
         assert_eq!(quantile(0.05, &strata, &units, 0.95, 1).unwrap().value, 1.0);
         assert_eq!(quantile(0.15, &strata, &units, 0.95, 1).unwrap().value, 2.0);
+    }
+
+    #[test]
+    fn a_part_of_the_values_of_all_units_is_not_exact() {
+        let strata = [StratumSample { units: 1, sampled: 1, ..Default::default() }];
+        let unit = UnitValues { stratum: 0, records: 3, values: vec![1.0, 2.0] };
+        let median = quantile(0.5, &strata, &[&unit], 0.95, 1).unwrap();
+        assert!(!median.claimed && median.standard_error.is_nan(), "{median:?}");
+    }
+
+    #[test]
+    fn quantiles_of_all_values_are_those_of_units_with_all_their_values() {
+        let strata = [StratumSample { units: 1, sampled: 1, ..Default::default() }];
+        for len in 1..40u32 {
+            let values: Vec<f64> = (0..len).map(|i| f64::from(i * 7919 % 23)).collect();
+            let unit = UnitValues { stratum: 0, records: values.len() as u64, values: values.clone() };
+            for q in [0.0, 0.01, 0.1, 0.25, 1.0 / 3.0, 0.5, 0.9, 0.99, 1.0] {
+                let of_units = quantile(q, &strata, &[&unit], 0.95, 1).unwrap().value;
+                assert_eq!(quantile_of_all(q, values.clone()), Some(of_units), "{q} of {len} values");
+            }
+        }
+        assert_eq!(quantile_of_all(0.5, Vec::new()), None);
     }
 }

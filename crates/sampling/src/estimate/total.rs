@@ -7,7 +7,7 @@
 //! mean is the ratio of two totals. Degrees of freedom follow Satterthwaite, since strata have
 //! unequal variances.
 
-use super::{Estimate, GroupMoments, RARE_UNITS, StratumSample, t_quantile};
+use super::{Estimate, GroupMoments, GroupTotal, RARE_UNITS, StratumSample, t_quantile};
 
 /// What is estimated of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,13 +135,14 @@ impl<'a> Population<'a> {
     }
 
     /// The estimate without correction and interval, by which groups are ordered.
-    pub fn expanded(&self, quantity: Quantity, group: &[(usize, GroupMoments)]) -> f64 {
-        let sum =
-            |of: fn(&GroupMoments) -> f64| group.iter().map(|(h, m)| self.strata[*h].expansion() * of(m)).sum::<f64>();
+    pub fn expanded(&self, quantity: Quantity, group: &[GroupTotal]) -> f64 {
+        let sum = |of: fn(&GroupTotal) -> f64| {
+            group.iter().map(|part| self.strata[part.stratum].expansion() * of(part)).sum::<f64>()
+        };
         match quantity {
-            Quantity::Count => sum(|m| m.total.count),
-            Quantity::Sum => sum(|m| m.total.sum),
-            Quantity::Mean => sum(|m| m.total.sum) / sum(|m| m.total.count),
+            Quantity::Count => sum(|part| part.total.count),
+            Quantity::Sum => sum(|part| part.total.sum),
+            Quantity::Mean => sum(|part| part.total.sum) / sum(|part| part.total.count),
         }
     }
 

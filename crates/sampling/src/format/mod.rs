@@ -15,6 +15,7 @@ mod text;
 pub use csv::{Csv, CsvOptions};
 pub use json::JsonLines;
 pub use parquet::Parquet;
+pub(crate) use separators::stretches;
 pub use text::Text;
 
 use crate::error::Error;

@@ -19,23 +19,8 @@ pub(super) struct Separators<'a, F> {
 
 impl<'a, F: Fn(u8) -> bool> Separators<'a, F> {
     pub fn new(bytes: &'a [u8], is: F) -> Self {
-        let mut separators = Separators { bytes, is, at: 0, found: 0 };
-        separators.found = separators.compare();
-        separators
-    }
-
-    /// Compares the bytes from `at` on.
-    #[inline(always)]
-    fn compare(&self) -> u64 {
-        let rest = &self.bytes[self.at..];
-        match rest.first_chunk() {
-            Some(chunk) => bits(chunk, &self.is),
-            None => {
-                let mut last = [0; WIDTH];
-                last[..rest.len()].copy_from_slice(rest);
-                bits(&last, &self.is) & ((1 << rest.len()) - 1)
-            }
-        }
+        let found = bits_from(bytes, 0, &is);
+        Separators { bytes, is, at: 0, found }
     }
 }
 
@@ -49,11 +34,49 @@ impl<F: Fn(u8) -> bool> Iterator for Separators<'_, F> {
                 return None;
             }
             self.at += WIDTH;
-            self.found = self.compare();
+            self.found = bits_from(self.bytes, self.at, &self.is);
         }
         let place = self.at + self.found.trailing_zeros() as usize;
         self.found &= self.found - 1;
         Some(place)
+    }
+}
+
+/// Calls `each` with the start and the end of every stretch of bytes for which `is` holds.
+pub(crate) fn stretches(bytes: &[u8], is: impl Fn(u8) -> bool, mut each: impl FnMut(usize, usize)) {
+    let (mut start, mut is_inside, mut before) = (0, false, 0);
+    for at in (0..bytes.len()).step_by(WIDTH) {
+        let here = bits_from(bytes, at, &is);
+        // A bit wherever a stretch starts or ends.
+        let mut turns = here ^ (here << 1 | before);
+        before = here >> (WIDTH - 1);
+        while turns != 0 {
+            let place = at + turns.trailing_zeros() as usize;
+            turns &= turns - 1;
+            if is_inside {
+                each(start, place);
+            } else {
+                start = place;
+            }
+            is_inside = !is_inside;
+        }
+    }
+    if is_inside {
+        each(start, bytes.len());
+    }
+}
+
+/// Bit i is set if there is a byte i behind `at` and `is` holds for it.
+#[inline(always)]
+fn bits_from(bytes: &[u8], at: usize, is: impl Fn(u8) -> bool) -> u64 {
+    let rest = &bytes[at..];
+    match rest.first_chunk() {
+        Some(chunk) => bits(chunk, is),
+        None => {
+            let mut last = [0; WIDTH];
+            last[..rest.len()].copy_from_slice(rest);
+            bits(&last, is) & ((1 << rest.len()) - 1)
+        }
     }
 }
 
@@ -81,6 +104,13 @@ mod tests {
             let is = |byte: u8| byte == wanted || byte == 3;
             let expected: Vec<usize> = (0..bytes.len()).filter(|i| is(bytes[*i])).collect();
             prop_assert_eq!(Separators::new(&bytes, is).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn stretches_are_what_splitting_leaves(text in "([ab]{0,70}[ \n]{0,70}){0,9}") {
+            let mut found = Vec::new();
+            stretches(text.as_bytes(), |byte| !byte.is_ascii_whitespace(), |start, end| found.push(&text[start..end]));
+            prop_assert_eq!(found, text.split_ascii_whitespace().collect::<Vec<_>>());
         }
     }
 }

@@ -33,6 +33,10 @@ impl Format for Text {
     }
 
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {
+        if self.question.is_of_all_words() {
+            self.question.words(block.records(), tally);
+            return Ok(());
+        }
         let start = block.offset + block.records.start as u64;
         lines::for_each(block.records(), |at, line| {
             self.question.line(line, tally).map_err(|message| bad_record(file, start + at as u64, message))

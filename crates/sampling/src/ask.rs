@@ -1,0 +1,169 @@
+//! How much is read for an answer: a share, as much as a promised error needs, or everything.
+
+use crate::answer::{Amount, Answer, Terms, total_so_far};
+use crate::engine::{Engine, Next, Options, Progress};
+use crate::error::Error;
+use crate::estimate::{Estimate, RARE_UNITS};
+use crate::format::Format;
+use crate::layout::Layout;
+use crate::question::Question;
+use crate::schedule::Schedule;
+use crate::source::Source;
+use std::sync::Arc;
+
+/// The sample grows at least so much in a step.
+const MIN_STEP: f64 = 1.3;
+/// And at most so much: the pilot's variance may be far off.
+const MAX_STEP: f64 = 8.0;
+/// The pilot of a promised error has so many units, or more where strata need them.
+const PILOT_UNITS: u64 = 2 * RARE_UNITS;
+/// Length of a unit where everything is read.
+pub const WHOLE_UNIT_BYTES: u64 = 4 << 20;
+
+/// Sees how far the sample is, and may ask for the estimate of the total. False ends the sample.
+type Observe<'a> = dyn FnMut(Progress, &dyn Fn() -> Option<Estimate>) -> bool + 'a;
+
+/// What was asked, of what.
+struct Job<'a> {
+    source: Arc<dyn Source>,
+    format: Arc<dyn Format>,
+    question: &'a Question,
+    terms: &'a Terms,
+    options: &'a Options,
+}
+
+/// What was found, and from how much.
+struct Found {
+    answer: Answer,
+    progress: Progress,
+    units_of_disks: Vec<u64>,
+}
+
+/// What follows from a complete sample for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Enough,
+    Units(u64),
+    Everything,
+}
+
+/// Reads as much as the terms say, and answers. `observe` sees the total as it becomes sharper, and may stop.
+///
+/// # Errors
+/// A file cannot be read or has changed, or a record is malformed.
+pub fn ask(
+    source: Arc<dyn Source>,
+    format: Arc<dyn Format>,
+    mut schedule: Schedule,
+    (question, terms): (&Question, &Terms),
+    options: &Options,
+    observe: &mut Observe<'_>,
+) -> Result<(Answer, Progress, Vec<u64>), Error> {
+    let all = schedule.layout().units();
+    match terms.amount {
+        _ if schedule.is_whole() => {}
+        Amount::Ratio(ratio) => schedule.need(((all as f64 * ratio).ceil() as u64).max(1), terms.drop),
+        Amount::Error(_) => schedule.need(PILOT_UNITS.max(2 * schedule.layout().strata.len() as u64), terms.drop),
+        Amount::Exact => schedule.need(all, 0.0),
+    }
+    let job = Job { source, format, question, terms, options };
+    let found = match (schedule.is_whole(), schedule.will_be_everything()) {
+        (true, _) => job.read_everything(schedule, None, observe)?,
+        (false, true) => job.read_everything(job.whole(), None, observe)?,
+        (false, false) => job.sample(schedule, observe)?,
+    };
+    job.source.check_unchanged()?;
+    Ok((found.answer, found.progress, found.units_of_disks))
+}
+
+impl Job<'_> {
+    fn start(&self, schedule: Schedule) -> Engine {
+        Engine::start(self.source.clone(), self.format.clone(), schedule, self.options)
+    }
+
+    fn whole(&self) -> Schedule {
+        Schedule::whole(Layout::of(&*self.source, &*self.format, WHOLE_UNIT_BYTES))
+    }
+
+    fn total(&self, engine: &Engine) -> Option<Estimate> {
+        engine.with_totals(|totals| total_so_far(self.question, self.terms, totals, self.options.seed))
+    }
+
+    /// The answer of what was counted by now, and the number of units.
+    fn answer(&self, engine: &Engine) -> (Answer, u64) {
+        engine.with_totals(|totals| (Answer::of(self.question, self.terms, totals, self.options.seed), totals.units()))
+    }
+
+    /// Reads a sample, and more of it, until it suffices.
+    fn sample(&self, schedule: Schedule, observe: &mut Observe<'_>) -> Result<Found, Error> {
+        let engine = self.start(schedule);
+        let (mut last, mut is_futile) = (None, false);
+        let mut progress = engine.run(|engine, progress| {
+            last = None;
+            if !observe(progress, &|| self.total(engine)) {
+                return Next::Stop;
+            }
+            let Amount::Error(error) = self.terms.amount else { return Next::Go };
+            if !progress.complete {
+                return Next::Go;
+            }
+            let found = self.answer(engine);
+            let step = next_step(found.0.needed_factor(error), progress);
+            last = Some(found);
+            match step {
+                Step::Enough => Next::Stop,
+                Step::Units(units) => Next::Need(units, self.terms.drop),
+                Step::Everything => {
+                    is_futile = true;
+                    Next::Stop
+                }
+            }
+        })?;
+        // After an interrupt more has arrived than was reported last.
+        let (answer, units) = last.unwrap_or_else(|| self.answer(&engine));
+        progress.units = units;
+        let found = Found { answer, progress, units_of_disks: engine.units_of_disks() };
+        drop(engine);
+        if is_futile { self.read_everything(self.whole(), Some(found), observe) } else { Ok(found) }
+    }
+
+    /// Reads everything. If that is interrupted, the sample that was read before answers better than the beginnings of
+    /// all disks.
+    fn read_everything(
+        &self,
+        schedule: Schedule,
+        sampled: Option<Found>,
+        observe: &mut Observe<'_>,
+    ) -> Result<Found, Error> {
+        let engine = self.start(schedule);
+        let mut progress = engine.run(|engine, progress| {
+            let total = || sampled.as_ref().map_or_else(|| self.total(engine), |found| Some(found.answer.total));
+            if observe(progress, &total) { Next::Go } else { Next::Stop }
+        })?;
+        let before = sampled.as_ref().map_or(0, |found| found.progress.read_bytes);
+        progress.read_bytes += before;
+        if let Some(found) = sampled.filter(|_| !progress.complete) {
+            let progress = Progress { read_bytes: progress.read_bytes, complete: false, ..found.progress };
+            return Ok(Found { progress, ..found });
+        }
+        let (answer, units) = self.answer(&engine);
+        progress.units = units;
+        Ok(Found { answer, progress, units_of_disks: engine.units_of_disks() })
+    }
+}
+
+/// What to read next if a sample must grow by a factor.
+fn next_step(factor: f64, progress: Progress) -> Step {
+    if factor <= 1.0 {
+        return Step::Enough;
+    }
+    let (now, all) = (progress.units as f64, progress.all_units as f64);
+    // Without replacement less is needed: n / (1 + n/N), from a sample whose own correction is known.
+    let large = now / (1.0 - (now / all).min(0.999_999)) * factor * 1.1;
+    let units = (large / (1.0 + large / all)).clamp(now * MIN_STEP, now * MAX_STEP).min(all).ceil();
+    // All units may have arrived without all of their values.
+    if progress.units == progress.all_units {
+        return Step::Everything;
+    }
+    Step::Units(units as u64)
+}

@@ -1,0 +1,476 @@
+//! A hash table of keys with what is counted of each.
+//!
+//! A tally looks up a key for each record, millions of keys in no order, so most look-ups wait for memory. Two things
+//! help: a key and its counts lie in one cache line, and look-ups come in batches, whose lines are all asked for before
+//! the first one is needed. A map that looks keys up one by one cannot do that.
+//!
+//! A key lies at the place that the high bits of its hash name, or behind it (linear probing). So tables of different
+//! sizes have their keys in about the same order, and [`super::groups`] adds several up from their beginnings to their ends.
+
+use std::sync::OnceLock;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Longest key that lies in its slot; a longer one lies in the arena.
+const SHORT_BYTES: usize = 24;
+/// Look-ups of a batch.
+const BATCH: usize = 64;
+/// A new table has 2^this places.
+const FIRST_BITS: u32 = 9;
+const MAX_BITS: u32 = 32;
+/// Slots that are added where keys run over the end.
+const OVERRUN: usize = 16;
+
+/// A key in 24 bytes: itself and zeros, or the start, the end and the place in an arena of a long one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Packed {
+    bytes: [u8; SHORT_BYTES],
+    /// Length of the key and 1; 0 in a slot without a key.
+    len1: u32,
+    /// The high bits of the key's hash.
+    hash: u32,
+}
+
+/// A key and its counts; a cache line if these have 32 bytes.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+pub(super) struct Slot<C> {
+    key: Packed,
+    pub counts: C,
+}
+
+/// Keys and their counts.
+#[derive(Debug)]
+pub(super) struct KeyTable<C> {
+    slots: Vec<Slot<C>>,
+    bits: u32,
+    len: usize,
+    /// Long keys, one behind the other.
+    arena: Vec<u8>,
+}
+
+/// Keys that are looked up together, each with a value.
+#[derive(Debug)]
+pub(super) struct Batch {
+    keys: [Packed; BATCH],
+    values: [f64; BATCH],
+    len: usize,
+    /// Long keys of the batch, one behind the other.
+    long: Vec<u8>,
+    seeds: Seeds,
+}
+
+type Seeds = [u64; 3];
+
+/// Numbers that make hashes of keys differ from process to process, so that nobody can choose keys of one hash.
+fn seeds() -> Seeds {
+    static SEEDS: OnceLock<Seeds> = OnceLock::new();
+    *SEEDS.get_or_init(rand::random)
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The eight bytes from `at` on.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Up to eight bytes as a number, the first one lowest.
+#[inline(always)]
+fn few(bytes: &[u8]) -> u64 {
+    let half = |at: usize| u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")));
+    match bytes.len() {
+        0 => 0,
+        len @ 1..4 => {
+            let at = |place: usize| u64::from(bytes[place]) << (8 * place);
+            at(0) | at(len / 2) | at(len - 1)
+        }
+        8 => word(bytes, 0),
+        len => half(0) | half(len - 4) << (8 * (len - 4)),
+    }
+}
+
+impl Packed {
+    #[inline(always)]
+    fn short([a, b, c]: [u64; 3], len: usize, seeds: &Seeds) -> Packed {
+        let hash = fold(fold(a ^ seeds[0], b ^ seeds[1]) ^ c ^ ((len as u64) << 56), seeds[2]);
+        let mut bytes = [0; SHORT_BYTES];
+        bytes[..8].copy_from_slice(&a.to_le_bytes());
+        bytes[8..16].copy_from_slice(&b.to_le_bytes());
+        bytes[16..].copy_from_slice(&c.to_le_bytes());
+        Packed { bytes, len1: len as u32 + 1, hash: (hash >> 32) as u32 }
+    }
+
+    fn long(key: &[u8], place: usize, seeds: &Seeds) -> Packed {
+        let mut bytes = [0; SHORT_BYTES];
+        bytes[..8].copy_from_slice(&key[..8]);
+        bytes[8..16].copy_from_slice(&key[key.len() - 8..]);
+        let hash = xxh3_64_with_seed(key, seeds[0]);
+        Packed { bytes, len1: key.len() as u32 + 1, hash: (hash >> 32) as u32 }.at(place)
+    }
+
+    /// A long key that lies at another place.
+    fn at(mut self, place: usize) -> Packed {
+        self.bytes[16..].copy_from_slice(&(place as u64).to_le_bytes());
+        self
+    }
+
+    #[inline(always)]
+    fn of(key: &[u8], long: &mut Vec<u8>, seeds: &Seeds) -> Packed {
+        let len = key.len();
+        match len {
+            0..=8 => Packed::short([few(key), 0, 0], len, seeds),
+            9..=16 => Packed::short([word(key, 0), few(&key[8..]), 0], len, seeds),
+            17..=SHORT_BYTES => Packed::short([word(key, 0), word(key, 8), few(&key[16..])], len, seeds),
+            _ => {
+                assert!(
+                    u32::try_from(len).is_ok_and(|len| len < u32::MAX),
+                    "records are shorter than a key of {len} bytes"
+                );
+                long.extend_from_slice(key);
+                Packed::long(key, long.len() - len, seeds)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn is_long(&self) -> bool {
+        self.len1 as usize > SHORT_BYTES + 1
+    }
+
+    fn place(&self) -> usize {
+        word(&self.bytes, 16) as usize
+    }
+
+    /// The key; `long` holds it if it is long.
+    fn key<'a>(&'a self, long: &'a [u8]) -> &'a [u8] {
+        let len = self.len1 as usize - 1;
+        if self.is_long() { &long[self.place()..self.place() + len] } else { &self.bytes[..len] }
+    }
+
+    /// Both are the same key; each long one lies in its own bytes.
+    #[inline(always)]
+    fn is_key(&self, long: &[u8], other: &Packed, of_other: &[u8]) -> bool {
+        if self.len1 != other.len1 {
+            return false;
+        }
+        match self.is_long() {
+            false => self.bytes == other.bytes,
+            true => {
+                self.hash == other.hash
+                    && self.bytes[..16] == other.bytes[..16]
+                    && self.key(long) == other.key(of_other)
+            }
+        }
+    }
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch { keys: [Packed::default(); BATCH], values: [0.0; BATCH], len: 0, long: Vec::new(), seeds: seeds() }
+    }
+
+    /// Adds a look-up. True if the batch is full then: it must be taken by [`KeyTable::count`].
+    #[inline(always)]
+    #[must_use]
+    pub fn push(&mut self, key: &[u8], value: f64) -> bool {
+        let key = Packed::of(key, &mut self.long, &self.seeds);
+        self.push_packed(key, value)
+    }
+
+    /// As [`Batch::push`], of the key that is `bytes[start..end]`. It is faster for short keys, whose bytes are read
+    /// together with those behind them.
+    #[inline(always)]
+    #[must_use]
+    pub fn push_within(&mut self, bytes: &[u8], start: usize, end: usize, value: f64) -> bool {
+        let len = end - start;
+        match bytes[start..].first_chunk::<SHORT_BYTES>() {
+            Some(around) if len <= SHORT_BYTES => {
+                let masked = |number: usize| word(around, 8 * number) & low_bytes(len.saturating_sub(8 * number));
+                self.push_packed(Packed::short([masked(0), masked(1), masked(2)], len, &self.seeds), value)
+            }
+            _ => self.push(&bytes[start..end], value),
+        }
+    }
+
+    #[inline(always)]
+    fn push_packed(&mut self, key: Packed, value: f64) -> bool {
+        let at = self.len % BATCH;
+        self.keys[at] = key;
+        self.values[at] = value;
+        self.len += 1;
+        self.len == BATCH
+    }
+
+    /// The values of the batch, in their order.
+    pub fn values(&self) -> &[f64] {
+        &self.values[..self.len]
+    }
+}
+
+/// A word whose lowest `len` bytes are all ones.
+#[inline(always)]
+fn low_bytes(len: usize) -> u64 {
+    if len >= 8 { u64::MAX } else { (1 << (8 * len)) - 1 }
+}
+
+impl<C: Copy + Default> KeyTable<C> {
+    pub fn new() -> KeyTable<C> {
+        KeyTable { slots: slots(FIRST_BITS), bits: FIRST_BITS, len: 0, arena: Vec::new() }
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Calls `count` with the counts of each key of the batch, in its order, and empties the batch.
+    #[inline]
+    pub fn count(&mut self, batch: &mut Batch, mut count: impl FnMut(&mut C, f64)) {
+        assert!(batch.len <= BATCH, "a full batch is counted before more is added");
+        while self.len + batch.len > (1 << self.bits) / 8 * 5 {
+            self.grow();
+        }
+        let keys = &batch.keys[..batch.len];
+        // The processor asks for many lines at a time, since no read depends on another.
+        let touched = keys.iter().fold(0, |all, key| all ^ self.slots[self.home(key.hash)].key.hash);
+        std::hint::black_box(touched);
+        for (key, value) in keys.iter().zip(&batch.values) {
+            let at = self.find_or_insert(key, &batch.long);
+            count(&mut self.slots[at].counts, *value);
+        }
+        batch.len = 0;
+        batch.long.clear();
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: u32) -> usize {
+        (hash >> (MAX_BITS - self.bits)) as usize
+    }
+
+    #[inline(always)]
+    fn find_or_insert(&mut self, key: &Packed, long: &[u8]) -> usize {
+        let mut at = self.home(key.hash);
+        loop {
+            let slot = &self.slots[at];
+            if slot.key.is_key(&self.arena, key, long) {
+                return at;
+            }
+            if slot.key.len1 == 0 {
+                self.insert(at, key, long);
+                return at;
+            }
+            at = self.next(at);
+        }
+    }
+
+    fn insert(&mut self, at: usize, key: &Packed, long: &[u8]) {
+        self.len += 1;
+        self.slots[at].key = match key.is_long() {
+            false => *key,
+            true => {
+                let bytes = key.key(long);
+                self.arena.extend_from_slice(bytes);
+                key.at(self.arena.len() - bytes.len())
+            }
+        };
+    }
+
+    /// The slot behind another one; there always is one.
+    #[inline(always)]
+    fn next(&mut self, at: usize) -> usize {
+        if at + 1 == self.slots.len() {
+            self.slots.resize(at + 1 + OVERRUN, Slot::default());
+        }
+        at + 1
+    }
+
+    /// Twice as many places. Both tables are gone through from their beginning to their end.
+    fn grow(&mut self) {
+        self.bits += 1;
+        assert!(self.bits <= MAX_BITS, "a hash names one of 2^32 places");
+        for slot in std::mem::replace(&mut self.slots, slots(self.bits)).into_iter().filter(|slot| slot.key.len1 > 0) {
+            let mut at = self.home(slot.key.hash);
+            while self.slots[at].key.len1 > 0 {
+                at = self.next(at);
+            }
+            self.slots[at] = slot;
+        }
+    }
+
+    /// The counts of a key.
+    pub fn get(&self, key: &[u8]) -> Option<&Slot<C>> {
+        let mut long = Vec::new();
+        let key = Packed::of(key, &mut long, &seeds());
+        let from = &self.slots[self.home(key.hash)..];
+        let mut until_free = from.iter().take_while(|slot| slot.key.len1 > 0);
+        until_free.find(|slot| slot.key.is_key(&self.arena, &key, &long))
+    }
+
+    /// The slots whose hashes have the given `part` as their highest bits: of 2^`part_bits` parts.
+    pub fn part(&self, part: u32, part_bits: u32) -> impl Iterator<Item = &Slot<C>> {
+        let is_of_part = move |slot: &&Slot<C>| slot.key.len1 > 0 && part_of(slot.hash(), part_bits) == part;
+        let (first, last) = match part_bits {
+            0 => (0, u32::MAX),
+            _ => (part << (MAX_BITS - part_bits), (part << (MAX_BITS - part_bits)) | (u32::MAX >> part_bits)),
+        };
+        let (first, last) = (self.home(first), self.home(last));
+        // Keys may lie behind their place, with no free slot between.
+        let behind = self.slots[last + 1..].iter().take_while(|slot| slot.key.len1 > 0);
+        self.slots[first..=last].iter().chain(behind).filter(is_of_part)
+    }
+
+    /// The key of a slot of this table.
+    pub fn key<'a>(&'a self, slot: &'a Slot<C>) -> &'a [u8] {
+        slot.key.key(&self.arena)
+    }
+
+    /// A slot of this table has the key of a slot of another one.
+    pub fn is_key(&self, slot: &Slot<C>, other: &KeyTable<C>, of_other: &Slot<C>) -> bool {
+        slot.key.is_key(&self.arena, &of_other.key, &other.arena)
+    }
+}
+
+impl<C> Slot<C> {
+    /// The high bits of the key's hash.
+    pub fn hash(&self) -> u32 {
+        self.key.hash
+    }
+}
+
+/// The part that a hash belongs to.
+fn part_of(hash: u32, part_bits: u32) -> u32 {
+    if part_bits == 0 { 0 } else { hash >> (MAX_BITS - part_bits) }
+}
+
+/// Free slots for 2^`bits` places.
+fn slots<C: Copy + Default>(bits: u32) -> Vec<Slot<C>> {
+    vec![Slot::default(); (1 << bits) + OVERRUN]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeSet, HashMap};
+
+    /// A table and a map that count the same keys.
+    struct Counted {
+        table: KeyTable<u64>,
+        batch: Batch,
+        map: HashMap<Vec<u8>, u64>,
+        /// Bits that hashes keep; the others are 0, so that keys meet.
+        mask: u32,
+    }
+
+    impl Counted {
+        fn new(mask: u32) -> Counted {
+            Counted { table: KeyTable::new(), batch: Batch::new(), map: HashMap::new(), mask }
+        }
+
+        fn add(&mut self, key: &[u8]) {
+            let mut packed = Packed::of(key, &mut self.batch.long, &self.batch.seeds);
+            packed.hash &= self.mask;
+            if self.batch.push_packed(packed, 1.0) {
+                self.count();
+            }
+            *self.map.entry(key.to_vec()).or_default() += 1;
+        }
+
+        fn count(&mut self) {
+            self.table.count(&mut self.batch, |count, value| *count += value as u64);
+        }
+
+        fn counts(&mut self, part_bits: u32) -> HashMap<Vec<u8>, u64> {
+            self.count();
+            let part = |part| self.table.part(part, part_bits).map(|slot| (self.table.key(slot).to_vec(), slot.counts));
+            let found: Vec<_> = (0..1 << part_bits).flat_map(part).collect();
+            assert_eq!(found.len(), self.table.len(), "each key is in one part");
+            found.into_iter().collect()
+        }
+    }
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..4),
+            prop::collection::vec(0u8..2, 0..40),
+            prop::collection::vec(Just(0), 0..60),
+            (prop::collection::vec(0u8..2, 12), prop::collection::vec(0u8..2, 0..3)).prop_map(|(ends, middle)| [
+                &ends[..],
+                &middle,
+                &ends
+            ]
+            .concat()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_those_of_a_map(keys in prop::collection::vec(key(), 0..2000), mask in prop_oneof![
+            Just(u32::MAX), Just(0), Just(0xff), Just(0xf000_0000), Just(0xffff_0000)
+        ], part_bits in 0u32..12) {
+            let mut counted = Counted::new(mask);
+            keys.iter().for_each(|key| counted.add(key));
+            prop_assert_eq!(counted.counts(part_bits), counted.map);
+        }
+
+        #[test]
+        fn keys_within_bytes_are_packed_as_alone(bytes in prop::collection::vec(any::<u8>(), 0..90), at in 0usize..90, len in 0usize..90) {
+            let (start, end) = (at.min(bytes.len()), (at + len).min(bytes.len()));
+            let (mut alone, mut within) = (Batch::new(), Batch::new());
+            prop_assert!(!alone.push(&bytes[start..end], 3.0) && !within.push_within(&bytes, start, end, 3.0));
+            prop_assert_eq!(alone.keys[0], within.keys[0]);
+            prop_assert_eq!(within.keys[0].key(&within.long), &bytes[start..end]);
+            prop_assert_eq!(alone.values(), &[3.0]);
+        }
+    }
+
+    #[test]
+    fn a_table_grows_within_a_stream_of_new_keys() {
+        for mask in [u32::MAX, 0xffff_ff00, 0xffff, 0xfff0_0000] {
+            let mut counted = Counted::new(mask);
+            for i in 0..6000u32 {
+                counted.add(&i.wrapping_mul(0x9e37_79b9).to_le_bytes());
+                counted.add(format!("a key that is too long for its slot {}", i % 50).as_bytes());
+            }
+            assert_eq!(counted.counts(3), counted.map);
+            assert!(counted.table.len() * 2 > counted.table.bits as usize && counted.table.bits > FIRST_BITS);
+        }
+    }
+
+    #[test]
+    fn keys_are_got_by_their_bytes() {
+        let mut counted = Counted::new(u32::MAX);
+        let keys: Vec<Vec<u8>> = (0..2000)
+            .map(|i| vec![b'k'; i % 200].into_iter().chain((i / 200).to_string().into_bytes()).collect())
+            .collect();
+        keys.iter().for_each(|key| counted.add(key));
+        counted.count();
+        for key in &keys {
+            assert_eq!(counted.table.get(key).map(|slot| slot.counts), counted.map.get(key).copied(), "{key:?}");
+        }
+        assert!(counted.table.get(b"").is_none() && counted.table.get(&[b'k'; 500]).is_none());
+    }
+
+    #[test]
+    fn a_key_and_its_counts_are_a_cache_line() {
+        assert_eq!(size_of::<Slot<[u64; 4]>>(), 64);
+        assert_eq!(size_of::<Slot<super::super::OpenUnit>>(), 64);
+        assert_eq!(size_of::<Slot<super::super::Sums>>(), 64);
+    }
+
+    #[test]
+    fn hashes_of_similar_keys_differ_in_all_bits() {
+        let hashes: BTreeSet<u32> = (0..10_000u32)
+            .map(|i| Packed::of(format!("Page_{i}").as_bytes(), &mut Vec::new(), &seeds()).hash)
+            .collect();
+        assert!(hashes.len() > 9_990, "{} of 10000", hashes.len());
+        for bit in 0..32 {
+            let ones = hashes.iter().filter(|hash| **hash >> bit & 1 == 1).count();
+            assert!((4_500..5_500).contains(&ones), "bit {bit} is 1 in {ones} of 10000");
+        }
+    }
+}
