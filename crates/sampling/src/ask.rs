@@ -17,6 +17,12 @@ const MIN_STEP: f64 = 1.3;
 const MAX_STEP: f64 = 8.0;
 /// The pilot of a promised error has so many units, or more where strata need them.
 const PILOT_UNITS: u64 = 2 * RARE_UNITS;
+/// A sample that lacks a larger share of all units than this is given up, and everything is read: long units without
+/// moments cost about half as much a byte.
+const EVERYTHING: f64 = 1.0 / 3.0;
+/// From so many units on a variance is not off by more than a few times. If they say that twice [`EVERYTHING`] is needed,
+/// no larger sample is read to see whether it says so too.
+const SURE_UNITS: u64 = 8 * PILOT_UNITS;
 /// Length of a unit where everything is read.
 pub const WHOLE_UNIT_BYTES: u64 = 4 << 20;
 
@@ -160,10 +166,40 @@ fn next_step(factor: f64, progress: Progress) -> Step {
     let (now, all) = (progress.units as f64, progress.all_units as f64);
     // Without replacement less is needed: n / (1 + n/N), from a sample whose own correction is known.
     let large = now / (1.0 - (now / all).min(0.999_999)) * factor * 1.1;
-    let units = (large / (1.0 + large / all)).clamp(now * MIN_STEP, now * MAX_STEP).min(all).ceil();
+    let wanted = large / (1.0 + large / all);
+    let units = wanted.clamp(now * MIN_STEP, now * MAX_STEP).min(all).ceil();
+    let is_sure = progress.units >= SURE_UNITS && wanted > 2.0 * EVERYTHING * all;
     // All units may have arrived without all of their values.
-    if progress.units == progress.all_units {
-        return Step::Everything;
+    let has_all = progress.units == progress.all_units;
+    match units - now > EVERYTHING * all || (is_sure && wanted - now > EVERYTHING * all) || has_all {
+        true => Step::Everything,
+        false => Step::Units(units as u64),
     }
-    Step::Units(units as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(factor: f64, units: u64, all_units: u64) -> Step {
+        next_step(factor, Progress { units, all_units, ..Default::default() })
+    }
+
+    #[test]
+    fn a_sample_grows_by_what_its_variance_says_within_bounds() {
+        assert_eq!(step(1.0, 60, 100_000), Step::Enough);
+        assert_eq!(step(1.001, 1000, 100_000), Step::Units(1300), "a step is not too small");
+        assert_eq!(step(1e6, 60, 100_000), Step::Units(480), "a pilot is not trusted");
+        assert_eq!(step(4.0, 1000, 1_000_000), Step::Units(4386), "4.4 times, less the correction for what was read");
+    }
+
+    #[test]
+    fn everything_is_read_where_more_than_a_third_is_lacking() {
+        assert_eq!(step(1e6, 60, 1000), Step::Everything);
+        assert_eq!(step(1e6, 60, 1261), Step::Units(480));
+        assert_eq!(step(1e6, 700, 1000), Step::Units(1000), "a third is read faster than everything again");
+        assert_eq!(step(1e6, 480, 100_000), Step::Everything, "480 units are sure of it");
+        assert_eq!(step(200.0, 480, 100_000), Step::Units(3840), "of less they are not");
+        assert_eq!(step(1.01, 1000, 1000), Step::Everything, "units without all their values");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tessera_sampling::answer::{Amount, Answer, Terms, ask};
-use tessera_sampling::engine::Options;
+use tessera_sampling::engine::{Options, Progress};
 use tessera_sampling::error::Error;
 use tessera_sampling::estimate::Estimate;
 use tessera_sampling::filter::Filter;
@@ -228,6 +228,56 @@ fn a_promised_error_is_reached_and_honest() {
     assert!(covered * 100 >= asked * 90, "{covered} of {asked} intervals hold");
 }
 
+/// Asks for an error that only everything reaches. Returns the answer, how far it came, and all bytes; `go_on` may end it.
+fn ask_for_everything(
+    dir: &TempDir,
+    go_on: &mut dyn FnMut(Progress, Option<Estimate>) -> bool,
+) -> (Answer, Progress, u64, BTreeMap<String, f64>) {
+    let (paths, truth) = four_disks(dir);
+    let speed = DiskSpeed { bytes_per_s: 1e9, latency: Duration::from_millis(1) };
+    let source: Arc<dyn Source> = Arc::new(PlayedDisks::new(open(&paths), &[speed]));
+    let words = question(Aggregate::Count, Some("word"), None, None);
+    let format: Arc<dyn Format> = text(&*source, words.clone().bind()).unwrap().into();
+    let layout = Layout::of(&*source, &*format, 1024);
+    let all_bytes = layout.bytes();
+    let terms = Terms { amount: Amount::Error(1e-4), confidence: 0.95, top: 5, drop: 0.1 };
+    let options = Options { threads: 2, keep_values: false, seed: 5, tick: Duration::from_micros(100) };
+    let mut observe = |progress, total: &dyn Fn() -> Option<Estimate>| go_on(progress, total());
+    let schedule = Schedule::new(layout, Shares::Equal, 5);
+    let (found, progress, _) = ask(source, format, schedule, (&words, &terms), &options, &mut observe).unwrap();
+    (found, progress, all_bytes, truth)
+}
+
+#[test]
+fn a_promised_error_that_needs_everything_reads_it_about_once() {
+    let dir = TempDir::new().unwrap();
+    let (found, progress, all_bytes, truth) = ask_for_everything(&dir, &mut |_, _| true);
+    assert!(found.reached && progress.complete && progress.units == progress.all_units);
+    let largest = truth.values().copied().fold(0.0, f64::max);
+    assert_eq!((found.rows[0].estimate.value, found.rows[0].estimate.high), (largest, largest));
+    assert_eq!(found.total.value, truth.values().sum::<f64>());
+    assert!(progress.read_bytes < all_bytes * 5 / 4, "{} of {all_bytes} bytes", progress.read_bytes);
+}
+
+#[test]
+fn an_interrupt_while_everything_is_read_leaves_the_sample_that_did_not_suffice() {
+    let dir = TempDir::new().unwrap();
+    let mut last = None;
+    let (found, progress, ..) = ask_for_everything(&dir, &mut |progress, total| {
+        // Units of everything are long, so these are few.
+        let is_everything = progress.all_units < 100;
+        if is_everything {
+            last = Some((total, progress.complete));
+        }
+        !is_everything
+    });
+    let (total, was_complete) = last.expect("everything was about to be read");
+    assert!(!was_complete, "each disk takes 3 ms for it");
+    assert_eq!(total, Some(found.total), "what is shown meanwhile is the sample's");
+    assert!(found.is_random && !found.reached && found.total.claimed && found.total.low < found.total.high);
+    assert!(!progress.complete && progress.units < progress.all_units && progress.all_units > 1000, "{progress:?}");
+}
+
 #[test]
 fn a_disk_that_is_ten_times_slower_is_not_waited_for_and_the_answer_stays_right() {
     let dir = TempDir::new().unwrap();
@@ -265,8 +315,7 @@ fn what_an_interrupt_leaves_is_a_sample_unless_it_was_to_be_exact() {
         let terms = Terms { amount, confidence: 0.999, top: 1000, drop: 0.0 };
         let options = Options { threads: 1, keep_values: false, seed: 5, tick: Duration::from_millis(20) };
         // Each disk has gone through 40 units of some 580 at least.
-        let mut go_on =
-            |progress: tessera_sampling::engine::Progress, _: &dyn Fn() -> Option<Estimate>| progress.units < 160;
+        let mut go_on = |progress: Progress, _: &dyn Fn() -> Option<Estimate>| progress.units < 160;
         ask(source, format, schedule, (&words, &terms), &options, &mut go_on).unwrap()
     };
     let (found, progress, _) = interrupted(Amount::Exact);
