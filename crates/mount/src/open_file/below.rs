@@ -3,7 +3,7 @@
 use super::pending::NextLength;
 use super::{State, spooled};
 use crate::backend::{Backend, Reader};
-use crate::errno::Outcome;
+use crate::errno::{Errno, Outcome};
 use crate::mount::Mount;
 use std::sync::Arc;
 
@@ -47,6 +47,22 @@ impl<B: Backend> State<B> {
     /// Whether only a session keeps the file: it has no name on this mount, or none in a moment.
     pub(super) fn needs_session(&self, mount: &Mount<B>) -> bool {
         self.unlinked || mount.files.is_being_removed(self.ino)
+    }
+
+    /// To be called before a commit. A program has truncated a file that was empty already, so there is nothing to commit: what another
+    /// mount has written since is cut off now, and what it writes later stays.
+    pub(super) async fn end_truncate(&mut self, mount: &Mount<B>) -> Outcome {
+        if self.below != Below::Dropped || self.pending.is_unsaved() {
+            return Ok(());
+        }
+        match open_base(mount, self.ino).await {
+            Ok(base) if base.len_bytes() == 0 => self.take_over(base),
+            Ok(_) => self.pending.write().length = NextLength::Exact,
+            // Another mount has removed it, and it is as empty.
+            Err(Errno::ENOENT) => self.below = Below::Empty,
+            Err(errno) => return Err(errno),
+        }
+        Ok(())
     }
 
     /// What was written here lies over another version than it began with.

@@ -501,6 +501,7 @@ impl<B: Backend> State<B> {
 
     async fn commit(&mut self, mount: &Mount<B>) -> Outcome {
         self.pending.check()?;
+        self.end_truncate(mount).await?;
         if self.pending.is_unsaved() {
             if self.unlinked && failpoint::is_active("mount.unlinked_not_committed") {
                 return Ok(());
