@@ -361,13 +361,18 @@ impl<B: Backend> State<B> {
     /// Acknowledges a file of incremental writes: everything is in local files or in the session, and a push commits it
     /// later.
     async fn close_staged(&mut self, mount: &Mount<B>) -> Outcome {
+        // Before a commit on the way, which gives back the spool's handle from the last close: there may be no other.
+        mount.files.hold_spooled(self.ino);
         let handed_over = self.feed(mount, true).await;
-        self.note(handed_over)?;
-        self.times = self.times.or(now(&*mount.backend));
-        if self.pending.drain() {
-            mount.files.hold_spooled(self.ino);
+        let handed_over = self.note(handed_over);
+        let is_new = handed_over.is_ok() && {
+            self.times = self.times.or(now(&*mount.backend));
+            self.pending.drain()
+        };
+        if !is_new {
+            mount.files.release_spooled(self.ino);
         }
-        Ok(())
+        handed_over
     }
 
     /// No handle that writes is left: queues the push.

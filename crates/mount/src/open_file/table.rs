@@ -36,8 +36,8 @@ struct Slot<B: Backend> {
     closed: usize,
     /// Those of them that write.
     closed_writers: usize,
-    /// One handle is the spool's.
-    is_spooled: bool,
+    /// Handles of the spool.
+    spooled: usize,
 }
 
 impl<B: Backend> Slot<B> {
@@ -135,7 +135,7 @@ impl<B: Backend> Files<B> {
         let slots = self.slots.lock();
         let changes = |slot: &&Slot<B>| slot.file.state.try_lock().is_none_or(|state| state.pending.is_unsaved());
         let changed = slots.values().filter(changes).count();
-        (slots.len() as u64, changed as u64, slots.values().filter(|slot| slot.is_spooled).count())
+        (slots.len() as u64, changed as u64, slots.values().filter(|slot| slot.spooled > 0).count())
     }
 
     /// The file, if a handle of it is open.
@@ -163,7 +163,7 @@ impl<B: Backend> Files<B> {
             opening: 0,
             closed: 0,
             closed_writers: 0,
-            is_spooled: false,
+            spooled: 0,
         });
         slot.handles += 1;
         slot.opening += opening;
@@ -253,16 +253,15 @@ impl<B: Backend> Files<B> {
     /// Adds the spool's handle: a file that waits in the spool stays open.
     pub(super) fn hold_spooled(&self, ino: u64) {
         if let Some(slot) = self.slots.lock().get_mut(&ino) {
-            assert!(!slot.is_spooled, "the spool has one handle of a file");
-            (slot.handles, slot.is_spooled) = (slot.handles + 1, true);
+            (slot.handles, slot.spooled) = (slot.handles + 1, slot.spooled + 1);
         }
     }
 
     /// Drops the spool's handle.
     pub(super) fn release_spooled(&self, ino: u64) {
         if let Some(slot) = self.slots.lock().get_mut(&ino) {
-            assert!(slot.is_spooled, "the spool drops the handle that it has");
-            (slot.handles, slot.is_spooled) = (slot.handles - 1, false);
+            assert!(slot.spooled > 0, "the spool drops a handle that it has");
+            (slot.handles, slot.spooled) = (slot.handles - 1, slot.spooled - 1);
         }
         self.remove_unused(ino);
         self.changed.notify_waiters();
@@ -281,7 +280,7 @@ impl<B: Backend> Files<B> {
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile<B>> {
         let file = Arc::new(OpenFile::with_log(ino, log));
         let (writers, opening, closed, closed_writers) = (0, 0, 0, 0);
-        let slot = Slot { file: file.clone(), handles: 1, writers, opening, closed, closed_writers, is_spooled: true };
+        let slot = Slot { file: file.clone(), handles: 1, writers, opening, closed, closed_writers, spooled: 1 };
         self.slots.lock().insert(ino, slot);
         file
     }

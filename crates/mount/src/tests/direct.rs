@@ -221,3 +221,28 @@ fn the_state_of_the_mount_is_shown_while_a_commit_hangs() {
         assert!(String::from_utf8(shown).unwrap().contains("spool"));
     });
 }
+
+/// The kernel writes back a page that was changed through a map after the close. The session only goes forward, so it commits what it
+/// has first.
+#[test]
+fn a_page_that_is_written_back_after_the_close_reaches_the_store() {
+    let (store, disk, mut tasks) = (store("incremental"), SimDisk::new(1), Tasks::default());
+    store.set_hint("durability", "optimistic");
+    let (mount, queues) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.spawn(run_drains(store.clone()));
+    start_pushes(&mut tasks, &mount, queues);
+    let mut bytes = vec![7; 5 << 20];
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
+        mount.write(handle, 0, &bytes).await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.write_page(handle, 4096, &[8; 4096]).await.unwrap();
+        mount.release(ino, handle, None).await;
+        until_pushed(&mount).await;
+    });
+    bytes[4096..8192].fill(8);
+    assert!(store.current(ino).bytes == bytes, "{} bytes", store.current(ino).bytes.len());
+    assert_eq!(mount.stats().open_files, 0);
+}
