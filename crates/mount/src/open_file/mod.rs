@@ -564,7 +564,9 @@ impl<B: Backend> State<B> {
         // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
         let end = if is_exact { size_bytes } else { self.pending.write().grown_bytes };
         let session = self.session(mount).await?;
-        if session.handle.len_bytes() < end {
+        // A session that stays open over commits does not know that another mount has made the file shorter.
+        let is_unsure = session.patches && !is_exact && session.uncommitted.as_ref().map_or(0, |r| r.end) < end;
+        if is_unsure || session.handle.len_bytes() < end {
             session.handle.skip_to(end).await.map_err(cannot)?;
             session.position = end;
         }

@@ -276,6 +276,22 @@ fn what_is_written_here_lies_over_what_another_mount_left() {
     }
 }
 
+/// A session stays open over commits, and knows the length of before.
+#[test]
+fn an_allocation_holds_after_another_mount_cut_the_file_off() {
+    for mode in ["sliding-window", "incremental"] {
+        let mut scene = Scene::new(mode, b"before");
+        scene.write(0, b"mine");
+        scene.sync();
+        scene.write(0, b"M");
+        scene.store.commit(scene.ino, b"be", 0);
+        assert_eq!(scene.tasks.run(scene.mount.read(scene.handle, 0, 100)).unwrap(), b"Me", "{mode}");
+        scene.tasks.run(scene.mount.allocate(scene.handle, 0, 8, 0)).unwrap();
+        scene.sync();
+        assert_eq!(scene.close(), b"Me\0\0\0\0\0\0", "{mode}");
+    }
+}
+
 /// The commit that a read needs first brings the other mount's length.
 #[test]
 fn a_read_that_commits_first_ends_where_the_version_ends() {
