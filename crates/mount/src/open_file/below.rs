@@ -32,10 +32,15 @@ pub(super) async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome
 }
 
 impl<B: Backend> State<B> {
-    /// The version below; opens the current one if none is open. If another mount committed it, the length changes too.
+    /// The version below; opens the current one if none is open, and below a log that over which the log began. If another mount
+    /// committed the current one, the length changes too.
     pub(super) async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
         if let Some(base) = &self.base {
             return Ok(base.clone());
+        }
+        if let Some(version) = self.pending.log().map(|log| log.origin.base_version) {
+            let base = spooled::open_below(mount, self.ino, version).await?;
+            return Ok(self.base.insert(base).clone());
         }
         let base = open_base(mount, self.ino).await?;
         if base.opened().version.version != self.version {
@@ -67,10 +72,16 @@ impl<B: Backend> State<B> {
 
     /// What was written here lies over another version than it began with.
     fn lies_over(&mut self, base: &Arc<B::Reader>) {
+        if self.below == Below::Dropped {
+            // Nothing of it belongs to the file.
+            return;
+        }
         if self.pending.is_clean() {
-            self.take_over(base.clone());
-        } else if self.pending.log().is_none() && self.pending.length() == NextLength::AtLeast {
-            // As a commit gives it. Version and number stay: a commit over them is one that another mount came before.
+            return self.take_over(base.clone());
+        }
+        // As a commit gives it. Version and number stay: a commit over them is one that another mount came before.
+        self.below = Below::Kept;
+        if self.pending.length() == NextLength::AtLeast {
             self.show_length(base.len_bytes().max(self.pending.end()));
         }
     }

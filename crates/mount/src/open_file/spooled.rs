@@ -216,16 +216,7 @@ pub(super) async fn read<B: Backend>(
     let Some(log) = state.pending.log() else { return Ok(()) };
     let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let (pieces, file) = log.view_of(offset, out.len() as u64);
-    if kept > 0 && state.base.is_none() {
-        let version = log.origin.base_version;
-        state.base = Some(match open_version(mount, ino, version).await {
-            Ok(base) => base,
-            // The version below the log no longer exists.
-            Err(Errno::ENOENT) => open_version(mount, ino, 0).await?,
-            Err(errno) => return Err(errno),
-        });
-    }
-    let base = state.base.clone();
+    let base = if kept > 0 { Some(state.base(mount).await?) } else { None };
     drop(state);
     if let Some(base) = base {
         read_base(&*base, offset, &mut out[..kept]).await?;
@@ -244,6 +235,15 @@ pub(super) async fn read<B: Backend>(
 pub async fn open_version<B: Backend>(mount: &Mount<B>, ino: u64, version: u64) -> Outcome<Arc<B::Reader>> {
     let opened = mount.backend.open_read(ino, version, 0..FIRST_EXTENTS_BYTES).await;
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
+}
+
+/// Opens the version below a log.
+pub(super) async fn open_below<B: Backend>(mount: &Mount<B>, ino: u64, version: u64) -> Outcome<Arc<B::Reader>> {
+    match open_version(mount, ino, version).await {
+        // It no longer exists.
+        Err(Errno::ENOENT) => open_version(mount, ino, 0).await,
+        opened => opened,
+    }
 }
 
 /// Removes a log, and the spool's handle with it.

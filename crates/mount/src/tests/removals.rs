@@ -79,3 +79,63 @@ fn a_removal_that_fails_leaves_the_file_as_it_was() {
         assert_eq!(mount.stats().spool.unwrap().waiting_files, 1, "a file without a name would not be spooled");
     });
 }
+
+/// The look at the file before a removal is not what its log lies over: another mount wrote meanwhile.
+#[test]
+fn a_removal_that_fails_leaves_a_spooled_file_over_its_version() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"B").await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        mount.write(handle, 0, b"b").await.unwrap();
+        store.commit(ino, b"elsewhere", 0);
+        mount.rename((ROOT, b"absent"), (ROOT, b"file"), Default::default()).await.unwrap_err();
+        assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"before");
+    });
+}
+
+/// A new file that another mount writes, too, before anything of it is committed here.
+#[test]
+fn a_removal_that_fails_shows_a_new_file_over_another_mounts_version() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    tasks.run(async {
+        let (entry, opened) = mount.create(CALLER, (ROOT, b"file"), 0o644, true, true).await.unwrap();
+        mount.write(opened.handle, 0, b"mine").await.unwrap();
+        store.commit(entry.attr.ino, b"of another mount", 0);
+        mount.rename((ROOT, b"absent"), (ROOT, b"file"), Default::default()).await.unwrap_err();
+        let read = mount.read(opened.handle, 0, 100).await.unwrap();
+        assert!(read == b"mine" || read == b"minenother mount", "{read:?}");
+        mount.fsync(opened.handle).await.unwrap();
+        assert_eq!(store.current(entry.attr.ino).bytes, b"minenother mount");
+    });
+}
+
+/// A new file is set to length 0, so what is written here replaces all of it.
+#[test]
+fn a_removal_that_fails_leaves_a_file_that_is_replaced_as_it_was() {
+    for writes_first in [false, true] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        tasks.run(async {
+            let directory = mount.make_directory(CALLER, (ROOT, b"directory"), 0o755).await.unwrap().attr.ino;
+            let (entry, opened) = mount.create(CALLER, (directory, b"file"), 0o644, true, true).await.unwrap();
+            let (ino, handle) = (entry.attr.ino, opened.handle);
+            mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
+            if writes_first {
+                mount.write(handle, 0, b"mi").await.unwrap();
+            }
+            mount.sync_directory(directory).await.unwrap();
+            store.commit(ino, b"of another mount", 0);
+            mount.rename((directory, b"absent"), (directory, b"file"), Default::default()).await.unwrap_err();
+            mount.write(handle, 0, b"mine").await.unwrap();
+            assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"mine", "{writes_first}");
+            mount.append(handle, 4, b"!").await.unwrap();
+            mount.fsync(handle).await.unwrap();
+            assert_eq!(store.current(ino).bytes, b"mine!", "{writes_first}");
+        });
+    }
+}
