@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tessera_client::{Owner, Times};
 use tessera_policy::WriteMode;
 use tessera_wire::meta::{Link, MakeNode, Rename, SetAttr, Symlink};
-use tessera_wire::{Attr, InodeKind};
+use tessera_wire::{Attr, Error, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
 
@@ -434,11 +434,8 @@ impl<B: Backend> Mount<B> {
         let done = self.backend.ask(&request).await;
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
-        done.map_err(|e| explained("rename", from.0, &e))?;
-        if let Some(removal) = replaced {
-            removal.done().await;
-        }
-        Ok(())
+        end_removal(replaced, &done).await;
+        done.map(drop).map_err(|e| explained("rename", from.0, &e))
     }
 
     /// Removes a name (`directory`: that of a directory).
@@ -452,20 +449,24 @@ impl<B: Backend> Mount<B> {
             false => self.namespace.settle(Scope::Name(parent, name.to_vec())).await?,
         }
         let removal = if directory { None } else { self.begin_removal((parent, name)).await };
-        match self.backend.unlink(parent, name, directory).await {
+        let done = self.backend.unlink(parent, name, directory).await;
+        match &done {
             Ok(left) if !directory => {
-                self.namespace.with(|core, _| core.cache.name_changed(parent, name, &left));
-                self.kernel.lock().name_removed(left);
+                self.namespace.with(|core, _| core.cache.name_changed(parent, name, left));
+                self.kernel.lock().name_removed(left.clone());
             }
-            Ok(_) => self.namespace.forget_name(parent, name),
-            Err(error) => {
-                self.namespace.forget_name(parent, name);
-                return Err(explained("remove", parent, &error));
-            }
+            _ => self.namespace.forget_name(parent, name),
         }
-        if let Some(removal) = removal {
-            removal.done().await;
-        }
-        Ok(())
+        end_removal(removal, &done).await;
+        done.map(drop).map_err(|e| explained("remove", parent, &e))
+    }
+}
+
+/// A removal was answered, or its answer is lost: then the name may be gone, too.
+async fn end_removal<B: Backend, T>(removal: Option<Removal<'_, B>>, answer: &Result<T, Error>) {
+    if let Some(removal) = removal
+        && answer.as_ref().err().is_none_or(Error::is_retryable)
+    {
+        removal.done().await;
     }
 }

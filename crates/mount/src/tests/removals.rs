@@ -80,6 +80,28 @@ fn a_removal_that_fails_leaves_the_file_as_it_was() {
     });
 }
 
+/// Nobody knows whether the name is gone, so the file counts as one without a name.
+#[test]
+fn a_removal_whose_answer_is_lost_may_have_removed_the_last_name() {
+    for renames in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = known_file(&mount, &store, &mut tasks);
+        store.create(ROOT, b"new", 0).unwrap();
+        store.lost_removals.set(1);
+        tasks.run(async {
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            let removed = match renames {
+                false => mount.remove((ROOT, b"file"), false).await,
+                true => mount.rename((ROOT, b"new"), (ROOT, b"file"), Default::default()).await,
+            };
+            assert_eq!(removed, Err(Errno::ETIMEDOUT));
+            mount.write(handle, 0, b"B").await.unwrap();
+            assert_eq!(mount.stats().await.spool.unwrap().waiting_files, 0, "{renames}");
+        });
+    }
+}
+
 /// The look at the file before a removal is not what its log lies over: another mount wrote meanwhile.
 #[test]
 fn a_removal_that_fails_leaves_a_spooled_file_over_its_version() {

@@ -96,6 +96,8 @@ pub struct Store {
     pub open_rounds: Cell<u32>,
     /// The manager removes a name after so many rounds.
     pub unlink_rounds: Cell<u32>,
+    /// So many removals of names happen although their answers are lost.
+    pub lost_removals: Cell<u32>,
     /// Files without a name: only open versions and sessions keep them.
     unnamed: RefCell<BTreeSet<u64>>,
     /// Number of the requests that set attributes.
@@ -232,7 +234,14 @@ impl Client {
         if let Some(replaced) = names.insert((to_parent, to_name), ino) {
             self.store.unnamed.borrow_mut().insert(replaced);
         }
-        Ok(Ack {})
+        self.removed().map(|()| Ack {})
+    }
+
+    /// Loses the answer to a removal if it is to be lost.
+    fn removed(&self) -> Result<(), Error> {
+        let Some(left) = self.store.lost_removals.get().checked_sub(1) else { return Ok(()) };
+        self.store.lost_removals.set(left);
+        Err(Error::new(Code::Timeout, "lost"))
     }
 
     fn set_attr(&self, new: &SetAttr) -> Result<Entry, Error> {
@@ -444,6 +453,7 @@ impl Backend for Client {
         }
         let ino = self.store.names.borrow_mut().remove(&(parent, name.to_vec())).unwrap_or_default();
         self.store.unnamed.borrow_mut().insert(ino);
+        self.removed()?;
         Ok(Attr { ino, ..Attr::default() })
     }
 
