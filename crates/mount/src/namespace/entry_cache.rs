@@ -266,7 +266,7 @@ impl EntryCache {
     }
 
     /// Whether an inode, or the name it was reached by, may have changed since the answer's stamp.
-    fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<NameRef<'_>>) -> bool {
+    pub fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<NameRef<'_>>) -> bool {
         assert!(stamp.changes <= self.changes, "a stamp of {} is from the future of {}", stamp.changes, self.changes);
         if failpoint::is_active("mount.stamps_are_ignored") {
             return false;

@@ -5,6 +5,8 @@
 //! fetches again.
 
 use crate::backend::Backend;
+use crate::mount::Mount;
+use crate::namespace::{Namespace, Stamp};
 use tessera_wire::Error;
 use tessera_wire::meta::Dirent;
 
@@ -18,10 +20,13 @@ pub struct OpenDirectory {
     complete: bool,
 }
 
-/// An entry, and when it was asked for, by the backend's clock.
+/// An entry, and when it was asked for.
 pub struct FetchedEntry {
     pub entry: Dirent,
+    /// By the backend's clock.
     pub asked_ns: i64,
+    /// Between this mount's changes.
+    pub stamp: Stamp,
 }
 
 impl OpenDirectory {
@@ -31,17 +36,17 @@ impl OpenDirectory {
     /// The manager's.
     pub async fn entry<B: Backend>(
         &mut self,
-        backend: &B,
+        mount: &Mount<B>,
         ino: u64,
         position: u64,
     ) -> Result<Option<&FetchedEntry>, Error> {
         let index = position.saturating_sub(DOTS) as usize;
         while index >= self.entries.len() && !self.complete {
             let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
-            let asked_ns = backend.now_ns();
-            let (page, more) = backend.list(ino, &after).await?;
+            let (asked_ns, stamp) = (mount.backend.now_ns(), mount.namespace.with(Namespace::stamp));
+            let (page, more) = mount.backend.list(ino, &after).await?;
             self.complete = !more || page.is_empty();
-            self.entries.extend(page.into_iter().map(|entry| FetchedEntry { entry, asked_ns }));
+            self.entries.extend(page.into_iter().map(|entry| FetchedEntry { entry, asked_ns, stamp }));
         }
         Ok(self.entries.get(index))
     }

@@ -432,14 +432,14 @@ impl<B: Backend> Mount<B> {
                 }
                 continue;
             }
-            let entry = match directory.entry(&*self.backend, ino, at).await {
+            let entry = match directory.entry(self, ino, at).await {
                 Ok(Some(entry)) => entry,
                 Ok(None) => return Ok(()),
                 // The kernel gets what there is, and the error when it asks for the rest.
                 Err(_) if at > position => return Ok(()),
                 Err(error) => return Err(explained("list", ino, &error)),
             };
-            let FetchedEntry { entry, asked_ns } = entry;
+            let FetchedEntry { entry, asked_ns, stamp } = entry;
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
             let name_only = |add: &mut dyn FnMut(&ListedEntry<'_>) -> bool| {
@@ -449,14 +449,20 @@ impl<B: Backend> Mount<B> {
                 }
                 is_full
             };
-            // Nothing waits for a file of which the entry would tell something new, and of old attributes the kernel learns nothing. An
-            // entry that is older than a commit here is renewed.
+            // Nothing waits for a file of which the entry would tell something new, and of old attributes the kernel learns nothing, nor
+            // of those that programs here have changed since: it would show again a name that is gone. An entry that is older than a
+            // commit here is renewed.
+            let (is_renamed, is_changed) = self.namespace.with(|core, _| {
+                let name = (ino, &entry.name[..]);
+                (core.cache.may_be_outdated(*stamp, 0, Some(name)), core.cache.may_be_outdated(*stamp, child, None))
+            });
             let is_old = self.backend.now_ns().saturating_sub(*asked_ns) > LISTED_FOR_NS;
             let may_tell = |attr: &Attr| {
                 let kernel = self.kernel.lock();
-                kernel.has_newer(attr) || kernel.listed(attr, attr.size_bytes, self.files.is_open(attr.ino)).is_some()
+                let is_open = self.files.is_open(attr.ino);
+                kernel.has_newer(attr) || !is_changed && kernel.listed(attr, attr.size_bytes, is_open).is_some()
             };
-            let is_current = !is_old && !self.was_recalled_since(child, *asked_ns);
+            let is_current = !is_old && !is_renamed && !self.was_recalled_since(child, *asked_ns);
             let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;

@@ -407,3 +407,35 @@ fn an_answer_that_a_recall_overtook_is_not_cached() {
     assert!(mount.was_recalled_since(ino, 4_999_999_999) && mount.was_recalled_since(ino, 5_000_000_000));
     assert!(!mount.was_recalled_since(ino, 5_000_000_001) && !mount.was_recalled_since(ino + 1, 0));
 }
+
+/// The kernel has taken over what programs on this mount changed since the listing was asked for.
+#[test]
+fn a_listing_tells_nothing_from_before_a_change_on_this_mount() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    for name in [&b"a"[..], b"b", b"c", b"d", b"e"] {
+        store.create(ROOT, name, 0).unwrap();
+    }
+    store.lease_ms.set(60_000);
+    tasks.run(async {
+        let directory = mount.open_directory(ROOT).await.unwrap();
+        let listed = async |position| {
+            let mut shown = Vec::new();
+            let add = |entry: &ListedEntry<'_>| {
+                shown.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.shown.is_some()));
+                entry.next == position + 1 && position >= directories::DOTS
+            };
+            mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
+            shown.into_iter().find(|(name, _)| name.len() == 1 && name != ".").unwrap()
+        };
+        let from = directories::DOTS;
+        assert_eq!(listed(from).await, ("a".into(), true));
+        mount.remove((ROOT, b"b"), false).await.unwrap();
+        assert_eq!(listed(from + 1).await, ("b".into(), false), "it is gone");
+        assert_eq!(listed(from + 2).await, ("c".into(), true));
+        let d = mount.lookup(0, (ROOT, b"d")).await.unwrap().attr.ino;
+        mount.set_attributes(d, NewAttr { mode: Some(0o600), ..NewAttr::default() }, None).await.unwrap();
+        assert_eq!(listed(from + 3).await, ("d".into(), false), "it has another mode");
+        assert_eq!(listed(from + 4).await, ("e".into(), true));
+    });
+}
