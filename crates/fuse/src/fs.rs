@@ -380,10 +380,11 @@ impl Filesystem for TesseraFs {
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.counts.asked(Op::List);
-        let ttl = self.options.cache_ttl;
         let add = |entry: &ListedEntry<'_>| {
             let (attr, ttl, generation) = match &entry.shown {
-                Some(shown) => (file_attr(&shown.attr), ttl, shown.generation),
+                Some(shown) => {
+                    (file_attr(&shown.attr), self.options.cache_ttl.saturating_sub(entry.age), shown.generation)
+                }
                 None => (name_only(entry.ino, entry.kind), Duration::ZERO, 0),
             };
             let name = OsStr::from_bytes(entry.name);

@@ -15,6 +15,7 @@ pub mod xattrs;
 
 use crate::errno::{Errno, Outcome};
 use crate::synthetic::SyntheticInode;
+use std::time::Duration;
 use tessera_wire::{Attr, InodeKind};
 
 /// Who makes something.
@@ -60,6 +61,8 @@ pub struct ListedEntry<'a> {
     pub kind: InodeKind,
     /// Position of the entry after this one.
     pub next: u64,
+    /// How long ago its attributes were asked for.
+    pub age: Duration,
     /// The entry in full, which counts as a lookup; none: the kernel does not want it, or it is `.` or `..`.
     pub shown: Option<ShownEntry>,
 }

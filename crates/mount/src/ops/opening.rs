@@ -12,6 +12,7 @@ use crate::synthetic::SyntheticInode;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tessera_wire::meta::{ClusterStatus, GetStatus};
 use tessera_wire::{Attr, InodeKind};
 
@@ -21,7 +22,7 @@ const COPY_BYTES: u64 = 16 << 20;
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Attributes of a listing that were asked for longer ago tell the kernel nothing: a program may read a directory slowly.
-const LISTED_FOR_NS: i64 = 1_000_000_000;
+const LISTED_FOR: Duration = Duration::from_secs(1);
 
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
@@ -409,7 +410,7 @@ impl<B: Backend> Mount<B> {
                 for (next, entry) in (1u64..).zip(entries.iter()).skip(position as usize) {
                     let (ino, kind) = (entry.attr.ino, entry.attr.kind());
                     let shown = Some(ShownEntry { attr: entry.attr.clone(), generation: 0 });
-                    if add(&ListedEntry { ino, name: &entry.name, kind, next, shown }) {
+                    if add(&ListedEntry { ino, name: &entry.name, kind, next, age: Duration::ZERO, shown }) {
                         break;
                     }
                 }
@@ -427,7 +428,7 @@ impl<B: Backend> Mount<B> {
             let next = at + 1;
             if at < directories::DOTS {
                 let name: &[u8] = if at == 0 { b"." } else { b".." };
-                if add(&ListedEntry { ino, name, kind: InodeKind::Directory, next, shown: None }) {
+                if add(&ListedEntry { ino, name, kind: InodeKind::Directory, next, age: Duration::ZERO, shown: None }) {
                     return Ok(());
                 }
                 continue;
@@ -441,7 +442,8 @@ impl<B: Backend> Mount<B> {
             };
             let FetchedEntry { entry, asked_ns, stamp } = entry;
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
-            let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, shown };
+            let age = Duration::from_nanos(self.backend.now_ns().saturating_sub(*asked_ns).max(0) as u64);
+            let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, age, shown };
             let name_only = |add: &mut dyn FnMut(&ListedEntry<'_>) -> bool| {
                 let is_full = add(&listed(None));
                 if full && child != 0 && !is_full {
@@ -456,13 +458,12 @@ impl<B: Backend> Mount<B> {
                 let name = (ino, &entry.name[..]);
                 (core.cache.may_be_outdated(*stamp, 0, Some(name)), core.cache.may_be_outdated(*stamp, child, None))
             });
-            let is_old = self.backend.now_ns().saturating_sub(*asked_ns) > LISTED_FOR_NS;
             let may_tell = |attr: &Attr| {
                 let kernel = self.kernel.lock();
                 let is_open = self.files.is_open(attr.ino);
                 kernel.has_newer(attr) || !is_changed && kernel.listed(attr, attr.size_bytes, is_open).is_some()
             };
-            let is_current = !is_old && !is_renamed && !self.was_recalled_since(child, *asked_ns);
+            let is_current = age <= LISTED_FOR && !is_renamed && !self.was_recalled_since(child, *asked_ns);
             let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;

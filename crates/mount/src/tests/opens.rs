@@ -365,6 +365,18 @@ fn a_name_whose_inode_was_replaced_is_looked_up_again() {
     });
 }
 
+/// Name, presence of attributes and their age, ms, of the entry at a position of a listing.
+async fn entry_at(mount: &Mount<Client>, directory: u64, position: u64) -> (String, bool, u128) {
+    let mut found = None;
+    let add = |entry: &ListedEntry<'_>| {
+        let name = String::from_utf8(entry.name.to_vec()).unwrap();
+        found.get_or_insert((name, entry.shown.is_some(), entry.age.as_millis()));
+        true
+    };
+    mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
+    found.unwrap()
+}
+
 /// A program reads a directory slowly, or a recall comes between the manager's list and the reply to the kernel: attributes from before
 /// would be cached for as long as fresh ones.
 #[test]
@@ -376,24 +388,16 @@ fn attributes_that_may_be_outdated_are_not_told_by_a_listing() {
     }
     tasks.run(async {
         let directory = mount.open_directory(ROOT).await.unwrap();
-        let listed = async |position| {
-            let mut shown = Vec::new();
-            let add = |entry: &ListedEntry<'_>| {
-                shown.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.shown.is_some()));
-                entry.next == position + 1 && position >= directories::DOTS
-            };
-            mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
-            shown.into_iter().find(|(name, _)| name.len() == 1 && name != ".").unwrap()
-        };
+        let listed = async |position| entry_at(&mount, directory, position).await;
         store.clock.set(5_000_000_000);
         let from = directories::DOTS;
-        assert_eq!(listed(from).await, ("a".into(), true));
+        assert_eq!(listed(from).await, ("a".into(), true, 0));
         mount.leases_recalled(Some(&[store.list(ROOT)[1].1]));
-        assert_eq!(listed(from + 1).await, ("b".into(), false), "it was recalled");
+        assert_eq!(listed(from + 1).await, ("b".into(), false, 0), "it was recalled");
         store.clock.set(6_000_000_000);
-        assert_eq!(listed(from + 2).await, ("c".into(), true));
+        assert_eq!(listed(from + 2).await, ("c".into(), true, 1000));
         store.clock.set(6_000_000_001);
-        assert_eq!(listed(from + 3).await, ("d".into(), false), "it is old");
+        assert_eq!(listed(from + 3).await, ("d".into(), false, 1000), "it is old");
     });
 }
 
@@ -420,13 +424,8 @@ fn a_listing_tells_nothing_from_before_a_change_on_this_mount() {
     tasks.run(async {
         let directory = mount.open_directory(ROOT).await.unwrap();
         let listed = async |position| {
-            let mut shown = Vec::new();
-            let add = |entry: &ListedEntry<'_>| {
-                shown.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.shown.is_some()));
-                entry.next == position + 1 && position >= directories::DOTS
-            };
-            mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
-            shown.into_iter().find(|(name, _)| name.len() == 1 && name != ".").unwrap()
+            let (name, is_shown, _) = entry_at(&mount, directory, position).await;
+            (name, is_shown)
         };
         let from = directories::DOTS;
         assert_eq!(listed(from).await, ("a".into(), true));
