@@ -117,8 +117,15 @@ impl<B: Backend> Mount<B> {
 
     /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases.
     pub fn leases_recalled(&self, inos: Option<&[u64]>) {
+        // Before the kernel is told, which may get the answer to an earlier request right after that.
+        self.changed_elsewhere(inos.unwrap_or_default());
         self.namespace.recalled(inos);
         let Some(inos) = inos else { return self.locks.cut_off() };
+        // For requests that arrived since, and were answered by what was cached here.
+        self.changed_elsewhere(inos);
+    }
+
+    fn changed_elsewhere(&self, inos: &[u64]) {
         let now_ns = self.backend.now_ns();
         let mut kernel = self.kernel.lock();
         inos.iter().for_each(|ino| kernel.changed_elsewhere(*ino, now_ns));

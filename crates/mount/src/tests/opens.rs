@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ops::directories;
+use std::cell::Cell;
 
 /// The reply to a listing is full before the entry of a file that another mount changed.
 #[test]
@@ -410,6 +411,21 @@ fn an_answer_that_a_recall_overtook_is_not_cached() {
     mount.leases_recalled(Some(&[ino]));
     assert!(mount.was_recalled_since(ino, 4_999_999_999) && mount.was_recalled_since(ino, 5_000_000_000));
     assert!(!mount.was_recalled_since(ino, 5_000_000_001) && !mount.was_recalled_since(ino + 1, 0));
+}
+
+/// The answer may reach the kernel right after that.
+#[test]
+fn a_recall_counts_before_the_kernel_is_told_of_it() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    store.lease_ms.set(60_000);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let (weak, told) = (Arc::downgrade(&mount), Rc::new(Cell::new(None)));
+    let tell = told.clone();
+    let look = move || tell.set(weak.upgrade().map(|mount| mount.was_recalled_since(ino, 0)));
+    *store.on_recall.borrow_mut() = Some(Box::new(look));
+    mount.leases_recalled(Some(&[ino]));
+    assert_eq!(told.get(), Some(true));
 }
 
 /// The kernel has taken over what programs on this mount changed since the listing was asked for.

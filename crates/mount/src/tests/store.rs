@@ -122,6 +122,8 @@ pub struct Store {
     pub refuses_next_pages: Cell<bool>,
     /// Files whose attributes the kernel was told to ask for again.
     pub forgotten: RefCell<Vec<u64>>,
+    /// Is called when the kernel is told of a recall.
+    pub on_recall: RefCell<Option<Box<dyn Fn()>>>,
     /// Time, ns.
     pub clock: Cell<i64>,
     /// The answer to a commit takes so many rounds.
@@ -541,7 +543,11 @@ impl Backend for Client {
         "machine".into()
     }
 
-    fn invalidate_names(&self, _: Vec<Name>) {}
+    fn invalidate_names(&self, _: Vec<Name>) {
+        if let Some(look) = &*self.store.on_recall.borrow() {
+            look();
+        }
+    }
 
     fn forget_attributes(&self, ino: u64) {
         self.store.forgotten.borrow_mut().push(ino);
