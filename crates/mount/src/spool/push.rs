@@ -221,7 +221,8 @@ pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed 
     clear(handle, hidden..size_bytes).await?;
     // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
     let end = if shortest_set.is_some() { size_bytes } else { overlay.writes_end() };
-    if handle.len_bytes() < end {
+    // Whatever length the handle knows: it may be shorter when this is committed.
+    if end > 0 {
         handle.skip_to(end).await?;
     }
     Ok(())

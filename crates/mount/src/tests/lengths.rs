@@ -292,6 +292,25 @@ fn an_allocation_holds_after_another_mount_cut_the_file_off() {
     }
 }
 
+/// The other mount's commit comes between the open of the session and the commit here.
+#[test]
+fn an_allocation_holds_if_another_mount_cuts_the_file_off_meanwhile() {
+    for mode in MODES {
+        let mut scene = Scene::new(mode, b"before");
+        scene.tasks.run(scene.mount.allocate(scene.handle, 0, 10, 0)).unwrap();
+        scene.store.commit_waits.set(20);
+        let (store, ino) = (scene.store.clone(), scene.ino);
+        scene.tasks.spawn(async move {
+            for _ in 0..10 {
+                pause().await;
+            }
+            store.commit(ino, b"be", 0);
+        });
+        scene.sync();
+        assert_eq!(scene.close(), b"be\0\0\0\0\0\0\0\0", "{mode}");
+    }
+}
+
 /// The commit that a read needs first brings the other mount's length.
 #[test]
 fn a_read_that_commits_first_ends_where_the_version_ends() {
