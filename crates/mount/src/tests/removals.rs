@@ -97,7 +97,7 @@ fn a_removal_whose_answer_is_lost_may_have_removed_the_last_name() {
             };
             assert_eq!(removed, Err(Errno::ETIMEDOUT));
             mount.write(handle, 0, b"B").await.unwrap();
-            assert_eq!(mount.stats().await.spool.unwrap().waiting_files, 0, "{renames}");
+            assert_eq!(mount.stats().spool.unwrap().waiting_files, 0, "{renames}");
         });
     }
 }
