@@ -14,6 +14,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Memory of longer blocks is not kept for the next ones.
+const MAX_BUFFER_BYTES: usize = 16 << 20;
+
 /// How a sample is read.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -59,6 +62,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     tallies: Vec<Mutex<Tally>>,
+    /// Memory of blocks that were counted; the next ones are read into it. New memory costs a page fault for each 4 KiB.
+    buffers: Mutex<Vec<Vec<u8>>>,
 }
 
 struct State {
@@ -85,7 +90,8 @@ impl Engine {
         };
         let tallies = (0..threads).map(|i| Mutex::new(tally(i))).collect();
         let state = State { schedule, counted: 0, read_bytes: 0, closed: false, error: None };
-        let shared = Arc::new(Shared { source, format, state: Mutex::new(state), changed: Condvar::new(), tallies });
+        let (state, changed, buffers) = (Mutex::new(state), Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { source, format, state, changed, tallies, buffers });
         let (send, receive) = bounded(2 * (disks + threads));
         for disk in 0..disks {
             let send = send.clone();
@@ -172,7 +178,8 @@ impl Shared {
     /// A disk's thread.
     fn read_disk(&self, disk: DiskIndex, send: &Sender<(usize, Block)>) {
         while let Some(issue) = self.next_issue(disk) {
-            match self.format.load(&*self.source, issue.unit) {
+            let buffer = self.buffers.lock().pop().unwrap_or_default();
+            match self.format.load_into(&*self.source, issue.unit, buffer) {
                 Ok(block) if self.arrived(issue.stratum, &block) => {
                     if send.send((issue.stratum, block)).is_err() {
                         return;
@@ -229,6 +236,9 @@ impl Shared {
             };
             if let Err(error) = counted {
                 return self.close(Some(error));
+            }
+            if block.bytes.capacity() <= MAX_BUFFER_BYTES {
+                self.buffers.lock().push(block.bytes);
             }
             let mut state = self.state.lock();
             state.counted += 1;

@@ -208,8 +208,8 @@ impl Scan<'_> {
 }
 
 impl Format for Csv {
-    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
-        let bytes = source.read_vec(unit.file, unit.offset, unit.len_bytes + MARGIN_BYTES)?;
+    fn load_into(&self, source: &dyn Source, unit: Unit, mut bytes: Vec<u8>) -> Result<Block, Error> {
+        source.read_into(unit.file, unit.offset, unit.len_bytes + MARGIN_BYTES, &mut bytes)?;
         let states = self.start_states(source, unit, &bytes)?;
         self.records_of(source, unit, bytes, states)
     }

@@ -11,8 +11,8 @@ pub(super) const MARGIN_BYTES: u64 = 1024;
 
 /// Reads a unit and the rest of its last record. The records are those behind a line break inside the unit; the first
 /// record of a file belongs to the first unit.
-pub(crate) fn load(source: &dyn Source, unit: Unit) -> Result<Block, Error> {
-    let mut bytes = source.read_vec(unit.file, unit.offset, unit.len_bytes + MARGIN_BYTES)?;
+pub(crate) fn load(source: &dyn Source, unit: Unit, mut bytes: Vec<u8>) -> Result<Block, Error> {
+    source.read_into(unit.file, unit.offset, unit.len_bytes + MARGIN_BYTES, &mut bytes)?;
     let own = unit.len_bytes as usize;
     let first = if unit.offset == 0 { Some(0) } else { memchr(b'\n', &bytes[..own]).map(|at| at + 1) };
     let Some(start) = first else {
@@ -46,7 +46,10 @@ pub(super) fn extend(source: &dyn Source, unit: Unit, bytes: &mut Vec<u8>) -> Re
 
 /// Calls `each` with every line and its offset in the records. A carriage return before the line break is left out, as
 /// DuckDB and Python do.
-pub(crate) fn for_each<E>(records: &[u8], mut each: impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+pub(crate) fn for_each<'a, E>(
+    records: &'a [u8],
+    mut each: impl FnMut(usize, &'a [u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut at = 0;
     while at < records.len() {
         let end = memchr(b'\n', &records[at..]).map_or(records.len(), |len| at + len);

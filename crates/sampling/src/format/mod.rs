@@ -1,6 +1,6 @@
 //! Formats: how the records of a unit are found and read.
 //!
-//! [`Format::load`] runs on a disk's thread and does all reads; [`Format::tally`] runs on a computing thread and does
+//! [`Format::load_into`] runs on a disk's thread and does all reads; [`Format::tally`] runs on a computing thread and does
 //! none. A record belongs to exactly one unit, whatever the cuts are: that in which the line break before it lies.
 
 mod csv;
@@ -51,11 +51,20 @@ pub trait Format: Send + Sync {
         source.runs().to_vec()
     }
 
-    /// Reads a unit, and what is needed beyond it to have whole records.
+    /// Reads a unit, and what is needed beyond it to have whole records. The block takes the memory of `buffer`, whose
+    /// content is lost.
     ///
     /// # Errors
     /// The file cannot be read, or no record ends within [`MAX_RECORD_BYTES`].
-    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error>;
+    fn load_into(&self, source: &dyn Source, unit: Unit, buffer: Vec<u8>) -> Result<Block, Error>;
+
+    /// As [`Format::load_into`], into new memory.
+    ///
+    /// # Errors
+    /// As [`Format::load_into`].
+    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
+        self.load_into(source, unit, Vec::new())
+    }
 
     /// Counts the records of a block.
     ///

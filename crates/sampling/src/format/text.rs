@@ -28,8 +28,8 @@ impl Text {
 }
 
 impl Format for Text {
-    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
-        lines::load(source, unit)
+    fn load_into(&self, source: &dyn Source, unit: Unit, buffer: Vec<u8>) -> Result<Block, Error> {
+        lines::load(source, unit, buffer)
     }
 
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {

@@ -37,7 +37,7 @@ impl Decoder for Lines {
     type Record = String;
 
     fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
-        lines::load(source, unit)
+        lines::load(source, unit, Vec::new())
     }
 
     fn decode(&self, block: &Block, _file: &str) -> Result<Vec<String>, Error> {

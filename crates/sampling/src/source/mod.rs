@@ -73,10 +73,25 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// As [`Source::read_at`].
     fn read_vec(&self, file: FileIndex, offset: u64, len_bytes: u64) -> Result<Vec<u8>, Error> {
-        let left = self.files()[file as usize].len_bytes.saturating_sub(offset);
-        let mut out = vec![0; len_bytes.min(left) as usize];
-        let read = self.read_at(file, offset, &mut out)?;
-        out.truncate(read);
+        let mut out = Vec::new();
+        self.read_into(file, offset, len_bytes, &mut out)?;
         Ok(out)
+    }
+
+    /// As [`Source::read_vec`], into the memory of `out`, whose content is lost.
+    ///
+    /// # Errors
+    /// As [`Source::read_at`].
+    fn read_into(&self, file: FileIndex, offset: u64, len_bytes: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+        let left = self.files()[file as usize].len_bytes.saturating_sub(offset);
+        let len = len_bytes.min(left) as usize;
+        match out.capacity() < len {
+            true => *out = vec![0; len],
+            // What was in it need not be cleared: the read replaces it.
+            false => out.resize(len, 0),
+        }
+        let read = self.read_at(file, offset, out)?;
+        out.truncate(read);
+        Ok(())
     }
 }

@@ -231,7 +231,7 @@ impl<C: Copy + Default> KeyTable<C> {
     #[inline]
     pub fn count(&mut self, batch: &mut Batch, mut count: impl FnMut(&mut C, f64)) {
         assert!(batch.len <= BATCH, "a full batch is counted before more is added");
-        while self.len + batch.len > (1 << self.bits) / 8 * 5 {
+        while self.len + batch.len > (1 << self.bits) / 4 * 3 {
             self.grow();
         }
         let keys = &batch.keys[..batch.len];

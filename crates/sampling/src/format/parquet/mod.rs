@@ -102,10 +102,10 @@ impl Format for Parquet {
         runs
     }
 
-    fn load(&self, source: &dyn Source, unit: Unit) -> Result<Block, Error> {
+    fn load_into(&self, source: &dyn Source, unit: Unit, mut bytes: Vec<u8>) -> Result<Block, Error> {
         let file = &self.files[unit.file as usize];
         let group = file.group(&unit);
-        let mut bytes = Vec::new();
+        bytes.clear();
         for column in &file.columns {
             let (start, len) = group.column(*column).byte_range();
             let read = source.read_vec(unit.file, start, len)?;
