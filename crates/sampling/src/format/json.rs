@@ -8,12 +8,23 @@ use crate::source::Source;
 use crate::tally::UnitTally;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::fmt::{self, Formatter};
+use std::ops::Range;
 
 /// JSON lines of which a question is asked.
 pub struct JsonLines {
     question: Bound,
     paths: Vec<Vec<String>>,
+}
+
+/// What is found of records; one for all records of a block, so that a record allocates nothing.
+struct Found<'p, 'de> {
+    paths: &'p [Vec<String>],
+    /// For each path the text of its value, without quotes; none for null.
+    texts: Vec<Option<Cow<'de, str>>>,
+    /// Numbers of paths: those that may go on in the object that is read, behind those of the objects around it.
+    open: Vec<usize>,
 }
 
 impl JsonLines {
@@ -23,46 +34,111 @@ impl JsonLines {
         JsonLines { question, paths }
     }
 
-    fn record(&self, line: &[u8], tally: &mut UnitTally<'_>) -> Result<(), String> {
-        let mut found = vec![None; self.paths.len()];
-        let wanted: Vec<Wanted<'_>> = self.paths.iter().enumerate().map(|(slot, path)| Wanted { slot, path }).collect();
+    fn record<'de>(
+        &self,
+        line: &'de [u8],
+        found: &mut Found<'_, 'de>,
+        tally: &mut UnitTally<'_>,
+    ) -> Result<(), String> {
         let mut reader = serde_json::Deserializer::from_slice(line);
-        let object = Object { wanted, found: &mut found };
-        object
+        found
+            .object()
             .deserialize(&mut reader)
             .and_then(|()| reader.end())
             .map_err(|error| format!("no JSON object: {error}"))?;
-        let texts: Vec<Option<Vec<u8>>> = found.into_iter().map(|raw| raw.and_then(scalar)).collect();
-        let fields: Vec<FieldValue<'_>> = texts.iter().map(|text| FieldValue::of(text.as_deref())).collect();
-        self.question.record(&fields, tally)
+        let field = |number: usize| FieldValue::of(found.texts[number].as_deref().map(str::as_bytes));
+        self.question.record_of(&field, tally)
     }
 }
 
 /// The text of a value: a string without quotes, anything else as it is written, null as nothing.
-fn scalar(raw: &RawValue) -> Option<Vec<u8>> {
-    match raw.get() {
-        "null" => None,
-        text if text.starts_with('"') => serde_json::from_str::<String>(text).ok().map(String::into_bytes),
-        text => Some(text.as_bytes().to_vec()),
+fn scalar(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let text = raw.get();
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(inner) if !inner.contains('\\') => Some(Cow::Borrowed(inner)),
+        Some(_) => serde_json::from_str(text).ok().map(Cow::Owned),
+        None => (text != "null").then_some(Cow::Borrowed(text)),
     }
 }
 
-/// A field that is looked for, and the rest of its path from here.
-struct Wanted<'p> {
-    slot: usize,
-    path: &'p [String],
+impl<'p, 'de> Found<'p, 'de> {
+    fn new(paths: &'p [Vec<String>]) -> Self {
+        Found { paths, texts: vec![None; paths.len()], open: Vec::new() }
+    }
+
+    /// A reader of a record's object.
+    fn object(&mut self) -> Object<'_, 'p, 'de> {
+        self.texts.fill(None);
+        self.open.clear();
+        self.open.extend(0..self.paths.len());
+        Object { depth: 0, open: 0..self.paths.len(), found: self }
+    }
 }
 
 /// Goes through an object, keeps wanted fields and skips the rest.
-struct Object<'p, 'f, 'de> {
-    wanted: Vec<Wanted<'p>>,
-    found: &'f mut Vec<Option<&'de RawValue>>,
+struct Object<'f, 'p, 'de> {
+    /// Steps of paths that lead to the object.
+    depth: usize,
+    /// The paths that lead here, in `Found::open`.
+    open: Range<usize>,
+    found: &'f mut Found<'p, 'de>,
+}
+
+impl<'de> Object<'_, '_, 'de> {
+    /// Puts the paths that go through `name` at the end of the open ones.
+    fn open(&mut self, name: &str) -> Range<usize> {
+        let start = self.found.open.len();
+        for at in self.open.clone() {
+            let number = self.found.open[at];
+            if self.found.paths[number][self.depth] == name {
+                self.found.open.push(number);
+            }
+        }
+        start..self.found.open.len()
+    }
+
+    /// Takes a value to which the paths in `open` lead. Those that end here are taken out; some may be left.
+    fn take(&mut self, open: Range<usize>, value: &'de RawValue) -> Range<usize> {
+        let mut end = open.start;
+        for at in open.clone() {
+            let number = self.found.open[at];
+            if self.found.paths[number].len() == self.depth + 1 {
+                self.found.texts[number] = scalar(value);
+            } else {
+                self.found.open[end] = number;
+                end += 1;
+            }
+        }
+        open.start..end
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_, '_, 'de> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
         reader.deserialize_map(self)
+    }
+}
+
+/// A name in an object, compared while it is read: most have no escapes, so they are not copied.
+struct Name<'a, 'f, 'p, 'de>(&'a mut Object<'f, 'p, 'de>);
+
+impl<'de> DeserializeSeed<'de> for Name<'_, '_, '_, 'de> {
+    type Value = Range<usize>;
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Range<usize>, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name<'_, '_, '_, 'de> {
+    type Value = Range<usize>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Range<usize>, E> {
+        Ok(self.0.open(name))
     }
 }
 
@@ -73,27 +149,21 @@ impl<'de> Visitor<'de> for Object<'_, '_, 'de> {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            let here: Vec<&Wanted<'_>> = self.wanted.iter().filter(|wanted| wanted.path[0] == name).collect();
-            if here.is_empty() {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(open) = map.next_key_seed(Name(&mut self))? {
+            if open.is_empty() {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let value = map.next_value::<&'de RawValue>()?;
-            let inner: Vec<Wanted<'_>> = here
-                .iter()
-                .filter(|wanted| wanted.path.len() > 1)
-                .map(|wanted| Wanted { slot: wanted.slot, path: &wanted.path[1..] })
-                .collect();
-            here.iter()
-                .filter(|wanted| wanted.path.len() == 1)
-                .for_each(|wanted| self.found[wanted.slot] = Some(value));
-            if !inner.is_empty() && value.get().starts_with('{') {
+            let start = open.start;
+            let open = self.take(open, value);
+            if !open.is_empty() && value.get().starts_with('{') {
                 let mut reader = serde_json::Deserializer::from_str(value.get());
-                let object = Object { wanted: inner, found: &mut *self.found };
+                let object = Object { depth: self.depth + 1, open, found: &mut *self.found };
                 object.deserialize(&mut reader).map_err(serde::de::Error::custom)?;
             }
+            self.found.open.truncate(start);
         }
         Ok(())
     }
@@ -106,11 +176,83 @@ impl Format for JsonLines {
 
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {
         let start = block.offset + block.records.start as u64;
+        let mut found = Found::new(&self.paths);
         lines::for_each(block.records(), |at, line| {
             if line.iter().all(u8::is_ascii_whitespace) {
                 return Ok(());
             }
-            self.record(line, tally).map_err(|message| bad_record(file, start + at as u64, message))
+            self.record(line, &mut found, tally).map_err(|message| bad_record(file, start + at as u64, message))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Map, Value};
+
+    /// Values whose names are few, so that paths lead somewhere; texts have escapes and letters beyond ASCII.
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a\\\\\"ü\n{}]{0,5}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 20, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::vec(("[ab\"]", inner), 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// What a path leads to, as it is shown; arrays and objects as they are written.
+    fn expected(record: &Map<String, Value>, path: &[String]) -> Option<String> {
+        let first = record.get(&path[0])?;
+        let found = path[1..].iter().try_fold(first, |value, name| value.as_object()?.get(name))?;
+        match found {
+            Value::Null => None,
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fields_are_where_their_paths_lead(records in prop::collection::vec(value(), 1..4)) {
+            let paths: Vec<Vec<String>> = ["a", "b", "a.a", "a.b", "b.a", "b.a.b", "a.a.a", "\"", "c"]
+                .map(|path| path.split('.').map(str::to_string).collect()).to_vec();
+            let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+            let mut found = Found::new(&paths);
+            for (line, record) in lines.iter().zip(&records) {
+                let mut reader = serde_json::Deserializer::from_str(line);
+                let read = found.object().deserialize(&mut reader);
+                prop_assert_eq!(read.is_ok(), record.is_object());
+                if let Some(record) = record.as_object() {
+                    let texts: Vec<Option<String>> = paths.iter().map(|path| expected(record, path)).collect();
+                    prop_assert_eq!(&found.texts, &texts.iter().map(|text| text.as_deref().map(Cow::Borrowed)).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn plain_texts_are_borrowed_and_the_last_of_equal_names_counts() {
+        let paths = [vec!["a".to_string()]];
+        let mut found = Found::new(&paths);
+        for (line, text, is_borrowed) in [
+            (r#"{"a":"plain","b":[{"a":1}]}"#, Some("plain"), true),
+            (r#"{"a":"es\u0063aped"}"#, Some("escaped"), false),
+            (r#"{"a":1,"a":2}"#, Some("2"), true),
+            (r#"{"a":1,"a":null}"#, None, false),
+            (r#"{"\u0061":"name"}"#, Some("name"), true),
+        ] {
+            found.object().deserialize(&mut serde_json::Deserializer::from_str(line)).unwrap();
+            assert_eq!(found.texts[0].as_deref(), text, "{line}");
+            assert_eq!(matches!(found.texts[0], Some(Cow::Borrowed(_))), is_borrowed, "{line}");
+        }
     }
 }
