@@ -1,13 +1,14 @@
 //! From bytes to the records of CSV and their fields.
 //!
-//! Lines without quotes are split at their separators, which vector instructions find. A record with a quote, or with a
-//! carriage return that does not end a line, goes through `csv-core`. Both read the same records from the same bytes:
-//! `csv-core`'s, which end at `\n`, `\r` or `\r\n`, and of which empty ones are left out.
+//! Lines without quotes are split at their separators, which vector instructions find. Where quotes surround fields, the
+//! second quote is looked for. What is left goes through `csv-core`: quotes inside of fields, and carriage returns that do
+//! not end a line. All three read the same records from the same bytes: `csv-core`'s, which end at `\n`, `\r` or `\r\n`, and
+//! of which empty ones are left out.
 
 use super::MAX_RECORD_BYTES;
 use super::separators::Separators;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
-use memchr::{memchr2_iter, memrchr};
+use memchr::{memchr, memchr2_iter, memrchr};
 
 /// `csv-core` leaves it out where it stands before the first record.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -16,22 +17,21 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
     bytes: &'a [u8],
-    start: usize,
-    /// Where each field ends.
-    ends: &'a [usize],
-    /// Bytes between two fields: the separator, or none where it was taken out.
-    gap: usize,
+    fields: &'a [Bounds],
 }
+
+/// Where a field starts and ends.
+type Bounds = (usize, usize);
 
 impl<'a> Record<'a> {
     /// Number of fields.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.fields.len()
     }
 
     pub fn field(&self, number: usize) -> &'a [u8] {
-        let start = if number == 0 { self.start } else { self.ends[number - 1] + self.gap };
-        &self.bytes[start..self.ends[number]]
+        let (start, end) = self.fields[number];
+        &self.bytes[start..end]
     }
 
     pub fn fields(self) -> impl Iterator<Item = &'a [u8]> {
@@ -47,22 +47,31 @@ pub(super) fn each_record(
     mut each: impl FnMut(Record<'_>) -> Result<(), String>,
 ) -> Result<(), (u64, String)> {
     let mut at = if records.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-    let (mut quoted, mut ends) = (None, Vec::new());
+    let (mut quoted, mut fields) = (None, Vec::new());
     while at < records.len() {
         let end = plain_end(records, at);
         let plain = &records[at..end];
-        plain_records(delimiter, plain, &mut ends, &mut each)
+        plain_records(delimiter, plain, &mut fields, &mut each)
             .map_err(|(offset, message)| (start + (at + offset) as u64, message))?;
         at = end;
-        if at < records.len() {
-            let quoted = quoted.get_or_insert_with(|| Quoted::new(delimiter));
-            let fail = |message| (start + at as u64, message);
-            let (read, record) = quoted.record(&records[at..]).map_err(fail)?;
-            if let Some(record) = record {
-                each(record).map_err(fail)?;
-            }
-            at += read;
+        if at == records.len() {
+            break;
         }
+        let rest = &records[at..];
+        let fail = |message| (start + at as u64, message);
+        let read = match quoted_fields(delimiter, rest, &mut fields) {
+            Some(read) => {
+                each(Record { bytes: rest, fields: &fields }).map_err(fail)?;
+                read
+            }
+            None => {
+                let quoted = quoted.get_or_insert_with(|| Quoted::new(delimiter));
+                let (read, record) = quoted.record(rest, &mut fields).map_err(fail)?;
+                record.map_or(Ok(()), &mut each).map_err(fail)?;
+                read
+            }
+        };
+        at += read;
     }
     Ok(())
 }
@@ -83,32 +92,63 @@ fn plain_end(records: &[u8], at: usize) -> usize {
 fn plain_records(
     delimiter: u8,
     records: &[u8],
-    ends: &mut Vec<usize>,
+    fields: &mut Vec<Bounds>,
     each: &mut impl FnMut(Record<'_>) -> Result<(), String>,
 ) -> Result<(), (usize, String)> {
-    let mut start = 0;
-    ends.clear();
-    let mut line = |start: usize, end: usize, ends: &mut Vec<usize>| {
+    // Where the record and its last field start.
+    let (mut start, mut last) = (0, 0);
+    fields.clear();
+    let mut line = |start: usize, last: usize, end: usize, fields: &mut Vec<Bounds>| {
         let end = if end > start && records[end - 1] == b'\r' { end - 1 } else { end };
         if end > start {
-            ends.push(end);
-            each(Record { bytes: records, start, ends, gap: 1 }).map_err(|message| (start, message))?;
+            fields.push((last, end));
+            each(Record { bytes: records, fields }).map_err(|message| (start, message))?;
         }
-        ends.clear();
+        fields.clear();
         Ok(())
     };
     for place in Separators::new(records, |byte| byte == delimiter || byte == b'\n') {
         if records[place] == b'\n' {
-            line(start, place, ends)?;
+            line(start, last, place, fields)?;
             start = place + 1;
         } else {
-            ends.push(place);
+            fields.push((last, place));
         }
+        last = place + 1;
     }
-    line(start, records.len(), ends)
+    line(start, last, records.len(), fields)
 }
 
-/// Reads records with quotes.
+/// The fields of the first record if quotes stand only around fields, and how many bytes it takes.
+fn quoted_fields(delimiter: u8, records: &[u8], fields: &mut Vec<Bounds>) -> Option<usize> {
+    fields.clear();
+    let mut start = 0;
+    loop {
+        let rest = &records[start..];
+        let end = match rest.first() {
+            Some(b'"') => {
+                let end = start + 1 + memchr(b'"', &rest[1..])?;
+                fields.push((start + 1, end));
+                end + 1
+            }
+            _ => {
+                let is_end = |byte: &u8| *byte == delimiter || matches!(byte, b'\n' | b'\r' | b'"');
+                let end = start + rest.iter().position(is_end).unwrap_or(rest.len());
+                fields.push((start, end));
+                end
+            }
+        };
+        match records[end..] {
+            [] => return Some(end),
+            [b'\n', ..] => return Some(end + 1),
+            [b'\r', b'\n', ..] => return Some(end + 2),
+            [byte, ..] if byte == delimiter => start = end + 1,
+            _ => return None,
+        }
+    }
+}
+
+/// Reads records of any kind.
 struct Quoted {
     reader: Reader,
     fields: Vec<u8>,
@@ -125,7 +165,11 @@ impl Quoted {
     }
 
     /// Reads a record, and how many bytes it takes. `None`: only empty records were left.
-    fn record(&mut self, input: &[u8]) -> Result<(usize, Option<Record<'_>>), String> {
+    fn record<'a>(
+        &'a mut self,
+        input: &[u8],
+        bounds: &'a mut Vec<Bounds>,
+    ) -> Result<(usize, Option<Record<'a>>), String> {
         let (mut at, mut written, mut ended) = (0, 0, 0);
         loop {
             let (fields, ends) = (&mut self.fields[written..], &mut self.ends[ended..]);
@@ -140,8 +184,10 @@ impl Quoted {
                 // The end of the input ends the last record: it is asked again without bytes.
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::Record => {
-                    let record = Record { bytes: &self.fields, start: 0, ends: &self.ends[..ended], gap: 0 };
-                    return Ok((at, Some(record)));
+                    let ends = &self.ends[..ended];
+                    bounds.clear();
+                    bounds.extend(std::iter::once(&0).chain(ends).copied().zip(ends.iter().copied()));
+                    return Ok((at, Some(Record { bytes: &self.fields, fields: bounds })));
                 }
                 ReadRecordResult::End => return Ok((at, None)),
             }
@@ -194,7 +240,7 @@ mod tests {
         /// Blocks that are cut at every byte, so that quotes are unbalanced and the last line break is missing.
         #[test]
         fn records_are_those_of_csv_core(
-            odd in "(\u{feff})?([a-c,]{0,6}(\n|\r\n)|\"[a,\n\r]{0,3}\"|[\"\r,\nü]){0,12}",
+            odd in "(\u{feff})?([a-c,]{0,6}(\n|\r\n)|\"[a,\n\r]{0,3}\"[,\n]?|\"(\"\"|b)*\"|[\"\r,\nü]){0,12}",
             plain in "([a-c,]{0,40}(\n|\r\n)){0,4}",
             order in 0usize..3,
         ) {
