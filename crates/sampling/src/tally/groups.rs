@@ -103,12 +103,21 @@ impl<'a> Totals<'a> {
             Groups::Whole(_) => None,
         });
         match whole.is_empty() {
-            false => fold_keys(&whole, &state, |state, key, members| {
-                add(state, &Group { key, members: Members::Whole(members) });
-            }),
-            true => fold_keys(&sample, &state, |state, key, members| {
-                add(state, &Group { key, members: Members::Sample(members, &self.tallies) });
-            }),
+            false => fold_keys(
+                &whole,
+                &state,
+                |_| 0,
+                |state, key, members| {
+                    add(state, &Group { key, members: Members::Whole(members) });
+                },
+            ),
+            true => {
+                let touch =
+                    |(table, slot): &Member<'_, OpenUnit>| self.tallies[*table].closed().touch_last(slot.counts.list);
+                fold_keys(&sample, &state, touch, |state, key, members| {
+                    add(state, &Group { key, members: Members::Sample(members, &self.tallies) });
+                })
+            }
         }
     }
 
@@ -209,10 +218,12 @@ fn by_stratum<T: Copy>(parts: &mut Vec<T>, stratum: impl Fn(&T) -> usize, add: i
     });
 }
 
-/// Goes through the keys of tables, with all slots of a key at once.
+/// Goes through the keys of tables, with all slots of a key at once. `touch` reads what `add` needs of a slot, for some
+/// slots ahead.
 fn fold_keys<C: Copy + Default + Sync, A: Send>(
     tables: &[&KeyTable<C>],
     state: &(impl Fn() -> A + Sync),
+    touch: impl Fn(&Member<'_, C>) -> u32 + Sync,
     add: impl Fn(&mut A, &[u8], &[Member<'_, C>]) + Sync,
 ) -> Vec<A> {
     let keys: usize = tables.iter().map(|table| table.len()).sum();
@@ -226,7 +237,7 @@ fn fold_keys<C: Copy + Default + Sync, A: Send>(
             if part >= parts {
                 return state;
             }
-            merge.part(tables, part, part_bits, |key, members| add(&mut state, key, members));
+            merge.part(tables, part, part_bits, &touch, |key, members| add(&mut state, key, members));
         }
     };
     let threads = (tables.len() as u32).min(parts).max(1);
@@ -238,6 +249,12 @@ fn fold_keys<C: Copy + Default + Sync, A: Send>(
     })
 }
 
+/// Keys of which memory is asked for at once.
+const TOUCHED_KEYS: usize = 64;
+
+/// The first and the last one.
+type Bounds = (u32, u32);
+
 /// Finds the slots of each key in a part of several tables.
 struct Merge<'a, C> {
     /// All slots, those of the first table first.
@@ -245,7 +262,7 @@ struct Merge<'a, C> {
     /// For each slot the next one of the same key, or 0: the first slot follows no other.
     next: Vec<u32>,
     /// The first and the last slot of each key.
-    keys: Vec<(u32, u32)>,
+    keys: Vec<Bounds>,
     /// Numbers of keys, and 1, at the places of their hashes.
     index: Vec<u32>,
     members: Vec<Member<'a, C>>,
@@ -263,28 +280,31 @@ impl<'a, C: Copy + Default> Merge<'a, C> {
         tables: &[&'a KeyTable<C>],
         part: u32,
         part_bits: u32,
+        touch: &impl Fn(&Member<'a, C>) -> u32,
         mut each: impl FnMut(&[u8], &[Member<'a, C>]),
     ) {
-        if let [table] = tables {
-            return table.part(part, part_bits).for_each(|slot| each(table.key(slot), &[(0, slot)]));
-        }
         self.slots.clear();
         for (number, table) in tables.iter().enumerate() {
             self.slots.extend(table.part(part, part_bits).map(|slot| (number, slot)));
         }
         self.find_keys(tables, part_bits);
-        for (first, _) in &self.keys {
-            self.members.clear();
-            let mut at = *first;
-            loop {
-                self.members.push(self.slots[at as usize]);
-                at = self.next[at as usize];
-                if at == 0 {
-                    break;
+        for keys in self.keys.chunks(TOUCHED_KEYS) {
+            let both =
+                |(first, last): &Bounds| touch(&self.slots[*first as usize]) ^ touch(&self.slots[*last as usize]);
+            std::hint::black_box(keys.iter().fold(0, |all, key| all ^ both(key)));
+            for (first, _) in keys {
+                self.members.clear();
+                let mut at = *first;
+                loop {
+                    self.members.push(self.slots[at as usize]);
+                    at = self.next[at as usize];
+                    if at == 0 {
+                        break;
+                    }
                 }
+                let (table, slot) = self.members[0];
+                each(tables[table].key(slot), &self.members);
             }
-            let (table, slot) = self.members[0];
-            each(tables[table].key(slot), &self.members);
         }
     }
 
@@ -296,6 +316,9 @@ impl<'a, C: Copy + Default> Merge<'a, C> {
         self.next.clear();
         self.next.resize(self.slots.len(), 0);
         self.keys.clear();
+        if tables.len() == 1 {
+            return self.keys.extend((0..self.slots.len() as u32).map(|number| (number, number)));
+        }
         for number in 0..self.slots.len() as u32 {
             let (table, slot) = self.slots[number as usize];
             // The highest bits are the part's; what follows them spreads the keys of the part.

@@ -61,6 +61,9 @@ pub(super) struct Batch {
 
 type Seeds = [u64; 3];
 
+/// Where the counts of a batch's keys are.
+pub(super) type Places = [u32; BATCH];
+
 /// Numbers that make hashes of keys differ from process to process, so that nobody can choose keys of one hash.
 fn seeds() -> Seeds {
     static SEEDS: OnceLock<Seeds> = OnceLock::new();
@@ -173,7 +176,7 @@ impl Batch {
         Batch { keys: [Packed::default(); BATCH], values: [0.0; BATCH], len: 0, long: Vec::new(), seeds: seeds() }
     }
 
-    /// Adds a look-up. True if the batch is full then: it must be taken by [`KeyTable::count`].
+    /// Adds a look-up. True if the batch is full then: it must be taken by [`KeyTable::find`].
     #[inline(always)]
     #[must_use]
     pub fn push(&mut self, key: &[u8], value: f64) -> bool {
@@ -209,6 +212,11 @@ impl Batch {
     pub fn values(&self) -> &[f64] {
         &self.values[..self.len]
     }
+
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.long.clear();
+    }
 }
 
 /// A word whose lowest `len` bytes are all ones.
@@ -227,9 +235,10 @@ impl<C: Copy + Default> KeyTable<C> {
         self.len
     }
 
-    /// Calls `count` with the counts of each key of the batch, in its order, and empties the batch.
+    /// Finds the counts of the keys of a batch, in its order: [`KeyTable::counts`] has them at these places until the next
+    /// batch. Keys that are not there yet are added.
     #[inline]
-    pub fn count(&mut self, batch: &mut Batch, mut count: impl FnMut(&mut C, f64)) {
+    pub fn find(&mut self, batch: &Batch) -> Places {
         assert!(batch.len <= BATCH, "a full batch is counted before more is added");
         while self.len + batch.len > (1 << self.bits) / 4 * 3 {
             self.grow();
@@ -238,12 +247,25 @@ impl<C: Copy + Default> KeyTable<C> {
         // The processor asks for many lines at a time, since no read depends on another.
         let touched = keys.iter().fold(0, |all, key| all ^ self.slots[self.home(key.hash)].key.hash);
         std::hint::black_box(touched);
-        for (key, value) in keys.iter().zip(&batch.values) {
-            let at = self.find_or_insert(key, &batch.long);
-            count(&mut self.slots[at].counts, *value);
+        let mut places = [0; BATCH];
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = self.find_or_insert(key, &batch.long) as u32;
         }
-        batch.len = 0;
-        batch.long.clear();
+        places
+    }
+
+    /// The counts at a place.
+    #[inline(always)]
+    pub fn counts(&mut self, place: u32) -> &mut C {
+        &mut self.slots[place as usize].counts
+    }
+
+    /// Calls `read` with the counts at places, which must not depend on each other. So the processor asks for all that
+    /// it reads at once.
+    #[inline(always)]
+    pub fn touch(&self, places: &[u32], read: impl Fn(&C) -> u32) {
+        let touched = places.iter().fold(0, |all, place| all ^ read(&self.slots[*place as usize].counts));
+        std::hint::black_box(touched);
     }
 
     #[inline(always)]
@@ -381,7 +403,11 @@ mod tests {
         }
 
         fn count(&mut self) {
-            self.table.count(&mut self.batch, |count, value| *count += value as u64);
+            let places = self.table.find(&self.batch);
+            for (place, value) in places.iter().zip(self.batch.values()) {
+                *self.table.counts(*place) += *value as u64;
+            }
+            self.batch.clear();
         }
 
         fn counts(&mut self, part_bits: u32) -> HashMap<Vec<u8>, u64> {

@@ -118,6 +118,12 @@ impl Sums {
 }
 
 impl OpenUnit {
+    /// What `read` reads for the stratum of another unit than `unit`, which will be closed.
+    #[inline(always)]
+    fn touched(&self, unit: u32, read: impl Fn(u32) -> u32, units: &[CountedUnit]) -> u32 {
+        if self.unit != unit && self.records > 0 { read(units[self.unit as usize].stratum) } else { 0 }
+    }
+
     #[inline(always)]
     fn add(&mut self, unit: u32, value: f64, units: &[CountedUnit], closed: &mut ClosedUnits) {
         if self.unit != unit && self.records > 0 {
@@ -190,9 +196,21 @@ impl UnitTally<'_> {
         batch.values().iter().for_each(|value| self.open.add_record(*value));
         let unit = self.unit;
         match groups {
-            Groups::Whole(keys) => keys.count(batch, |sums, value| sums.add(unit + 1, value)),
-            Groups::Sample(keys, closed) => keys.count(batch, |open, value| open.add(unit, value, units, closed)),
+            Groups::Whole(keys) => {
+                let places = keys.find(batch);
+                let counted = places.iter().zip(batch.values());
+                counted.for_each(|(place, value)| keys.counts(*place).add(unit + 1, *value));
+            }
+            Groups::Sample(keys, closed) => {
+                let places = keys.find(batch);
+                let places = &places[..batch.values().len()];
+                keys.touch(places, |open| open.touched(unit, |stratum| closed.touch_index(open.list, stratum), units));
+                keys.touch(places, |open| open.touched(unit, |stratum| closed.touch(open.list, stratum), units));
+                let counted = places.iter().zip(batch.values());
+                counted.for_each(|(place, value)| keys.counts(*place).add(unit, *value, units, closed));
+            }
         }
+        batch.clear();
     }
 }
 
@@ -214,7 +232,7 @@ impl Tally {
             false => Values::None,
         };
         let strata = layout.strata.iter().map(|stratum| (stratum.units, stratum.size));
-        Tally::with(strata, Groups::Sample(KeyTable::new(), ClosedUnits::default()), values)
+        Tally::with(strata, Groups::Sample(KeyTable::new(), ClosedUnits::new()), values)
     }
 
     /// Of everything. Strata make no difference then.
