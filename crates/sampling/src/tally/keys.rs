@@ -16,7 +16,8 @@ const SHORT_BYTES: usize = 24;
 const BATCH: usize = 64;
 /// A new table has 2^this places.
 const FIRST_BITS: u32 = 9;
-const MAX_BITS: u32 = 32;
+/// Bits of a hash that are kept.
+const HASH_BITS: u32 = 32;
 /// Slots that are added where keys run over the end.
 const OVERRUN: usize = 16;
 
@@ -270,7 +271,7 @@ impl<C: Copy + Default> KeyTable<C> {
 
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
-        (hash >> (MAX_BITS - self.bits)) as usize
+        (hash >> (HASH_BITS - self.bits)) as usize
     }
 
     #[inline(always)]
@@ -313,7 +314,7 @@ impl<C: Copy + Default> KeyTable<C> {
     /// Twice as many places. Both tables are gone through from their beginning to their end.
     fn grow(&mut self) {
         self.bits += 1;
-        assert!(self.bits <= MAX_BITS, "a hash names one of 2^32 places");
+        assert!(self.bits < HASH_BITS, "a place and what runs over the end have numbers of 32 bits");
         for slot in std::mem::replace(&mut self.slots, slots(self.bits)).into_iter().filter(|slot| slot.key.len1 > 0) {
             let mut at = self.home(slot.key.hash);
             while self.slots[at].key.len1 > 0 {
@@ -337,7 +338,7 @@ impl<C: Copy + Default> KeyTable<C> {
         let is_of_part = move |slot: &&Slot<C>| slot.key.len1 > 0 && part_of(slot.hash(), part_bits) == part;
         let (first, last) = match part_bits {
             0 => (0, u32::MAX),
-            _ => (part << (MAX_BITS - part_bits), (part << (MAX_BITS - part_bits)) | (u32::MAX >> part_bits)),
+            _ => (part << (HASH_BITS - part_bits), (part << (HASH_BITS - part_bits)) | (u32::MAX >> part_bits)),
         };
         let (first, last) = (self.home(first), self.home(last));
         // Keys may lie behind their place, with no free slot between.
@@ -365,7 +366,7 @@ impl<C> Slot<C> {
 
 /// The part that a hash belongs to.
 fn part_of(hash: u32, part_bits: u32) -> u32 {
-    if part_bits == 0 { 0 } else { hash >> (MAX_BITS - part_bits) }
+    if part_bits == 0 { 0 } else { hash >> (HASH_BITS - part_bits) }
 }
 
 /// Free slots for 2^`bits` places.
@@ -463,7 +464,7 @@ mod tests {
                 counted.add(format!("a key that is too long for its slot {}", i % 50).as_bytes());
             }
             assert_eq!(counted.counts(3), counted.map);
-            assert!(counted.table.len() * 2 > counted.table.bits as usize && counted.table.bits > FIRST_BITS);
+            assert!(counted.table.bits >= FIRST_BITS + 4, "6050 keys need 2^13 places");
         }
     }
 
