@@ -1,7 +1,7 @@
 //! The store's attributes and errors in the form that the kernel takes.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tessera_mount::attr::{nanoseconds, system_time};
 use tessera_wire::{Attr, InodeKind};
 
@@ -43,7 +43,10 @@ pub fn name_only(ino: u64, kind: InodeKind) -> FileAttr {
 /// them, and takes both away from 1970.
 pub fn as_set(time: SystemTime) -> i64 {
     match UNIX_EPOCH.duration_since(time) {
-        Ok(before) => nanoseconds(time).saturating_add(2 * i64::from(before.subsec_nanos())),
+        Ok(before) => {
+            let behind_ns = 2 * u64::from(before.subsec_nanos());
+            nanoseconds(time.checked_add(Duration::from_nanos(behind_ns)).unwrap_or(time))
+        }
         Err(_) => nanoseconds(time),
     }
 }
@@ -69,7 +72,6 @@ pub fn errno(errno: tessera_mount::errno::Errno) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_time_before_1970_is_the_one_that_was_set() {
@@ -77,6 +79,7 @@ mod tests {
         let of_library = UNIX_EPOCH - Duration::new(2, 750_000_000);
         assert_eq!(as_set(of_library), -1_250_000_000);
         assert_eq!(as_set(UNIX_EPOCH - Duration::from_secs(7)), -7_000_000_000);
+        assert_eq!(as_set(UNIX_EPOCH - Duration::new(9_223_372_037, 999_999_999)), -9_223_372_036_000_000_001);
         assert_eq!(as_set(UNIX_EPOCH + Duration::new(7, 5)), 7_000_000_005);
     }
 

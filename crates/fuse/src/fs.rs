@@ -22,8 +22,9 @@ use tessera_wire::{Attr, DiskInfo};
 
 /// Longest write that the kernel sends at once, bytes.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-/// Background requests that the kernel keeps in flight.
-const MAX_BACKGROUND: u16 = 64;
+/// Of four threads so many serve background requests, which read ahead. Reads of which a node does not answer leave the others to names,
+/// attributes and other files.
+const BACKGROUND_OF_FOUR: usize = 3;
 /// `O_EXCL`.
 const EXCLUSIVE: i32 = 0o200;
 const APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
@@ -133,7 +134,9 @@ impl Filesystem for TesseraFs {
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         let _ = self.mount.backend.direct_maps.set(maps_direct);
         let _ = config.set_max_write(MAX_WRITE_BYTES);
-        let _ = config.set_max_background(MAX_BACKGROUND);
+        let background = (self.options.threads * BACKGROUND_OF_FOUR / 4).clamp(1, usize::from(u16::MAX)) as u16;
+        let _ = config.set_max_background(background);
+        let _ = config.set_congestion_threshold(background);
         if let Err(most) = config.set_max_readahead(READ_AHEAD_KIB << 10) {
             let _ = config.set_max_readahead(most);
         }

@@ -50,7 +50,7 @@ impl Default for Options {
             write_back: false,
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
-            threads: 16,
+            threads: 32,
             spool: None,
         }
     }

@@ -192,6 +192,10 @@ fn a_write_by_another_user_ends_the_set_user_id_bit() {
         mount.set_attributes(ino, NewAttr { mode: Some(0o4755), ..NewAttr::default() }, None).await.unwrap();
         mount.drop_privileges(handle).await.unwrap();
         assert_eq!(store.mode.get(), 0o755, "a program has set the bit again");
+        store.mode.set(0o4711);
+        mount.leases_recalled(Some(&[ino]));
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!(store.mode.get(), 0o711, "another mount has set it, and the lease was recalled");
         store.mode.set(0o4700);
         open_as_kernel(&mount, 6, ino, true).await;
         mount.drop_privileges(handle).await.unwrap();
