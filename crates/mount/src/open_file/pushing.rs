@@ -4,7 +4,7 @@
 use super::session::SessionWriter;
 use super::spooled::open_version;
 use super::{Below, OpenFile};
-use crate::backend::Backend;
+use crate::backend::{Backend, Reader};
 use crate::errno::Errno;
 use crate::mount::Mount;
 use crate::spool::log::{Log, LogError};
@@ -145,6 +145,11 @@ impl<B: Backend> OpenFile<B> {
             tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
             mount.count(|counts| counts.dropped += 1);
             state.drop_log(mount);
+            // For programs that have it open, the file is what lay below the log, as far as a session keeps that.
+            let below_bytes = state.base.as_ref().map_or(0, |base| base.len_bytes());
+            state.show_length(below_bytes);
+            state.below = Below::of(below_bytes);
+            mount.kernel.lock().holds_uncommitted(self.ino);
         }
     }
 
