@@ -195,7 +195,11 @@ impl Filesystem for TesseraFs {
         let (mtime_ns, atime_ns) = (mtime.map(at), atime.map(at));
         let new = NewAttr { mode, uid, gid, mtime_ns, ctime_ns: ctime.map(as_set), atime_ns };
         let since_ns = self.now_ns();
+        let cut = size.map(|_| self.mount.begin_cut(ino.0));
         self.reply_attr(block_on(self.mount.set_attributes(ino.0, new, size)), since_ns, reply);
+        if let Some(cut) = cut {
+            block_on(self.mount.end_cut(cut));
+        }
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {

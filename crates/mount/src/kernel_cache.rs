@@ -69,6 +69,8 @@ struct Inode {
     /// Notices to the kernel that it must drop pages or attributes, and when the last one was sent.
     notices: u64,
     noticed_ns: i64,
+    /// See [`KernelCache::older_fills`].
+    older_fills: u64,
     /// It was opened here although the kernel has a length that another mount changed.
     hidden: bool,
     /// A commit here followed another mount's changes, and the file was not opened since.
@@ -263,6 +265,20 @@ impl KernelCache {
     /// below it.
     pub fn holds_uncommitted(&mut self, ino: u64) {
         self.holds(ino, NONE, NONE);
+    }
+
+    /// The kernel is sent data that is older than the version that it counts as.
+    pub fn has_older_pages(&mut self, ino: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            (inode.version, inode.size_bytes) = (NONE, NONE);
+            inode.older_fills += 1;
+        }
+    }
+
+    /// Number of times that the kernel was sent older data. An open during which it grows must not count what the kernel has as its
+    /// version.
+    pub fn older_fills(&self, ino: u64) -> u64 {
+        self.inodes.get(&ino).map_or(0, |inode| inode.older_fills)
     }
 
     /// Whether the kernel has this version's length, and no older version's data.

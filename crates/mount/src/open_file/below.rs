@@ -44,7 +44,7 @@ impl<B: Backend> State<B> {
         }
         let base = open_base(mount, self.ino).await?;
         if base.opened().version.version != self.version {
-            self.lies_over(&base);
+            self.lies_over(mount, &base);
         }
         Ok(self.base.insert(base).clone())
     }
@@ -61,7 +61,7 @@ impl<B: Backend> State<B> {
             return Ok(());
         }
         match open_base(mount, self.ino).await {
-            Ok(base) if base.len_bytes() == 0 => self.take_over(base),
+            Ok(base) if base.len_bytes() == 0 => self.take_over(mount, base),
             Ok(_) => self.pending.write().length = NextLength::Exact,
             // Another mount has removed it, and it is as empty.
             Err(Errno::ENOENT) => self.below = Below::Empty,
@@ -71,13 +71,13 @@ impl<B: Backend> State<B> {
     }
 
     /// What was written here lies over another version than it began with.
-    fn lies_over(&mut self, base: &Arc<B::Reader>) {
+    fn lies_over(&mut self, mount: &Mount<B>, base: &Arc<B::Reader>) {
         if self.below == Below::Dropped {
             // Nothing of it belongs to the file.
             return;
         }
         if self.pending.is_clean() {
-            return self.take_over(base.clone());
+            return self.take_over(mount, base.clone());
         }
         // As a commit gives it. Version and number stay: a commit over them is one that another mount came before.
         self.below = Below::Kept;
@@ -87,11 +87,14 @@ impl<B: Backend> State<B> {
     }
 
     /// The file is this version.
-    pub(super) fn take_over(&mut self, base: Arc<B::Reader>) {
+    pub(super) fn take_over(&mut self, mount: &Mount<B>, base: Arc<B::Reader>) {
         if base.opened().version.version != self.version {
             // Another client changed the file; the session builds on the old version.
             self.pending.drop_session();
             self.version = base.opened().version.version;
+        }
+        if let Some(before) = self.base.take().filter(|before| before.len_bytes() > base.len_bytes()) {
+            self.keep_uncut(mount, before);
         }
         self.number = base.opened().version.number;
         let attr = &base.opened().attr;

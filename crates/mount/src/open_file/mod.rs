@@ -13,6 +13,7 @@ mod pushing;
 mod session;
 mod spooled;
 mod table;
+mod uncut;
 
 pub use spooled::open_version;
 pub use table::{Files, IsClosed, Removal};
@@ -35,6 +36,7 @@ use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
 use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
+use uncut::Uncut;
 
 /// Bytes that wait before a write session is opened. Smaller files are committed in one request.
 const STREAM_FROM_BYTES: usize = 4 << 20;
@@ -97,6 +99,8 @@ struct State<B: Backend> {
     base: Option<Arc<B::Reader>>,
     /// Which of the bytes of the version below belong to the file.
     below: Below,
+    /// The longer file of before, until the kernel knows that it was cut off.
+    uncut: Option<Uncut<B::Reader>>,
     /// The file lost its last name on this mount: only sessions keep it.
     unlinked: bool,
     /// How this file is written.
@@ -147,6 +151,7 @@ impl<B: Backend> State<B> {
             content: 0,
             base: None,
             below: Below::of(size_bytes),
+            uncut: None,
             unlinked: false,
             mode: WriteMode::SlidingWindow,
             optimistic: false,
@@ -174,7 +179,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         let uncommitted = state.pending.is_unsaved();
         if !uncommitted {
-            state.take_over(open_base(mount, self.ino).await?);
+            state.take_over(mount, open_base(mount, self.ino).await?);
         }
         // A commit here drops the base; what it made is below the changes then.
         let version = state.base.as_ref().map_or(state.version, |base| base.opened().version.version);
@@ -234,16 +239,20 @@ impl<B: Backend> OpenFile<B> {
         self.state.lock().await.unlinked = true;
     }
 
-    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file. `fills_pages`: for the kernel's pages.
     ///
     /// # Errors
     /// Those of the read, and of the commit that it may need first. If bytes are lost that were written here, the error with which
     /// they were: what is below them is not what the file had.
-    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize, fills_pages: bool) -> Outcome<Vec<u8>> {
         // Before the look at the bytes: who writes later sees it.
         self.has_pages.store(true, Ordering::SeqCst);
         let mut state = self.state.lock().await;
         state.pending.check()?;
+        if fills_pages && let Some(uncut) = state.uncut(mount, offset.saturating_add(len as u64)) {
+            drop(state);
+            return read_version(&*uncut, offset, len).await;
+        }
         let wanted = offset..offset.saturating_add(len as u64).min(state.size_bytes);
         if wanted.is_empty() {
             return Ok(Vec::new());
@@ -342,6 +351,7 @@ impl<B: Backend> OpenFile<B> {
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
+        state.before_cut(mount, size_bytes).await;
         let done = state.truncate(mount, size_bytes).await;
         let changed = state.date_unsaved(mount);
         state.note(done).map(|()| changed)
@@ -416,7 +426,7 @@ impl<B: Backend> State<B> {
         }
         if let Ok(base) = open_base(mount, self.ino).await {
             self.pending = Pending::clean();
-            self.take_over(base);
+            self.take_over(mount, base);
         }
     }
 

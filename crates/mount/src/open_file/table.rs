@@ -20,10 +20,35 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(100);
 /// Open files by inode.
 pub struct Files<B: Backend> {
     slots: Mutex<BTreeMap<u64, Slot<B>>>,
-    /// Requests under way that remove a name, by inode; the file need not be open.
-    removals: Mutex<BTreeMap<u64, usize>>,
+    /// Requests that remove a name.
+    removals: UnderWay,
+    /// Requests that set a length.
+    pub(super) cuts: UnderWay,
     /// A handle is open or gone.
     changed: Notify,
+}
+
+/// Number of requests under way, by inode; the file need not be open.
+#[derive(Default)]
+pub(super) struct UnderWay(Mutex<BTreeMap<u64, usize>>);
+
+impl UnderWay {
+    pub fn begin(&self, ino: u64) {
+        *self.0.lock().entry(ino).or_default() += 1;
+    }
+
+    pub fn end(&self, ino: u64) {
+        let mut counts = self.0.lock();
+        let count = counts.get_mut(&ino).expect("a request counts until it ends");
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&ino);
+        }
+    }
+
+    pub fn is_under_way(&self, ino: u64) -> bool {
+        self.0.lock().contains_key(&ino)
+    }
 }
 
 struct Slot<B: Backend> {
@@ -73,12 +98,7 @@ impl<B: Backend> Removal<'_, B> {
 
 impl<B: Backend> Drop for Removal<'_, B> {
     fn drop(&mut self) {
-        let mut removals = self.0.removals.lock();
-        let count = removals.get_mut(&self.1).expect("a removal counts until it is dropped");
-        *count -= 1;
-        if *count == 0 {
-            removals.remove(&self.1);
-        }
+        self.0.removals.end(self.1);
     }
 }
 
@@ -88,7 +108,12 @@ pub struct IsClosed(AtomicBool);
 
 impl<B: Backend> Default for Files<B> {
     fn default() -> Files<B> {
-        Files { slots: Mutex::default(), removals: Mutex::default(), changed: Notify::new() }
+        Files {
+            slots: Mutex::default(),
+            removals: UnderWay::default(),
+            cuts: UnderWay::default(),
+            changed: Notify::new(),
+        }
     }
 }
 
@@ -120,13 +145,23 @@ impl<B: Backend> Files<B> {
 
     /// A request is about to remove a name of the file.
     pub fn begin_removal(&self, ino: u64) -> Removal<'_, B> {
-        *self.removals.lock().entry(ino).or_default() += 1;
+        self.removals.begin(ino);
         Removal(self, ino)
     }
 
     /// Whether a name of the file is being removed.
     pub(super) fn is_being_removed(&self, ino: u64) -> bool {
-        self.removals.lock().contains_key(&ino)
+        self.removals.is_under_way(ino)
+    }
+
+    /// Whether a request that sets its length is not answered yet.
+    pub fn is_being_cut(&self, ino: u64) -> bool {
+        self.cuts.is_under_way(ino)
+    }
+
+    /// Whether a handle is open that only reads.
+    pub(super) fn has_readers(&self, ino: u64) -> bool {
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.handles > slot.writers + slot.spooled)
     }
 
     /// Number of open files, number of those with uncommitted changes or a commit under way, and number of those that wait in the

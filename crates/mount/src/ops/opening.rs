@@ -29,6 +29,8 @@ pub(crate) enum Handle<B: Backend> {
     File {
         file: Arc<OpenFile<B>>,
         writes: bool,
+        /// Programs read through the kernel's pages.
+        fills_pages: bool,
         closed: IsClosed,
     },
     Directory(tokio::sync::Mutex<OpenDirectory>),
@@ -51,7 +53,7 @@ impl<B: Backend> Mount<B> {
 
     pub(super) fn open_file(&self, handle: u64) -> Outcome<Arc<OpenFile<B>>> {
         match &*self.handle(handle)? {
-            Handle::File { file, writes, closed } => {
+            Handle::File { file, writes, closed, .. } => {
                 self.files.set_closed(file.ino, closed, *writes, false);
                 Ok(file.clone())
             }
@@ -106,22 +108,27 @@ impl<B: Backend> Mount<B> {
             self.files.release(self, &file, writes).await;
             return Err(Errno::ESTALE);
         }
+        let older_fills = self.kernel.lock().older_fills(ino);
         let has_pages = self.kernel.lock().has_version(ino, version);
         // Before the version counts as the kernel's: it drops its older pages again when it gets the answer to this open, and
         // another open that is answered meanwhile must not read them.
-        let are_current = has_write_back || has_pages || self.drop_pages_of(ino, 0..u64::MAX).await;
+        let mut are_current = has_write_back || has_pages || self.drop_pages_of(ino, 0..u64::MAX).await;
         let now_ns = self.backend.now_ns();
-        let mut keep_cache = self.kernel.lock().opens(ino, version, size_bytes, uncommitted, now_ns);
-        if !are_current {
-            self.kernel.lock().holds_uncommitted(ino);
-            keep_cache = false;
-        }
+        let keep_cache = {
+            let mut kernel = self.kernel.lock();
+            are_current &= kernel.older_fills(ino) == older_fills;
+            let keep_cache = kernel.opens(ino, version, size_bytes, uncommitted, now_ns);
+            if !are_current {
+                kernel.holds_uncommitted(ino);
+            }
+            keep_cache && are_current
+        };
         if !has_write_back && !keep_cache && has_pages {
             // Whatever length it has, it asks for the attributes before it shows the end, as after a drop of pages.
             self.forget_attributes(ino);
         }
         let direct = self.is_direct(ino, writes) || !are_current && self.bypasses_pages();
-        Ok(Opened { handle: self.add_file(file, writes), keep_cache, direct })
+        Ok(Opened { handle: self.add_file(file, writes, !direct), keep_cache, direct })
     }
 
     /// Whether handles of files that may change bypass the kernel's pages. Not with the write-back cache: it may have bytes that
@@ -136,7 +143,8 @@ impl<B: Backend> Mount<B> {
     fn is_direct(&self, ino: u64, writes: bool) -> bool {
         let now_ns = self.backend.now_ns();
         let changes_elsewhere = || self.kernel.lock().changes_elsewhere(ino, now_ns);
-        self.bypasses_pages() && (writes || self.files.is_written(ino) || changes_elsewhere())
+        self.bypasses_pages()
+            && (writes || self.files.is_written(ino) || self.files.is_being_cut(ino) || changes_elsewhere())
     }
 
     /// As [`Backend::forget_attributes`].
@@ -153,15 +161,15 @@ impl<B: Backend> Mount<B> {
         dropped
     }
 
-    fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool) -> u64 {
-        self.add_handle(Handle::File { file, writes, closed: IsClosed::default() })
+    fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool, fills_pages: bool) -> u64 {
+        self.add_handle(Handle::File { file, writes, fills_pages, closed: IsClosed::default() })
     }
 
     /// Opens a file for a loopback thread of the shell, without looking for a newer version. Returns the handle.
     pub async fn open_loopback(&self, ino: u64) -> u64 {
         let size_bytes = self.known(ino).await.map_or(0, |known| known.attr.size_bytes);
         let file = self.files.open(ino, size_bytes, false, self.backend.now_ns());
-        self.add_file(file, false)
+        self.add_file(file, false, false)
     }
 
     /// Creates a file and opens it. An existing file is opened, unless `exclusive`.
@@ -194,7 +202,7 @@ impl<B: Backend> Mount<B> {
         file.set_created(Some(entry)).await;
         let shown = self.show(attr).await;
         let direct = self.is_direct(shown.attr.ino, writes);
-        Ok((shown, Opened { handle: self.add_file(file, writes), keep_cache: true, direct }))
+        Ok((shown, Opened { handle: self.add_file(file, writes, !direct), keep_cache: true, direct }))
     }
 
     async fn open_existing(&self, thread: u32, at: NameRef<'_>, writes: bool) -> Outcome<(ShownEntry, Opened)> {
@@ -211,7 +219,7 @@ impl<B: Backend> Mount<B> {
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
         match &*self.handle(handle)? {
             Handle::Version(version) => read_version(&**version, offset, len).await,
-            Handle::File { .. } => self.open_file(handle)?.read(self, offset, len).await,
+            Handle::File { fills_pages, .. } => self.open_file(handle)?.read(self, offset, len, *fills_pages).await,
             Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
         }
     }
@@ -309,7 +317,7 @@ impl<B: Backend> Mount<B> {
     pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
         let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
-        if let Some(Handle::File { file, writes, closed }) = handle.as_deref() {
+        if let Some(Handle::File { file, writes, closed, .. }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);
             self.files.release(self, file, *writes).await;
         }

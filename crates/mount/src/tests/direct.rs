@@ -250,3 +250,88 @@ fn a_page_that_is_written_back_after_the_close_reaches_the_store() {
     assert!(store.current(ino).bytes == bytes, "{} bytes", store.current(ino).bytes.len());
     assert_eq!(mount.stats().open_files, 0);
 }
+
+/// The kernel has zeros behind an answer that is shorter than the file was when it asked.
+#[test]
+fn pages_are_not_filled_short_where_another_mount_has_cut_the_file_off() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let kept = mount.open(5, ino, false).await.unwrap();
+        assert!(!kept.direct);
+        store.commit(ino, b"BE", 0);
+        let other = open_as_kernel(&mount, 6, ino, false).await;
+        assert!(other.direct);
+        assert_eq!(mount.read(other.handle, 0, 100).await.unwrap(), b"BE");
+        // The open dropped pages: the kernel ignores the lengths of requests that it made before.
+        mount.kernel.lock().noticed(ino, 0);
+        assert_eq!(mount.read(kept.handle, 0, 100).await.unwrap(), b"before");
+        assert_eq!(mount.read(kept.handle, 4, 100).await.unwrap(), b"re", "behind the new end, too");
+        assert_eq!(mount.read(kept.handle, 0, 2).await.unwrap(), b"BE", "what lies before the end is current");
+        assert!(!mount.kernel.lock().has_version(ino, store.current(ino).id), "the next open drops these pages");
+        store.dropped_from.take();
+        store.clock.set(1_000_000_000);
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 2);
+        assert_eq!(store.dropped_from.take(), [(ino, 2)], "what lies behind the end in these pages");
+        store.clock.set(2_000_000_000);
+        mount.attributes(0, ino).await.unwrap();
+        assert_eq!(mount.read(kept.handle, 0, 100).await.unwrap(), b"BE", "the kernel knows the length");
+    });
+}
+
+/// The kernel learns the length by the reply, and has pages filled until then.
+#[test]
+fn pages_are_not_filled_short_while_a_truncate_is_answered() {
+    for size_bytes in [0, 2] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, false);
+        let ino = known_file(&mount, &store, &mut tasks);
+        store.commit_waits.set(20);
+        // It has not read yet.
+        let kept = tasks.run(mount.open(5, ino, false)).unwrap().handle;
+        let is_answered = Arc::<AtomicBool>::default();
+        let (other, answered) = (mount.clone(), is_answered.clone());
+        tasks.spawn(async move {
+            let cut = other.begin_cut(ino);
+            other.set_attributes(ino, NewAttr::default(), Some(size_bytes)).await.unwrap();
+            pause().await;
+            answered.store(true, Ordering::Release);
+            other.end_cut(cut).await;
+        });
+        tasks.run(async {
+            let mut reads = 0;
+            while !is_answered.load(Ordering::Acquire) || mount.files.is_being_cut(ino) {
+                assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"before");
+                if mount.files.is_being_cut(ino) {
+                    assert!(open_as_kernel(&mount, 7, ino, false).await.direct);
+                }
+                reads += 1;
+                pause().await;
+            }
+            assert!(reads > 1);
+            pause().await;
+            assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"before"[..size_bytes as usize]);
+        });
+    }
+}
+
+/// Each older page is dropped later, and the kernel takes over no length beside that.
+#[test]
+fn the_file_of_before_is_not_read_for_ever() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        let kept = mount.open(5, ino, false).await.unwrap().handle;
+        store.commit(ino, b"BE", 0);
+        open_as_kernel(&mount, 6, ino, false).await;
+        mount.kernel.lock().noticed(ino, 0);
+        for round in 0..3_000 {
+            store.clock.set(1_000_000 * round);
+            mount.attributes(0, ino).await.unwrap();
+            mount.read(kept, 0, 100).await.unwrap();
+        }
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"BE");
+    });
+}

@@ -1,0 +1,108 @@
+//! A file that is cut off while programs read it through the kernel's pages.
+//!
+//! The kernel asks for pages up to the length that it knows, and has zeros behind a shorter answer. It learns the new length by the
+//! reply to the request that sets it, or by a later one if another mount has cut the file off. Until then such reads get the file of
+//! before, which an open handle may see: a page of it is dropped with the length, or before the next open uses it.
+
+use super::table::Files;
+use super::{State, pending::Written};
+use crate::backend::{Backend, Reader};
+use crate::mount::Mount;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The kernel takes the length in a reply over within this time.
+const REPLY_TAKES: Duration = Duration::from_millis(2);
+
+/// The file of before is read for so long at most. Each such read has pages dropped later, beside which the kernel takes over no
+/// length: a program that reads without a pause would never learn it.
+const UNCUT_FOR_NS: i64 = 2_000_000_000;
+
+/// The longer file of before.
+pub(super) struct Uncut<R> {
+    version: Arc<R>,
+    /// A request on this mount has set the length since.
+    is_cut_here: bool,
+    /// Since when it is kept, by the backend's clock.
+    kept_ns: i64,
+}
+
+/// A request that sets a length, until this is dropped when its reply is with the kernel. New handles of the file do not fill the
+/// kernel's pages meanwhile.
+pub struct Cut<'a, B: Backend>(&'a Files<B>, u64);
+
+impl<B: Backend> Drop for Cut<'_, B> {
+    fn drop(&mut self) {
+        self.0.cuts.end(self.1);
+    }
+}
+
+impl<B: Backend> Mount<B> {
+    /// The reply to a request that sets a length is written.
+    pub async fn end_cut(&self, cut: Cut<'_, B>) {
+        if self.files.has_readers(cut.1) {
+            self.backend.sleep(REPLY_TAKES).await;
+        }
+    }
+
+    /// A request that sets the length of a file has arrived. [`Mount::end_cut`] follows its reply.
+    pub fn begin_cut(&self, ino: u64) -> Cut<'_, B> {
+        self.files.cuts.begin(ino);
+        Cut(&self.files, ino)
+    }
+}
+
+impl<B: Backend> State<B> {
+    /// Whether no byte was written since the version below; its length may have changed.
+    fn is_a_version(&self) -> bool {
+        let has_none = |written: &Written<B::Writer>| {
+            written.buffer.is_empty() && written.session.as_ref().is_none_or(|session| session.uncommitted.is_none())
+        };
+        self.pending.log().is_none() && self.pending.written().is_none_or(has_none)
+    }
+
+    /// A program is about to set the length. The file of before is kept if other programs read it.
+    pub(super) async fn before_cut(&mut self, mount: &Mount<B>, size_bytes: u64) {
+        if size_bytes < self.size_bytes && self.is_a_version() && mount.files.has_readers(self.ino) {
+            // Without it, they may read zeros.
+            if let Ok(base) = self.base(mount).await {
+                self.keep_uncut(mount, base);
+            }
+        }
+        if let Some(uncut) = &mut self.uncut {
+            uncut.is_cut_here = true;
+        }
+    }
+
+    /// The file is about to be shorter than this version.
+    pub(super) fn keep_uncut(&mut self, mount: &Mount<B>, version: Arc<B::Reader>) {
+        let kept_bytes = self.uncut.as_ref().map_or(0, |uncut| uncut.version.len_bytes());
+        if version.len_bytes() > kept_bytes {
+            self.uncut = Some(Uncut { version, is_cut_here: false, kept_ns: mount.backend.now_ns() });
+        }
+    }
+
+    /// The version to read for pages up to `end`, if the file ends before that and the kernel does not know.
+    pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64) -> Option<Arc<B::Reader>> {
+        let &Uncut { is_cut_here, kept_ns, .. } = self.uncut.as_ref()?;
+        let mut kernel = mount.kernel.lock();
+        // With its write-back cache the kernel keeps its own length.
+        if kernel.has_write_back() {
+            return None;
+        }
+        // The reply to a request that sets a length tells it in any case.
+        let is_over = mount.backend.now_ns().saturating_sub(kept_ns) > UNCUT_FOR_NS;
+        let is_known = is_cut_here || is_over || !kernel.lacks(self.ino, self.size_bytes);
+        if is_known && !mount.files.is_being_cut(self.ino) {
+            self.uncut = None;
+        }
+        let version = self.uncut.as_ref()?.version.clone();
+        if end <= self.size_bytes || !self.is_a_version() {
+            return None;
+        }
+        kernel.has_older_pages(self.ino);
+        // What lies behind the end in these pages must not show if the file grows.
+        self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
+        Some(version)
+    }
+}
