@@ -239,17 +239,20 @@ impl<B: Backend> OpenFile<B> {
         self.state.lock().await.unlinked = true;
     }
 
-    /// Reads up to `len` bytes at `offset`; fewer at the end of the file. `fills_pages`: for the kernel's pages.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file. `fills_pages`: for the kernel's pages, by a handle that
+    /// was opened at that time.
     ///
     /// # Errors
     /// Those of the read, and of the commit that it may need first. If bytes are lost that were written here, the error with which
     /// they were: what is below them is not what the file had.
-    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize, fills_pages: bool) -> Outcome<Vec<u8>> {
+    pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize, fills_pages: Option<i64>) -> Outcome<Vec<u8>> {
         // Before the look at the bytes: who writes later sees it.
         self.has_pages.store(true, Ordering::SeqCst);
         let mut state = self.state.lock().await;
         state.pending.check()?;
-        if fills_pages && let Some(uncut) = state.uncut(mount, offset.saturating_add(len as u64)) {
+        if let Some(opened_ns) = fills_pages
+            && let Some(uncut) = state.uncut(mount, offset.saturating_add(len as u64), opened_ns)
+        {
             drop(state);
             return read_version(&*uncut, offset, len).await;
         }

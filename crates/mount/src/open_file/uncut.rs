@@ -82,14 +82,15 @@ impl<B: Backend> State<B> {
         }
     }
 
-    /// The version to read for pages up to `end`, if the file ends before that and the kernel does not know.
-    pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64) -> Option<Arc<B::Reader>> {
+    /// The version to read for pages up to `end`, if the file ends before that and the kernel does not know. `opened_ns`: when the
+    /// handle was opened; a later open than the cut sees the file as it is now.
+    pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Option<Arc<B::Reader>> {
         let &Uncut { is_cut_here, kept_ns, .. } = self.uncut.as_ref()?;
-        let mut kernel = mount.kernel.lock();
-        // With its write-back cache the kernel keeps its own length.
-        if kernel.has_write_back() {
+        // Handles that are opened later would share the pages, unless they bypass them.
+        if opened_ns >= kept_ns || !mount.bypasses_pages() {
             return None;
         }
+        let mut kernel = mount.kernel.lock();
         // The reply to a request that sets a length tells it in any case.
         let is_over = mount.backend.now_ns().saturating_sub(kept_ns) > UNCUT_FOR_NS;
         let is_known = is_cut_here || is_over || !kernel.lacks(self.ino, self.size_bytes);

@@ -29,8 +29,8 @@ pub(crate) enum Handle<B: Backend> {
     File {
         file: Arc<OpenFile<B>>,
         writes: bool,
-        /// Programs read through the kernel's pages.
-        fills_pages: bool,
+        /// When it was opened, if programs read through the kernel's pages.
+        fills_pages: Option<i64>,
         closed: IsClosed,
     },
     Directory(tokio::sync::Mutex<OpenDirectory>),
@@ -162,6 +162,7 @@ impl<B: Backend> Mount<B> {
     }
 
     fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool, fills_pages: bool) -> u64 {
+        let fills_pages = fills_pages.then(|| self.backend.now_ns());
         self.add_handle(Handle::File { file, writes, fills_pages, closed: IsClosed::default() })
     }
 

@@ -260,6 +260,7 @@ fn pages_are_not_filled_short_where_another_mount_has_cut_the_file_off() {
     tasks.run(async {
         let kept = mount.open(5, ino, false).await.unwrap();
         assert!(!kept.direct);
+        store.clock.set(1);
         store.commit(ino, b"BE", 0);
         let other = open_as_kernel(&mount, 6, ino, false).await;
         assert!(other.direct);
@@ -290,6 +291,7 @@ fn pages_are_not_filled_short_while_a_truncate_is_answered() {
         store.commit_waits.set(20);
         // It has not read yet.
         let kept = tasks.run(mount.open(5, ino, false)).unwrap().handle;
+        store.clock.set(1);
         let is_answered = Arc::<AtomicBool>::default();
         let (other, answered) = (mount.clone(), is_answered.clone());
         tasks.spawn(async move {
@@ -324,11 +326,12 @@ fn the_file_of_before_is_not_read_for_ever() {
     let ino = known_file(&mount, &store, &mut tasks);
     tasks.run(async {
         let kept = mount.open(5, ino, false).await.unwrap().handle;
+        store.clock.set(1);
         store.commit(ino, b"BE", 0);
         open_as_kernel(&mount, 6, ino, false).await;
         mount.kernel.lock().noticed(ino, 0);
         for round in 0..3_000 {
-            store.clock.set(1_000_000 * round);
+            store.clock.set(1 + 1_000_000 * round);
             mount.attributes(0, ino).await.unwrap();
             mount.read(kept, 0, 100).await.unwrap();
         }
