@@ -366,14 +366,17 @@ impl KernelCache {
 
     /// Whether another mount has changed an inode since this moment, as far as this one knows.
     pub fn was_changed_since(&self, ino: u64, since_ns: i64) -> bool {
-        let changed_ns = self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino));
-        changed_ns.is_some_and(|at_ns| *at_ns >= since_ns)
+        self.last_changed_ns(ino).is_some_and(|at_ns| at_ns >= since_ns)
+    }
+
+    fn last_changed_ns(&self, ino: u64) -> Option<i64> {
+        self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino)).copied()
     }
 
     /// Whether another mount is changing the file. Never with the write-back cache: it may have bytes that only it shows.
     pub fn changes_elsewhere(&self, ino: u64, now_ns: i64) -> bool {
-        let changed_ns = self.changed_ns.get(&ino).or_else(|| self.changed_before_ns.get(&ino));
-        changed_ns.filter(|_| !self.write_back).is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < CHANGES_FOR_NS)
+        let changed_ns = self.last_changed_ns(ino).filter(|_| !self.write_back);
+        changed_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < CHANGES_FOR_NS)
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome
 }
 
 impl<B: Backend> State<B> {
-    /// The version below; opens the current one if none is open, and below a log that over which the log began. If another mount
-    /// committed the current one, the length changes too.
+    /// The version below. If none is open, opens the current one; for a file with a log, the version over which the log began. If another
+    /// mount committed the current one, the length changes too.
     pub(super) async fn base(&mut self, mount: &Mount<B>) -> Outcome<Arc<B::Reader>> {
         if let Some(base) = &self.base {
             return Ok(base.clone());
@@ -107,8 +107,13 @@ impl<B: Backend> State<B> {
     /// Takes over the length of a version with another mount's changes.
     pub(super) fn show_length(&mut self, size_bytes: u64) {
         if self.has_length && size_bytes > self.size_bytes {
-            self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
+            self.note_old_end(self.size_bytes);
         }
         (self.size_bytes, self.has_length) = (size_bytes, true);
+    }
+
+    /// The kernel may have pages with something else from this byte on.
+    pub(super) fn note_old_end(&mut self, from_bytes: u64) {
+        self.old_end = Some(self.old_end.map_or(from_bytes, |end| end.min(from_bytes)));
     }
 }

@@ -202,7 +202,7 @@ impl<B: Backend> OpenFile<B> {
             && !mount.drop_pages_of(self.ino, from_bytes..u64::MAX).await
         {
             let mut state = self.state.lock().await;
-            state.old_end = Some(state.old_end.map_or(from_bytes, |end| end.min(from_bytes)));
+            state.note_old_end(from_bytes);
         }
     }
 

@@ -40,7 +40,9 @@ impl<B: Backend> Drop for Cut<'_, B> {
 impl<B: Backend> Mount<B> {
     /// The reply to a request that sets a length is written.
     pub async fn end_cut(&self, cut: Cut<'_, B>) {
-        if self.files.has_readers(cut.1) {
+        let Some(file) = self.files.get(cut.1) else { return };
+        // A commit may hold the lock for long.
+        if file.state.try_lock().is_none_or(|state| state.uncut.is_some()) {
             self.backend.sleep(REPLY_TAKES).await;
         }
     }
@@ -103,7 +105,7 @@ impl<B: Backend> State<B> {
         }
         kernel.has_older_pages(self.ino);
         // What lies behind the end in these pages must not show if the file grows.
-        self.old_end = Some(self.old_end.map_or(self.size_bytes, |end| end.min(self.size_bytes)));
+        self.note_old_end(self.size_bytes);
         Some(version)
     }
 }
