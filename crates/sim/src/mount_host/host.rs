@@ -285,8 +285,8 @@ impl FileSystem for MountHost {
     }
 
     async fn truncate(&self, ino: u64, size_bytes: u64) -> Result<(), Errno> {
-        self.mount.set_attributes(ino, NewAttr::default(), Some(size_bytes)).await?;
-        self.backend().kernel.truncated(ino, size_bytes);
+        let attr = self.mount.set_attributes(ino, NewAttr::default(), Some(size_bytes)).await?;
+        self.backend().kernel.truncated(ino, attr.size_bytes);
         Ok(())
     }
 

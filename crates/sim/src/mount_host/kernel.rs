@@ -226,7 +226,7 @@ impl Kernel {
         }
     }
 
-    /// The length was set.
+    /// The length was set, and the mount answered with this one (`fuse_do_setattr`): another mount may have changed it meanwhile.
     pub fn truncated(&self, ino: u64, size_bytes: u64) {
         if let Some(inode) = self.inodes.borrow_mut().get_mut(&ino) {
             inode.changed = self.next_change();

@@ -176,8 +176,9 @@ impl Model {
             }
             return;
         }
-        if let Some((key, numbers)) = self.stored_prefix(version, &before) {
+        if let Some((key, mut numbers)) = self.stored_prefix(version, &before) {
             self.check_push(version, key, &numbers);
+            self.without_idle_cuts(version, &before, key, &mut numbers);
             return self.stored(key, &numbers, version.at_ns);
         }
         if let Some(key) = self.part_of(version, &before) {
@@ -234,13 +235,21 @@ impl Model {
     /// What was acknowledged from the spool may not replace a version that another mount committed since it was written.
     fn check_push(&mut self, version: &Version, key: Key, numbers: &BTreeSet<u64>) {
         let Some(local) = self.locals.get(&key).filter(|_| self.is_spooled(version.ino)) else { return };
-        let mut writes = local.writes.iter().filter(|write| numbers.contains(&write.number)).peekable();
-        let since_ns = writes.peek().and_then(|write| write.done_ns);
-        let is_push = writes.all(|write| matches!(write.fate, Fate::Acknowledged(_)));
-        let newer = self.history.borrow().version(version.before).is_some_and(|before| {
-            before.by.is_some_and(|by| by.index != key.0) && since_ns.is_some_and(|since_ns| before.at_ns > since_ns)
-        });
-        if is_push && newer {
+        let writes: Vec<&Write> = local.writes.iter().filter(|write| numbers.contains(&write.number)).collect();
+        let is_push = writes.iter().all(|write| matches!(write.fate, Fate::Acknowledged(_)));
+        let history = self.history.borrow();
+        let Some(before) = history.version(version.before).filter(|_| is_push) else { return };
+        // Those that came to the same content as the version before had nothing to store.
+        let is_equal = |count: &usize| {
+            let mut bases = history.versions_of(version.ino);
+            bases.any(|base| apply(&writes[..*count], &base.blocks) == *before.blocks)
+        };
+        let first = (1..writes.len()).rev().find(is_equal).unwrap_or(0);
+        let since_ns = writes.get(first).and_then(|write| write.done_ns);
+        let by_another = before.by.is_some_and(|by| by.index != key.0);
+        let newer = by_another && since_ns.is_some_and(|since_ns| before.at_ns > since_ns);
+        drop(history);
+        if newer {
             let fact = format!("a push of mount {} replaced a newer version: {}", key.0, describe_version(version));
             self.broken("P1", version.ino, fact);
         }
@@ -278,6 +287,25 @@ impl Model {
             !local.writes.is_empty() && reaches && version.blocks.iter().enumerate().all(known)
         });
         mount.map(|mount| (mount, version.ino))
+    }
+
+    /// The writes that a version stores, without the last ones that set the length to what it was by then: the spool may still owe
+    /// them, and keep them in a conflict copy. From here on they are doubtful.
+    fn without_idle_cuts(&mut self, version: &Version, before: &[Block], key: Key, stored: &mut BTreeSet<u64>) {
+        let is_spooled = self.is_spooled(version.ino);
+        let Some(local) = self.locals.get_mut(&key).filter(|_| is_spooled) else { return };
+        while let Some(last) = stored.pop_last() {
+            let rest: Vec<&Write> = local.writes.iter().filter(|write| stored.contains(&write.number)).collect();
+            let is_idle = !rest.is_empty() && apply(&rest, before) == *version.blocks;
+            let write = local.writes.iter_mut().find(|write| write.number == last);
+            match write.filter(|write| is_idle && matches!(write.change, Change::Length(_))) {
+                Some(write) => write.fate = Fate::Doubtful,
+                None => {
+                    stored.insert(last);
+                    return;
+                }
+            }
+        }
     }
 
     /// Notes the writes of which a version has every block.
