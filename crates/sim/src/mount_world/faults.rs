@@ -30,6 +30,7 @@ impl<H: Host> MountWorld<H> {
             Fault::FailSpool(mount) => {
                 let rates = FaultRates { sync_fails: 500_000, write_eio: 200_000, ..FaultRates::default() };
                 self.mounts[mount].disk.set_rates(rates);
+                self.model.borrow_mut().spool_failed(mount);
             }
             Fault::FillSpool(mount) => self.mounts[mount].disk.set_capacity(1),
             Fault::MendSpool(mount) => self.mend(mount),

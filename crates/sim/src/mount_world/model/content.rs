@@ -140,7 +140,7 @@ impl Model {
         self.killed.insert(mount);
         self.creating.remove(&mount);
         if power_loss {
-            self.lost_power.insert(mount);
+            self.damaged_spools.insert(mount);
         }
         for (_, local) in self.locals.iter_mut().filter(|((of, _), _)| *of == mount) {
             local.handles = 0;
@@ -157,14 +157,19 @@ impl Model {
         }
     }
 
+    /// The disk of a mount's spool failed.
+    pub fn spool_failed(&mut self, mount: usize) {
+        self.damaged_spools.insert(mount);
+    }
+
     /// The manager made a version: checks that its writer wrote it.
     pub fn version(&mut self, version: &Version, tree: &Tree) {
         let before = match self.history.borrow().version(version.before) {
             Some(before) => before.blocks.clone(),
             None => Rc::new(Vec::new()),
         };
-        // A loss of power may bring back a log that was removed after its content was stored.
-        let may_return = version.by.is_some_and(|by| self.lost_power.contains(&by.index));
+        // It may bring back a log that was removed after its content was stored.
+        let may_return = version.by.is_some_and(|by| self.damaged_spools.contains(&by.index));
         let is_copy = is_conflict_copy(tree, version.ino);
         if is_copy && (self.set_aside(version, tree) || self.is_pushed_again(version, tree) || may_return) {
             return;
@@ -346,10 +351,15 @@ impl Model {
         };
         // A copy of nothing but holes may be that of any file; its name says of which.
         let of = original(tree, copy.ino);
-        let counts = counts.map(|(key, count)| (is_replaced(key), of == Some(key.1), count, key));
-        let Some((is_replaced, _, count, key)) = counts.max() else { return false };
-        // A loss of power may take the record of a push: the next mount then takes its own version for another mount's.
-        if !is_replaced && !self.lost_power.contains(&key.0) {
+        // Files have been renamed since; what was acknowledged must be kept.
+        let is_owed = |key: Key, count: usize| {
+            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
+            self.locals[&key].writes[..count].iter().any(acknowledged)
+        };
+        let counts = counts.map(|(key, count)| (is_replaced(key), is_owed(key, count), of == Some(key.1), count, key));
+        let Some((is_replaced, _, _, count, key)) = counts.max() else { return false };
+        // The record of a push may be lost: the next mount then takes its own version for another mount's.
+        if !is_replaced && !self.damaged_spools.contains(&key.0) {
             let fact = format!("mount {} kept a conflict copy, and no other mount changed the file", key.0);
             self.broken("P1", key.1, fact);
         }

@@ -14,7 +14,7 @@
 mod content;
 
 pub use content::block;
-use content::{apply, changes_nothing, describe_version, is_gone, list, variants};
+use content::{apply, changes_nothing, describe_version, is_conflict_copy, is_gone, list, variants};
 
 use super::history::{History, Tree, Version};
 use crate::mount_host::executor::Owner;
@@ -140,8 +140,8 @@ type Key = (usize, u64);
 pub struct Model {
     history: Rc<RefCell<History>>,
     locals: BTreeMap<Key, Local>,
-    /// Mounts whose machine lost power.
-    lost_power: BTreeSet<usize>,
+    /// Mounts whose spool may lack its last changes, and have what was removed: the machine lost power, or the spool's disk failed.
+    damaged_spools: BTreeSet<usize>,
     /// Mounts that were killed.
     killed: BTreeSet<usize>,
     /// Write rules by inode: those of the directory in which the file was first seen.
@@ -170,7 +170,7 @@ impl Model {
         Model {
             history,
             locals: BTreeMap::new(),
-            lost_power: BTreeSet::new(),
+            damaged_spools: BTreeSet::new(),
             killed: BTreeSet::new(),
             rules: BTreeMap::new(),
             creating: BTreeSet::new(),
@@ -352,10 +352,12 @@ impl Model {
         }
     }
 
-    /// Whether another mount committed the same content.
+    /// Whether another mount committed the same content, or keeps a conflict copy of it.
     fn is_stored_elsewhere(&self, ino: u64, writes: &[Write]) -> bool {
         let history = self.history.borrow();
+        let tree = history.now();
         let versions: Vec<&Version> = history.versions_of(ino).collect();
+        let copies: Vec<&Version> = history.versions().filter(|version| is_conflict_copy(&tree, version.ino)).collect();
         let empty = Rc::new(Vec::new());
         if changes_nothing(writes, &history.contents(ino, i64::MAX, i64::MAX).pop().unwrap_or_default()) {
             return true;
@@ -364,7 +366,7 @@ impl Model {
         let explained = |writes: &Vec<&Write>| {
             bases().any(|base| {
                 let content = apply(writes, base);
-                versions.iter().any(|version| *version.blocks == content)
+                versions.iter().chain(&copies).any(|version| *version.blocks == content)
             })
         };
         variants(writes).iter().any(explained)
