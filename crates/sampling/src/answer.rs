@@ -1,6 +1,6 @@
 //! From what was counted to what is reported: the total, the largest groups, and what may be unseen.
 
-pub use crate::ask::{WHOLE_UNIT_BYTES, ask};
+pub use crate::ask::{Step, WHOLE_UNIT_BYTES, ask, next_step, pilot_units};
 use crate::estimate::{
     Estimate, GroupMoments, GroupTotal, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
     quantile_of_all,
@@ -83,7 +83,8 @@ impl Answer {
         let asked = Asked::new(question, terms, totals, seed);
         let census = asked.census();
         let is_whole = asked.population.is_whole();
-        let unseen_units = if asked.is_interrupted { f64::INFINITY } else { unseen_units(terms.confidence, totals) };
+        let unseen_units =
+            if asked.is_interrupted { f64::INFINITY } else { unseen_units(terms.confidence, &totals.strata) };
         let mut answer = Answer {
             total: asked.total(&census),
             rows: if question.aggregate == Aggregate::Distinct { Vec::new() } else { asked.rows(&census) },
@@ -103,14 +104,7 @@ impl Answer {
 
     /// By what factor the sample must grow so that the total and all rows reach a relative error.
     pub(crate) fn needed_factor(&self, error: f64) -> f64 {
-        let of = |estimate: &Estimate| {
-            if estimate.standard_error == 0.0 && estimate.claimed {
-                return 0.0;
-            }
-            let precise = (estimate.relative_error() / error).powi(2);
-            let seen = RARE_UNITS as f64 / (estimate.units_seen as f64).max(1.0);
-            if estimate.claimed { precise } else { precise.max(seen).max(1.01) }
-        };
+        let of = |estimate: &Estimate| estimate.needed_factor(error);
         self.rows.iter().map(|row| of(&row.estimate)).fold(of(&self.total), f64::max)
     }
 }
@@ -267,8 +261,8 @@ fn quantity(question: &Question) -> Quantity {
 
 /// What lies in K units, of which each is sampled with a chance of f at least, is unseen with (1 − f)^K at most. So, as
 /// sure as intervals are, it lies in fewer than ln(1 − confidence) / ln(1 − f) units.
-fn unseen_units(confidence: f64, totals: &Totals<'_>) -> f64 {
-    let partly = totals.strata.iter().filter(|stratum| stratum.sampled < stratum.units);
+pub fn unseen_units(confidence: f64, strata: &[StratumSample]) -> f64 {
+    let partly = strata.iter().filter(|stratum| stratum.sampled < stratum.units);
     let least = partly.map(|stratum| stratum.sampled as f64 / stratum.units as f64).fold(1.0, f64::min);
     match least {
         1.0 => 0.0,

@@ -47,10 +47,18 @@ struct Found {
 
 /// What follows from a complete sample for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub enum Step {
+    /// It is large enough.
     Enough,
+    /// It needs so many units.
     Units(u64),
+    /// Everything is read faster than the sample that is needed.
     Everything,
+}
+
+/// Units of the first sample for a promised error, from which follows how many are needed.
+pub fn pilot_units(layout: &Layout) -> u64 {
+    PILOT_UNITS.max(2 * layout.strata.len() as u64)
 }
 
 /// Reads as much as the terms say, and answers. `observe` sees the total as it becomes sharper, and may stop.
@@ -69,7 +77,7 @@ pub fn ask(
     match terms.amount {
         _ if schedule.is_whole() => {}
         Amount::Ratio(ratio) => schedule.need(((all as f64 * ratio).ceil() as u64).max(1), terms.drop),
-        Amount::Error(_) => schedule.need(PILOT_UNITS.max(2 * schedule.layout().strata.len() as u64), terms.drop),
+        Amount::Error(_) => schedule.need(pilot_units(schedule.layout()), terms.drop),
         Amount::Exact => schedule.need(all, 0.0),
     }
     let job = Job { source, format, question, terms, options };
@@ -158,8 +166,8 @@ impl Job<'_> {
     }
 }
 
-/// What to read next if a sample must grow by a factor.
-fn next_step(factor: f64, progress: Progress) -> Step {
+/// What to read next if a sample must grow by a factor ([`Estimate::needed_factor`]).
+pub fn next_step(factor: f64, progress: Progress) -> Step {
     if factor <= 1.0 {
         return Step::Enough;
     }

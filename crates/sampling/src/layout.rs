@@ -124,6 +124,12 @@ impl Layout {
         self.strata.iter().map(|stratum| stratum.bytes).sum()
     }
 
+    /// The stratum of a unit of this layout.
+    pub fn stratum_of(&self, unit: &Unit) -> usize {
+        let found = self.strata.iter().position(|stratum| stratum.has(unit));
+        found.expect("a unit of the layout lies in a stratum")
+    }
+
     /// Unit `index` of a stratum, in the order of files and offsets.
     pub fn unit(&self, stratum: usize, index: u64) -> Unit {
         let stratum = &self.strata[stratum];
@@ -136,6 +142,14 @@ impl Layout {
         let start = at * self.unit_bytes;
         let len_bytes = self.unit_bytes.min(run.len_bytes - start);
         Unit { file: run.file, offset: run.offset + start, len_bytes, size: len_bytes }
+    }
+}
+
+impl Stratum {
+    fn has(&self, unit: &Unit) -> bool {
+        let after = self.runs.partition_point(|run| (run.file, run.offset) <= (unit.file, unit.offset));
+        let run = after.checked_sub(1).map(|at| &self.runs[at]);
+        run.is_some_and(|run| run.file == unit.file && unit.end() <= run.offset + run.len_bytes)
     }
 }
 
@@ -157,8 +171,12 @@ fn strata_of_disk(disk: DiskIndex, runs: &[Run], unit_bytes: u64, strata: &mut V
         }
     }
     if common.units == 1 && strata.last().is_some_and(|last| last.disk == disk) {
-        let last = strata.last_mut().expect("asked above");
-        common.runs.iter().for_each(|run| last.push(*run, unit_bytes));
+        let mut runs = strata.pop().expect("asked above").runs;
+        runs.extend(common.runs);
+        runs.sort_by_key(|run| (run.file, run.offset));
+        let mut joined = Stratum::new(disk);
+        runs.iter().for_each(|run| joined.push(*run, unit_bytes));
+        strata.push(joined);
     } else if common.units > 0 {
         strata.push(common);
     }
@@ -183,6 +201,7 @@ mod tests {
             for i in 0..stratum.units {
                 let unit = layout.unit(h, i);
                 assert!(unit.len_bytes <= 64 && units.insert(unit));
+                assert_eq!(layout.stratum_of(&unit), h);
                 let holder = runs
                     .iter()
                     .find(|r| r.file == unit.file && r.offset <= unit.offset && unit.end() <= r.offset + r.len_bytes);

@@ -73,6 +73,16 @@ impl Estimate {
         let half = (self.high - self.low) / 2.0;
         if half == 0.0 { 0.0 } else { half / self.value.abs() }
     }
+
+    /// By what factor the sample must grow so that the interval is claimed, and so narrow on each side.
+    pub fn needed_factor(&self, relative_error: f64) -> f64 {
+        if self.standard_error == 0.0 && self.claimed {
+            return 0.0;
+        }
+        let precise = (self.relative_error() / relative_error).powi(2);
+        let seen = RARE_UNITS as f64 / (self.units_seen as f64).max(1.0);
+        if self.claimed { precise } else { precise.max(seen).max(1.01) }
+    }
 }
 
 /// The quantile of Student's distribution that a two-sided interval of `confidence` needs.
