@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size jepsen miri soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size jepsen miri query soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,6 +8,11 @@ help:           ## this list
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
 	./target/release/tessera up
+
+query:          ## the SQL program that `tessera query` starts, as target/release/tessera-query (minutes; needs Rust 1.94)
+	cargo build --release --manifest-path query/Cargo.toml --target-dir target/query
+	mkdir -p target/release
+	cp target/query/release/tessera-query target/release/
 
 dist:           ## the release binary as target/dist/tessera, its line tables in tessera.debug beside it
 	cargo build --profile profiling -p tessera-cli
@@ -28,6 +33,9 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace --quiet
 	cargo test --quiet --manifest-path bench/accel/Cargo.toml
+	cargo fmt --manifest-path query/Cargo.toml --check
+	cargo test --quiet --manifest-path query/Cargo.toml --target-dir target/query
+	python3 tests/query.py
 	python3 tests/arm.py $(if $(CI),--require)
 	python3 crates/accel/kernels/ptx.py check
 	python3 -m unittest discover -q -s bench/tests

@@ -2,7 +2,7 @@
 
 use crate::args::*;
 use crate::exit::Outcome;
-use crate::{accel, daemon, demo, files, flash, mount, sample, up, upkeep};
+use crate::{accel, daemon, demo, files, flash, mount, query, sample, up, upkeep};
 use clap::Subcommand;
 use tessera_wire::meta::MaintenanceJob;
 
@@ -61,6 +61,9 @@ commands! {
     client Locate(LocateArgs) => files::locate;
     /// Answer questions from a random part of files, with intervals that hold the truth.
     client Sample(SampleArgs) => sample::sample;
+    /// Answer SQL over files, exactly or from a sample; starts tessera-query.
+    #[command(disable_help_flag = true)]
+    client Query(QueryArgs) => query::query;
     /// List a file's versions.
     client Versions(VersionsArgs) => files::versions;
     /// Store files again under their current policies.

@@ -16,6 +16,7 @@ mod exit;
 mod files;
 mod flash;
 mod mount;
+mod query;
 mod remote;
 mod sample;
 mod term;

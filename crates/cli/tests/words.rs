@@ -162,3 +162,22 @@ fn policies_are_listed_for_people_and_programs() {
     let list = tessera(&["policy", "list", "--json"]).json();
     assert!(list.as_array().unwrap().iter().any(|h| h["name"] == "redundancy" && h["default"] == "auto:4+2"));
 }
+
+/// The program starts another one, which is not there: neither beside it nor in the search path.
+#[test]
+fn query_says_how_to_get_its_program() {
+    let empty = tempfile::TempDir::new().unwrap();
+    let alone = empty.path().join("tessera");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_tessera"), &alone)
+        .or_else(|_| std::fs::copy(env!("CARGO_BIN_EXE_tessera"), &alone).map(drop))
+        .unwrap();
+    let run =
+        std::process::Command::new(&alone).args(["query", "SELECT 1", "--json"]).env("PATH", "").output().unwrap();
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{said}");
+    assert!(said.contains("tessera-query is not installed; build it with `make query`"), "{said}");
+    // With a program beside it, that one is started, with all arguments.
+    std::os::unix::fs::symlink("/bin/echo", empty.path().join("tessera-query")).unwrap();
+    let run = std::process::Command::new(&alone).args(["query", "SELECT 1", "--help", "-x"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stdout), "SELECT 1 --help -x\n");
+}

@@ -1,4 +1,4 @@
-//! Arguments of `tessera sample`.
+//! Arguments of `tessera sample` and `tessera query`.
 
 use super::Common;
 use super::daemons::parse_size;
@@ -98,6 +98,14 @@ pub struct SampleArgs {
     /// Common.
     #[command(flatten)]
     pub common: Common,
+}
+
+/// `tessera query`.
+#[derive(Debug, Args)]
+pub struct QueryArgs {
+    /// What tessera-query is given; `tessera query --help` shows its own help.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    pub arguments: Vec<OsString>,
 }
 
 /// A format of records.

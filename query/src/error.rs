@@ -1,0 +1,77 @@
+//! Why there is no answer, with the exit code that `tessera` has for it.
+
+use datafusion::error::DataFusionError;
+use tessera_sampling::Error as SamplingError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The query is not valid, or names what is not there.
+    #[error("{0}")]
+    Usage(String),
+    /// A file cannot be read, has changed, or has a malformed record.
+    #[error(transparent)]
+    Files(#[from] SamplingError),
+    /// The store does not answer.
+    #[error("{0}; check that the manager runs, or name it with --manager or TESSERA_MANAGER")]
+    Store(String),
+    /// The engine's message.
+    #[error("{0}")]
+    Engine(String),
+    /// The answer cannot be printed.
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] std::io::Error),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// The exit code, as `tessera --help` lists them.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) | Error::Files(SamplingError::Question(_)) => 2,
+            Error::Files(SamplingError::NoFiles { .. } | SamplingError::NotFound { .. }) => 3,
+            Error::Files(SamplingError::Changed { .. }) => 6,
+            Error::Store(_) => 4,
+            Error::Interrupted => 130,
+            Error::Files(_) | Error::Engine(_) | Error::Output(_) => 1,
+        }
+    }
+}
+
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Error {
+        let error = match error {
+            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => return Error::from(*inner),
+            DataFusionError::Shared(shared) => match std::sync::Arc::try_unwrap(shared) {
+                Ok(error) => return Error::from(error),
+                Err(shared) => return Error::Engine(brief(&shared.to_string())),
+            },
+            DataFusionError::External(inner) => match inner.downcast::<Error>() {
+                Ok(error) => return *error,
+                Err(inner) => return Error::Engine(brief(&inner.to_string())),
+            },
+            error => error,
+        };
+        match error {
+            DataFusionError::SQL(..) | DataFusionError::Plan(_) | DataFusionError::SchemaError(..) => {
+                Error::Usage(brief(&error.to_string()))
+            }
+            DataFusionError::NotImplemented(_) => Error::Usage(brief(&error.to_string())),
+            error => Error::Engine(brief(&error.to_string())),
+        }
+    }
+}
+
+impl From<Error> for DataFusionError {
+    fn from(error: Error) -> DataFusionError {
+        DataFusionError::External(Box::new(error))
+    }
+}
+
+/// In one line, without the engine's request to report it.
+fn brief(text: &str) -> String {
+    let text = text.split("\n\nbacktrace:").next().unwrap_or_default();
+    text.split("This issue was likely caused by a bug").next().unwrap_or_default().replace('\n', " ").trim().to_string()
+}

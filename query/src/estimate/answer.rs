@@ -1,0 +1,57 @@
+//! Estimates as a table, in the place of the aggregate.
+
+use super::moments::{Groups, column};
+use super::plan::{Estimable, interval_names, unqualified};
+use crate::error::Error;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::Column;
+use datafusion::datasource::{MemTable, provider_as_source};
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use std::sync::Arc;
+use tessera_sampling::estimate::{Estimate, Quantity};
+
+/// A plan with the columns of the aggregate, and the ends of the interval of each estimate.
+///
+/// # Errors
+/// The engine refuses a column.
+pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
+    let schema = &query.aggregate().schema;
+    let (mut columns, mut names) = (groups.keys.clone(), schema.columns());
+    let estimates = names.split_off(query.keys());
+    let types = schema.fields()[query.keys()..].iter().map(|field| field.data_type());
+    for (((asked, name), of_type), estimates) in query.asked.iter().zip(estimates).zip(types).zip(&groups.estimates) {
+        let is_count = asked.quantity == Quantity::Count;
+        columns.extend(columns_of(estimates, of_type, is_count)?);
+        let [low, high] = interval_names(&name.name);
+        let relation = name.relation.clone();
+        names.extend([name, Column::new(relation.clone(), low), Column::new(relation, high)]);
+    }
+    let field = |(i, column): (usize, &ArrayRef)| Field::new(format!("c{i}"), column.data_type().clone(), true);
+    let fields: Vec<Field> = columns.iter().enumerate().map(field).collect();
+    let inner = Arc::new(Schema::new(fields));
+    let options = RecordBatchOptions::new().with_row_count(Some(groups.len()));
+    let batch = RecordBatch::try_new_with_options(inner.clone(), columns, &options);
+    let batch = batch.map_err(|error| Error::Engine(error.to_string()))?;
+    let table = provider_as_source(Arc::new(MemTable::try_new(inner, vec![vec![batch]])?));
+    let renamed = names
+        .into_iter()
+        .enumerate()
+        .map(|(i, name)| unqualified(&format!("c{i}")).alias_qualified(name.relation.clone(), name.name));
+    Ok(LogicalPlanBuilder::scan("estimates", table, None)?.project(renamed)?.build()?)
+}
+
+/// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers
+/// are rounded, the ends away from the estimate. A group without values counts as 0, and has no sum and no mean.
+fn columns_of(estimates: &[Estimate], of_type: &DataType, is_count: bool) -> Result<[ArrayRef; 3], Error> {
+    let is_whole = of_type.is_integer();
+    let has_value = |estimate: &Estimate| is_count || estimate.units_seen > 0;
+    let given = |estimate: &Estimate, number: f64| if has_value(estimate) { number } else { f64::NAN };
+    let end = |estimate: &Estimate, number: f64| given(estimate, if estimate.claimed { number } else { f64::NAN });
+    let rounded = |number: f64, round: fn(f64) -> f64| if is_whole { round(number) } else { number };
+    Ok([
+        column(estimates.iter().map(|e| given(e, rounded(e.value, f64::round))), of_type)?,
+        column(estimates.iter().map(|e| end(e, rounded(e.low, f64::floor))), of_type)?,
+        column(estimates.iter().map(|e| end(e, rounded(e.high, f64::ceil))), of_type)?,
+    ])
+}

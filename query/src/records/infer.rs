@@ -1,0 +1,138 @@
+//! The columns of text, CSV and JSON lines, from the first records of the files.
+
+use super::{no_question, nullable};
+use crate::error::Error;
+use datafusion::arrow::csv::reader::Format as CsvFormat;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::json::reader::infer_json_schema;
+use std::io::Cursor;
+use std::sync::Arc;
+use tessera_sampling::Error as SamplingError;
+use tessera_sampling::format::{Block, Csv, Format, JsonLines};
+use tessera_sampling::layout::Unit;
+use tessera_sampling::source::{FileIndex, Source};
+
+/// So much of each file is looked at.
+const HEAD_BYTES: u64 = 256 << 10;
+/// Of so many files, spread over all.
+const MAX_FILES: usize = 32;
+
+/// The columns of text.
+pub fn text() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("line", DataType::Utf8, true)]))
+}
+
+/// The columns of CSV.
+///
+/// # Errors
+/// Files have different columns, or one of `text` is none.
+pub fn csv(source: &dyn Source, cut: &Csv, delimiter: u8, text: &[String]) -> Result<SchemaRef, Error> {
+    let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
+    infer(source, cut, text, |block| {
+        // The header, and the records.
+        let head = &block.bytes[..block.records.end];
+        format.infer_schema(Cursor::new(head), None).map(|(schema, _)| schema).map_err(|error| error.to_string())
+    })
+}
+
+/// The columns of JSON lines.
+///
+/// # Errors
+/// As [`csv`].
+pub fn json(source: &dyn Source, text: &[String]) -> Result<SchemaRef, Error> {
+    infer(source, &JsonLines::new(no_question()), text, |block| {
+        infer_json_schema(Cursor::new(block.records()), None)
+            .map(|(schema, _)| schema)
+            .map_err(|error| error.to_string())
+    })
+}
+
+fn infer(
+    source: &dyn Source,
+    cut: &dyn Format,
+    text: &[String],
+    of_head: impl Fn(&Block) -> Result<Schema, String>,
+) -> Result<SchemaRef, Error> {
+    let files: Vec<FileIndex> = (0..).zip(source.files()).filter(|(_, f)| f.len_bytes > 0).map(|(i, _)| i).collect();
+    let step = files.len().div_ceil(MAX_FILES).max(1);
+    let mut common: Option<Schema> = None;
+    for file in files.iter().step_by(step) {
+        let info = &source.files()[*file as usize];
+        let len_bytes = info.len_bytes.min(HEAD_BYTES);
+        let head = cut.load(source, Unit { file: *file, offset: 0, len_bytes, size: len_bytes })?;
+        let bad = |message: String| SamplingError::Record { file: info.name.clone(), offset: 0, message };
+        let schema = of_head(&head).map_err(bad)?;
+        common = Some(match common {
+            None => schema,
+            Some(common) => merged(&common, &schema).map_err(bad)?,
+        });
+    }
+    let schema = common.ok_or_else(|| Error::Usage(format!("`{}` is empty", source.files()[0].name)))?;
+    if let Some(unknown) = text.iter().find(|name| schema.field_with_name(name).is_err()) {
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        return Err(Error::Usage(format!("--text {unknown}: there is no such column; there is {}", names.join(", "))));
+    }
+    Ok(nullable(&with_text(&schema, text)))
+}
+
+/// Columns that were null so far, and those of `text`, are text.
+fn with_text(schema: &Schema, text: &[String]) -> Schema {
+    let typed = |field: &Arc<Field>| match text.contains(field.name()) || field.data_type() == &DataType::Null {
+        true => Field::new(field.name(), DataType::Utf8, true),
+        false => field.as_ref().clone(),
+    };
+    Schema::new(schema.fields().iter().map(typed).collect::<Vec<_>>())
+}
+
+/// The columns of both: a number where both have numbers, else text. CSV has the same columns in each file, in the same
+/// order; JSON may lack some.
+fn merged(a: &Schema, b: &Schema) -> Result<Schema, String> {
+    let mut fields: Vec<Field> = a.fields().iter().map(|field| field.as_ref().clone()).collect();
+    for field in b.fields() {
+        match fields.iter_mut().find(|known| known.name() == field.name()) {
+            None => fields.push(field.as_ref().clone()),
+            Some(known) => {
+                let of_both = common_type(known.data_type(), field.data_type())
+                    .ok_or_else(|| format!("column `{}` is of another type than in the files before", field.name()))?;
+                known.set_data_type(of_both);
+            }
+        }
+    }
+    Ok(Schema::new(fields))
+}
+
+fn common_type(a: &DataType, b: &DataType) -> Option<DataType> {
+    match (a, b) {
+        (a, b) if a == b => Some(a.clone()),
+        (DataType::Null, other) | (other, DataType::Null) => Some(other.clone()),
+        (DataType::Int64, DataType::Float64) | (DataType::Float64, DataType::Int64) => Some(DataType::Float64),
+        (a, b) if a.is_nested() || b.is_nested() => None,
+        _ => Some(DataType::Utf8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(fields: &[(&str, DataType)]) -> Schema {
+        Schema::new(fields.iter().map(|(name, kind)| Field::new(*name, kind.clone(), true)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn types_of_files_widen() {
+        let a = schema(&[("n", DataType::Int64), ("s", DataType::Int64), ("e", DataType::Null)]);
+        let b = schema(&[("n", DataType::Float64), ("s", DataType::Boolean), ("e", DataType::Date32)]);
+        let both = merged(&a, &b).unwrap();
+        let expected = schema(&[("n", DataType::Float64), ("s", DataType::Utf8), ("e", DataType::Date32)]);
+        assert_eq!(both, expected);
+        let nested = schema(&[("n", DataType::Struct(Vec::<Field>::new().into()))]);
+        assert!(merged(&a, &nested).unwrap_err().contains("`n`"));
+    }
+
+    #[test]
+    fn what_is_always_null_is_text() {
+        let typed = with_text(&schema(&[("e", DataType::Null), ("n", DataType::Int64)]), &["n".to_string()]);
+        assert_eq!(typed, schema(&[("e", DataType::Utf8), ("n", DataType::Utf8)]));
+    }
+}

@@ -1,0 +1,197 @@
+//! Files as columns: what a table's columns are, and how the records of a unit become them.
+//!
+//! `tessera_sampling` cuts files into units and finds the records of each; here they become columns of the SQL engine.
+//! Types of CSV and JSON are those of the first records of each file.
+
+mod infer;
+mod parquet;
+
+use crate::args::RecordFormat;
+use crate::error::Error;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringBuilder};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::{csv, json};
+use std::io::Cursor;
+use std::sync::Arc;
+use tessera_sampling::Error as SamplingError;
+use tessera_sampling::format::{Block, Csv, CsvOptions, Format, JsonLines, Text};
+use tessera_sampling::question::{Aggregate, Bound, Question};
+use tessera_sampling::source::Source;
+
+pub use self::parquet::Parquet;
+
+/// Rows that become columns at once.
+const BATCH_ROWS: usize = 8192;
+
+/// How the files of a query are read, unless their names say so.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// The format of all files.
+    pub format: Option<RecordFormat>,
+    /// Columns that are text.
+    pub text: Vec<String>,
+    /// What separates the fields of CSV.
+    pub delimiter: Option<u8>,
+}
+
+/// The records of a table's files.
+pub struct Records {
+    /// The files.
+    pub source: Arc<dyn Source>,
+    /// All columns.
+    pub schema: SchemaRef,
+    kind: Kind,
+}
+
+enum Kind {
+    Text,
+    Csv { delimiter: u8, cut: Arc<Csv> },
+    Json,
+    Parquet(Arc<Parquet>),
+}
+
+/// Reads some columns of a table's records.
+pub struct Reader {
+    /// Columns that are read, of the table's schema.
+    columns: Vec<usize>,
+    /// What is given of these.
+    schema: SchemaRef,
+    read_schema: SchemaRef,
+    records: Arc<Records>,
+    cut: Arc<dyn Format>,
+}
+
+/// A question of no fields: the formats only cut records then.
+fn no_question() -> Bound {
+    Question { aggregate: Aggregate::Count, key: None, value: None, filter: None }.bind()
+}
+
+/// The format that all names have.
+fn format_of(source: &dyn Source) -> Result<RecordFormat, Error> {
+    let of_name = |name: &str| match name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "csv" | "tsv" => RecordFormat::Csv,
+        "jsonl" | "ndjson" | "json" => RecordFormat::Json,
+        "parquet" => RecordFormat::Parquet,
+        _ => RecordFormat::Text,
+    };
+    let first = &source.files()[0];
+    match source.files().iter().find(|file| of_name(&file.name) != of_name(&first.name)) {
+        Some(other) => Err(Error::Usage(format!(
+            "`{}` and `{}` are of different formats; name one with --format, or give them to tables of their own",
+            first.name, other.name
+        ))),
+        None => Ok(of_name(&first.name)),
+    }
+}
+
+impl Records {
+    /// Finds the columns of files.
+    ///
+    /// # Errors
+    /// Files are not of their format, or have different columns.
+    pub fn open(source: Arc<dyn Source>, options: &ReadOptions) -> Result<Records, Error> {
+        let format = options.format.map_or_else(|| format_of(&*source), Ok)?;
+        let (schema, kind) = match format {
+            RecordFormat::Text => (infer::text(), Kind::Text),
+            RecordFormat::Json => (infer::json(&*source, &options.text)?, Kind::Json),
+            RecordFormat::Csv => {
+                let is_tsv = source.files()[0].name.to_ascii_lowercase().ends_with(".tsv");
+                let delimiter = options.delimiter.unwrap_or(if is_tsv { b'\t' } else { b',' });
+                let cut = Csv::open(&*source, no_question(), CsvOptions { delimiter: Some(delimiter), header: true })?;
+                (infer::csv(&*source, &cut, delimiter, &options.text)?, Kind::Csv { delimiter, cut: Arc::new(cut) })
+            }
+            RecordFormat::Parquet => {
+                let parquet = Parquet::open(&*source)?;
+                (parquet.schema(), Kind::Parquet(Arc::new(parquet)))
+            }
+        };
+        Ok(Records { source, schema, kind })
+    }
+
+    /// A reader of the columns `projection`; none: of all.
+    ///
+    /// # Errors
+    /// A column does not exist, which the engine has checked.
+    pub fn reader(self: &Arc<Self>, projection: Option<&Vec<usize>>) -> Result<Reader, Error> {
+        let all = || (0..self.schema.fields().len()).collect();
+        let wanted = projection.map_or_else(all, Clone::clone);
+        let schema = Arc::new(self.schema.project(&wanted).map_err(engine)?);
+        // Records are counted by some column.
+        let columns = if wanted.is_empty() { vec![0] } else { wanted };
+        let read_schema = Arc::new(self.schema.project(&columns).map_err(engine)?);
+        let cut: Arc<dyn Format> = match &self.kind {
+            Kind::Text => Arc::new(Text::new(no_question())?),
+            Kind::Json => Arc::new(JsonLines::new(no_question())),
+            Kind::Csv { cut, .. } => cut.clone(),
+            Kind::Parquet(parquet) => Arc::new(parquet.of_columns(&columns)),
+        };
+        Ok(Reader { columns, schema, read_schema, records: self.clone(), cut })
+    }
+}
+
+fn engine(error: ArrowError) -> Error {
+    Error::Engine(error.to_string())
+}
+
+impl Reader {
+    /// What it gives.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Cuts the files into units and reads them.
+    pub fn cut(&self) -> &Arc<dyn Format> {
+        &self.cut
+    }
+
+    /// The records of a unit as columns.
+    ///
+    /// # Errors
+    /// A record is malformed, or not of the type of the first ones.
+    pub fn decode(&self, block: &Block) -> Result<Vec<RecordBatch>, SamplingError> {
+        let file = &self.records.source.files()[block.unit.file as usize].name;
+        let batches = match &self.records.kind {
+            Kind::Text => lines(block.records(), &self.read_schema).map(|batch| vec![batch]),
+            Kind::Csv { delimiter, .. } => csv::ReaderBuilder::new(self.records.schema.clone())
+                .with_delimiter(*delimiter)
+                .with_header(false)
+                .with_batch_size(BATCH_ROWS)
+                .with_projection(self.columns.clone())
+                .build_buffered(Cursor::new(block.records()))
+                .and_then(Iterator::collect),
+            Kind::Json => json::ReaderBuilder::new(self.read_schema.clone())
+                .with_batch_size(BATCH_ROWS)
+                .build(Cursor::new(block.records()))
+                .and_then(Iterator::collect),
+            Kind::Parquet(parquet) => parquet.decode(&self.columns, block),
+        };
+        let given = batches.and_then(|batches: Vec<RecordBatch>| match self.schema.fields().is_empty() {
+            true => batches.iter().map(|batch| batch.project(&[])).collect(),
+            false => Ok(batches),
+        });
+        given.map_err(|error| SamplingError::Record {
+            file: file.clone(),
+            offset: block.offset + block.records.start as u64,
+            message: format!("{error}; types are those of the first records: --text COLUMN takes a column for text"),
+        })
+    }
+}
+
+/// The lines of a text; bytes that are no UTF-8 are replaced.
+fn lines(text: &[u8], schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    let mut lines = StringBuilder::new();
+    let ended = text.strip_suffix(b"\n").unwrap_or(text);
+    if !text.is_empty() {
+        for line in ended.split(|byte| *byte == b'\n') {
+            lines.append_value(String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)));
+        }
+    }
+    RecordBatch::try_new(schema.clone(), vec![Arc::new(lines.finish()) as ArrayRef])
+}
+
+/// A schema, whose fields may all be null.
+fn nullable(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}

@@ -1,0 +1,215 @@
+//! What is printed: the answer on stdout, progress and notes on stderr.
+
+use crate::error::Error;
+use crate::estimate::Estimated;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::json::ArrayWriter;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tessera_sampling::engine::Progress;
+use tessera_sampling::estimate::RARE_UNITS;
+
+/// Sees what is read, and Ctrl-C.
+#[derive(Debug)]
+pub struct Watch {
+    interrupted: Arc<AtomicBool>,
+    draws: bool,
+    started: Instant,
+    /// What was read in whole scans.
+    scanned: Mutex<Progress>,
+}
+
+impl Watch {
+    /// `interrupted` is set by Ctrl-C. Progress is drawn on a terminal, unless `quiet`.
+    pub fn new(interrupted: Arc<AtomicBool>, quiet: bool) -> Watch {
+        let draws = !quiet && std::io::stderr().is_terminal();
+        Watch { interrupted, draws, started: Instant::now(), scanned: Mutex::default() }
+    }
+
+    /// Whether the user has asked for an end.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Draws how far a scan or a sample is.
+    pub fn show(&self, progress: Progress) {
+        if self.draws && progress.needed_units > 0 {
+            let Progress { units, needed_units, .. } = progress;
+            let elapsed = self.started.elapsed();
+            let left = match units {
+                0 => String::new(),
+                _ => {
+                    let left = elapsed.mul_f64(needed_units.saturating_sub(units) as f64 / units as f64);
+                    format!(", about {} left", seconds(left))
+                }
+            };
+            eprint!("\r\x1b[K{units} of {needed_units} units{left}");
+        }
+    }
+
+    /// A scan has ended.
+    pub fn scanned(&self, progress: Progress) {
+        let mut scanned = self.scanned.lock();
+        scanned.units += progress.units;
+        scanned.all_units += progress.all_units;
+        scanned.read_bytes += progress.read_bytes;
+    }
+
+    /// What was read by whole scans.
+    pub fn all_scanned(&self) -> Progress {
+        *self.scanned.lock()
+    }
+
+    /// Clears what was drawn.
+    pub fn clear(&self) {
+        if self.draws {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// How the answer was found.
+pub enum How {
+    /// Exactly; why, if an estimate was asked for.
+    Exactly(Option<String>),
+    /// From a sample.
+    Estimated(Box<Estimated>),
+}
+
+/// The answer, and what is said of it.
+pub struct Shown<'a> {
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Its rows.
+    pub batches: &'a [RecordBatch],
+    /// How it was found.
+    pub how: &'a How,
+    /// What was read.
+    pub progress: Progress,
+    /// Ctrl-C ended the sample.
+    pub was_interrupted: bool,
+    /// Since the command began.
+    pub elapsed: Duration,
+    /// The sample's seed.
+    pub seed: u64,
+}
+
+/// Prints an answer. Whoever reads it may have enough before its end.
+///
+/// # Errors
+/// It cannot be written.
+pub fn show(shown: &Shown<'_>, json: bool, quiet: bool) -> Result<(), Error> {
+    match print(shown, json, quiet) {
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
+fn print(shown: &Shown<'_>, json: bool, quiet: bool) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, &document(shown)?).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    let table = pretty_format_batches(shown.batches).map_err(|error| Error::Engine(error.to_string()))?;
+    if shown.batches.iter().any(|batch| batch.num_columns() > 0) {
+        writeln!(out, "{table}")?;
+    }
+    if !quiet {
+        notes(shown).iter().for_each(|note| eprintln!("{note}"));
+    }
+    Ok(())
+}
+
+fn document(shown: &Shown<'_>) -> Result<Value, Error> {
+    let engine = |error: datafusion::arrow::error::ArrowError| Error::Engine(error.to_string());
+    let mut writer = ArrayWriter::new(Vec::new());
+    writer.write_batches(&shown.batches.iter().collect::<Vec<_>>()).map_err(engine)?;
+    writer.finish().map_err(engine)?;
+    let written = writer.into_inner();
+    let rows: Value = match written.is_empty() {
+        true => json!([]),
+        false => serde_json::from_slice(&written).map_err(|error| Error::Engine(error.to_string()))?,
+    };
+    let columns: Vec<Value> = shown
+        .schema
+        .fields()
+        .iter()
+        .map(|field| json!({ "name": field.name(), "type": field.data_type().to_string() }))
+        .collect();
+    let Progress { units, all_units, read_bytes, .. } = shown.progress;
+    let (estimated, reached, exact_because) = match shown.how {
+        How::Estimated(estimated) => (true, estimated.reached, None),
+        How::Exactly(reason) => (false, true, reason.clone()),
+    };
+    Ok(json!({
+        "columns": columns,
+        "rows": rows,
+        "estimated": estimated,
+        "reached": reached,
+        "exact_because": exact_because,
+        "interrupted": shown.was_interrupted,
+        "read_units": units,
+        "all_units": all_units,
+        "read_bytes": read_bytes,
+        "seconds": shown.elapsed.as_secs_f64(),
+        "seed": if estimated { Some(shown.seed) } else { None },
+    }))
+}
+
+fn notes(shown: &Shown<'_>) -> Vec<String> {
+    let Progress { units, all_units, read_bytes, .. } = shown.progress;
+    let mut notes = Vec::new();
+    // Where a limit has ended a scan, nobody knows how much was needed.
+    if all_units > 0 {
+        let (read, elapsed) = (bytes(read_bytes), seconds(shown.elapsed));
+        notes.push(format!("read {read} in {elapsed}: {units} of {all_units} units"));
+    }
+    if shown.was_interrupted {
+        notes.push("interrupted: this is what is known so far".to_string());
+    }
+    match shown.how {
+        How::Exactly(Some(reason)) => notes.push(format!("executed exactly: {reason}")),
+        How::Exactly(None) => {}
+        How::Estimated(estimated) => {
+            if estimated.rare_groups > 0 {
+                notes.push(format!(
+                    "{} of {} groups were seen in fewer than {RARE_UNITS} units: too rare for an interval",
+                    estimated.rare_groups, estimated.groups
+                ));
+            }
+            if estimated.unseen_units > 0.0 && estimated.unseen_units.is_finite() {
+                notes.push(format!(
+                    "a group that was not seen lies in fewer than {} of {all_units} units",
+                    estimated.unseen_units
+                ));
+            }
+            if !estimated.reached {
+                notes.push("the promised error was not reached".to_string());
+            }
+        }
+    }
+    notes
+}
+
+fn bytes(n: u64) -> String {
+    match n {
+        0..1_000_000 => format!("{:.1} KB", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", n as f64 / 1e6),
+        _ => format!("{:.2} GB", n as f64 / 1e9),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0..100 => format!("{:.1} s", time.as_secs_f64()),
+        s => format!("{} min", s.div_ceil(60)),
+    }
+}

@@ -1,0 +1,258 @@
+//! The program on local files: exact answers, estimates, and what it refuses.
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Rows of the tables that are sampled.
+const ROWS: u64 = 60_000;
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-query"));
+    command.args(arguments).current_dir(directory).env_remove("TESSERA_MANAGER");
+    command.output().expect("the program starts")
+}
+
+/// The answer as JSON.
+fn ask(directory: &Path, arguments: &[&str]) -> Value {
+    let mut all = arguments.to_vec();
+    all.push("--json");
+    let output = run(directory, &all);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
+}
+
+/// The exit code, and what stderr says.
+fn fails(directory: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = run(directory, arguments);
+    assert!(output.stdout.is_empty(), "{arguments:?} printed an answer");
+    (output.status.code().expect("it ended by itself"), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Row `i` of the sampled tables: a key whose first values are frequent, a number, and a group of neighbours.
+fn row(i: u64) -> (u64, f64, u64) {
+    let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+    let key = (mixed % 1024).leading_zeros() as u64 - 54;
+    (key, (mixed % 1000) as f64 / 10.0, i / 100)
+}
+
+fn csv_of_rows(directory: &Path) {
+    let mut text = String::from("key,ms,near,note\n");
+    for i in 0..ROWS {
+        let (key, ms, near) = row(i);
+        writeln!(text, "k{key},{ms},{near},\"a \"\"quote\"\", {i}\"").unwrap();
+    }
+    std::fs::write(directory.join("rows.csv"), text).unwrap();
+}
+
+fn parquet_of_rows(directory: &Path) {
+    let rows: Vec<(u64, f64, u64)> = (0..ROWS).map(row).collect();
+    let keys = StringArray::from_iter_values(rows.iter().map(|(key, ..)| format!("k{key}")));
+    let ms = Float64Array::from_iter_values(rows.iter().map(|(_, ms, _)| *ms));
+    let near: Int64Array = rows.iter().map(|(.., near)| Some(*near as i64).filter(|near| near % 2 == 0)).collect();
+    let columns: [(&str, ArrayRef); 3] = [("near", Arc::new(near)), ("key", Arc::new(keys)), ("ms", Arc::new(ms))];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(500)).build();
+    let file = std::fs::File::create(directory.join("rows.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn count_of(key: u64) -> usize {
+    (0..ROWS).filter(|i| row(*i).0 == key).count()
+}
+
+#[test]
+fn exact_answers_of_all_formats() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    std::fs::write(at.join("a.csv"), "name,n,x\n\"line\nbreak\",1,1.5\nü,2,\n,3,-2\n").unwrap();
+    std::fs::write(at.join("b.csv"), "name,n,x\nü,4,2.5\n").unwrap();
+    let answer = ask(at, &["SELECT name, sum(n) AS n, count(x) AS c FROM '*.csv' GROUP BY name ORDER BY n"]);
+    let expected =
+        serde_json::json!([{"name": "line\nbreak", "n": 1, "c": 1}, {"n": 3, "c": 1}, {"name": "ü", "n": 6, "c": 1}]);
+    assert_eq!((&answer["rows"], &answer["estimated"]), (&expected, &Value::Bool(false)));
+    std::fs::write(at.join("e.jsonl"), "{\"u\":{\"id\":7},\"n\":1}\n\n{\"u\":{\"id\":8},\"n\":2.5}\n{\"n\":null}\n")
+        .unwrap();
+    let answer = ask(at, &["SELECT u['id'] AS id, n FROM 'e.jsonl' WHERE n > 1"]);
+    assert_eq!(answer["rows"], serde_json::json!([{"id": 8, "n": 2.5}]));
+    std::fs::write(at.join("t.log"), b"one two\r\nbad \xff\n\nend").unwrap();
+    let answer = ask(at, &["SELECT count(*) AS n, max(line) AS m FROM 't.log' WHERE line <> ''"]);
+    assert_eq!(answer["rows"], serde_json::json!([{"n": 3, "m": "one two"}]));
+    let answer = ask(at, &["SELECT a.name FROM 'a.csv' a JOIN 'b.csv' b ON a.name = b.name", "--error", "1%"]);
+    assert_eq!(answer["rows"], serde_json::json!([{"name": "ü"}]));
+    assert_eq!(answer["exact_because"], "it has a join");
+}
+
+#[test]
+fn parquet_gives_its_columns_in_any_order() {
+    let directory = TempDir::new().unwrap();
+    parquet_of_rows(directory.path());
+    let answer = ask(directory.path(), &["SELECT ms, near FROM 'rows.parquet' ORDER BY near DESC, ms LIMIT 1"]);
+    // The largest even group; nulls come first in DESC.
+    assert_eq!(answer["rows"][0]["near"], Value::Null);
+    let answer = ask(
+        directory.path(),
+        &["SELECT key, count(*) AS n, count(near) AS m, min(ms) AS ms FROM 'rows.parquet' GROUP BY key ORDER BY key"],
+    );
+    let near = (0..ROWS).filter(|i| row(*i).0 == 1 && row(*i).2 % 2 == 0).count();
+    assert_eq!((&answer["rows"][1]["n"], &answer["rows"][1]["m"]), (&count_of(1).into(), &near.into()));
+}
+
+/// The intervals of `rows` for the counts of keys 0 to 3 that hold the truth, and their number.
+fn holds(answer: &Value) -> (usize, usize) {
+    let rows = answer["rows"].as_array().unwrap();
+    let of_key = |key: u64| rows.iter().find(|row| row["key"] == format!("k{key}")).expect("a frequent key is seen");
+    let is_right = |key: &u64| {
+        let row = of_key(*key);
+        let end = |name: &str| row[name].as_f64().expect("an interval of a frequent key");
+        (end("n_lo")..=end("n_hi")).contains(&(count_of(*key) as f64))
+    };
+    ((0..4).filter(is_right).count(), 4)
+}
+
+/// With fixed seeds, and nothing dropped, samples are the same in each run.
+#[test]
+fn intervals_hold_the_truth() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    csv_of_rows(at);
+    parquet_of_rows(at);
+    for (file, ratio) in [("rows.csv", "40%"), ("rows.parquet", "50%")] {
+        let sql = format!("SELECT key, count(*) AS n, avg(ms) AS mean FROM '{file}' GROUP BY key");
+        let (mut right, mut all) = (0, 0);
+        for seed in 1..=25 {
+            let seed = seed.to_string();
+            let answer = ask(at, &[&sql, "--ratio", ratio, "--drop", "0", "--seed", &seed]);
+            assert_eq!(answer["estimated"], true);
+            let (held, asked) = holds(&answer);
+            (right, all) = (right + held, all + asked);
+            if seed == "1" {
+                assert_eq!(answer, ask_again(at, &sql, ratio, &answer), "{file}: the same seed");
+            }
+        }
+        assert!(right * 100 >= all * 90, "{file}: {right} of {all} intervals hold");
+    }
+}
+
+/// The same again, without what differs in each run.
+fn ask_again(at: &Path, sql: &str, ratio: &str, first: &Value) -> Value {
+    let mut again = ask(at, &[sql, "--ratio", ratio, "--drop", "0", "--seed", "1"]);
+    for key in ["seconds", "rows"] {
+        let of_first = first[key].clone();
+        if key == "rows" {
+            let sorted = |rows: &Value| {
+                let mut rows: Vec<String> =
+                    rows.as_array().unwrap().iter().map(|row| format!("{}{}", row["key"], row["n"])).collect();
+                rows.sort();
+                rows
+            };
+            assert_eq!(sorted(&again[key]), sorted(&of_first));
+        }
+        again[key] = of_first;
+    }
+    again
+}
+
+#[test]
+fn a_promised_error_is_reached() {
+    let directory = TempDir::new().unwrap();
+    csv_of_rows(directory.path());
+    let sql =
+        "SELECT key, count(*) AS n, sum(ms) AS s FROM 'rows.csv' WHERE near >= 50 GROUP BY key ORDER BY n DESC LIMIT 2";
+    let answer = ask(directory.path(), &[sql, "--error", "8%", "--top", "2", "--seed", "5"]);
+    assert_eq!((&answer["estimated"], &answer["reached"]), (&true.into(), &true.into()));
+    assert!(answer["read_units"].as_u64() < answer["all_units"].as_u64());
+    for row in answer["rows"].as_array().unwrap() {
+        for name in ["n", "s"] {
+            let of = |end: &str| row[format!("{name}{end}")].as_f64().unwrap();
+            assert!((of("_hi") - of("_lo")) / 2.0 <= 0.081 * of(""), "{row}");
+        }
+    }
+    let answer = ask(directory.path(), &[sql, "--error", "0.01%"]);
+    assert_eq!(answer["exact_because"], "a sample would need nearly everything");
+    assert_eq!(answer["rows"][0].as_object().unwrap().len(), 3, "exact answers have no intervals");
+}
+
+#[test]
+fn what_cannot_be_estimated_is_executed_exactly_and_says_why() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    csv_of_rows(at);
+    for (sql, reason) in [
+        ("SELECT max(ms) FROM 'rows.csv'", "max cannot be estimated"),
+        ("SELECT count(DISTINCT key) FROM 'rows.csv'", "a sample only bounds distinct values"),
+        ("SELECT count(*) + 1 AS n FROM 'rows.csv'", "`n` computes with an estimate"),
+        ("SELECT key FROM 'rows.csv' GROUP BY key", "it has no aggregate but the list of groups"),
+        ("SELECT count(*) FROM 'rows.csv' a JOIN 'rows.csv' b ON a.note = b.note", "it has a join"),
+        ("SELECT max(n) FROM (SELECT count(*) AS n FROM 'rows.csv' GROUP BY key)", "max cannot be estimated"),
+        (
+            "SELECT sum(n) FROM (SELECT count(*) AS n FROM 'rows.csv' GROUP BY key)",
+            "it has an aggregate of an aggregate",
+        ),
+        ("SELECT count(*) FROM (SELECT * FROM 'rows.csv' LIMIT 10)", "it has a limit below the aggregate"),
+        ("SELECT count(*) FROM 'rows.csv' WHERE near < (SELECT avg(near) FROM 'rows.csv')", "it has a subquery"),
+        ("SELECT key, ms FROM 'rows.csv' LIMIT 1", "it has no aggregate"),
+    ] {
+        let answer = ask(at, &[sql, "--ratio", "10%"]);
+        assert_eq!(answer["estimated"], false, "{sql}");
+        assert!(answer["exact_because"].as_str().unwrap().starts_with(reason), "{sql}: {}", answer["exact_because"]);
+    }
+}
+
+/// Projections, filters and conditions on groups around an aggregate; an interval follows its estimate.
+#[test]
+fn intervals_follow_their_estimates_to_the_top() {
+    let directory = TempDir::new().unwrap();
+    csv_of_rows(directory.path());
+    let sql = "SELECT t.c, t.k FROM (SELECT upper(w) AS k, count(*) FILTER (WHERE ms >= 50) AS c FROM \
+               (SELECT key AS w, ms + 1 AS ms FROM 'rows.csv') s GROUP BY 1 HAVING count(*) > 1000) t ORDER BY t.c DESC";
+    let answer = ask(directory.path(), &[sql, "--ratio", "30%", "--seed", "2"]);
+    let first = answer["rows"][0].as_object().unwrap();
+    assert_eq!(first.keys().collect::<Vec<_>>(), ["c", "c_hi", "c_lo", "k"]);
+    assert_eq!(first["k"], "K0");
+    let truth = (0..ROWS).filter(|i| row(*i).0 == 0 && row(*i).1 + 1.0 >= 50.0).count() as f64;
+    assert!((first["c"].as_f64().unwrap() - truth).abs() < 0.1 * truth, "{first:?}, {truth}");
+    assert!(answer["rows"].as_array().unwrap().len() < 10, "rare groups do not meet the condition");
+    let answer = ask(directory.path(), &["SELECT sum(ms), avg(ms) FROM 'rows.csv' WHERE ms < 0", "--ratio", "30%"]);
+    assert_eq!(answer["rows"], serde_json::json!([{}]), "no row: no sum and no mean");
+}
+
+#[test]
+fn errors_name_the_fact_and_the_way_out() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    let head: String = (0..40_000).map(|i| format!("{i},abc\n")).collect();
+    std::fs::write(at.join("types.csv"), format!("n,s\n{head}x,abc\n")).unwrap();
+    std::fs::write(at.join("fields.csv"), "a,b\n1,2\n3\n").unwrap();
+    std::fs::write(at.join("bad.parquet"), "PAR1 is not enough").unwrap();
+    std::fs::write(at.join("one.csv"), "a\n1\n").unwrap();
+    for (arguments, code, words) in [
+        (&["SELECT sum(n) FROM 'types.csv'"][..], 1, "--text COLUMN"),
+        (&["SELECT a FROM 'fields.csv'"], 1, "fields.csv"),
+        (&["SELECT * FROM 'bad.parquet'"], 1, "no Parquet file"),
+        (&["SELECT * FROM 'absent.csv'"], 3, "`absent.csv` does not exist"),
+        (&["SELECT * FROM 'absent*.csv'"], 3, "no files in absent*.csv"),
+        (&["SELECT * FROM '*'"], 2, "different formats"),
+        (&["SELECT b FROM 'one.csv'"], 2, "No field named b"),
+        (&["SELEC 1"], 2, "SELEC"),
+        (&["DELETE FROM 'one.csv'"], 2, "only SELECT"),
+        (&["SELECT count(*) FROM 'one.csv' TABLESAMPLE BERNOULLI (10)"], 2, "--ratio or --error"),
+        (&["SELECT a FROM 'one.csv'", "--text", "c"], 2, "there is a"),
+        (&["SELECT 1", "--ratio", "0"], 2, "above 0"),
+        (&["SELECT 1", "--ratio", "1%", "--error", "1%"], 2, "cannot be used with"),
+        (&["SELECT * FROM 'tess:/x'", "--manager", "127.0.0.1:1", "--wait", "1"], 4, "check that the manager runs"),
+    ] {
+        let (found, said) = fails(at, arguments);
+        assert!(found == code && said.contains(words), "{arguments:?}: {found}, {said}");
+    }
+    let answer = ask(at, &["SELECT count(n) AS n, max(n) AS m FROM 'types.csv'", "--text", "n"]);
+    assert_eq!(answer["rows"], serde_json::json!([{"n": 40_001, "m": "x"}]));
+}
