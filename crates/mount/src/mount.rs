@@ -127,7 +127,7 @@ impl<B: Backend> Mount<B> {
 
     fn changed_elsewhere(&self, inos: &[u64]) {
         // The mode may have changed, too.
-        inos.iter().filter_map(|ino| self.files.get(*ino)).for_each(|file| file.set_unprivileged(false));
+        inos.iter().filter_map(|ino| self.files.get(*ino)).for_each(|file| file.mode_may_change());
         let now_ns = self.backend.now_ns();
         let mut kernel = self.kernel.lock();
         inos.iter().for_each(|ino| kernel.changed_elsewhere(*ino, now_ns));

@@ -29,7 +29,7 @@ use pending::{NextLength, Pending};
 use spooled::AfterPush;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_client::inodes::OnlyIf;
 use tessera_client::{FileError, Times, WriteDone};
 use tessera_failpoint as failpoint;
@@ -76,8 +76,10 @@ pub struct OpenFile<B: Backend> {
     dropping: Mutex<()>,
     /// The kernel may have pages: programs have read.
     has_pages: AtomicBool,
-    /// No bit of its mode gives privileges, as far as this mount knows since an open.
-    is_unprivileged: AtomicBool,
+    /// How often its mode may have changed.
+    mode_changes: AtomicU64,
+    /// As many of these were over when the mode was asked for last, and no bit of it gave privileges; [`u64::MAX`]: never.
+    unprivileged_since: AtomicU64,
     state: Mutex<State<B>>,
 }
 
@@ -208,12 +210,22 @@ impl<B: Backend> OpenFile<B> {
 
     /// Whether it is known that no bit of the file's mode gives privileges. Another mount may set one while it is open.
     pub fn is_unprivileged(&self) -> bool {
-        self.is_unprivileged.load(Ordering::Relaxed)
+        self.unprivileged_since.load(Ordering::SeqCst) == self.mode_changes()
     }
 
-    /// See [`OpenFile::is_unprivileged`].
-    pub fn set_unprivileged(&self, is_unprivileged: bool) {
-        self.is_unprivileged.store(is_unprivileged, Ordering::Relaxed);
+    /// No bit of the mode gave privileges. It was asked for after this number of [`OpenFile::mode_changes`].
+    pub fn set_unprivileged(&self, mode_changes: u64) {
+        self.unprivileged_since.store(mode_changes, Ordering::SeqCst);
+    }
+
+    /// How often the mode may have changed.
+    pub fn mode_changes(&self) -> u64 {
+        self.mode_changes.load(Ordering::SeqCst)
+    }
+
+    /// The mode may have changed.
+    pub fn mode_may_change(&self) {
+        self.mode_changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Sets the attributes from the create: this mount created the file just now. None: they changed since.

@@ -14,7 +14,7 @@ use crate::spool::replay::LogOrigin;
 use crate::spool::speed::WriteSpeed;
 use futures_util::lock::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tessera_client::Times;
 use tessera_failpoint as failpoint;
@@ -84,7 +84,8 @@ impl<B: Backend> OpenFile<B> {
             meter: Default::default(),
             dropping: Mutex::default(),
             has_pages: AtomicBool::new(false),
-            is_unprivileged: AtomicBool::new(false),
+            mode_changes: AtomicU64::new(0),
+            unprivileged_since: AtomicU64::new(u64::MAX),
             state: Mutex::new(state),
         }
     }

@@ -205,7 +205,7 @@ impl<B: Backend> Files<B> {
         slot.writers += usize::from(writes);
         if writes {
             slot.file.meter.lock().opened(now_ns);
-            slot.file.set_unprivileged(false);
+            slot.file.mode_may_change();
         }
         slot.file.clone()
     }

@@ -23,9 +23,10 @@ impl<B: Backend> Mount<B> {
     /// The store's.
     pub async fn drop_privileges(&self, handle: u64) -> Outcome {
         let file = self.open_file(handle)?;
+        let mode_changes = file.mode_changes();
         let known = match self.namespace.attr(file.ino) {
             Some(known) => known,
-            // Without a lease the manager is asked once for each open.
+            // Without a lease the manager is asked once for each open, and once for each change.
             None if file.is_unprivileged() => return Ok(()),
             None => match self.known(file.ino).await {
                 // The file has lost its last name.
@@ -35,9 +36,10 @@ impl<B: Backend> Mount<B> {
         };
         let mode = without_privileges(known.attr.mode);
         if mode != known.attr.mode {
-            self.set_mode(file.ino, mode).await?;
+            // The next write asks again: a program may set a bit beside this change.
+            return self.set_mode(file.ino, mode).await;
         }
-        file.set_unprivileged(true);
+        file.set_unprivileged(mode_changes);
         Ok(())
     }
 

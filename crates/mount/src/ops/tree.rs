@@ -367,7 +367,7 @@ impl<B: Backend> Mount<B> {
         }
         let file = self.files.get(ino);
         if let Some(file) = file.as_ref().filter(|_| new.mode.is_some()) {
-            file.set_unprivileged(false);
+            file.mode_may_change();
         }
         let now_ns = if new == NewAttr::default() { 0 } else { self.backend.wall_ns() };
         let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
@@ -403,6 +403,10 @@ impl<B: Backend> Mount<B> {
         let (op_id, NewAttr { mode, uid, gid, mtime_ns, ctime_ns, atime_ns }) = (self.backend.op_id(), new);
         let request = SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ctime_ns, atime_ns, want_lease: true };
         let changed = self.backend.ask(&request).await;
+        if let Some(file) = self.files.get(ino).filter(|_| mode.is_some()) {
+            // What was asked for meanwhile may be from before.
+            file.mode_may_change();
+        }
         if changed.is_err() {
             self.namespace.forget(&[ino]);
         }

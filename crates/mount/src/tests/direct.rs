@@ -186,9 +186,10 @@ fn a_write_by_another_user_ends_the_set_user_id_bit() {
         store.forgotten.take();
         mount.drop_privileges(handle).await.unwrap();
         assert_eq!((store.mode.get(), store.set_attrs.get(), store.forgotten.take()), (0o755, 1, vec![ino]));
+        mount.drop_privileges(handle).await.unwrap();
         let gets = store.gets.get();
         mount.drop_privileges(handle).await.unwrap();
-        assert_eq!((store.set_attrs.get(), store.gets.get()), (1, gets), "once for each open");
+        assert_eq!((store.set_attrs.get(), store.gets.get()), (1, gets), "not at each write");
         mount.set_attributes(ino, NewAttr { mode: Some(0o4755), ..NewAttr::default() }, None).await.unwrap();
         mount.drop_privileges(handle).await.unwrap();
         assert_eq!(store.mode.get(), 0o755, "a program has set the bit again");
@@ -200,6 +201,36 @@ fn a_write_by_another_user_ends_the_set_user_id_bit() {
         open_as_kernel(&mount, 6, ino, true).await;
         mount.drop_privileges(handle).await.unwrap();
         assert_eq!(store.mode.get(), 0o700, "another mount has set it");
+    });
+}
+
+/// A program sets the bit while another one writes. Nothing says that the mount hears of it: files with several names have no lease.
+#[test]
+fn a_set_user_id_bit_that_is_set_beside_a_write_ends_with_the_next_one() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    store.mode.set(0o755);
+    store.set_attr_rounds.set(20);
+    let (other, is_set) = (mount.clone(), Arc::<AtomicBool>::default());
+    let set = is_set.clone();
+    tasks.spawn(async move {
+        other.set_attributes(ino, NewAttr { mode: Some(0o4755), ..NewAttr::default() }, None).await.unwrap();
+        set.store(true, Ordering::Release);
+    });
+    tasks.run(async {
+        let handle = mount.open(5, ino, true).await.unwrap().handle;
+        for _ in 0..5 {
+            pause().await;
+        }
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!(store.mode.get(), 0o755);
+        while !is_set.load(Ordering::Acquire) {
+            pause().await;
+        }
+        assert_eq!(store.mode.get(), 0o4755);
+        mount.drop_privileges(handle).await.unwrap();
+        assert_eq!(store.mode.get(), 0o755);
     });
 }
 

@@ -100,6 +100,8 @@ pub struct Store {
     pub lost_removals: Cell<u32>,
     /// Files without a name: only open versions and sessions keep them.
     unnamed: RefCell<BTreeSet<u64>>,
+    /// A request that sets attributes reaches the store after so many rounds.
+    pub set_attr_rounds: Cell<u32>,
     /// Number of the requests that set attributes.
     pub set_attrs: Cell<u32>,
     /// The mode of every file.
@@ -246,7 +248,10 @@ impl Client {
         Err(Error::new(Code::Timeout, "lost"))
     }
 
-    fn set_attr(&self, new: &SetAttr) -> Result<Entry, Error> {
+    async fn set_attr(&self, new: SetAttr) -> Result<Entry, Error> {
+        for _ in 0..self.store.set_attr_rounds.get() {
+            super::tasks::pause().await;
+        }
         self.store.mode.set(new.mode.unwrap_or(self.store.mode.get()));
         self.store.set_attrs.update(|requests| requests + 1);
         self.store.entry(new.ino)
@@ -514,7 +519,7 @@ impl Backend for Client {
         let bytes = request.encode_to_vec();
         let reply = match R::KIND {
             Kind::Rename => self.rename(Rename::decode(&bytes[..]).unwrap()).await?.encode_to_vec(),
-            Kind::SetAttr => self.set_attr(&SetAttr::decode(&bytes[..]).unwrap())?.encode_to_vec(),
+            Kind::SetAttr => self.set_attr(SetAttr::decode(&bytes[..]).unwrap()).await?.encode_to_vec(),
             kind => panic!("these tests' store takes no {kind:?}"),
         };
         Ok(R::Reply::decode(&reply[..]).unwrap())
