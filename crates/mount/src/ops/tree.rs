@@ -438,7 +438,7 @@ impl<B: Backend> Mount<B> {
         let done = self.backend.ask(&request).await;
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
-        end_removal(replaced, &done).await;
+        end_removal(replaced, &done, |_| true).await;
         done.map(drop).map_err(|e| explained("rename", from.0, &e))
     }
 
@@ -461,15 +461,19 @@ impl<B: Backend> Mount<B> {
             }
             _ => self.namespace.forget_name(parent, name),
         }
-        end_removal(removal, &done).await;
+        end_removal(removal, &done, |left| left.nlink == 0).await;
         done.map(drop).map_err(|e| explained("remove", parent, &e))
     }
 }
 
-/// A removal was answered, or its answer is lost: then the name may be gone, too.
-async fn end_removal<B: Backend, T>(removal: Option<Removal<'_, B>>, answer: &Result<T, Error>) {
+/// A removal was answered, or its answer is lost: then the name may be gone, too. `is_last`: it may have been the last one.
+async fn end_removal<B: Backend, T>(
+    removal: Option<Removal<'_, B>>,
+    answer: &Result<T, Error>,
+    is_last: impl Fn(&T) -> bool,
+) {
     if let Some(removal) = removal
-        && answer.as_ref().err().is_none_or(Error::is_retryable)
+        && answer.as_ref().map_or_else(Error::is_retryable, is_last)
     {
         removal.done().await;
     }

@@ -188,3 +188,18 @@ fn a_spooled_file_that_another_mount_removed_has_no_zeros() {
         });
     }
 }
+
+/// A file with another name needs no session, and is spooled.
+#[test]
+fn a_file_that_loses_one_of_its_names_is_spooled_as_before() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = known_file(&mount, &store, &mut tasks);
+    store.other_names.set(1);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.remove((ROOT, b"file"), false).await.unwrap();
+        mount.write(handle, 0, b"B").await.unwrap();
+        assert_eq!(mount.stats().spool.unwrap().waiting_files, 1);
+    });
+}

@@ -98,6 +98,8 @@ pub struct Store {
     pub unlink_rounds: Cell<u32>,
     /// So many removals of names happen although their answers are lost.
     pub lost_removals: Cell<u32>,
+    /// A file has so many names besides the one that is removed.
+    pub other_names: Cell<u32>,
     /// Files without a name: only open versions and sessions keep them.
     unnamed: RefCell<BTreeSet<u64>>,
     /// A request that sets attributes reaches the store after so many rounds.
@@ -459,9 +461,12 @@ impl Backend for Client {
             super::tasks::pause().await;
         }
         let ino = self.store.names.borrow_mut().remove(&(parent, name.to_vec())).unwrap_or_default();
-        self.store.unnamed.borrow_mut().insert(ino);
+        let nlink = self.store.other_names.get();
+        if nlink == 0 {
+            self.store.unnamed.borrow_mut().insert(ino);
+        }
         self.removed()?;
-        Ok(Attr { ino, ..Attr::default() })
+        Ok(Attr { ino, nlink, ..Attr::default() })
     }
 
     async fn open_read(&self, ino: u64, version: u64, _: Range<u64>) -> Result<OpenVersion, FileError> {
