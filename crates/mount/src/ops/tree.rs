@@ -370,7 +370,9 @@ impl<B: Backend> Mount<B> {
             file.mode_may_change();
         }
         let now_ns = if new == NewAttr::default() { 0 } else { self.backend.wall_ns() };
-        let times = Times { mtime_ns: new.mtime_ns.unwrap_or_default(), ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
+        new.atime_ns = new.atime_ns.map(not_zero);
+        let mtime_ns = new.mtime_ns.map_or(0, not_zero);
+        let times = Times { mtime_ns, ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
         if let Some(file) = &file
             && times != Times::default()
             && file.set_times(times).await
@@ -464,6 +466,11 @@ impl<B: Backend> Mount<B> {
         end_removal(removal, &done, |left| left.nlink == 0).await;
         done.map(drop).map_err(|e| explained("remove", parent, &e))
     }
+}
+
+/// The nearest time that the store and a commit do not take for none.
+fn not_zero(time_ns: i64) -> i64 {
+    if time_ns == 0 { 1 } else { time_ns }
 }
 
 /// A removal was answered, or its answer is lost: then the name may be gone, too. `is_last`: it may have been the last one.

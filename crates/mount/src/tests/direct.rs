@@ -234,6 +234,30 @@ fn a_set_user_id_bit_that_is_set_beside_a_write_ends_with_the_next_one() {
     });
 }
 
+/// As `tar` does with an archive whose files are from 1970: it sets the times before it closes the file. Times of 0 mean none.
+#[test]
+fn times_of_the_first_second_of_1970_are_kept() {
+    for write_mode in ["sliding-window", "complete-local"] {
+        let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount_with(&store, &disk, 1, false);
+        start_pushes(&mut tasks, &mount, queues);
+        let ino = known_file(&mount, &store, &mut tasks);
+        tasks.run(async {
+            let handle = mount.open(5, ino, true).await.unwrap().handle;
+            mount.write(handle, 0, b"B").await.unwrap();
+            let times = NewAttr { mtime_ns: Some(0), atime_ns: Some(0), ..NewAttr::default() };
+            let attr = mount.set_attributes(ino, times, None).await.unwrap();
+            assert_eq!(attr.mtime_ns / 1_000, 0);
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle, None).await;
+            until_pushed(&mount).await;
+        });
+        let is_near_zero = |ns: i64| ns != 0 && ns / 1_000 == 0;
+        assert!(is_near_zero(store.times.get().mtime_ns), "{write_mode}: {:?}", store.times.get());
+        assert!(store.atime_ns.get().is_some_and(is_near_zero), "{write_mode}: {:?}", store.atime_ns.get());
+    }
+}
+
 /// `getfattr -n user.tessera.mount`, and Prometheus, ask while a commit gets no answer.
 #[test]
 fn the_state_of_the_mount_is_shown_while_a_commit_hangs() {

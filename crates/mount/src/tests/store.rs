@@ -106,6 +106,10 @@ pub struct Store {
     pub set_attr_rounds: Cell<u32>,
     /// Number of the requests that set attributes.
     pub set_attrs: Cell<u32>,
+    /// The access time that was set last, ns.
+    pub atime_ns: Cell<Option<i64>>,
+    /// The times of the last commit.
+    pub times: Cell<Times>,
     /// The mode of every file.
     pub mode: Cell<u32>,
     /// The kernel takes so long to drop pages.
@@ -255,6 +259,7 @@ impl Client {
             super::tasks::pause().await;
         }
         self.store.mode.set(new.mode.unwrap_or(self.store.mode.get()));
+        self.store.atime_ns.set(new.atime_ns);
         self.store.set_attrs.update(|requests| requests + 1);
         self.store.entry(new.ino)
     }
@@ -334,8 +339,9 @@ impl Writer for Session {
 
     fn set_lock_fence(&mut self, _: Option<LockFence>) {}
 
-    async fn sync(&mut self, _: Times, content: u64) -> Result<WriteDone, FileError> {
+    async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
         self.check_room()?;
+        self.store.times.set(times);
         for _ in 0..self.store.commit_waits.get() {
             super::tasks::pause().await;
         }
@@ -506,12 +512,12 @@ impl Backend for Client {
         ino: u64,
         bytes: Bytes,
         _: Option<Policy>,
-        _: Times,
+        times: Times,
         only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
         let mut session = self.open_write(ino, false, only_if.version).await?;
         session.write_at(0, &bytes).await?;
-        session.finish(Times::default(), 0).await
+        session.finish(times, 0).await
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
@@ -584,7 +590,7 @@ impl Backend for Client {
     }
 
     fn wall_ns(&self) -> i64 {
-        1
+        1_700_000_000_000_000_000
     }
 
     /// Takes longer than a request.
