@@ -54,6 +54,12 @@ impl<B: Backend> State<B> {
         self.unlinked || mount.files.is_being_removed(self.ino)
     }
 
+    /// Whether a version must be open as soon as it is the one below: nothing else keeps it for the programs that have the file open.
+    /// Those that read through the kernel's pages may ask for bytes of it after another mount has cut the file off.
+    pub(super) fn keeps_base(&self, mount: &Mount<B>) -> bool {
+        self.needs_session(mount) || mount.fills_pages_of(self.ino)
+    }
+
     /// To be called before a commit. A program has truncated a file that was empty already, so there is nothing to commit: what another
     /// mount has written since is cut off now, and what it writes later stays.
     pub(super) async fn end_truncate(&mut self, mount: &Mount<B>) -> Outcome {

@@ -325,6 +325,8 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
+        // Programs on this mount read what is written here.
+        state.uncut = None;
         if state.begin_log(mount).await {
             let offset = state.place(at);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
@@ -359,6 +361,7 @@ impl<B: Backend> OpenFile<B> {
     /// As [`OpenFile::write`].
     pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome<bool> {
         let mut state = self.state.lock().await;
+        state.before_cut(mount, size_bytes).await;
         let is_new = size_bytes != state.size_bytes;
         if (is_new || state.pending.log().is_some()) && state.begin_log(mount).await {
             match state.change_log(mount, |log| log.set_len(size_bytes)) {
@@ -366,7 +369,6 @@ impl<B: Backend> OpenFile<B> {
                 Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
             }
         }
-        state.before_cut(mount, size_bytes).await;
         let done = state.truncate(mount, size_bytes).await;
         let changed = state.date_unsaved(mount);
         state.note(done).map(|()| changed)
@@ -662,7 +664,13 @@ impl<B: Backend> State<B> {
         mount.kernel.lock().committed(self.ino, done.version, self.size_bytes, follows);
         self.release(mount);
         // Only sessions keep a file without a name: open the new one before dropping the old.
-        self.base = if self.needs_session(mount) { Some(open_base(mount, self.ino).await?) } else { None };
+        let _before = self.base.take();
+        if self.keeps_base(mount)
+            && let Err(errno) = self.base(mount).await
+            && self.needs_session(mount)
+        {
+            return Err(errno);
+        }
         Ok(())
     }
 }

@@ -65,7 +65,8 @@ impl<B: Backend> OpenFile<B> {
     pub async fn stored(&self, mount: &Mount<B>, version: u64, content: u64, view: &View) {
         let mut state = self.state.lock().await;
         // An fsync that did not wait for the push may have committed a later version.
-        if version > state.version {
+        let is_newest = version >= state.version;
+        if is_newest {
             (state.version, state.content) = (version, content);
         }
         state.created = None;
@@ -77,8 +78,10 @@ impl<B: Backend> OpenFile<B> {
             state.drop_log(mount);
         }
         // Only sessions keep a file without a name: open the new one before dropping the old.
-        let newest = if state.needs_session(mount) { open_version(mount, self.ino, version).await.ok() } else { None };
-        state.base = newest;
+        if is_newest {
+            let keeps = state.keeps_base(mount);
+            state.base = if keeps { open_version(mount, self.ino, version).await.ok() } else { None };
+        }
         mount.namespace.forget(&[self.ino]);
         mount.kernel.lock().committed(self.ino, version, state.size_bytes, true);
         // The file may leave the table of open files here: whoever looks it up from now on must get the new attributes.
@@ -189,11 +192,8 @@ impl<B: Backend> OpenFile<B> {
         let replacement = self.state.lock().await.replacement.take();
         let only_read = mount.files.is_open(self.ino) && !mount.files.has_writers(self.ino);
         let Some((version, size_bytes)) = replacement.filter(|_| only_read) else { return };
-        match mount.backend.drop_pages(self.ino, size_bytes).await {
-            Ok(()) => mount.kernel.lock().holds(self.ino, version, size_bytes),
-            Err(error) => {
-                tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
-            }
+        if let Err(error) = mount.refresh_kernel(self.ino, version, size_bytes).await {
+            tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here");
         }
     }
 

@@ -46,8 +46,8 @@ impl UnderWay {
         }
     }
 
-    pub fn is_under_way(&self, ino: u64) -> bool {
-        self.0.lock().contains_key(&ino)
+    pub fn count(&self, ino: u64) -> usize {
+        self.0.lock().get(&ino).copied().unwrap_or(0)
     }
 }
 
@@ -63,9 +63,16 @@ struct Slot<B: Backend> {
     closed_writers: usize,
     /// Handles of the spool.
     spooled: usize,
+    /// Handles through which the kernel fills its pages.
+    fillers: usize,
 }
 
 impl<B: Backend> Slot<B> {
+    fn new(file: OpenFile<B>) -> Slot<B> {
+        let (handles, writers, opening, closed, closed_writers, spooled, fillers) = Default::default();
+        Slot { file: Arc::new(file), handles, writers, opening, closed, closed_writers, spooled, fillers }
+    }
+
     /// Whether no program uses the file.
     fn is_idle(&self) -> bool {
         self.handles == self.opening + self.closed
@@ -151,17 +158,24 @@ impl<B: Backend> Files<B> {
 
     /// Whether a name of the file is being removed.
     pub(super) fn is_being_removed(&self, ino: u64) -> bool {
-        self.removals.is_under_way(ino)
+        self.removals.count(ino) > 0
     }
 
     /// Whether a request that sets its length is not answered yet.
     pub fn is_being_cut(&self, ino: u64) -> bool {
-        self.cuts.is_under_way(ino)
+        self.cuts.count(ino) > 0
     }
 
-    /// Whether a handle is open that only reads.
-    pub(super) fn has_readers(&self, ino: u64) -> bool {
-        self.slots.lock().get(&ino).is_some_and(|slot| slot.handles > slot.writers + slot.spooled)
+    /// A handle of an open file fills the kernel's pages (`fills`), or does not any more.
+    pub fn set_fills(&self, ino: u64, fills: bool) {
+        if let Some(slot) = self.slots.lock().get_mut(&ino) {
+            slot.fillers = if fills { slot.fillers + 1 } else { slot.fillers - 1 };
+        }
+    }
+
+    /// Whether a handle is open that fills the kernel's pages.
+    pub fn has_fillers(&self, ino: u64) -> bool {
+        self.slots.lock().get(&ino).is_some_and(|slot| slot.fillers > 0)
     }
 
     /// Number of open files, number of those with uncommitted changes or a commit under way, and number of those that wait in the
@@ -191,15 +205,7 @@ impl<B: Backend> Files<B> {
     fn add(&self, ino: u64, size_bytes: Option<u64>, writes: bool, opening: usize, now_ns: i64) -> Arc<OpenFile<B>> {
         let state = || size_bytes.map_or_else(|| State::unread(ino), |size_bytes| State::new(ino, size_bytes));
         let mut files = self.slots.lock();
-        let slot = files.entry(ino).or_insert_with(|| Slot {
-            file: Arc::new(OpenFile::new(state())),
-            handles: 0,
-            writers: 0,
-            opening: 0,
-            closed: 0,
-            closed_writers: 0,
-            spooled: 0,
-        });
+        let slot = files.entry(ino).or_insert_with(|| Slot::new(OpenFile::new(state())));
         slot.handles += 1;
         slot.opening += opening;
         slot.writers += usize::from(writes);
@@ -313,9 +319,8 @@ impl<B: Backend> Files<B> {
 
     /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile<B>> {
-        let file = Arc::new(OpenFile::with_log(ino, log));
-        let (writers, opening, closed, closed_writers) = (0, 0, 0, 0);
-        let slot = Slot { file: file.clone(), handles: 1, writers, opening, closed, closed_writers, spooled: 1 };
+        let slot = Slot { handles: 1, spooled: 1, ..Slot::new(OpenFile::with_log(ino, log)) };
+        let file = slot.file.clone();
         self.slots.lock().insert(ino, slot);
         file
     }

@@ -60,12 +60,14 @@ impl<B: Backend> State<B> {
         let has_none = |written: &Written<B::Writer>| {
             written.buffer.is_empty() && written.session.as_ref().is_none_or(|session| session.uncommitted.is_none())
         };
-        self.pending.log().is_none() && self.pending.written().is_none_or(has_none)
+        self.pending.log().is_none_or(|log| !log.has_bytes()) && self.pending.written().is_none_or(has_none)
     }
 
     /// A program is about to set the length. The file of before is kept if other programs read it.
     pub(super) async fn before_cut(&mut self, mount: &Mount<B>, size_bytes: u64) {
-        if size_bytes < self.size_bytes && self.is_a_version() && mount.files.has_readers(self.ino) {
+        // The request for this cut is under way.
+        self.forget_known(mount, 1);
+        if size_bytes < self.size_bytes && self.is_a_version() && mount.fills_pages_of(self.ino) {
             // Without it, they may read zeros.
             if let Ok(base) = self.base(mount).await {
                 self.keep_uncut(mount, base);
@@ -78,32 +80,35 @@ impl<B: Backend> State<B> {
 
     /// The file is about to be shorter than this version.
     pub(super) fn keep_uncut(&mut self, mount: &Mount<B>, version: Arc<B::Reader>) {
+        self.forget_known(mount, 0);
         let kept_bytes = self.uncut.as_ref().map_or(0, |uncut| uncut.version.len_bytes());
         if version.len_bytes() > kept_bytes {
             self.uncut = Some(Uncut { version, is_cut_here: false, kept_ns: mount.backend.now_ns() });
         }
     }
 
+    /// Forgets the file of before if the kernel knows that it was cut off: no more than `cuts` requests that set a length are under way.
+    fn forget_known(&mut self, mount: &Mount<B>, cuts: usize) {
+        let Some(&Uncut { is_cut_here, kept_ns, .. }) = self.uncut.as_ref() else { return };
+        // The reply to a request that sets a length tells it in any case.
+        let is_over = mount.backend.now_ns().saturating_sub(kept_ns) > UNCUT_FOR_NS;
+        let is_known = is_cut_here || is_over || !mount.kernel.lock().lacks(self.ino, self.size_bytes);
+        if is_known && mount.files.cuts.count(self.ino) <= cuts {
+            self.uncut = None;
+        }
+    }
+
     /// The version to read for pages up to `end`, if the file ends before that and the kernel does not know. `opened_ns`: when the
     /// handle was opened; a later open than the cut sees the file as it is now.
     pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Option<Arc<B::Reader>> {
-        let &Uncut { is_cut_here, kept_ns, .. } = self.uncut.as_ref()?;
+        self.forget_known(mount, 0);
+        let uncut = self.uncut.as_ref()?;
         // Handles that are opened later would share the pages, unless they bypass them.
-        if opened_ns >= kept_ns || !mount.bypasses_pages() {
+        if opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes || !self.is_a_version() {
             return None;
         }
-        let mut kernel = mount.kernel.lock();
-        // The reply to a request that sets a length tells it in any case.
-        let is_over = mount.backend.now_ns().saturating_sub(kept_ns) > UNCUT_FOR_NS;
-        let is_known = is_cut_here || is_over || !kernel.lacks(self.ino, self.size_bytes);
-        if is_known && !mount.files.is_being_cut(self.ino) {
-            self.uncut = None;
-        }
-        let version = self.uncut.as_ref()?.version.clone();
-        if end <= self.size_bytes || !self.is_a_version() {
-            return None;
-        }
-        kernel.has_older_pages(self.ino);
+        let version = uncut.version.clone();
+        mount.kernel.lock().has_older_pages(self.ino);
         // What lies behind the end in these pages must not show if the file grows.
         self.note_old_end(self.size_bytes);
         Some(version)

@@ -180,8 +180,8 @@ impl<B: Backend> Mount<B> {
         }
         self.write_back(ino).await?;
         let Current { version, size_bytes, .. } = file.refresh(self).await?;
-        match self.backend.drop_pages(ino, size_bytes).await {
-            Ok(()) => self.kernel.lock().holds(ino, version, size_bytes),
+        match self.refresh_kernel(ino, version, size_bytes).await {
+            Ok(()) => {}
             Err(error) if is_gone(&error) => {}
             Err(error) => {
                 tracing::warn!(ino, %error, "the kernel cannot be told what another mount changed of a file that is open");

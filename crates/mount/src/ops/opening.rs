@@ -9,6 +9,7 @@ use crate::mount::Mount;
 use crate::namespace::{NameRef, Scope};
 use crate::open_file::{Current, IsClosed, OpenFile, WriteAt, read_version};
 use crate::synthetic::SyntheticInode;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -161,7 +162,32 @@ impl<B: Backend> Mount<B> {
         dropped
     }
 
+    /// As [`Backend::drop_pages`]. From then on the kernel has this version.
+    ///
+    /// # Errors
+    /// As [`Backend::drop_pages`].
+    pub(crate) async fn refresh_kernel(&self, ino: u64, version: u64, size_bytes: u64) -> io::Result<()> {
+        loop {
+            let older_fills = self.kernel.lock().older_fills(ino);
+            self.backend.drop_pages(ino, size_bytes).await?;
+            let mut kernel = self.kernel.lock();
+            // It knows the length now, so it is sent no older pages any more, unless a program here sets the length.
+            kernel.holds(ino, version, size_bytes);
+            if kernel.older_fills(ino) == older_fills {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether programs have a file open through the kernel's pages, while handles of a file that may change bypass them.
+    pub(crate) fn fills_pages_of(&self, ino: u64) -> bool {
+        self.files.has_fillers(ino) && self.bypasses_pages()
+    }
+
     fn add_file(&self, file: Arc<OpenFile<B>>, writes: bool, fills_pages: bool) -> u64 {
+        if fills_pages {
+            self.files.set_fills(file.ino, true);
+        }
         let fills_pages = fills_pages.then(|| self.backend.now_ns());
         self.add_handle(Handle::File { file, writes, fills_pages, closed: IsClosed::default() })
     }
@@ -318,8 +344,11 @@ impl<B: Backend> Mount<B> {
     pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
         let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
-        if let Some(Handle::File { file, writes, closed, .. }) = handle.as_deref() {
+        if let Some(Handle::File { file, writes, fills_pages, closed }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);
+            if fills_pages.is_some() {
+                self.files.set_fills(ino, false);
+            }
             self.files.release(self, file, *writes).await;
         }
         if let Some(owner) = flock_owner {

@@ -339,8 +339,10 @@ fn pages_are_not_filled_short_where_another_mount_has_cut_the_file_off() {
 /// The kernel learns the length by the reply, and has pages filled until then.
 #[test]
 fn pages_are_not_filled_short_while_a_truncate_is_answered() {
-    for size_bytes in [0, 2] {
-        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    for (size_bytes, write_mode) in
+        [(0, "sliding-window"), (2, "sliding-window"), (0, "complete-local"), (2, "complete-local")]
+    {
+        let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
         let (mount, _) = mount_with(&store, &disk, 1, false);
         let ino = known_file(&mount, &store, &mut tasks);
         store.commit_waits.set(20);

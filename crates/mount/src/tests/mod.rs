@@ -2,6 +2,7 @@
 //! chooses the moments by a seed.
 
 mod conflicts;
+mod cuts;
 mod direct;
 mod lengths;
 mod locks;

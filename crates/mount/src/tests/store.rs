@@ -581,7 +581,11 @@ impl Backend for Client {
         true
     }
 
-    async fn drop_pages(&self, _: u64, _: u64) -> io::Result<()> {
+    async fn drop_pages(&self, ino: u64, _: u64) -> io::Result<()> {
+        self.store.dropped_from.borrow_mut().push((ino, 0));
+        for _ in 0..self.store.drop_rounds.get() {
+            super::tasks::pause().await;
+        }
         Ok(())
     }
 

@@ -1,0 +1,115 @@
+//! Files that are cut off while programs read them through the kernel's pages. The kernel has zeros behind an answer that is shorter
+//! than the file that it knows.
+
+use super::*;
+use tessera_wire::meta::{FileLock, LockFamily, LockMode};
+
+/// A file that the kernel knows with 6 bytes, and a handle of a program that reads it through the kernel's pages.
+fn read_file(write_mode: &str) -> (Rc<Store>, Arc<Mount<Client>>, Tasks, u64, u64) {
+    let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount_with(&store, &disk, 1, false);
+    start_pushes(&mut tasks, &mount, queues);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let kept = tasks.run(mount.open(5, ino, false)).unwrap();
+    assert!(!kept.direct);
+    store.clock.set(1);
+    (store, mount, tasks, ino, kept.handle)
+}
+
+/// Sets the length as a program does, by a request of the kernel.
+async fn cut(mount: &Mount<Client>, ino: u64, size_bytes: u64) {
+    let cut = mount.begin_cut(ino);
+    mount.set_attributes(ino, NewAttr::default(), Some(size_bytes)).await.unwrap();
+    mount.end_cut(cut).await;
+}
+
+/// A program on this mount writes what another one then reads. Before, another mount has cut the file off, and the kernel has not
+/// taken the length over yet.
+#[test]
+fn what_was_written_here_is_not_read_as_before_it() {
+    for write_mode in ["sliding-window", "complete-local"] {
+        let (store, mount, mut tasks, ino, kept) = read_file(write_mode);
+        tasks.run(async {
+            store.commit(ino, b"BE", 0);
+            let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+            mount.write(writer, 0, b"XX").await.unwrap();
+            assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XX", "{write_mode}");
+            mount.fsync(writer).await.unwrap();
+            assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XX", "{write_mode}");
+        });
+    }
+}
+
+/// The kernel knows of the first cut, and not of the second.
+#[test]
+fn a_cut_that_the_kernel_knows_does_not_stand_for_the_next_one() {
+    let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        cut(&mount, ino, 4).await;
+        // Reads around the kernel's pages.
+        let direct = open_as_kernel(&mount, 6, ino, true).await.handle;
+        assert_eq!(mount.read(direct, 0, 100).await.unwrap(), b"befo");
+        store.clock.set(5_000_000_000);
+        store.commit(ino, b"BE", 0);
+        open_as_kernel(&mount, 7, ino, false).await;
+        mount.kernel.lock().noticed(ino, store.clock.get());
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"befo");
+    });
+}
+
+/// The file was written here, and not read since. Then another mount cuts it off, and no program opens it.
+#[test]
+fn a_version_that_was_committed_here_is_read_until_the_kernel_knows_a_shorter_one() {
+    for write_mode in ["sliding-window", "complete-local"] {
+        for opens in [false, true] {
+            let (store, mount, mut tasks, ino, kept) = read_file(write_mode);
+            tasks.run(async {
+                write(&mount, ino, b"BEFORE").await;
+                until_pushed(&mount).await;
+                store.commit(ino, b"BE", 0);
+                if opens {
+                    open_as_kernel(&mount, 7, ino, false).await;
+                    mount.kernel.lock().noticed(ino, 1);
+                }
+                let size_bytes = mount.attributes(0, ino).await.unwrap().size_bytes;
+                assert_eq!(size_bytes, if opens { 2 } else { 6 });
+                let read = mount.read(kept, 0, 100).await.unwrap();
+                assert_eq!(read, b"BEFORE", "{write_mode}, {opens}");
+            });
+        }
+    }
+}
+
+/// A program gets a lock while another one fills the kernel's pages with the file of before: the kernel must not keep them under the
+/// lock.
+#[test]
+fn a_lock_is_granted_once_the_kernel_has_no_pages_of_before() {
+    let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        store.commit(ino, b"BE", 0);
+        open_as_kernel(&mount, 6, ino, false).await;
+        mount.kernel.lock().noticed(ino, 1);
+    });
+    let is_locked = Arc::<AtomicBool>::default();
+    let (locker, locked) = (mount.clone(), is_locked.clone());
+    store.drop_rounds.set(10);
+    store.dropped_from.take();
+    tasks.spawn(async move {
+        let (family, mode) = (LockFamily::Posix as i32, LockMode::Write as i32);
+        let lock = FileLock { ino, owner: OWNER, family, mode, start: 0, end: 9, pid: 1, fence: None };
+        locker.set_lock(&lock, false, &mut || false).await.unwrap();
+        locked.store(true, Ordering::Release);
+    });
+    tasks.run(async {
+        let mut drops_before_older = None;
+        while !is_locked.load(Ordering::Acquire) {
+            if mount.read(kept, 0, 100).await.unwrap() == b"before" {
+                drops_before_older = Some(store.dropped_from.borrow().len());
+            }
+            pause().await;
+        }
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"BE");
+        let drops = store.dropped_from.borrow().len();
+        assert!(drops_before_older.is_some_and(|before| before < drops), "{drops_before_older:?} of {drops}");
+    });
+}
