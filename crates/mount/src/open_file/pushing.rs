@@ -177,8 +177,10 @@ impl<B: Backend> OpenFile<B> {
         // and a later push keeps all of it beside the file. The kernel may set a time at any moment; a time alone does
         // not count.
         if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
-            (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
-            (state.base, state.below) = (None, Below::Kept);
+            (state.version, state.content, state.below) = (attr.version, attr.content, Below::Kept);
+            state.show_length(attr.size_bytes);
+            let keeps = state.keeps_base(mount);
+            state.base = if keeps { open_version(mount, self.ino, attr.version).await.ok() } else { None };
             state.replacement = Some((attr.version, attr.size_bytes));
             mount.kernel.lock().holds_uncommitted(self.ino);
             state.drop_log(mount);

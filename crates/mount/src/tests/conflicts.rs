@@ -82,3 +82,26 @@ fn content_is_kept_beside_once_though_the_mount_is_killed() {
     let kept = store.list(ROOT).into_iter().map(|(name, ino)| (name, store.current(ino).bytes)).collect::<Vec<_>>();
     assert_eq!(kept.len(), 2, "{kept:?}");
 }
+
+/// Another mount's version replaces what was written here, and is longer. The kernel has zeros behind the end in its last page, and is
+/// not told while a program has the file open for writing.
+#[test]
+fn the_kernel_drops_its_last_page_before_it_learns_the_length_of_what_replaced_a_file() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = known_file(&mount, &store, &mut tasks);
+    tasks.run(async {
+        mount.open(5, ino, false).await.unwrap();
+        let handle = mount.open(6, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"MINE").await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        store.commit(ino, b"of another mount", 0);
+        // The kernel may fill its pages again at any time.
+        mount.read(handle, 0, 4096).await.unwrap();
+        store.dropped_from.take();
+        mount.fsync(handle).await.unwrap();
+        assert_eq!(store.list(ROOT).len(), 2, "the bytes are kept beside it");
+        assert_eq!(mount.attributes(0, ino).await.unwrap().size_bytes, 16);
+        assert_eq!(store.dropped_from.take(), [(ino, 6)]);
+    });
+}

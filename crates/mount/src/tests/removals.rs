@@ -203,3 +203,43 @@ fn a_file_that_loses_one_of_its_names_is_spooled_as_before() {
         assert_eq!(mount.stats().spool.unwrap().waiting_files, 1);
     });
 }
+
+/// What was written here is kept beside another mount's version while the name of the file is on its way to be removed.
+#[test]
+fn a_file_that_another_mounts_version_replaced_while_its_last_name_goes_can_be_read() {
+    for writes_on in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = known_file(&mount, &store, &mut tasks);
+        store.unlink_rounds.set(200);
+        let (remover, is_removed) = (mount.clone(), Arc::<AtomicBool>::default());
+        let removed = is_removed.clone();
+        let (kept, second) = tasks.run(async {
+            let kept = mount.open(1, ino, false).await.unwrap().handle;
+            let handle = mount.open(2, ino, true).await.unwrap().handle;
+            mount.write(handle, 0, b"mine").await.unwrap();
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            store.commit(ino, b"of another mount", 0);
+            if !writes_on {
+                mount.release(ino, handle, None).await;
+            }
+            (kept, handle)
+        });
+        tasks.spawn(async move {
+            remove(&remover, false).await;
+            removed.store(true, Ordering::Release);
+        });
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            if writes_on {
+                mount.fsync(second).await.unwrap();
+            }
+            until_pushed(&mount).await;
+            assert!(!is_removed.load(Ordering::Acquire));
+            while !is_removed.load(Ordering::Acquire) {
+                pause().await;
+            }
+            assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"of another mount", "{writes_on}");
+        });
+    }
+}
