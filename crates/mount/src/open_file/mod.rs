@@ -71,6 +71,8 @@ pub struct OpenFile<B: Backend> {
     pub ino: u64,
     /// Held while the spool's content of this file is brought into the store. Taken before `state`.
     pub turn: Mutex<()>,
+    /// Held while a log takes a write or a length, and while it must take none. Taken before `state`, and after `turn`.
+    writes: Mutex<()>,
     meter: parking_lot::Mutex<spooled::Meter>,
     /// Held while the kernel drops its pages around an old end.
     dropping: Mutex<()>,
@@ -322,6 +324,7 @@ impl<B: Backend> OpenFile<B> {
     }
 
     async fn write_bytes(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
+        let writes = self.writes.lock().await;
         let mut state = self.state.lock().await;
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
@@ -331,7 +334,7 @@ impl<B: Backend> OpenFile<B> {
             let offset = state.place(at);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
                 Ok(()) => return Ok(offset),
-                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+                Err(error) => state = self.go_on_without_log(mount, (writes, state), &error).await?,
             }
         }
         let offset = state.place(at);
@@ -360,13 +363,14 @@ impl<B: Backend> OpenFile<B> {
     /// # Errors
     /// As [`OpenFile::write`].
     pub async fn truncate(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome<bool> {
+        let writes = self.writes.lock().await;
         let mut state = self.state.lock().await;
         state.before_cut(mount, size_bytes).await;
         let is_new = size_bytes != state.size_bytes;
         if (is_new || state.pending.log().is_some()) && state.begin_log(mount).await {
             match state.change_log(mount, |log| log.set_len(size_bytes)) {
                 Ok(()) => return Ok(true),
-                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+                Err(error) => state = self.go_on_without_log(mount, (writes, state), &error).await?,
             }
         }
         let done = state.truncate(mount, size_bytes).await;
@@ -379,6 +383,7 @@ impl<B: Backend> OpenFile<B> {
     /// # Errors
     /// As [`OpenFile::write`].
     pub async fn extend(&self, mount: &Mount<B>, size_bytes: u64) -> Outcome {
+        let writes = self.writes.lock().await;
         let mut state = self.state.lock().await;
         if size_bytes <= state.size_bytes {
             return Ok(());
@@ -386,7 +391,7 @@ impl<B: Backend> OpenFile<B> {
         if state.begin_log(mount).await {
             match state.change_log(mount, |log| log.extend(size_bytes)) {
                 Ok(()) => return Ok(()),
-                Err(error) => state = self.go_on_without_log(mount, state, &error).await?,
+                Err(error) => state = self.go_on_without_log(mount, (writes, state), &error).await?,
             }
         }
         let done = state.extend(mount, size_bytes).await;

@@ -169,14 +169,16 @@ impl<B: Backend> OpenFile<B> {
         }
     }
 
-    /// Another mount's version stands; the log's content was kept under another name.
-    pub async fn replaced_by(&self, mount: &Mount<B>, attr: &Attr, view: &View) {
+    /// Another mount's version stands; the log's content was kept under another name. Returns false if the log has more by now, or is
+    /// gone.
+    pub async fn replaced_by(&self, mount: &Mount<B>, attr: &Attr, view: &View) -> bool {
         mount.namespace.forget(&[self.ino]);
         let mut state = self.state.lock().await;
         // Bytes that were written after `view` belong to the log's state, not to the other version: the log then stays,
         // and a later push keeps all of it beside the file. The kernel may set a time at any moment; a time alone does
         // not count.
-        if state.pending.log().is_some_and(|log| log.has_bytes_of(view)) {
+        let is_whole = state.pending.log().is_some_and(|log| log.has_bytes_of(view));
+        if is_whole {
             (state.version, state.content, state.below) = (attr.version, attr.content, Below::Kept);
             state.show_length(attr.size_bytes);
             let keeps = state.keeps_base(mount);
@@ -185,6 +187,7 @@ impl<B: Backend> OpenFile<B> {
             mount.kernel.lock().holds_uncommitted(self.ino);
             state.drop_log(mount);
         }
+        is_whole
     }
 
     /// If another mount's version replaced the file's content, shows that version to the programs that have the file

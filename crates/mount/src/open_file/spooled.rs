@@ -81,6 +81,7 @@ impl<B: Backend> OpenFile<B> {
         OpenFile {
             ino: state.ino,
             turn: Mutex::default(),
+            writes: Mutex::default(),
             meter: Default::default(),
             dropping: Mutex::default(),
             has_pages: AtomicBool::new(false),
@@ -142,9 +143,11 @@ impl<B: Backend> OpenFile<B> {
     pub(super) async fn go_on_without_log<'a>(
         &'a self,
         mount: &Mount<B>,
-        state: MutexGuard<'a, State<B>>,
+        (writes, state): (MutexGuard<'a, ()>, MutexGuard<'a, State<B>>),
         error: &LogError,
     ) -> Outcome<MutexGuard<'a, State<B>>> {
+        // The one that has the turn may wait for it.
+        drop(writes);
         let (mut state, done) = self.without_spool(mount, state, error, AfterPush::LeaveSpool).await;
         state.note(done)?;
         Ok(state)
@@ -192,6 +195,11 @@ impl<B: Backend> OpenFile<B> {
                 return (state, done);
             }
         }
+    }
+
+    /// Until this is dropped the log takes no write and no length. The caller has the turn.
+    pub async fn hold_writes(&self) -> MutexGuard<'_, ()> {
+        self.writes.lock().await
     }
 
     /// Syncs most of the log without holding the file's lock.

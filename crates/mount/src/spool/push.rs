@@ -10,6 +10,7 @@ use crate::backend::{Backend, Reader, Writer, new_node};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
 use crate::synthetic::STORE_ROOT;
+use futures_util::lock::MutexGuard;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -115,7 +116,7 @@ pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
     let done = {
         let _turn = file.turn.lock().await;
         file.finish_staged(mount).await;
-        push_closed(mount, file).await
+        push_closed(mount, file).await.map(drop)
     };
     // After the turn is released: an fsync may wait for the turn, the kernel for that fsync, and this call waits for
     // the kernel.
@@ -131,21 +132,27 @@ pub async fn push<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
 /// # Errors
 /// As [`push`].
 pub async fn push_acknowledged<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed<bool> {
-    push_closed(mount, file).await?;
+    let mut writes = push_closed(mount, file).await?;
     while let Some(view) = file.owed_view().await {
         let attr = mount.backend.get(file.ino).await?.attr.unwrap_or_default();
         if attr.version == view.origin.base_version {
             break;
         }
-        other_version(mount, file, &view, &attr).await?;
+        if !other_version(mount, file, &view, &attr).await? && writes.is_none() {
+            writes = Some(file.hold_writes().await);
+        }
     }
     Ok(file.forget_replacement().await)
 }
 
-async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed {
+/// Returns what keeps programs from writing, if they have written while a conflict file was made: it may need one more, which then has
+/// everything. There might be another one after each write else.
+async fn push_closed<'a, B: Backend>(mount: &Mount<B>, file: &'a OpenFile<B>) -> Pushed<Option<MutexGuard<'a, ()>>> {
+    let mut writes = None;
     while let Some(view) = file.closed_view().await {
         match push_view(mount, file, &view).await {
-            Ok(()) => {}
+            Ok(false) if writes.is_none() => writes = Some(file.hold_writes().await),
+            Ok(_) => {}
             Err(PushError::Log(error)) => file.spool_is_lost(mount, &error).await,
             Err(error) if error.code() == Code::NotFound && is_gone(mount, file.ino).await => {
                 file.spool_is_gone(mount, &view).await;
@@ -153,7 +160,7 @@ async fn push_closed<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>) -> Pushed
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(writes)
 }
 
 /// Whether the file itself is gone. `NotFound` may also mean that a version or a name went away during the push.
@@ -161,12 +168,13 @@ async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
     matches!(mount.backend.get(ino).await, Err(error) if error.code() == Code::NotFound)
 }
 
-async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Pushed {
+/// As [`other_version`].
+async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Pushed<bool> {
     let ino = file.ino;
     let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
     if attr.nlink == 0 && mount.files.is_open_once(ino) {
         file.spool_is_gone(mount, view).await;
-        return Ok(());
+        return Ok(true);
     }
     let over = match failpoint::is_active("mount.push_over_newer") {
         true => attr.version,
@@ -179,7 +187,7 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
     match upload(mount, ino, view, over, content).await {
         Ok(done) => {
             file.stored(mount, done.version, content, view).await;
-            Ok(())
+            Ok(true)
         }
         Err(PushError::File(error)) if error.code() == Code::VersionConflict => {
             let attr = mount.backend.get(ino).await?.attr.unwrap_or_default();
@@ -235,25 +243,25 @@ async fn clear<W: Writer>(handle: &mut W, range: Range<u64>) -> Pushed {
     }
 }
 
-/// The store has another version than the one below the log.
-async fn other_version<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
+/// The store has another version than the one below the log. Returns false if the log's content was kept beside it, and the log has
+/// more by then.
+async fn other_version<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed<bool> {
     if file.recognizes(mount, attr, view).await {
-        return Ok(());
+        return Ok(true);
     }
     if view.is_in_version_below() {
         // A program has closed the file again, and written nothing since that version.
-        file.replaced_by(mount, attr, view).await;
-        return Ok(());
+        return Ok(file.replaced_by(mount, attr, view).await);
     }
     keep_beside(mount, file, view, attr).await
 }
 
-/// Another client committed that version: keeps the log's content beside it, unless the contents are equal.
-async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed {
+/// Another client committed that version: keeps the log's content beside it, unless the contents are equal. As [`other_version`].
+async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View, attr: &Attr) -> Pushed<bool> {
     let ino = file.ino;
     let current = match mount.backend.open_read(ino, attr.version, 0..u64::MAX).await {
         // Yet another version replaced it; the caller looks again, and finds out if the file itself is gone.
-        Err(error) if error.code() == Code::NotFound => return Ok(()),
+        Err(error) if error.code() == Code::NotFound => return Ok(true),
         current => Arc::new(current?),
     };
     let below = match view.origin.base_version {
@@ -269,12 +277,11 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
     if content.is(&current).await? {
         // Both versions have the same content.
         file.stored(mount, attr.version, attr.content, view).await;
-        return Ok(());
+        return Ok(true);
     }
     let Some((parent, name, other)) = make_conflict_file(mount, &content, attr).await? else {
         // A mount before this one made the copy, and was killed before it removed the log.
-        file.replaced_by(mount, attr, view).await;
-        return Ok(());
+        return Ok(file.replaced_by(mount, attr, view).await);
     };
     let written = match mount.backend.open_write(other, false, None).await {
         Ok(handle) => content.write_to(handle).await,
@@ -293,8 +300,7 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
         kept_as = %String::from_utf8_lossy(&name),
         "another mount changed a file while it waited in the spool; what was written here is kept beside it"
     );
-    file.replaced_by(mount, attr, view).await;
-    Ok(())
+    Ok(file.replaced_by(mount, attr, view).await)
 }
 
 /// The file that a log describes, over the version below it.

@@ -105,3 +105,53 @@ fn the_kernel_drops_its_last_page_before_it_learns_the_length_of_what_replaced_a
         assert_eq!(store.dropped_from.take(), [(ino, 6)]);
     });
 }
+
+/// A program goes on writing, and perhaps closes the file each time, while a version of another mount is found in its place.
+#[test]
+fn a_program_that_goes_on_writing_does_not_make_a_conflict_file_for_each_write() {
+    for closes in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount_with(&store, &disk, 1, false);
+        let ino = known_file(&mount, &store, &mut tasks);
+        let handle = tasks.run(async {
+            let handle = mount.open(6, ino, true).await.unwrap().handle;
+            mount.write(handle, 0, b"MINE").await.unwrap();
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            store.commit(ino, b"of another mount", 0);
+            handle
+        });
+        if closes {
+            tasks.run(mount.release(ino, handle, None));
+            start_pushes(&mut tasks, &mount, queues);
+        }
+        store.open_rounds.set(5);
+        let (other, is_done) = (mount.clone(), Arc::<AtomicBool>::default());
+        let done = is_done.clone();
+        tasks.spawn(async move {
+            for round in 0..300_u64 {
+                let handle = if closes { open_as_kernel(&other, 6, ino, true).await.handle } else { handle };
+                other.write(handle, 4 + round, b"m").await.unwrap();
+                if closes {
+                    other.flush(ino, handle, OWNER).await.unwrap();
+                    other.release(ino, handle, None).await;
+                }
+                pause().await;
+            }
+            done.store(true, Ordering::Release);
+        });
+        tasks.run(async {
+            if !closes {
+                mount.fsync(handle).await.unwrap();
+                assert!(!is_done.load(Ordering::Acquire), "the sync ends while the program writes");
+            }
+            while !is_done.load(Ordering::Acquire) {
+                pause().await;
+            }
+            if closes {
+                until_pushed(&mount).await;
+            }
+            let names = store.list(ROOT);
+            assert!(names.len() <= 3, "{closes}: {} names", names.len());
+        });
+    }
+}
