@@ -28,6 +28,7 @@ const BACKGROUND_OF_FOUR: usize = 3;
 /// `O_EXCL`.
 const EXCLUSIVE: i32 = 0o200;
 const APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
+const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 /// Sizes in `statfs` are multiples of this, bytes.
 const STATFS_BLOCK_BYTES: u32 = 1 << 20;
 
@@ -307,12 +308,15 @@ impl Filesystem for TesseraFs {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         self.counts.asked(Op::Read);
-        let read = block_on(self.mount.read(fh.0, offset, size as usize));
+        let read = match flags.0 & DIRECT {
+            0 => block_on(self.mount.read(fh.0, offset, size as usize)),
+            _ => block_on(self.mount.read_direct(fh.0, offset, size as usize)),
+        };
         self.counts.read(read.as_ref().map_or(0, Vec::len));
         reply_data(read, reply);
     }

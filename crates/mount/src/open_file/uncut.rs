@@ -1,11 +1,11 @@
 //! A file that is cut off while programs read it through the kernel's pages.
 //!
 //! The kernel asks for pages up to the length that it knows, and has zeros behind a shorter answer. It learns the new length by the
-//! reply to the request that sets it, or by a later one if another mount has cut the file off. Until then such reads get the file of
-//! before, which an open handle may see: a page of it is dropped with the length, or before the next open uses it.
+//! reply to the request that sets it, or by a later one if another mount has cut the file off. Until then such reads get behind the
+//! end what the file of before has there. Before the end they get the file as it is: its pages are everybody's.
 
+use super::State;
 use super::table::Files;
-use super::{State, pending::Written};
 use crate::backend::{Backend, Reader};
 use crate::mount::Mount;
 use std::sync::Arc;
@@ -55,19 +55,11 @@ impl<B: Backend> Mount<B> {
 }
 
 impl<B: Backend> State<B> {
-    /// Whether no byte was written since the version below; its length may have changed.
-    fn is_a_version(&self) -> bool {
-        let has_none = |written: &Written<B::Writer>| {
-            written.buffer.is_empty() && written.session.as_ref().is_none_or(|session| session.uncommitted.is_none())
-        };
-        self.pending.log().is_none_or(|log| !log.has_bytes()) && self.pending.written().is_none_or(has_none)
-    }
-
     /// A program is about to set the length. The file of before is kept if other programs read it.
     pub(super) async fn before_cut(&mut self, mount: &Mount<B>, size_bytes: u64) {
         // The request for this cut is under way.
         self.forget_known(mount, 1);
-        if size_bytes < self.size_bytes && self.is_a_version() && mount.fills_pages_of(self.ino) {
+        if size_bytes < self.size_bytes && mount.fills_pages_of(self.ino) {
             // Without it, they may read zeros.
             if let Ok(base) = self.base(mount).await {
                 self.keep_uncut(mount, base);
@@ -98,13 +90,13 @@ impl<B: Backend> State<B> {
         }
     }
 
-    /// The version to read for pages up to `end`, if the file ends before that and the kernel does not know. `opened_ns`: when the
-    /// handle was opened; a later open than the cut sees the file as it is now.
+    /// What to read behind the end for pages up to `end`, if the file ends before that and the kernel does not know. `opened_ns`: when
+    /// the handle was opened; a later open than the cut sees the file as it is now.
     pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Option<Arc<B::Reader>> {
         self.forget_known(mount, 0);
         let uncut = self.uncut.as_ref()?;
         // Handles that are opened later would share the pages, unless they bypass them.
-        if opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes || !self.is_a_version() {
+        if opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes {
             return None;
         }
         let version = uncut.version.clone();

@@ -244,9 +244,25 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// The store's, and the spool's.
     pub async fn read(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        self.read_for(handle, (offset, len), false).await
+    }
+
+    /// As [`Mount::read`], for a program that reads around the kernel's pages (`O_DIRECT`): nobody but this mount then looks whether
+    /// the file ends before that.
+    ///
+    /// # Errors
+    /// As [`Mount::read`].
+    pub async fn read_direct(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        self.read_for(handle, (offset, len), true).await
+    }
+
+    async fn read_for(&self, handle: u64, (offset, len): (u64, usize), direct: bool) -> Outcome<Vec<u8>> {
         match &*self.handle(handle)? {
             Handle::Version(version) => read_version(&**version, offset, len).await,
-            Handle::File { fills_pages, .. } => self.open_file(handle)?.read(self, offset, len, *fills_pages).await,
+            Handle::File { fills_pages, .. } => {
+                let fills_pages = fills_pages.filter(|_| !direct);
+                self.open_file(handle)?.read(self, offset, len, fills_pages).await
+            }
             Handle::Directory(_) | Handle::Versions(_) => Err(Errno::EBADF),
         }
     }

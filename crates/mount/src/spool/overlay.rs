@@ -56,11 +56,6 @@ impl Overlay {
         self.size_bytes
     }
 
-    /// Whether bytes were written that no later length has cut off.
-    pub fn has_bytes(&self) -> bool {
-        !self.written.is_empty()
-    }
-
     /// Offset behind the last byte that was written and not cut off.
     pub fn writes_end(&self) -> u64 {
         self.writes_end

@@ -322,8 +322,8 @@ fn pages_are_not_filled_short_where_another_mount_has_cut_the_file_off() {
         assert_eq!(mount.read(other.handle, 0, 100).await.unwrap(), b"BE");
         // The open dropped pages: the kernel ignores the lengths of requests that it made before.
         mount.kernel.lock().noticed(ino, 0);
-        assert_eq!(mount.read(kept.handle, 0, 100).await.unwrap(), b"before");
-        assert_eq!(mount.read(kept.handle, 4, 100).await.unwrap(), b"re", "behind the new end, too");
+        assert_eq!(mount.read(kept.handle, 0, 100).await.unwrap(), b"BEfore");
+        assert_eq!(mount.read(kept.handle, 4, 100).await.unwrap(), b"re", "behind the new end");
         assert_eq!(mount.read(kept.handle, 0, 2).await.unwrap(), b"BE", "what lies before the end is current");
         assert!(!mount.kernel.lock().has_version(ino, store.current(ino).id), "the next open drops these pages");
         store.dropped_from.take();

@@ -145,11 +145,6 @@ impl Log {
         (self.overlay.slices(offset..offset + len_bytes).collect(), self.file.clone())
     }
 
-    /// Whether the log has bytes of the file, or only lengths.
-    pub fn has_bytes(&self) -> bool {
-        self.overlay.has_bytes()
-    }
-
     /// Length of the file.
     pub fn size_bytes(&self) -> u64 {
         self.overlay.size_bytes()
