@@ -3,10 +3,11 @@
 //!
 //! - *Correlated pages*: entries whose pages are read one soon after the other ([`crate::mining`]) are copied into translation pages
 //!   of their own, so that one read brings them all in. The regular translation pages keep the whole map.
-//! - *Prediction directory*: for each correlated page a Bloom filter with the smallest and largest logical page, and counters
-//!   of hits and loads. A lookup that misses reads the pages that it predicts, then the regular one (algorithm 1).
-//! - *Upkeep*: a write of a page drops the correlated page that has it; so does a ratio of hits to loads below that of the
-//!   regular map. Garbage collection changes the places in correlated pages as it does in regular ones.
+//! - *Prediction directory*: for each correlated page a Bloom filter with the smallest and largest logical page, counters
+//!   of hits and loads, and the logical pages that were written or moved since. A lookup that misses reads the pages that it
+//!   predicts, then the regular one (algorithm 1).
+//! - *Upkeep*: a correlated page is dropped when many of its entries are outdated, or when its ratio of hits to loads is below that
+//!   of the regular map.
 //! - *Sequential prefetch*: a miss loads the entries of the rest of the request, or as many as are cached right before it, within one translation page.
 //! - *Dirty entry index*: dirty entries are apart from clean ones, by translation page. When the cache is full and they have more than
 //!   their share, all those of a translation page are written and leave.
@@ -18,13 +19,14 @@ mod filter;
 mod grouping;
 mod options;
 
-use super::{CacheUse, Directory, EntryMap, Ftl, Index, Move, NONE, Trainee, check_clean, some, translation_pages};
+use super::{CacheUse, Directory, EntryMap, Ftl, Move, NONE, Trainee, check_clean, some, translation_pages};
 use crate::config::Config;
 use crate::device::{Cause, Device, Ppn};
-use crate::mining::History;
+use crate::mining::{History, Pair};
 use cache::{CLEAN_BYTES, DIRTY_BYTES, MapCache, NODE_BYTES, SOURCE_BYTES};
-use correlated::{Correlated, Worth};
+use correlated::{Correlated, Fate, Worth};
 pub use options::Options;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Entries that the cache must hold at least, each with a node.
@@ -51,8 +53,8 @@ pub struct Cpftl {
     directory: Directory,
     map: MapCache,
     correlated: Correlated,
-    /// Correlated pages that are still to be written, the first one last.
-    plan: Vec<Vec<u32>>,
+    /// Groups of each correlated page that is still to be written, the first page last.
+    plan: Vec<Vec<Vec<u32>>>,
     /// Hits and loads of the regular map.
     regular: Worth,
     table_bytes: u64,
@@ -73,7 +75,7 @@ impl Cpftl {
         let (options, directory) = (config.cpftl, Directory::new(device));
         let mut layer = Cpftl {
             map: MapCache::new(options.dirty_index),
-            correlated: Correlated::new(config.shape.page_bytes, options.full_search),
+            correlated: Correlated::new(config.shape.page_bytes, options.full_search, options.outdated),
             plan: Vec::new(),
             regular: Worth::default(),
             table_bytes: table_bytes(&options, directory.pages()),
@@ -141,7 +143,7 @@ impl Cpftl {
         requested.max(lpn + 1 + before.count() as u32).min(range.end).min(lpn.saturating_add(most))
     }
 
-    /// Reads an entry from a correlated page, with the entries after it in that page.
+    /// Reads an entry from a correlated page, with the entries after it in its group.
     fn load_correlated(&mut self, device: &mut Device, lpn: u32) -> Option<u32> {
         let place = self.correlated.find(device, &mut self.directory, lpn, &self.regular)?;
         let most = self.prefetch_max().clamp(1, self.options.bring as usize);
@@ -153,15 +155,6 @@ impl Cpftl {
         }
         self.correlated.drop_if_stale(device, &mut self.directory, place.0, &self.regular);
         Some(brought[0].1)
-    }
-
-    /// A page is written: drops the correlated page that has it. Returns where that says the page was.
-    fn drop_correlated(&mut self, device: &mut Device, lpn: u32) -> Option<u32> {
-        let place = self.correlated.find(device, &mut self.directory, lpn, &self.regular)?;
-        let (_, ppn) = self.correlated.entries_from(place).next()?;
-        self.correlated.fate.written += 1;
-        self.correlated.discard(device, &mut self.directory, place.0);
-        Some(ppn)
     }
 
     /// Replaces entries until the others fit.
@@ -204,27 +197,25 @@ impl Cpftl {
         self.keep = self.options.keep.min(room as u32);
     }
 
-    /// Plans the correlated pages that pay.
-    fn plan(&self, device: &Device, reads: &[u32], pairs: &[crate::mining::Pair]) -> Vec<Vec<u32>> {
+    /// Plans the correlated pages that pay: the groups of each.
+    fn plan(&mut self, device: &Device, reads: &[u32], pairs: &[Pair]) -> Vec<Vec<Vec<u32>>> {
         let geometry = device.geometry();
         let used = u64::from(geometry.logical_pages) + u64::from(self.directory.pages());
         let room = (u64::from(geometry.valid_max()) * u64::from(geometry.shape.units())).saturating_sub(used);
+        let groups = grouping::groups(pairs);
+        let mut plan = grouping::pack(&groups, self.correlated.per_page(), room as usize);
         let bytes = self.budget * u64::from(self.options.predictor) / 100;
-        let order = grouping::in_order(pairs, self.correlated.capacity(bytes, room));
-        let mut plan: Vec<Vec<u32>> = order.chunks(self.correlated.per_page()).map(<[u32]>::to_vec).collect();
-        let (mut group_of, mut counts) = (Index::default(), vec![0u64; plan.len()]);
-        for (group, lpns) in (0..).zip(&plan) {
-            lpns.iter().for_each(|lpn| group_of.insert(*lpn, group));
-        }
-        reads.iter().filter_map(|lpn| group_of.get(*lpn)).for_each(|group| counts[group as usize] += 1);
-        let mut counts = counts.iter();
-        plan.retain(|lpns| {
-            let count = counts.next().expect("a count for each page");
-            let share = *count as f64 / reads.len() as f64;
-            grouping::is_worthwhile(lpns.len() as f64, share, filter::FALSE_POSITIVES)
+        plan.truncate(self.correlated.set_pages(plan.len(), bytes));
+        let wrong = self.correlated.false_positives();
+        let mut counts: HashMap<u32, u64> = HashMap::new();
+        reads.iter().for_each(|lpn| *counts.entry(*lpn).or_default() += 1);
+        plan.retain(|groups| {
+            let lpns: BTreeSet<u32> = groups.iter().flat_map(|group| *group).copied().collect();
+            let count: u64 = lpns.iter().filter_map(|lpn| counts.get(lpn)).sum();
+            grouping::is_worthwhile(lpns.len() as f64, count as f64 / reads.len() as f64, wrong)
         });
-        plan.reverse();
-        plan
+        let owned = |groups: &Vec<&[u32]>| groups.iter().map(|group| group.to_vec()).collect();
+        plan.iter().rev().map(owned).collect()
     }
 }
 
@@ -260,7 +251,7 @@ impl Ftl for Cpftl {
     }
 
     fn update(&mut self, device: &mut Device, lpn: u32, to: Option<Ppn>) -> Option<Ppn> {
-        let correlated = self.drop_correlated(device, lpn);
+        let correlated = self.correlated.write(device, &mut self.directory, lpn);
         if self.cached(lpn).is_none() {
             match correlated {
                 Some(ppn) => self.map.insert(lpn, ppn, NONE),
@@ -281,12 +272,14 @@ impl Ftl for Cpftl {
 
     fn reset(&mut self) {
         self.cache.reset();
-        self.correlated.fate = correlated::Fate { built: self.correlated.fate.built, ..correlated::Fate::default() };
+        let Fate { built, entries, .. } = self.correlated.fate;
+        self.correlated.fate = Fate { built, entries, ..Fate::default() };
     }
 
     fn moved(&mut self, device: &mut Device, moves: &[Move]) {
         self.move_entries(device, moves);
         self.correlated.moved(device, &mut self.directory, moves);
+        self.shrink(device, Cause::MapGc);
     }
 
     fn trainee(&mut self) -> Option<&mut dyn Trainee> {
@@ -300,9 +293,11 @@ impl Ftl for Cpftl {
             ("mined_pairs", self.mined_pairs),
             ("mining_peak_bytes", self.mining_bytes),
             ("correlated_pages_built", fate.built),
+            ("correlated_entries_built", fate.entries),
             ("correlated_pages_live", self.correlated.live() as u64),
             ("correlated_page_reads", fate.loads),
             ("correlated_page_reads_with_the_entry", fate.found),
+            ("correlated_entries_outdated", fate.outdated),
             ("correlated_pages_dropped_by_writes", fate.written),
             ("correlated_pages_dropped_by_ratio", fate.stale),
             ("correlated_pages_dropped_for_space", fate.short),
@@ -342,10 +337,10 @@ impl Trainee for Cpftl {
     }
 
     fn build(&mut self, device: &mut Device) -> bool {
-        let Some(lpns) = self.plan.pop() else { return false };
-        let entry = |lpn: &u32| (*lpn, self.place(*lpn));
-        let entries = lpns.iter().map(entry).collect();
-        self.correlated.build(device, &mut self.directory, entries);
+        let Some(groups) = self.plan.pop() else { return false };
+        let entries = |group: &Vec<u32>| group.iter().map(|lpn| (*lpn, self.place(*lpn))).collect();
+        let groups: Vec<Vec<(u32, u32)>> = groups.iter().map(entries).collect();
+        self.correlated.build(device, &mut self.directory, &groups);
         self.shrink(device, Cause::Map);
         true
     }

@@ -25,8 +25,10 @@ pub struct Options {
     pub window: u32,
     /// Pages of a region.
     pub region: u32,
-    /// Entries that a read of a correlated page brings in.
+    /// The most entries that a read of a correlated page brings in.
     pub bring: u32,
+    /// Entries of a correlated page that may be outdated before the next one drops it.
+    pub outdated: u32,
     /// Percent of the map cache for the prediction directory.
     pub predictor: u32,
     /// Percent of the map cache above which dirty entries leave before clean ones.
@@ -49,7 +51,8 @@ impl Default for Options {
             support: 1,
             window: 32,
             region: 4096,
-            bring: 32,
+            bring: 64,
+            outdated: 128,
             predictor: 6,
             dirty: 25,
             hot: 2,
@@ -93,6 +96,7 @@ impl Options {
             "window" => (&mut self.window, 2..=1024, "2 to 1024 reads"),
             "region" => (&mut self.region, 1..=1 << 24, "1 to 16777216 pages"),
             "bring" => (&mut self.bring, 1..=65_536, "1 to 65536 entries"),
+            "outdated" => (&mut self.outdated, 0..=512, "0 to 512 entries"),
             "predictor" => (&mut self.predictor, 0..=50, "0 to 50 percent"),
             "dirty" => (&mut self.dirty, 1..=90, "1 to 90 percent"),
             "hot" => (&mut self.hot, 1..=1000, "1 to 1000"),
