@@ -1,8 +1,8 @@
 //! Garbage collection and static wear levelling: which block is emptied, and when.
 //!
 //! Collection runs between the page operations of requests, never inside a translation layer. In the foreground it
-//! runs when a plane has fewer free blocks than the reserve, and the request waits; in the background, up to twice the
-//! reserve, when the device is idle for as long as a collection takes.
+//! runs when a plane has fewer free blocks than the reserve, and the request waits; one block at a time after writes, up to twice the
+//! reserve; and in the background, up to that too, when the device is idle for as long as a collection takes.
 //!
 //! The collection of a block of data may write more pages than it frees, because a layer may write a translation page, or more, for each
 //! page that moved. Several such collections in a row would use up any fixed reserve. So when free blocks are few, the map makes its
@@ -22,6 +22,10 @@ pub enum Policy {
     /// (Kawaguchi, Nishioka, Motoda: "A flash-memory based file system", USENIX 1995). Time is counted in programs.
     CostBenefit,
 }
+
+/// A plane has up to as many free blocks again as its reserve before writes, but only one for so many of its spare blocks: a free block
+/// holds no garbage, so others hold more valid pages.
+const PACE_SHARE: u32 = 64;
 
 /// Difference of erases within a plane from which static wear levelling moves the least worn block.
 const WEAR_GAP: u32 = 64;
@@ -52,7 +56,7 @@ impl Collector {
     /// Collects until every plane has its reserve of free blocks, and all together have those for translation pages that were
     /// never written.
     pub fn make_room(&mut self, device: &mut Device, ftl: &mut dyn Ftl) {
-        while let Some(planes) = short_planes(device, ftl) {
+        while let Some(planes) = short_planes(device, ftl, 0) {
             let valid = |block: &u32| device.blocks.get(*block).valid;
             let mut victim = planes.clone().filter_map(|plane| self.victim(device, plane)).min_by_key(valid);
             if let Some(group) = device.victim_group()
@@ -73,6 +77,22 @@ impl Collector {
             self.level_wear(device, ftl, device.blocks.plane_of(victim));
         }
         self.had_reserve = true;
+    }
+
+    /// Collects a block after a page that the host wrote, if a plane has fewer free blocks than twice its reserve. So the work is
+    /// spread over writes: to gain one block, several of data and of the map have to be collected, and a request would wait for all of
+    /// them. Groups are collected as a whole, when they must be.
+    pub fn keep_pace(&mut self, device: &mut Device, ftl: &mut dyn Ftl) {
+        let ahead = (device.geometry().spare_blocks() / PACE_SHARE).min(RESERVE_BLOCKS);
+        if !self.background || ahead == 0 || device.grouping().is_some() {
+            return;
+        }
+        let Some(planes) = short_planes(device, ftl, ahead) else { return };
+        let valid = |block: &u32| device.blocks.get(*block).valid;
+        if let Some(victim) = planes.filter_map(|plane| self.victim(device, plane)).min_by_key(valid) {
+            self.empty(device, ftl, victim, Cause::Gc);
+            self.level_wear(device, ftl, device.blocks.plane_of(victim));
+        }
     }
 
     /// Collects ahead while the device would be idle until `until`.
@@ -217,14 +237,17 @@ impl Collector {
     }
 }
 
-/// Planes of which a block is to be collected: the first one without its reserve, or all if they have too few free blocks together.
-fn short_planes(device: &Device, ftl: &dyn Ftl) -> Option<Range<u32>> {
+/// Planes of which a block is to be collected: the first one without its reserve and so many blocks more, or all if they have too few
+/// free blocks together.
+fn short_planes(device: &Device, ftl: &dyn Ftl, ahead: u32) -> Option<Range<u32>> {
     let units = device.geometry().shape.units();
-    if device.blocks.short_planes() > 0 {
-        let plane = (0..units).find(|plane| device.blocks.free(*plane) < RESERVE_BLOCKS);
-        return plane.map(|plane| plane..plane + 1);
+    if ahead > 0 || device.blocks.short_planes() > 0 {
+        let short = (0..units).find(|plane| device.blocks.free(*plane) < RESERVE_BLOCKS + ahead);
+        if let Some(plane) = short {
+            return Some(plane..plane + 1);
+        }
     }
-    (device.blocks.all_free() < reserve(device, ftl)).then_some(0..units)
+    (device.blocks.all_free() < reserve(device, ftl) + units * ahead).then_some(0..units)
 }
 
 /// Free blocks of all planes below which garbage is collected.

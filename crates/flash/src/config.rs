@@ -31,7 +31,7 @@ pub struct Config {
     pub policy: Policy,
     /// Spare blocks, as a share of the capacity.
     pub over_provisioning: f64,
-    /// Whether blocks are collected ahead while the device is idle.
+    /// Whether blocks are collected ahead: after writes, and while the device is idle.
     pub background: bool,
     /// Whether static wear levelling moves data that does not change.
     pub wear_levelling: bool,

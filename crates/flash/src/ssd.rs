@@ -277,7 +277,9 @@ impl Ssd {
         let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, content);
         self.update(lpn, Some(ppn));
         self.mapped += 1;
-        end.max(self.device.now())
+        let done = end.max(self.device.now());
+        self.collector.keep_pace(&mut self.device, &mut *self.ftl);
+        done
     }
 
     /// What the write buffer has of a page.

@@ -154,6 +154,12 @@ impl Geometry {
         self.shape.units() * self.blocks
     }
 
+    /// Blocks of a plane that the host's data do not fill.
+    pub(crate) fn spare_blocks(&self) -> u32 {
+        let data = self.logical_pages.div_ceil(self.shape.units() * self.shape.pages);
+        self.blocks.saturating_sub(data)
+    }
+
     /// The most valid pages of a plane: with more, garbage collection could find nothing to gain.
     pub fn valid_max(&self) -> u32 {
         self.blocks.saturating_sub(RESERVE_BLOCKS + STREAMS as u32 + 1) * self.shape.pages
