@@ -117,7 +117,10 @@ pub fn read_all(records: &Records, reader: Reader, reading: &Reading) -> Batches
             if reading.watch.is_interrupted() || send.is_closed() { Next::Stop } else { Next::Go }
         });
         let done = match read.and_then(|progress| source.check_unchanged().map(|()| progress)) {
-            Ok(progress) if progress.complete || send.is_closed() => Ok(reading.watch.scanned(progress)),
+            Ok(progress) if progress.complete || send.is_closed() => {
+                reading.watch.scanned(progress);
+                Ok(())
+            }
             Ok(_) => Err(Error::Interrupted),
             Err(error) => Err(error.into()),
         };

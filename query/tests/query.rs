@@ -102,7 +102,7 @@ fn parquet_gives_its_columns_in_any_order() {
         directory.path(),
         &["SELECT key, count(*) AS n, count(near) AS m, min(ms) AS ms FROM 'rows.parquet' GROUP BY key ORDER BY key"],
     );
-    let near = (0..ROWS).filter(|i| row(*i).0 == 1 && row(*i).2 % 2 == 0).count();
+    let near = (0..ROWS).filter(|i| row(*i).0 == 1 && row(*i).2.is_multiple_of(2)).count();
     assert_eq!((&answer["rows"][1]["n"], &answer["rows"][1]["m"]), (&count_of(1).into(), &near.into()));
 }
 
