@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Hints keep a pipeline's bytes at home: examples/workflows on three hosts with small files, by Dask, on mounts.
+"""Hints keep a pipeline's bytes at home: examples/workflows on three hosts with small files, by Dask, on mounts; so does a sample that
+is read where its pieces are: examples/sampling.
 
 Also checks the arithmetic that the results are compared with. Where there is no FUSE, or Dask cannot be installed, the script runs
 nothing and says so; with --require either is a failure (no FUSE only if the kernel has it).
@@ -49,6 +50,24 @@ def pipeline(binary, hosts):
     return 0 if good else 1
 
 
+def sampled(binary, hosts):
+    """Counts words from a sample; returns whether intervals hold the truth, and no piece crosses to another host."""
+    script = EXAMPLES.parent / "sampling" / "wordcount.py"
+    command = [sys.executable, script, "--binary", binary, "--hosts", hosts, "--size", 4, "--unit", 16, "--ratio", 0.2, "--top", 20, "--json"]
+    run = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if run.returncode:
+        print(run.stderr[-4000:])
+        return run.returncode
+    result = json.loads(run.stdout)
+    held = sum(row["low"] <= row["exact"] <= row["high"] for row in result["words"])
+    near, far = result["bytes_between_hosts"].values()
+    print(f"sampling: {held} of {len(result['words'])} intervals hold; {near / MIB:.1f} MiB between hosts where the pieces are, {far / MIB:.1f} one host on")
+    # Each host's words and the sample are the same in each run.
+    good = held >= 17 and near <= far / 10
+    print(f"sampling: {'as it should be' if good else 'WRONG: too few intervals hold, or pieces crossed'}")
+    return 0 if good else 1
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--binary", default=ROOT / "target" / "debug" / "tessera")
@@ -60,7 +79,7 @@ def main():
         print("workflows: skipped: /dev/fuse cannot be opened")
         sys.exit(1 if args.require and has_fuse else 0)
     started = time.monotonic()
-    code = pipeline(args.binary, 3)
+    code = pipeline(args.binary, 3) or sampled(args.binary, 3)
     if code == NO_DASK and not args.require:
         print("workflows: skipped: Dask cannot be installed here")
         code = 0
