@@ -2,6 +2,7 @@
 
 use datafusion::error::DataFusionError;
 use tessera_sampling::Error as SamplingError;
+use tessera_wire::Code;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,8 @@ impl Error {
             Error::Usage(_) | Error::Files(SamplingError::Question(_)) => 2,
             Error::Files(SamplingError::NoFiles { .. } | SamplingError::NotFound { .. }) => 3,
             Error::Files(SamplingError::Changed { .. }) => 6,
+            Error::Files(SamplingError::Store { code: Code::Corrupt, .. }) => 5,
+            Error::Files(SamplingError::Store { code, .. }) if code.is_retryable() => 4,
             Error::Store(_) => 4,
             Error::Interrupted => 130,
             Error::Files(_) | Error::Engine(_) | Error::Output(_) => 1,

@@ -6,7 +6,13 @@ use common::{Cluster, assert_refused, tessera};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
+use tessera_client::path::StorePath;
+use tessera_client::{Client, Options};
+use tessera_sampling::Error;
+use tessera_sampling::ldd::{Ldd, Lines};
+use tessera_sampling::source::{Source, StoreFiles};
 
 /// A CSV of requests: a third of them from host `a`, times 0 to 999 ms.
 fn requests(rows: u64) -> String {
@@ -150,4 +156,69 @@ fn samples_of_the_store_are_right_with_two_nodes_dead() {
     for group in ask(&c, &by_host)["groups"].as_array().unwrap() {
         assert!(covers(group, 200_000.0 / 3.0), "{group}");
     }
+}
+
+/// Flips bytes of every fragment on some nodes.
+fn rot(c: &Cluster, nodes: impl Iterator<Item = usize>) {
+    for node in nodes {
+        for entry in fs::read_dir(c.disk(node).join("segments")).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            bytes.iter_mut().skip(8192).step_by(4 << 10).for_each(|byte| *byte = !*byte);
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+}
+
+/// A sample reads single groups of a fragment: a rotten one is read around, or the sample ends and says why (P2).
+#[test]
+fn rotten_fragments_change_no_answer() {
+    let c = Cluster::start(6);
+    let dir = TempDir::new().unwrap();
+    let local = dir.path().join("requests.csv");
+    fs::write(&local, requests(200_000)).unwrap();
+    put(&c, &local, "tess:/requests.csv");
+    let truth: u64 = (0..200_000u64).map(|i| i.wrapping_mul(7919) % 1000).sum();
+    let exact = ["sample", "tess:/requests.csv", "--sum", "ms", "--exact", "--json"];
+    let sampled = "sample tess:/requests.csv --sum ms --ratio 40% --unit 16K --confidence 99.9% --seed 4 --json";
+    rot(&c, 1..=2);
+    assert_eq!(c.ok(&exact).json()["total"]["estimate"], truth as f64);
+    let words: Vec<&str> = sampled.split(' ').collect();
+    assert!(covers(&c.ok(&words).json()["total"], truth as f64));
+    rot(&c, 3..=6);
+    assert_refused(&c.run(&["sample", "tess:/requests.csv", "--sum", "ms"]), 5, &["tess:/requests.csv", "cannot read"]);
+}
+
+/// A source reads the versions that it has found, or says that one is gone; never parts of two.
+#[test]
+fn a_file_that_is_replaced_is_read_as_it_was_or_not_at_all() {
+    let c = Cluster::start(4);
+    let dir = TempDir::new().unwrap();
+    let local = dir.path().join("lines.txt");
+    let content = |word: &str| (0..150_000).map(|i| format!("{word} {i}\n")).collect::<String>();
+    fs::write(&local, content("old")).unwrap();
+    let path = StorePath::parse("tess:/lines.txt").unwrap();
+    let replace = |word: &str| {
+        fs::write(&local, content(word)).unwrap();
+        c.ok(&["put", "-p", "redundancy=replica:2", local.to_str().unwrap(), "tess:/lines.txt"]);
+    };
+    replace("old");
+    let client = Client::connect(c.address(), Options::default()).unwrap();
+    // One source has read before the file is replaced, and has it open; the other has not.
+    let opened = Arc::new(StoreFiles::open(client.clone(), std::slice::from_ref(&path)).unwrap());
+    let unopened = StoreFiles::open(client.clone(), std::slice::from_ref(&path)).unwrap();
+    assert_eq!(opened.read_vec(0, 0, 5).unwrap(), b"old 0");
+    replace("new");
+    c.ok(&["gc", "--quiet"]);
+    let lines = Ldd::read(opened.clone() as Arc<dyn Source>, 64 << 10, Lines).unwrap();
+    assert_eq!(lines.filter(|line| line.starts_with("old ")).count().unwrap(), 150_000);
+    match unopened.read_vec(0, 1 << 20, 1 << 20) {
+        Ok(bytes) => assert!(String::from_utf8(bytes).unwrap().contains("old ")),
+        Err(Error::Changed { file }) => assert_eq!(file, "tess:/lines.txt"),
+        Err(error) => panic!("{error}"),
+    }
+    assert!(opened.check_unchanged().is_ok(), "a version never changes");
+    let again = Arc::new(StoreFiles::open(client, &[path]).unwrap());
+    let lines = Ldd::read(again as Arc<dyn Source>, 64 << 10, Lines).unwrap();
+    assert_eq!(lines.filter(|line| line.starts_with("new ")).count().unwrap(), 150_000);
 }

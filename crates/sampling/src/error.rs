@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use std::fmt::Display;
+use tessera_wire::Code;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,16 @@ pub enum Error {
         file: String,
         /// The reason.
         message: String,
+    },
+    /// A file in the store cannot be read.
+    #[error("cannot read `{file}`: {message}")]
+    Store {
+        /// The file.
+        file: String,
+        /// The reason.
+        message: String,
+        /// The store's code for it.
+        code: Code,
     },
     /// A path does not exist.
     #[error("`{file}` does not exist")]
@@ -76,6 +87,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A file in the store cannot be read.
+    pub fn store(file: impl Display, error: impl Display, code: Code) -> Error {
+        Error::Store { file: file.to_string(), message: error.to_string(), code }
+    }
+
     /// A file cannot be read.
     pub fn io(file: impl Display, error: impl Display) -> Error {
         Error::Io { file: file.to_string(), message: error.to_string() }

@@ -39,6 +39,7 @@ impl From<Error> for Failure {
             Error::NoFiles { .. } | Error::NotFound { .. } => Exit::NotFound,
             Error::Question(_) => Exit::Usage,
             Error::Changed { .. } => Exit::Conflict,
+            Error::Store { code, .. } => Exit::of_code(*code),
             _ => Exit::Failed,
         };
         Failure::new(exit, error.to_string())

@@ -40,7 +40,8 @@ impl StoreFiles {
         };
         let mut numbers = HashMap::new();
         for path in found {
-            let located = source.client.locate(&path).map_err(|error| Error::io(path.brief(), error))?;
+            let located =
+                source.client.locate(&path).map_err(|error| Error::store(path.brief(), &error, error.code()))?;
             source.add(&path, &located, &mut numbers);
         }
         if source.contents.files.is_empty() {
@@ -95,7 +96,7 @@ impl StoreFiles {
         // The version is gone if the file was replaced or removed and nothing keeps it.
         let gone = |error: tessera_client::FileError| match error.code() {
             tessera_wire::Code::NotFound => Error::Changed { file: name.clone() },
-            _ => Error::io(name, error),
+            code => Error::store(name, error, code),
         };
         let handle = Arc::new(self.client.read_inode(ino, version, 0..0).map_err(gone)?);
         let mut handles = self.handles.lock();
@@ -108,7 +109,7 @@ impl StoreFiles {
 }
 
 fn collect(client: &Client, path: &StorePath, found: &mut Vec<StorePath>) -> Result<(), Error> {
-    let fail = |error| Error::io(path.brief(), error);
+    let fail = |error: tessera_client::Error| Error::store(path.brief(), &error, error.code());
     let attr = client.stat(path).map_err(|error| match error.code() {
         tessera_wire::Code::NotFound => Error::NotFound { file: path.brief().to_string() },
         _ => fail(error),
@@ -141,6 +142,7 @@ impl Source for StoreFiles {
 
     fn read_at(&self, file: FileIndex, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         let handle = self.handle(file)?;
-        handle.read_at(offset, out).map_err(|error| Error::io(&self.contents.files[file as usize].name, error))
+        let name = &self.contents.files[file as usize].name;
+        handle.read_at(offset, out).map_err(|error| Error::store(name, &error, error.code()))
     }
 }
