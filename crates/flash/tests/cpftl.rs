@@ -245,6 +245,17 @@ fn the_dirty_index_keeps_reads_from_replacing_dirty_entries() {
 }
 
 #[test]
+fn dirty_entries_that_no_write_changes_leave_their_place_to_reads() {
+    let (mut ssd, mut next) = (ssd_with_spare(2048, "no-correlation", 10.0), random(8));
+    ssd.reset();
+    (0..64).for_each(|i| request(&mut ssd, Op::Write, i * 32, 1));
+    let written = ssd.counters().programs(Cause::Map);
+    (0..4_000).for_each(|_| request(&mut ssd, Op::Read, next(2048), 1));
+    assert_eq!(ssd.counters().programs(Cause::Map) - written, 16, "each translation page once");
+    ssd.check().unwrap();
+}
+
+#[test]
 fn translation_pages_that_change_often_are_written_less_often() {
     let writes = |options: &str| {
         let mut next = random(7);

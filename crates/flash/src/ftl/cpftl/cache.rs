@@ -1,7 +1,7 @@
 //! Cached map entries: clean ones in order of use, dirty ones by translation page.
 //!
-//! With the dirty index the two are apart: an entry that changes leaves the clean entries for the node of its translation page,
-//! and nodes are in order of change. Without it all entries are in one order of use, and nodes only tell which dirty entries
+//! With the dirty index an entry that changes leaves the clean entries for the node of its translation page. A node has a place in the
+//! order of use as if it were one entry, by its last change. Without it all entries are in one order of use, and nodes only tell which dirty entries
 //! can be written together.
 
 use crate::ftl::{Index, Links, List, NONE, Slab};
@@ -30,6 +30,21 @@ struct Node {
     page: u32,
     list: List,
     len: u32,
+    /// Its place in the order of use, with the dirty index.
+    place: u32,
+    /// Whether it got that place without a change.
+    is_spared: bool,
+}
+
+/// What was used least recently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oldest {
+    /// A clean entry.
+    Clean,
+    /// The dirty entry of a logical page, without the dirty index.
+    Dirty(u32),
+    /// A node of the dirty index.
+    Node,
 }
 
 /// The cache. It has no limit of its own.
@@ -38,7 +53,7 @@ pub struct MapCache {
     is_indexed: bool,
     index: Index,
     entries: Slab<Entry>,
-    /// Neighbours of clean entries in order of use; without the dirty index, of all.
+    /// Neighbours of clean entries and nodes in order of use; without the dirty index, of all entries.
     used: Links,
     recent: List,
     /// Neighbours of dirty entries in their node.
@@ -116,7 +131,8 @@ impl MapCache {
             self.make_dirty(page, slot);
         }
         if let Some(node) = self.node_of.get(page) {
-            self.node_links.touch(&mut self.changed, node);
+            self.touch_node(node);
+            self.nodes[node].is_spared = false;
         }
         Some(std::mem::replace(&mut self.entries[slot].ppn, ppn))
     }
@@ -139,18 +155,45 @@ impl MapCache {
         if self.is_indexed { DIRTY_BYTES } else { CLEAN_BYTES }
     }
 
+    fn touch_node(&mut self, number: u32) {
+        self.node_links.touch(&mut self.changed, number);
+        if self.is_indexed {
+            self.used.touch(&mut self.recent, self.nodes[number].place);
+        }
+    }
+
     fn add_node(&mut self, page: u32) -> u32 {
-        let number = self.nodes.put(Node { page, list: List::default(), len: 0 });
+        let mut place = NONE;
+        if self.is_indexed {
+            place = self.entries.put(Entry { lpn: NONE, ppn: NONE, source: NONE, dirty: true });
+            self.used.push(&mut self.recent, place);
+        }
+        let number = self.nodes.put(Node { page, list: List::default(), len: 0, place, is_spared: false });
         self.node_of.insert(page, number);
         self.node_links.push(&mut self.changed, number);
         self.dirty_bytes += NODE_BYTES;
         number
     }
 
-    /// The entry that was used least recently, and whether it is dirty.
-    pub fn oldest(&self) -> Option<(u32, bool)> {
+    /// What was used least recently.
+    pub fn oldest(&self) -> Option<Oldest> {
         let slot = self.recent.last;
-        (slot != NONE).then(|| (self.entries[slot].lpn, self.entries[slot].dirty))
+        (slot != NONE).then(|| match self.entries[slot] {
+            Entry { dirty: false, .. } => Oldest::Clean,
+            Entry { lpn: NONE, .. } => Oldest::Node,
+            Entry { lpn, .. } => Oldest::Dirty(lpn),
+        })
+    }
+
+    /// Spares the node that was changed least recently, unless it was spared since its last change: it counts as used now. To write it
+    /// costs more than to load an entry.
+    pub fn spare_node(&mut self) -> bool {
+        let number = self.changed.last;
+        let spares = number != NONE && !std::mem::replace(&mut self.nodes[number].is_spared, true);
+        if spares {
+            self.touch_node(number);
+        }
+        spares
     }
 
     /// Removes the clean entry that was used least recently.
@@ -177,7 +220,7 @@ impl MapCache {
             if !kept(node.page, node.len) {
                 return Some(node.page);
             }
-            self.node_links.touch(&mut self.changed, number);
+            self.touch_node(number);
         }
         (first != NONE).then(|| self.nodes[first].page)
     }
@@ -192,6 +235,11 @@ impl MapCache {
     pub fn clean(&mut self, page: u32, mut take: impl FnMut(u32, u32)) {
         let Some(number) = self.node_of.remove(page) else { return };
         self.node_links.remove(&mut self.changed, number);
+        if self.is_indexed {
+            let place = self.nodes[number].place;
+            self.used.remove(&mut self.recent, place);
+            self.entries.release(place);
+        }
         self.dirty_bytes -= NODE_BYTES + u64::from(self.nodes[number].len) * self.entry_bytes();
         let mut slot = self.nodes[number].list.last;
         while slot != NONE {

@@ -9,8 +9,8 @@
 //! - *Upkeep*: a correlated page is dropped when many of its entries are outdated, or when its ratio of hits to loads is below that
 //!   of the regular map.
 //! - *Sequential prefetch*: a miss loads the entries of the rest of the request, or as many as are cached right before it, within one translation page.
-//! - *Dirty entry index*: dirty entries are apart from clean ones, by translation page. When the cache is full and they have more than
-//!   their share, all those of a translation page are written and leave.
+//! - *Dirty entry index*: dirty entries are apart from clean ones, by translation page. When the cache is full, and they have more than
+//!   their share or those of a translation page were changed before any clean entry was used, all those of the page are written and leave.
 //! - *Skew*: translation pages that change often are not written before they have a number of dirty entries, and have their own blocks.
 
 mod cache;
@@ -23,7 +23,7 @@ use super::{CacheUse, Directory, EntryMap, Ftl, Move, NONE, Trainee, check_clean
 use crate::config::Config;
 use crate::device::{Cause, Device, Ppn};
 use crate::mining::{History, Pair};
-use cache::{CLEAN_BYTES, DIRTY_BYTES, MapCache, NODE_BYTES, SOURCE_BYTES};
+use cache::{CLEAN_BYTES, DIRTY_BYTES, MapCache, NODE_BYTES, Oldest, SOURCE_BYTES};
 use correlated::{Correlated, Fate, Worth};
 pub use options::Options;
 use std::collections::{BTreeSet, HashMap};
@@ -162,9 +162,10 @@ impl Cpftl {
         while self.bytes() > self.budget {
             let has_many_dirty = self.options.dirty_index && self.map.dirty_bytes() > self.dirty_budget;
             match self.map.oldest().filter(|_| !has_many_dirty) {
-                Some((_, false)) => self.map.remove_oldest(),
-                Some((lpn, true)) => self.write(device, self.directory.page_of(lpn), cause),
-                None => self.write_oldest(device, cause),
+                Some(Oldest::Clean) => self.map.remove_oldest(),
+                Some(Oldest::Dirty(lpn)) => self.write(device, self.directory.page_of(lpn), cause),
+                Some(Oldest::Node) if self.map.spare_node() => {}
+                Some(Oldest::Node) | None => self.write_oldest(device, cause),
             }
         }
         self.cache.set_bytes(self.bytes(), self.budget);

@@ -54,7 +54,7 @@ impl Default for Options {
             bring: 64,
             outdated: 128,
             predictor: 6,
-            dirty: 25,
+            dirty: 75,
             hot: 2,
             keep: 16,
         }
