@@ -2,7 +2,7 @@
 
 use tessera_disk::SplitMix64;
 use tessera_flash::ftl::LAYERS;
-use tessera_flash::{Config, Ns, Op, Order, Ssd, Timing};
+use tessera_flash::{Cause, Config, Ns, Op, Order, Ssd, Timing};
 
 const CAPACITY: u64 = 256 << 20;
 const PAGE: u64 = 4096;
@@ -51,4 +51,13 @@ fn it_moves_hardly_more_pages() {
     let programs = |background| run("tpftl", background).0.counters().all_programs();
     let (with, without) = (programs(true), programs(false));
     assert!(with * 100 < without * 103, "{with} against {without}");
+}
+
+#[test]
+fn blocks_of_the_map_are_collected_when_they_are_nearly_empty() {
+    let (ssd, _) = run("tpftl", true);
+    let counters = ssd.counters();
+    let (moved, erased) = (counters.programs(Cause::GcTranslation), counters.map_erases());
+    assert!(erased > 50, "{erased} blocks of the map were collected");
+    assert!(moved < 24 * erased, "{moved} valid pages of {erased} blocks with 64 pages");
 }

@@ -242,13 +242,6 @@ impl Blocks {
         self.blocks[block as usize].listed = false;
     }
 
-    /// The full block with the fewest valid pages, of those that are collected one by one.
-    pub fn fewest_valid(&self, plane: u32) -> Option<u32> {
-        let victims = &self.planes[plane as usize].victims[..SINGLE];
-        let firsts = victims.iter().filter_map(|victims| victims.firsts().next());
-        firsts.min_by_key(|block| (self.get(*block).valid, self.get(*block).changed))
-    }
-
     /// The full block of a kind with the fewest valid pages.
     pub fn fewest_valid_of(&self, plane: u32, kind: Kind) -> Option<u32> {
         self.planes[plane as usize].victims[kind as usize].firsts().next()

@@ -18,7 +18,8 @@ pub use power::Operation;
 pub(crate) use timing::Schedule;
 pub use timing::{Ns, Timing, parse_duration};
 
-use blocks::{Kind, NONE};
+pub(crate) use blocks::Kind;
+use blocks::NONE;
 
 /// Number of a physical page.
 pub type Ppn = u32;
