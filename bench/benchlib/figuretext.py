@@ -177,27 +177,25 @@ ANALYSIS = """### Layers under a random and a sequential workload (figure 3.2)
 ANALYSIS_WHY = """- *a*: as in the paper, DFTL doubles the response time of the optimum, a sequential workload helps it little, and S-FTL is optimal when it is sequential. (Below the row `ideal`, because sequential requests lie in
   fewer pages.)
 - *b*: as in the paper, S-FTL reads fewer translation pages than DFTL, but still nearly one for each data page unless access is sequential; then it reads next to none, and DFTL more than before.
-- *c*: blocks of data erased do not depend on the layer, as in the paper. Blocks of the map are two to four times as many here, and half to three quarters as many there: our device is in the worst case, see above.
-- *d*: most translation pages that move do so because a block of the map is collected, as in the paper (*migrating themselves*). They are two to four times the data pages here and slightly more there, for the same reason.
+- *c*: blocks of data erased do not depend on the layer, as in the paper. Blocks of the map are about as many here, and half to three quarters as many there: our device is in the worst case, see above.
+- *d*: most translation pages that move do so because a block of the map is collected, as in the paper (*migrating themselves*). They are fewer than the data pages here and slightly more there, because blocks of the map are collected later than those of data.
 """
 HITS = """### Hits (figure 3.7a)
 
 On the device that was written once. We count a look-up for each page that is read, reads of pages that are written in part among them; the paper counts writes, too, and seems to count a request once.
 """
 HITS_WHY = """- *WebSearch*: our hits are higher for all layers, because each page of a request is looked up, and the pages of one request mostly share a translation page. The paper's 12 to 15 % are possible only with one look-up for each request.
-  TPFTL reaches as many here as CPFTL, because one miss brings in the rest of its request in both.
-- *Financial*: S-FTL below DFTL and TPFTL 12 % above agree. CPFTL gains 9 % and not 58 %, because its correlated pages are dropped: each has 512 entries, and one write to any of these pages drops it (algorithm 1). Our writes go
-  everywhere, and its correlated pages are gone after some hundred reads of them. The rest go by the ratio of hits to loads: each of 47 filters of 10 bits for an entry is wrong for 1 % of the misses, which costs loads. With writes that
-  stay away from the correlated regions and a search without mistakes, CPFTL has 34 % more hits than DFTL (last table of figure 3.9). The paper's writes must stay away, too: by table 3.4 they change 7.6 % of its correlations.
+  TPFTL reaches nearly as many here as CPFTL, because one miss brings in the rest of its request in both; CPFTL reads a tenth less of the map.
+- *Financial*: S-FTL below DFTL and TPFTL 12 % above agree. CPFTL gains some 29 % and not 58 %: two fifths of the reads belong to no group, and a group is read four times in training on average, so that
+  correlated pages have 26,000 entries of the groups' 48,000 and more. A write outdates its entry only; if it dropped the page of 512 entries (algorithm 1, `outdated=0`), nothing would be left after some hundred reads.
 """
 CHANGES = "### CPFTL against DFTL (figures 3.7b, c, e)\n"
 CHANGES_WHY = """- *Map reads and writes* fall by less than in the paper, because most of them follow pages that collection moves, whatever the layer.
-- *Response*: in steady state it is the time that requests wait for collections, which take hundreds of milliseconds at a stretch. DFTL's requests write translation pages themselves and collect blocks of the map a few at a time. CPFTL's (and
-  S-FTL's and TPFTL's) hardly write any, so all blocks of the map are collected when data moves: work is less (see WA), median response, too (50 us, not 250), but the stalls are longer, and the mean is theirs. In `tpcc` DFTL needs more time than there is,
+- *Response*: in steady state it is the time that requests wait for collections: some 2 ms on average for all layers, although DFTL does more work (see WA) and its median is 250 us, not 50. In `tpcc` DFTL needs more time than there is,
   so its queue grows until the end. On the device that was written once, `financial` gains 27 % (above).
 """
 ERASES = "### Blocks of translation pages erased (figure 3.7d), and what collection moves\n\n`web` has 500 writes; nothing is collected for them (the paper: *only a few*).\n"
-ERASES_WHY = """The layers that write dirty entries together save what requests write, a quarter of all erases, and are equal among themselves; the rest follows moved data. Against TPFTL the paper has a gain of the dirty index; here neither writes
+ERASES_WHY = """The layers that write dirty entries together save what requests write, and are equal among themselves; the rest follows moved data. Against TPFTL the paper has a gain of the dirty index; here neither writes
 any translation page for requests, because collection writes all dirty entries of a translation page with the moved ones, before the cache is full of them.
 """
 COMPONENTS = """### Components (figure 3.9), `financial`
@@ -206,9 +204,7 @@ Each row has one mechanism more. All but the last search correlated pages withou
 """
 APART = """The same trace with the writes moved out of the regions in which correlated reads lie, on the device that was written once (*S. P.*, *DEI S.* and *predictive* as above):
 """
-COMPONENTS_WHY = """- *a*: the paper gains most by correlations, and loses 2.6 % by prediction. Here correlations gain next to nothing: writes drop the correlated pages, or collection does, which is short of free blocks for them. Where no write drops them (second table),
-  they give the hits that the paper's text leads to expect, as long as no look-up is mistaken; with prediction most are dropped, because wrong guesses count as loads without hits.
+COMPONENTS_WHY = """- *a*: the paper gains most by correlations, and loses 2.6 % by prediction. Here they gain less, because most reads of the map follow pages that collection moves. Where no write outdates them (second table), they give more.
 - *b*: the dirty index saves 17 % of the moved translation pages in the paper and skew 7 % more; here both together save less than 1 %, because collection writes nearly all translation pages (see figure 3.7d).
-  On the device that was written once the dirty index even writes more than *S. P.*: dirty entries have a quarter of the cache (`dirty=25`), so fewer gather before their page is written.
 - *c*: all rows are within a few percent, which is the chance of when a collection falls.
 """

@@ -4,8 +4,7 @@ from . import figuretext
 from .flashtext import HEADINGS, PAPER_MINING, PAPER_SUPPORT, against, figures, layer_rows, rivals, size, table
 
 
-SUPPORT_WHY = """The number of correlated pages falls with the support as in the paper, the hits do not: here they come from pages of one request, of which one miss brings in all (see figure 3.7a). A regular read brings in
-seven pages that hit; a correlated page that brings in fewer is dropped after 16 reads, which befell all of them. The paper's hits without correlations (1.6 %) show that it does not count such pages.
+SUPPORT_WHY = """The number of correlated pages falls with the support as in the paper, the hits do not: here most come from pages of one request, of which one miss brings in all (see figure 3.7a). The paper's hits without correlations (1.6 %) show that it does not count such pages.
 """
 CACHE_WHY = """`cpftl` has more hits and less response time than `dftl` at every size, as in the paper. Its hits at 8x are 51 % and not 89 %: two fifths of the synthetic reads go to 4 million pages with little skew,
 and no cache of 262,144 entries holds these. Its response is below the paper's 1.22, because nothing is collected here.
@@ -15,7 +14,7 @@ ELSEWHERE = """## Figures elsewhere
 3.11 (the emulator's throughput and latency) is in flash_serve.md, 3.12 (file systems) in flash_files.md. 3.1, 3.5, 3.6 and 3.10 are drawings, tables 3.3 and 3.6 presets of `--timing` and `--geometry`.
 """
 MINING_WHY = """Outdated are entries of correlated pages whose page was written or moved by collection. The paper mined full traces; ours are half of the synthetic ones. Its clustered miner ran in a JVM; ours takes less.
-Our writes go everywhere, so they drop half of the correlated pages and more (see figure 3.7a); the paper says neither how many of its updates are writes nor what is counted as one.
+An entry counts once, also if a filter took a page for one of its own by mistake; the paper says neither how many of its updates are writes nor what is counted as one.
 """
 
 
@@ -51,7 +50,7 @@ figures are goals here, and not a reproduction.
 {labels}
 
 `{result['setup']}`, `--cpftl {result['cpftl']}`. The 288 KiB are the paper's 256 for the map, 16 for the directory of translation pages and 16 for the prediction directory. Ours has the first directory on top,
-so entries have 16 KiB more than there; the prediction directory may take half of the cache, because 16 KiB have filters for 12,800 entries only. The host's buffer of 5 % is in the traces.
+so entries have 16 KiB more than there; the prediction directory may take half of the cache, because 16 KiB have filters for some 10,000 entries only. The host's buffer of 5 % is in the traces.
 """)
     parts.append(table(HEADINGS, [line for name, rows in result["layers"].items() for line in layer_rows(name, rows)]))
     parts.append("""### CPFTL against DFTL (figures 3.7b, c, e)
