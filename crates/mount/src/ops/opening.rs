@@ -247,8 +247,8 @@ impl<B: Backend> Mount<B> {
         self.read_for(handle, (offset, len), false).await
     }
 
-    /// As [`Mount::read`], for a program that reads around the kernel's pages (`O_DIRECT`): nobody but this mount then looks whether
-    /// the file ends before that.
+    /// As [`Mount::read`], for a read around the kernel's pages (`O_DIRECT`, a copy): nobody but this mount then looks whether the
+    /// file ends before that.
     ///
     /// # Errors
     /// As [`Mount::read`].
@@ -309,7 +309,7 @@ impl<B: Backend> Mount<B> {
         let (len, mut done) = (len.min(COPY_BYTES), 0);
         while done < len {
             let piece = async {
-                let bytes = self.read(from, offset + done, (len - done).min(PIECE_BYTES) as usize).await?;
+                let bytes = self.read_direct(from, offset + done, (len - done).min(PIECE_BYTES) as usize).await?;
                 self.write(to, to_offset + done, &bytes).await.map(|()| bytes.len() as u64)
             };
             match piece.await {

@@ -138,3 +138,17 @@ fn a_lock_is_granted_once_the_kernel_has_no_pages_of_before() {
         assert!(drops_before_older.is_some_and(|before| before < drops), "{drops_before_older:?} of {drops}");
     });
 }
+
+/// A copy does not go through the kernel's pages: nobody else looks whether the file ends before.
+#[test]
+fn a_copy_ends_where_the_file_ends() {
+    let (_, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        let copy = mount.create(CALLER, (ROOT, b"copy"), 0o644, true, true).await.unwrap().1.handle;
+        let cut = mount.begin_cut(ino);
+        mount.set_attributes(ino, NewAttr::default(), Some(2)).await.unwrap();
+        assert_eq!(mount.copy((kept, 0), (copy, 0), 100).await, Ok(2));
+        assert_eq!(mount.read(copy, 0, 100).await.unwrap(), b"be");
+        mount.end_cut(cut).await;
+    });
+}
