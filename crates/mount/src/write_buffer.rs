@@ -53,6 +53,14 @@ impl WriteBuffer {
         self.by_start.range(..to).next_back().is_some_and(|(start, piece)| start + piece.len() as u64 > from)
     }
 
+    /// Offset of the first byte from `from` on.
+    pub fn next(&self, from: u64) -> Option<u64> {
+        match self.overlaps(from, from.saturating_add(1)) {
+            true => Some(from),
+            false => self.by_start.range(from..).next().map(|(start, _)| *start),
+        }
+    }
+
     /// Removes the bytes in `from..to`.
     pub fn remove(&mut self, from: u64, to: u64) {
         let over: Vec<u64> =

@@ -88,30 +88,42 @@ impl<B: Backend> State<B> {
         // As a commit gives it. Version and number stay: a commit over them is one that another mount came before.
         self.below = Below::Kept;
         if self.pending.length() == NextLength::AtLeast {
-            self.show_length(base.len_bytes().max(self.pending.end()));
+            self.show_length(mount, base.len_bytes().max(self.pending.end()));
         }
     }
 
     /// The file is this version.
     pub(super) fn take_over(&mut self, mount: &Mount<B>, base: Arc<B::Reader>) {
+        self.show_length(mount, base.len_bytes());
         if base.opened().version.version != self.version {
             // Another client changed the file; the session builds on the old version.
             self.pending.drop_session();
             self.version = base.opened().version.version;
         }
-        if let Some(before) = self.base.take().filter(|before| before.len_bytes() > base.len_bytes()) {
-            self.keep_uncut(mount, before);
-        }
         self.number = base.opened().version.number;
         let attr = &base.opened().attr;
         self.content = if attr.version == self.version { attr.content } else { 0 };
-        self.show_length(base.len_bytes());
         self.below = Below::of(self.size_bytes);
         self.base = Some(base);
     }
 
-    /// Takes over the length of a version with another mount's changes.
-    pub(super) fn show_length(&mut self, size_bytes: u64) {
+    /// Offset behind the bytes from `from` on that are those of the version below.
+    pub(super) fn kept_until(&self, from: u64) -> u64 {
+        if let Some(log) = self.pending.log() {
+            return log.kept_until(from);
+        }
+        if self.below != Below::Kept {
+            return 0;
+        }
+        let Some(written) = self.pending.written() else { return u64::MAX };
+        let in_session = written.session.as_ref().and_then(|session| session.uncommitted.as_ref());
+        let in_session = in_session.filter(|range| range.end > from).map_or(u64::MAX, |range| range.start);
+        written.buffer.next(from).map_or(in_session, |at| at.min(in_session))
+    }
+
+    /// Takes over the length of a version with another mount's changes. To be called while the version below is the one before.
+    pub(super) fn show_length(&mut self, mount: &Mount<B>, size_bytes: u64) {
+        self.keep_uncut(mount, size_bytes);
         if self.has_length && size_bytes > self.size_bytes {
             self.note_old_end(self.size_bytes);
         }

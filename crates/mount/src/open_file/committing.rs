@@ -134,7 +134,7 @@ impl<B: Backend> State<B> {
         self.content = attr.map_or(0, |attr| attr.content);
         if let Some(attr) = attr.filter(|_| self.pending.length() == NextLength::AtLeast) {
             // What another mount wrote behind the end, or cut off, belongs to the version, too.
-            self.show_length(attr.size_bytes.max(self.pending.end()));
+            self.show_length(mount, attr.size_bytes.max(self.pending.end()));
         }
         self.created = None;
         self.times = Times::default();

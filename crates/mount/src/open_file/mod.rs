@@ -99,7 +99,7 @@ struct State<B: Backend> {
     base: Option<Arc<B::Reader>>,
     /// Which of the bytes of the version below belong to the file.
     below: Below,
-    /// The longer file of before, until the kernel knows that it was cut off.
+    /// What was behind the end, until the kernel knows that it was cut off.
     uncut: Option<Uncut<B::Reader>>,
     /// The file lost its last name on this mount: only sessions keep it.
     unlinked: bool,
@@ -261,36 +261,21 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         state.pending.check()?;
         let end = offset.saturating_add(len as u64);
-        let uncut = fills_pages.and_then(|opened_ns| state.uncut(mount, end, opened_ns));
-        let mut read = self.read_now(state, mount, offset, len).await?;
-        if let Some(uncut) = uncut {
-            let from = offset.saturating_add(read.len() as u64);
-            read.extend(read_version(&*uncut, from, len - read.len()).await?);
-        }
+        state.begin_read(mount, offset..end).await?;
+        let before = fills_pages.map_or_else(Vec::new, |opened_ns| state.uncut(mount, end, opened_ns));
+        let mut read = self.read_now(state, mount, offset..end).await?;
+        uncut::read_behind(&before, offset..end, &mut read).await?;
         Ok(read)
     }
 
-    /// Reads the file as it is.
+    /// Reads the file as it is, after [`State::begin_read`].
     async fn read_now(
         &self,
         mut state: MutexGuard<'_, State<B>>,
         mount: &Mount<B>,
-        offset: u64,
-        len: usize,
+        wanted: Range<u64>,
     ) -> Outcome<Vec<u8>> {
-        let wanted = offset..offset.saturating_add(len as u64).min(state.size_bytes);
-        if wanted.is_empty() {
-            return Ok(Vec::new());
-        }
-        let under_way = |r: &Range<u64>| r.start < wanted.end && r.end > wanted.start;
-        if state.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
-            state.commit(mount).await?;
-        }
-        if state.pending.log().is_none() && state.below == Below::Kept {
-            state.base(mount).await?;
-        }
-        // The commit and the base may have brought a length that another mount has set.
-        let end = wanted.end.min(state.size_bytes);
+        let (offset, end) = (wanted.start, wanted.end.min(state.size_bytes));
         if offset >= end {
             return Ok(Vec::new());
         }
@@ -456,6 +441,22 @@ impl<B: Backend> State<B> {
             self.pending = Pending::clean();
             self.take_over(mount, base);
         }
+    }
+
+    /// Brings what is to be read where it can be read. The file may have a length then that another mount has set.
+    async fn begin_read(&mut self, mount: &Mount<B>, wanted: Range<u64>) -> Outcome {
+        let wanted = wanted.start..wanted.end.min(self.size_bytes);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let under_way = |r: &Range<u64>| r.start < wanted.end && r.end > wanted.start;
+        if self.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
+            self.commit(mount).await?;
+        }
+        if self.pending.log().is_none() && self.below == Below::Kept {
+            self.base(mount).await?;
+        }
+        Ok(())
     }
 
     fn place(&self, at: WriteAt) -> u64 {

@@ -150,7 +150,7 @@ impl<B: Backend> OpenFile<B> {
             state.drop_log(mount);
             // For programs that have it open, the file is what lay below the log, as far as a session keeps that.
             let below_bytes = state.base.as_ref().map_or(0, |base| base.len_bytes());
-            state.show_length(below_bytes);
+            state.show_length(mount, below_bytes);
             state.below = Below::of(below_bytes);
             mount.kernel.lock().holds_uncommitted(self.ino);
         }
@@ -180,7 +180,7 @@ impl<B: Backend> OpenFile<B> {
         let is_whole = state.pending.log().is_some_and(|log| log.has_bytes_of(view));
         if is_whole {
             (state.version, state.content, state.below) = (attr.version, attr.content, Below::Kept);
-            state.show_length(attr.size_bytes);
+            state.show_length(mount, attr.size_bytes);
             let keeps = state.keeps_base(mount);
             state.base = if keeps { open_version(mount, self.ino, attr.version).await.ok() } else { None };
             state.replacement = Some((attr.version, attr.size_bytes));

@@ -4,10 +4,12 @@
 //! reply to the request that sets it, or by a later one if another mount has cut the file off. Until then such reads get behind the
 //! end what the file of before has there. Before the end they get the file as it is: its pages are everybody's.
 
-use super::State;
 use super::table::Files;
+use super::{State, read_version};
 use crate::backend::{Backend, Reader};
+use crate::errno::Outcome;
 use crate::mount::Mount;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +20,24 @@ const REPLY_TAKES: Duration = Duration::from_millis(2);
 /// length: a program that reads without a pause would never learn it.
 const UNCUT_FOR_NS: i64 = 2_000_000_000;
 
-/// The longer file of before.
+/// The longer files of before.
 pub(super) struct Uncut<R> {
-    version: Arc<R>,
-    /// A request on this mount has set the length since.
+    /// The last one was cut off last, and is the shortest one.
+    before: Vec<Arc<Before<R>>>,
+    /// The last cut was that of a request on this mount.
     is_cut_here: bool,
-    /// Since when it is kept, by the backend's clock.
+    /// Since when they are kept, by the backend's clock.
     kept_ns: i64,
+}
+
+/// A file before it was cut off.
+pub(super) struct Before<R> {
+    /// The version below it.
+    version: Arc<R>,
+    /// From the cut up to here it had the bytes of that version. What it had behind that is not known.
+    kept_until: u64,
+    /// Its length.
+    size_bytes: u64,
 }
 
 /// A request that sets a length, until this is dropped when its reply is with the kernel. New handles of the file do not fill the
@@ -61,25 +74,36 @@ impl<B: Backend> State<B> {
         self.forget_known(mount, 1);
         if size_bytes < self.size_bytes && mount.fills_pages_of(self.ino) {
             // Without it, they may read zeros.
-            if let Ok(base) = self.base(mount).await {
-                self.keep_uncut(mount, base);
-            }
+            let _ = self.base(mount).await;
+            self.keep_uncut(mount, size_bytes);
         }
         if let Some(uncut) = &mut self.uncut {
             uncut.is_cut_here = true;
         }
     }
 
-    /// The file is about to be shorter than this version.
-    pub(super) fn keep_uncut(&mut self, mount: &Mount<B>, version: Arc<B::Reader>) {
-        self.forget_known(mount, 0);
-        let kept_bytes = self.uncut.as_ref().map_or(0, |uncut| uncut.version.len_bytes());
-        if version.len_bytes() > kept_bytes {
-            self.uncut = Some(Uncut { version, is_cut_here: false, kept_ns: mount.backend.now_ns() });
+    /// The file is about to have this length. If that is less, what lies behind it is kept for those that read the pages, as far as
+    /// the version below has it.
+    pub(super) fn keep_uncut(&mut self, mount: &Mount<B>, size_bytes: u64) {
+        let Some(version) = self.base.clone() else { return };
+        if size_bytes >= self.size_bytes || !mount.fills_pages_of(self.ino) {
+            return;
         }
+        self.forget_known(mount, 0);
+        let kept_until = self.kept_until(size_bytes).min(version.len_bytes());
+        let now_ns = mount.backend.now_ns();
+        let (mut before, mut kept_ns) =
+            self.uncut.take().map_or((Vec::new(), now_ns), |uncut| (uncut.before, uncut.kept_ns));
+        // What they had before this one is known no more: it may have been written over.
+        while before.pop_if(|before: &mut Arc<Before<_>>| before.size_bytes <= self.size_bytes).is_some() {}
+        if before.is_empty() {
+            kept_ns = now_ns;
+        }
+        before.push(Arc::new(Before { version, kept_until, size_bytes: self.size_bytes }));
+        self.uncut = Some(Uncut { before, is_cut_here: false, kept_ns });
     }
 
-    /// Forgets the file of before if the kernel knows that it was cut off: no more than `cuts` requests that set a length are under way.
+    /// Forgets the files of before if the kernel knows that it was cut off: no more than `cuts` requests that set a length are under way.
     fn forget_known(&mut self, mount: &Mount<B>, cuts: usize) {
         let Some(&Uncut { is_cut_here, kept_ns, .. }) = self.uncut.as_ref() else { return };
         // The reply to a request that sets a length tells it in any case.
@@ -90,19 +114,40 @@ impl<B: Backend> State<B> {
         }
     }
 
-    /// What to read behind the end for pages up to `end`, if the file ends before that and the kernel does not know. `opened_ns`: when
-    /// the handle was opened; a later open than the cut sees the file as it is now.
-    pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Option<Arc<B::Reader>> {
+    /// The files of before from which to read behind the end for pages up to `end`, if the file ends before that and the kernel does not
+    /// know. `opened_ns`: when the handle was opened; a later open than the cut sees the file as it is now.
+    pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Vec<Arc<Before<B::Reader>>> {
         self.forget_known(mount, 0);
-        let uncut = self.uncut.as_ref()?;
+        let Some(uncut) = &self.uncut else { return Vec::new() };
         // Handles that are opened later would share the pages, unless they bypass them.
         if opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes {
-            return None;
+            return Vec::new();
         }
-        let version = uncut.version.clone();
+        let before = uncut.before.clone();
         mount.kernel.lock().has_older_pages(self.ino);
         // What lies behind the end in these pages must not show if the file grows.
         self.note_old_end(self.size_bytes);
-        Some(version)
+        before
     }
+}
+
+/// Adds to what was `read` of `wanted`, up to the end of the file, what [`State::uncut`] gave: each byte as it was last, as far as that
+/// is known.
+///
+/// # Errors
+/// As [`read_version`].
+pub(super) async fn read_behind<R: Reader>(
+    before: &[Arc<Before<R>>],
+    wanted: Range<u64>,
+    read: &mut Vec<u8>,
+) -> Outcome {
+    for before in before.iter().rev() {
+        let at = wanted.start + read.len() as u64;
+        let known = wanted.end.min(before.kept_until).min(before.size_bytes).saturating_sub(at);
+        read.extend(read_version(&*before.version, at, known as usize).await?);
+        if at + known < before.size_bytes {
+            break;
+        }
+    }
+    Ok(())
 }

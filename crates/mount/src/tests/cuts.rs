@@ -152,3 +152,98 @@ fn a_copy_ends_where_the_file_ends() {
         mount.end_cut(cut).await;
     });
 }
+
+/// The read commits first what was written here, and the version has what another mount has appended or cut off meanwhile.
+#[test]
+fn a_read_that_commits_first_has_nothing_of_before_in_front_of_the_new_end() {
+    for new_end in [11 << 19, 9 << 19] {
+        let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+        tasks.run(async {
+            store.commit(ino, &[b'o'; 6 << 20], 0);
+            open_as_kernel(&mount, 7, ino, false).await;
+            store.commit(ino, &[b'o'; 5 << 20], 0);
+            let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+            mount.kernel.lock().noticed(ino, 1);
+            mount.write(writer, 0, &[b'x'; 17 << 18]).await.unwrap();
+            store.commit(ino, &vec![b'n'; new_end], 0);
+            store.dropped_from.take();
+            let read = mount.read(kept, 4 << 20, 2 << 20).await.unwrap();
+            let (new, old) = read.split_at(new_end - (4 << 20));
+            assert!(new[1 << 18..].iter().all(|byte| *byte == b'n'), "{new_end}");
+            assert!(old.len() == (6 << 20) - new_end && old.iter().all(|byte| *byte == b'o'), "{new_end}");
+            mount.files.get(ino).unwrap().drop_old_end(&mount).await;
+            let dropped = store.dropped_from.take();
+            assert!(dropped.iter().any(|(_, from)| *from <= new_end as u64), "{new_end}: {dropped:?}");
+        });
+    }
+}
+
+/// Another mount cuts the file off, and this one learns it by a commit.
+#[test]
+fn what_another_mount_cut_off_before_a_commit_here_is_read_until_the_kernel_knows() {
+    let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"before");
+        mount.write(writer, 0, b"XX").await.unwrap();
+        store.commit(ino, b"BEFO", 0);
+        mount.fsync(writer).await.unwrap();
+        assert_eq!(store.current(ino).bytes, b"XXFO");
+        assert!(mount.kernel.lock().lacks(ino, 4));
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XXFOre");
+    });
+}
+
+/// The reply to a cut here tells the kernel nothing of what another mount cuts off beside it.
+#[test]
+fn a_cut_here_does_not_stand_for_that_of_another_mount_beside_it() {
+    let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        let here = mount.begin_cut(ino);
+        mount.set_attributes(ino, NewAttr::default(), Some(4)).await.unwrap();
+        store.commit(ino, b"BE", 0);
+        open_as_kernel(&mount, 7, ino, false).await;
+        mount.kernel.lock().noticed(ino, 1);
+        mount.end_cut(here).await;
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap()[..4], *b"BEfo");
+    });
+}
+
+/// What was written over is never read again, whether a version has it or not.
+#[test]
+fn what_was_written_over_before_a_cut_is_not_read_behind_the_end() {
+    for write_mode in ["sliding-window", "complete-local"] {
+        let (_, mount, mut tasks, ino, kept) = read_file(write_mode);
+        tasks.run(async {
+            let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+            mount.write(writer, 0, b"XXXXX").await.unwrap();
+            assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XXXXXe", "{write_mode}");
+            let cut = mount.begin_cut(ino);
+            mount.set_attributes(ino, NewAttr::default(), Some(2)).await.unwrap();
+            let read = mount.read(kept, 0, 100).await.unwrap();
+            assert!(b"XXXXXe".starts_with(&read[..]), "{write_mode}: {}", read.escape_ascii());
+            mount.end_cut(cut).await;
+        });
+    }
+}
+
+/// As above, between a cut by another mount and one here.
+#[test]
+fn what_was_synced_between_two_cuts_is_read_behind_the_second_one() {
+    for (written, read) in [(&b"XXXXXXX"[..], b"XXXXXXX"), (b"XXXX", b"XXXXre\0"), (b"XXXXX", b"XXXXXe\0")] {
+        let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+        tasks.run(async {
+            store.commit(ino, b"BEFO", 0);
+            let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+            mount.kernel.lock().noticed(ino, 1);
+            mount.write(writer, 0, written).await.unwrap();
+            mount.fsync(writer).await.unwrap();
+            mount.kernel.lock().noticed(ino, 1);
+            let cut = mount.begin_cut(ino);
+            mount.set_attributes(ino, NewAttr::default(), Some(2)).await.unwrap();
+            let found = mount.read(kept, 0, 100).await.unwrap();
+            assert!(read.starts_with(&found[..]) && found.len() >= 6, "{}", found.escape_ascii());
+            mount.end_cut(cut).await;
+        });
+    }
+}

@@ -155,6 +155,12 @@ impl Log {
         self.overlay.kept_bytes()
     }
 
+    /// Offset behind the bytes from `from` on that are those of the version below.
+    pub fn kept_until(&self, from: u64) -> u64 {
+        let written = self.overlay.slices(from..u64::MAX).next();
+        written.map_or(u64::MAX, |slice| slice.offset).min(self.kept_bytes())
+    }
+
     /// Bytes that may not be on the disk yet.
     pub fn unsynced_bytes(&self) -> u64 {
         self.end - self.durable_end.unwrap_or_default()
