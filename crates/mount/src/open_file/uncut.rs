@@ -119,8 +119,9 @@ impl<B: Backend> State<B> {
     pub(super) fn uncut(&mut self, mount: &Mount<B>, end: u64, opened_ns: i64) -> Vec<Arc<Before<B::Reader>>> {
         self.forget_known(mount, 0);
         let Some(uncut) = &self.uncut else { return Vec::new() };
+        let is_longer = uncut.before.first().is_some_and(|before| before.size_bytes > self.size_bytes);
         // Handles that are opened later would share the pages, unless they bypass them.
-        if opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes {
+        if !is_longer || opened_ns >= uncut.kept_ns || !mount.bypasses_pages() || end <= self.size_bytes {
             return Vec::new();
         }
         let before = uncut.before.clone();

@@ -247,3 +247,35 @@ fn what_was_synced_between_two_cuts_is_read_behind_the_second_one() {
         });
     }
 }
+
+/// Another mount's shorter version replaces what waits in the spool.
+#[test]
+fn a_shorter_version_that_replaces_a_log_is_a_cut() {
+    let (store, mount, mut tasks, ino, kept) = read_file("complete-local");
+    tasks.run(async {
+        let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+        mount.write(writer, 0, b"XX").await.unwrap();
+        mount.flush(ino, writer, OWNER).await.unwrap();
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XXfore");
+        store.commit(ino, b"BE", 0);
+        mount.fsync(writer).await.unwrap();
+        assert_eq!(store.list(ROOT).len(), 2, "the bytes are kept beside it");
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"BEfore");
+    });
+}
+
+/// A program that reads at the end of a file that has grown since makes no page an older one.
+#[test]
+fn a_file_that_is_as_long_again_has_nothing_of_before() {
+    let (store, mount, mut tasks, ino, kept) = read_file("sliding-window");
+    tasks.run(async {
+        store.commit(ino, b"BE", 0);
+        let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+        mount.write(writer, 0, b"longer").await.unwrap();
+        mount.fsync(writer).await.unwrap();
+        mount.kernel.lock().noticed(ino, 1);
+        let older_fills = mount.kernel.lock().older_fills(ino);
+        assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"longer");
+        assert_eq!(mount.kernel.lock().older_fills(ino), older_fills);
+    });
+}
