@@ -34,8 +34,8 @@ pub(super) struct Uncut<R> {
 pub(super) struct Before<R> {
     /// The version below it.
     version: Arc<R>,
-    /// From the cut up to here it had the bytes of that version. What it had behind that is not known.
-    kept_until: u64,
+    /// It had these bytes of that version. What it had besides is not known.
+    kept: Range<u64>,
     /// Its length.
     size_bytes: u64,
 }
@@ -90,7 +90,7 @@ impl<B: Backend> State<B> {
             return;
         }
         self.forget_known(mount, 0);
-        let kept_until = self.kept_until(size_bytes).min(version.len_bytes());
+        let kept = size_bytes..self.kept_until(size_bytes).min(version.len_bytes()).min(self.size_bytes);
         let now_ns = mount.backend.now_ns();
         let (mut before, mut kept_ns) =
             self.uncut.take().map_or((Vec::new(), now_ns), |uncut| (uncut.before, uncut.kept_ns));
@@ -99,7 +99,7 @@ impl<B: Backend> State<B> {
         if before.is_empty() {
             kept_ns = now_ns;
         }
-        before.push(Arc::new(Before { version, kept_until, size_bytes: self.size_bytes }));
+        before.push(Arc::new(Before { version, kept, size_bytes: self.size_bytes }));
         self.uncut = Some(Uncut { before, is_cut_here: false, kept_ns });
     }
 
@@ -144,9 +144,15 @@ pub(super) async fn read_behind<R: Reader>(
 ) -> Outcome {
     for before in before.iter().rev() {
         let at = wanted.start + read.len() as u64;
-        let known = wanted.end.min(before.kept_until).min(before.size_bytes).saturating_sub(at);
-        read.extend(read_version(&*before.version, at, known as usize).await?);
-        if at + known < before.size_bytes {
+        if at >= before.size_bytes {
+            continue;
+        }
+        if !before.kept.contains(&at) {
+            break;
+        }
+        let end = wanted.end.min(before.kept.end);
+        read.extend(read_version(&*before.version, at, end.saturating_sub(at) as usize).await?);
+        if end < before.size_bytes {
             break;
         }
     }

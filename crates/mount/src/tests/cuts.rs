@@ -279,3 +279,86 @@ fn a_file_that_is_as_long_again_has_nothing_of_before() {
         assert_eq!(mount.kernel.lock().older_fills(ino), older_fills);
     });
 }
+
+/// Random changes and cuts, here and by another mount: a read has the file as it is, and behind its end only what was there last.
+#[test]
+fn no_byte_is_older_than_the_last_one_at_its_place() {
+    let mut longer = 0;
+    // Long writes go to sessions, and are more than the spool takes.
+    let cases = (0_u64..2_000).map(|seed| (seed, 1)).chain((0..4).map(|seed| (seed, 2 << 20)));
+    for (seed, unit) in cases {
+        let write_mode = ["sliding-window", "complete-local"][(seed % 2) as usize];
+        let (store, mount, mut tasks, ino, kept) = read_file(write_mode);
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
+        let mut draw = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 20) % below
+        };
+        tasks.run(async {
+            let writer = open_as_kernel(&mount, 6, ino, true).await.handle;
+            let (mut file, mut last) = (b"before".to_vec(), b"before".to_vec());
+            let mut cuts = Vec::new();
+            let mut said = String::new();
+            for round in 0..12_u8 {
+                store.clock.update(|ns| ns + 1000);
+                match draw(7) {
+                    0 | 1 => {
+                        let (at, len) = (draw(7) as usize * unit, (1 + draw(4) as usize) * unit);
+                        mount.write(writer, at as u64, &vec![b'A' + round; len]).await.unwrap();
+                        file.resize(file.len().max(at + len), 0);
+                        file[at..at + len].fill(b'A' + round);
+                        said += &format!("write {at} {len}, ");
+                    }
+                    2 | 3 => {
+                        let size = draw(9) * unit as u64;
+                        cuts.push(mount.begin_cut(ino));
+                        mount.set_attributes(ino, NewAttr::default(), Some(size)).await.unwrap();
+                        file.resize(size as usize, 0);
+                        said += &format!("cut {size}, ");
+                    }
+                    4 => {
+                        mount.fsync(writer).await.unwrap();
+                        said += "sync, ";
+                    }
+                    5 => {
+                        mount.fsync(writer).await.unwrap();
+                        file = vec![b'a' + round; draw(9) as usize * unit];
+                        store.commit(ino, &file, 0);
+                        let opened = open_as_kernel(&mount, 7, ino, false).await.handle;
+                        mount.release(ino, opened, None).await;
+                        // The kernel may have ignored the length.
+                        mount.kernel.lock().noticed(ino, store.clock.get());
+                        said += &format!("other {}, ", file.len());
+                    }
+                    _ => {
+                        if let Some(cut) = cuts.pop() {
+                            mount.end_cut(cut).await;
+                            said += "end, ";
+                        }
+                    }
+                }
+                last.resize(last.len().max(file.len()), 0);
+                last[..file.len()].copy_from_slice(&file);
+                let from = draw(3) as usize * unit;
+                let read = mount.read(kept, from as u64, 100 * unit).await.unwrap();
+                let is = file.get(from..).unwrap_or_default();
+                assert!(read.starts_with(is), "{seed} {unit} {write_mode}: {said}");
+                longer += usize::from(read.len() > is.len());
+                let was = last.get(from..).unwrap_or_default();
+                assert!(was.starts_with(&read), "{seed} {unit} {write_mode}: {said}");
+                assert!(
+                    mount.read_direct(kept, from as u64, 100 * unit).await.unwrap() == is,
+                    "{seed} {unit} {write_mode}: {said}"
+                );
+            }
+            for cut in cuts {
+                mount.end_cut(cut).await;
+            }
+            mount.fsync(writer).await.unwrap();
+            assert!(store.current(ino).bytes == file, "{seed} {unit} {write_mode}: {said}");
+        });
+    }
+    assert!(longer > 1_000, "{longer}");
+}
