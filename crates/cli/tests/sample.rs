@@ -206,13 +206,13 @@ fn a_file_that_is_replaced_is_read_as_it_was_or_not_at_all() {
     let client = Client::connect(c.address(), Options::default()).unwrap();
     // One source has read before the file is replaced, and has it open; the other has not.
     let opened = Arc::new(StoreFiles::open(client.clone(), std::slice::from_ref(&path)).unwrap());
-    let unopened = StoreFiles::open(client.clone(), std::slice::from_ref(&path)).unwrap();
+    let untouched = StoreFiles::open(client.clone(), std::slice::from_ref(&path)).unwrap();
     assert_eq!(opened.read_vec(0, 0, 5).unwrap(), b"old 0");
     replace("new");
     c.ok(&["gc", "--quiet"]);
     let lines = Ldd::read(opened.clone() as Arc<dyn Source>, 64 << 10, Lines).unwrap();
     assert_eq!(lines.filter(|line| line.starts_with("old ")).count().unwrap(), 150_000);
-    match unopened.read_vec(0, 1 << 20, 1 << 20) {
+    match untouched.read_vec(0, 1 << 20, 1 << 20) {
         Ok(bytes) => assert!(String::from_utf8(bytes).unwrap().contains("old ")),
         Err(Error::Changed { file }) => assert_eq!(file, "tess:/lines.txt"),
         Err(error) => panic!("{error}"),
