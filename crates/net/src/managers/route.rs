@@ -79,12 +79,23 @@ pub struct Search {
     asked: Vec<Endpoint>,
     /// A manager answered in this round.
     is_heard: bool,
-    /// What the managers of this round answered.
-    last: Option<Error>,
+    /// What tells most of this round, and the last of such.
+    last: Option<(Tells, Error)>,
     /// The first error of this round that no repetition mends.
     refusal: Option<Error>,
     /// All of this round were such errors.
     all_refused: bool,
+}
+
+/// How much an error tells a user who finds no leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tells {
+    /// A manager cannot be reached.
+    Unreachable,
+    /// A manager answered, and named another one, which does not lead either.
+    Another,
+    /// A manager answered why none leads.
+    Why,
 }
 
 #[derive(Debug)]
@@ -146,14 +157,15 @@ impl Route {
             Outcome::Unreachable { error, silent } => {
                 self.doubt(now, from, silent);
                 self.tell(from, &error);
-                search.note(error);
+                search.note(Tells::Unreachable, error);
                 self.next(search)
             }
             Outcome::NotLeader(error) => {
                 let named = self.named(search, &error.leader);
                 search.is_heard = true;
                 self.refusing.retain(|(manager, _)| manager != from);
-                search.note(error);
+                let tells = if error.leader.is_empty() { Tells::Why } else { Tells::Another };
+                search.note(tells, error);
                 match named {
                     Some(leader) => {
                         self.leader = leader.clone();
@@ -252,18 +264,20 @@ impl Route {
 }
 
 impl Search {
-    fn note(&mut self, error: Error) {
+    fn note(&mut self, tells: Tells, error: Error) {
         match error.is_retryable() {
             true => self.all_refused = false,
             false => drop(self.refusal.get_or_insert_with(|| error.clone())),
         }
-        self.last = Some(error);
+        if self.last.as_ref().is_none_or(|(most, _)| tells >= *most) {
+            self.last = Some((tells, error));
+        }
     }
 
     /// The error of a call that found no leader in time.
     #[must_use]
     pub fn failure(&self) -> Error {
-        let Some(last) = self.refusal.as_ref().or(self.last.as_ref()) else {
+        let Some(last) = self.refusal.as_ref().or(self.last.as_ref().map(|(_, error)| error)) else {
             return Error::new(Code::Unavailable, "no manager was asked");
         };
         let asked: Vec<String> = self.asked.iter().map(ToString::to_string).collect();

@@ -244,3 +244,24 @@ fn a_leader_that_answers_unavailable_late_is_asked_again() {
     let step = route.step(now, &mut search, &b, Outcome::NotLeader(stands_by));
     assert_eq!(step, Step::Ask(a));
 }
+
+/// P14: a manager that is alive and says why none leads tells the user more than those that are gone, and than one that names
+/// another of them.
+#[test]
+fn a_failure_says_what_tells_most() {
+    let answer = |leader: &str, why: &str| {
+        Outcome::NotLeader(Error { leader: leader.to_string(), ..Error::new(Code::NotLeader, why) })
+    };
+    let gone = || Outcome::Unreachable { error: Error::new(Code::Unavailable, "connection refused"), silent: false };
+    let mut it = script("a b c");
+    it.begin();
+    assert_eq!(it.step("a", answer("", "no majority: b and c are missing")), "b:1");
+    assert_eq!(it.step("b", gone()), "c:1");
+    assert_eq!(it.step("c", gone()), "pause");
+    assert_eq!(it.search.failure().message, "no majority: b and c are missing (asked a:1,b:1,c:1)");
+    it.begin();
+    assert_eq!(it.step("a", answer("", "its disk is full")), "b:1");
+    assert_eq!(it.step("b", answer("a:1", "the one at a leads")), "c:1");
+    assert_eq!(it.step("c", answer("a:1", "the one at a leads")), "pause");
+    assert_eq!(it.search.failure().message, "its disk is full (asked a:1,b:1,c:1)");
+}
