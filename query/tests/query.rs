@@ -83,6 +83,9 @@ fn exact_answers_of_all_formats() {
         .unwrap();
     let answer = ask(at, &["SELECT u['id'] AS id, n FROM 'e.jsonl' WHERE n > 1"]);
     assert_eq!(answer["rows"], serde_json::json!([{"id": 8, "n": 2.5}]));
+    std::fs::write(at.join("m.jsonl"), "{\"v\":1,\"b\":true}\n{\"v\":\"x\",\"b\":false}\n").unwrap();
+    let answer = ask(at, &["SELECT v, b FROM 'm.jsonl' ORDER BY v", "--text", "b"]);
+    assert_eq!(answer["rows"], serde_json::json!([{"v": "1", "b": "true"}, {"v": "x", "b": "false"}]));
     std::fs::write(at.join("t.log"), b"one two\r\nbad \xff\n\nend").unwrap();
     let answer = ask(at, &["SELECT count(*) AS n, max(line) AS m FROM 't.log' WHERE line <> ''"]);
     assert_eq!(answer["rows"], serde_json::json!([{"n": 3, "m": "one two"}]));

@@ -162,6 +162,8 @@ impl Reader {
                 .and_then(Iterator::collect),
             Kind::Json => json::ReaderBuilder::new(self.read_schema.clone())
                 .with_batch_size(BATCH_ROWS)
+                // Numbers are text where some records have text.
+                .with_coerce_primitive(true)
                 .build(Cursor::new(block.records()))
                 .and_then(Iterator::collect),
             Kind::Parquet(parquet) => parquet.decode(&self.columns, block),
