@@ -102,6 +102,13 @@ pub struct SampleArgs {
 
 /// `tessera query`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A file, a directory or a pattern in single quotes is a table. With --error or --ratio, counts, sums and means are estimated
+from a sample and come with intervals. `tessera query --help` shows every option, once tessera-query is installed (`make query`).
+
+Examples:
+  tessera query \"SELECT word, count(*) FROM 'tess:/logs/*.parquet' GROUP BY 1 ORDER BY 2 DESC LIMIT 20\" --error 2%
+  tessera query \"SELECT avg(ms) FROM '/data/requests.csv' WHERE status >= 500\" --json")]
 pub struct QueryArgs {
     /// What tessera-query is given; `tessera query --help` shows its own help.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
