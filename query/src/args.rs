@@ -1,6 +1,7 @@
 //! The arguments of `tessera query`.
 
 use clap::{Parser, ValueEnum};
+use tessera_sampling::words::{FileFormat, parse_confidence, parse_drop, parse_share};
 
 /// Where `tessera up` listens.
 const DEFAULT_MANAGER: &str = "127.0.0.1:7700";
@@ -89,6 +90,17 @@ pub enum RecordFormat {
     Parquet,
 }
 
+impl From<RecordFormat> for FileFormat {
+    fn from(format: RecordFormat) -> FileFormat {
+        match format {
+            RecordFormat::Text => FileFormat::Text,
+            RecordFormat::Csv => FileFormat::Csv,
+            RecordFormat::Json => FileFormat::Json,
+            RecordFormat::Parquet => FileFormat::Parquet,
+        }
+    }
+}
+
 /// How much is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
@@ -115,20 +127,4 @@ impl Args {
         let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         self.threads.map_or_else(cpus, usize::from)
     }
-}
-
-/// A share: `2%` or `0.02`; above 0, at most 1.
-fn parse_share(text: &str) -> Result<f64, String> {
-    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim_end(), 100.0));
-    let share = number.parse::<f64>().map_err(|_| "a share is written 2% or 0.02".to_string())? / scale;
-    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("a share lies above 0 and is at most 100%".to_string()) }
-}
-
-fn parse_confidence(text: &str) -> Result<f64, String> {
-    let share = parse_share(text)?;
-    if (0.5..=0.9999).contains(&share) { Ok(share) } else { Err("from 50% to 99.99%".to_string()) }
-}
-
-fn parse_drop(text: &str) -> Result<f64, String> {
-    if matches!(text, "0" | "0%") { Ok(0.0) } else { parse_share(text) }
 }

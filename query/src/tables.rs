@@ -105,7 +105,7 @@ impl TableProvider for FileTable {
             let reader: Reader = records.reader(projection.as_ref())?;
             Ok(read_all(&records, reader, &reading))
         };
-        scan(schema, limit, begin)
+        scan(schema, None, limit, begin)
     }
 }
 
@@ -143,18 +143,18 @@ impl TableProvider for SampledTable {
         let order: Vec<usize> = wanted.iter().map(place).collect();
         let sample = self.sample.clone();
         let begin = move || Ok(sample.step(sample.records().reader(Some(&columns))?));
-        let partition = Arc::new(Partition { schema: read.clone(), begin: Box::new(begin) });
-        Ok(Arc::new(StreamingTableExec::try_new(read, vec![partition], Some(&order), [], false, None)?))
+        scan(read, Some(&order), None, begin)
     }
 }
 
 fn scan(
     schema: SchemaRef,
+    projection: Option<&Vec<usize>>,
     limit: Option<usize>,
     begin: impl Fn() -> Result<Batches, Error> + Send + Sync + 'static,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let partition = Arc::new(Partition { schema: schema.clone(), begin: Box::new(begin) });
-    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![partition], None, [], false, limit)?))
+    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![partition], projection, [], false, limit)?))
 }
 
 /// What is read when the engine executes a scan.

@@ -25,5 +25,6 @@ pub mod question;
 pub mod schedule;
 pub mod source;
 pub mod tally;
+pub mod words;
 
 pub use error::Error;

@@ -16,7 +16,6 @@ use datafusion::prelude::SessionContext;
 use std::sync::Arc;
 use tessera_sampling::answer::{Step, next_step, pilot_units, unseen_units};
 use tessera_sampling::engine::Progress;
-use tessera_sampling::layout::Layout;
 
 pub use plan::{Estimable, recognize};
 
@@ -102,17 +101,16 @@ pub async fn estimate(
             Step::Everything => return Ok(Outcome::ReadEverything),
         }
     }
-    finish(context, query, terms, (&moments, &layout), Progress { units: units as u64, ..sample.progress() }).await
+    finish(context, query, terms, &moments, Progress { units: units as u64, ..sample.progress() }).await
 }
 
 async fn finish(
     context: &SessionContext,
     query: &Estimable,
     terms: &Terms,
-    (moments, layout): (&moments::Moments, &Layout),
+    moments: &moments::Moments,
     progress: Progress,
 ) -> Result<Outcome, Error> {
-    debug_assert_eq!(moments.strata().len(), layout.strata.len());
     let groups = moments.estimate(terms.confidence)?;
     let plan = query.above(answer::plan(query, &groups)?)?;
     let reached = match terms.amount {

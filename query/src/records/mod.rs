@@ -18,6 +18,7 @@ use tessera_sampling::Error as SamplingError;
 use tessera_sampling::format::{Block, Csv, CsvOptions, Format, JsonLines, Text};
 use tessera_sampling::question::{Aggregate, Bound, Question};
 use tessera_sampling::source::Source;
+use tessera_sampling::words::FileFormat;
 
 pub use self::parquet::Parquet;
 
@@ -67,41 +68,23 @@ fn no_question() -> Bound {
     Question { aggregate: Aggregate::Count, key: None, value: None, filter: None }.bind()
 }
 
-/// The format that all names have.
-fn format_of(source: &dyn Source) -> Result<RecordFormat, Error> {
-    let of_name = |name: &str| match name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "csv" | "tsv" => RecordFormat::Csv,
-        "jsonl" | "ndjson" | "json" => RecordFormat::Json,
-        "parquet" => RecordFormat::Parquet,
-        _ => RecordFormat::Text,
-    };
-    let first = &source.files()[0];
-    match source.files().iter().find(|file| of_name(&file.name) != of_name(&first.name)) {
-        Some(other) => Err(Error::Usage(format!(
-            "`{}` and `{}` are of different formats; name one with --format, or give them to tables of their own",
-            first.name, other.name
-        ))),
-        None => Ok(of_name(&first.name)),
-    }
-}
-
 impl Records {
     /// Finds the columns of files.
     ///
     /// # Errors
     /// Files are not of their format, or have different columns.
     pub fn open(source: Arc<dyn Source>, options: &ReadOptions) -> Result<Records, Error> {
-        let format = options.format.map_or_else(|| format_of(&*source), Ok)?;
+        let format = options.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
         let (schema, kind) = match format {
-            RecordFormat::Text => (infer::text(), Kind::Text),
-            RecordFormat::Json => (infer::json(&*source, &options.text)?, Kind::Json),
-            RecordFormat::Csv => {
+            FileFormat::Text => (infer::text(), Kind::Text),
+            FileFormat::Json => (infer::json(&*source, &options.text)?, Kind::Json),
+            FileFormat::Csv => {
                 let is_tsv = source.files()[0].name.to_ascii_lowercase().ends_with(".tsv");
                 let delimiter = options.delimiter.unwrap_or(if is_tsv { b'\t' } else { b',' });
                 let cut = Csv::open(&*source, no_question(), CsvOptions { delimiter: Some(delimiter), header: true })?;
                 (infer::csv(&*source, &cut, delimiter, &options.text)?, Kind::Csv { delimiter, cut: Arc::new(cut) })
             }
-            RecordFormat::Parquet => {
+            FileFormat::Parquet => {
                 let parquet = Parquet::open(&*source)?;
                 (parquet.schema(), Kind::Parquet(Arc::new(parquet)))
             }

@@ -5,6 +5,7 @@ use super::daemons::parse_size;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use tessera_sampling::words::{FileFormat, parse_confidence, parse_drop, parse_share};
 
 /// `tessera sample`.
 #[derive(Debug, Args)]
@@ -128,6 +129,17 @@ pub enum RecordFormat {
     Parquet,
 }
 
+impl From<RecordFormat> for FileFormat {
+    fn from(format: RecordFormat) -> FileFormat {
+        match format {
+            RecordFormat::Text => FileFormat::Text,
+            RecordFormat::Csv => FileFormat::Csv,
+            RecordFormat::Json => FileFormat::Json,
+            RecordFormat::Parquet => FileFormat::Parquet,
+        }
+    }
+}
+
 /// How the sample is divided among disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ShareRule {
@@ -135,22 +147,6 @@ pub enum ShareRule {
     Equal,
     /// In proportion to what each disk holds.
     Size,
-}
-
-/// A share: `2%` or `0.02`; above 0, at most 1.
-fn parse_share(text: &str) -> Result<f64, String> {
-    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim_end(), 100.0));
-    let share = number.parse::<f64>().map_err(|_| "a share is written 2% or 0.02".to_string())? / scale;
-    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("a share lies above 0 and is at most 100%".to_string()) }
-}
-
-fn parse_confidence(text: &str) -> Result<f64, String> {
-    let share = parse_share(text)?;
-    if (0.5..=0.9999).contains(&share) { Ok(share) } else { Err("from 50% to 99.99%".to_string()) }
-}
-
-fn parse_drop(text: &str) -> Result<f64, String> {
-    if matches!(text, "0" | "0%") { Ok(0.0) } else { parse_share(text) }
 }
 
 fn parse_unit(text: &str) -> Result<u64, String> {

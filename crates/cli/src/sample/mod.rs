@@ -3,7 +3,7 @@
 mod plot;
 mod report;
 
-use crate::args::{RecordFormat, SampleArgs, ShareRule};
+use crate::args::{SampleArgs, ShareRule};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::files::store_paths;
 use crate::remote::Store;
@@ -26,6 +26,7 @@ use tessera_sampling::layout::Layout;
 use tessera_sampling::question::{Aggregate, KeyBy, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
 use tessera_sampling::source::{LocalFiles, Source, StoreFiles};
+use tessera_sampling::words::FileFormat;
 
 const STORE_UNIT_BYTES: u64 = 64 << 10;
 const LOCAL_UNIT_BYTES: u64 = 16 << 10;
@@ -58,7 +59,7 @@ pub fn sample(args: SampleArgs) -> Outcome {
         Some(store) => Arc::new(StoreFiles::open((**store).clone(), &store_paths(&args.paths)?)?),
         None => Arc::new(local(&args)?),
     };
-    let format = record_format(&args, &*source)?;
+    let format = args.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
     let question = question(&args, format)?;
     let reader = reader(&args, format, &question, &*source)?;
     let terms = terms(&args);
@@ -143,30 +144,7 @@ fn local(args: &SampleArgs) -> Outcome<LocalFiles> {
     Ok(LocalFiles::open(&paths, args.path_is_disk.then_some(&disk_of as &dyn Fn(&Path) -> String))?)
 }
 
-/// The format that was asked for, or that all names have.
-fn record_format(args: &SampleArgs, source: &dyn Source) -> Outcome<RecordFormat> {
-    if let Some(format) = args.format {
-        return Ok(format);
-    }
-    let of_name = |name: &str| match name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
-        "csv" | "tsv" => RecordFormat::Csv,
-        "jsonl" | "ndjson" | "json" => RecordFormat::Json,
-        "parquet" => RecordFormat::Parquet,
-        _ => RecordFormat::Text,
-    };
-    let first = &source.files()[0];
-    match source.files().iter().find(|file| of_name(&file.name) != of_name(&first.name)) {
-        Some(other) => bail!(
-            Exit::Usage,
-            "`{}` and `{}` are of different formats; name one with --format, or sample them one after the other",
-            first.name,
-            other.name
-        ),
-        None => Ok(of_name(&first.name)),
-    }
-}
-
-fn question(args: &SampleArgs, format: RecordFormat) -> Outcome<Question> {
+fn question(args: &SampleArgs, format: FileFormat) -> Outcome<Question> {
     let key = args.count_by.as_ref().or(args.distinct.as_ref()).or(args.by.as_ref());
     let (aggregate, value) = match args {
         SampleArgs { sum: Some(field), .. } => (Aggregate::Sum, Some(field)),
@@ -176,7 +154,7 @@ fn question(args: &SampleArgs, format: RecordFormat) -> Outcome<Question> {
         SampleArgs { by: Some(_), .. } => bail!(Exit::Usage, "--by goes with --sum or --avg; --count-by counts"),
         _ => (Aggregate::Count, None),
     };
-    let is_text = format == RecordFormat::Text;
+    let is_text = format == FileFormat::Text;
     let key = key.map(|key| KeyBy::parse(key, is_text)).transpose()?;
     if !is_text && matches!(key, Some(KeyBy::Match(_))) {
         bail!(Exit::Usage, "/EXPRESSION/ is a key of text; add --format text, or name a field");
@@ -185,18 +163,13 @@ fn question(args: &SampleArgs, format: RecordFormat) -> Outcome<Question> {
     Ok(Question { aggregate, key, value: value.cloned(), filter })
 }
 
-fn reader(
-    args: &SampleArgs,
-    format: RecordFormat,
-    question: &Question,
-    source: &dyn Source,
-) -> Outcome<Arc<dyn Format>> {
+fn reader(args: &SampleArgs, format: FileFormat, question: &Question, source: &dyn Source) -> Outcome<Arc<dyn Format>> {
     let bound = question.clone().bind();
     Ok(match format {
-        RecordFormat::Text => Arc::new(Text::new(bound)?),
-        RecordFormat::Json => Arc::new(JsonLines::new(bound)),
-        RecordFormat::Parquet => Arc::new(Parquet::open(source, bound)?),
-        RecordFormat::Csv => {
+        FileFormat::Text => Arc::new(Text::new(bound)?),
+        FileFormat::Json => Arc::new(JsonLines::new(bound)),
+        FileFormat::Parquet => Arc::new(Parquet::open(source, bound)?),
+        FileFormat::Csv => {
             let options = CsvOptions { delimiter: args.delimiter, header: !args.no_header };
             Arc::new(Csv::open(source, bound, options)?)
         }
