@@ -1,6 +1,6 @@
 //! `tessera query`: SQL over files, exactly or from a sample.
 //!
-//! DataFusion parses, plans and executes. Ours are the tables ([`tables`]: files in the store or in local directories,
+//! DataFusion parses, plans and executes. This program adds the tables ([`tables`]: files in the store or in local directories,
 //! of which only the wanted columns of Parquet are read) and the estimates ([`estimate`]: aggregates of a random part,
 //! with intervals). Start at [`run`]. docs/sampling.md, section 7, has the rules.
 

@@ -100,7 +100,7 @@ pub struct Shown<'a> {
     pub seed: u64,
 }
 
-/// Prints an answer. Whoever reads it may have enough before its end.
+/// Prints an answer. The program that reads it may close the pipe before its end.
 ///
 /// # Errors
 /// It cannot be written.

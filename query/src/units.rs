@@ -78,7 +78,7 @@ impl Format for Sending {
             arrived.len() as u64 - 1
         };
         for batch in self.reader.decode(block)? {
-            // Whoever reads the batches has enough of them, and dropped the other end.
+            // The SQL engine has enough batches, and dropped its end of the channel.
             let ended = || SamplingError::Question("nobody reads the table any more".to_string());
             sender.blocking_send(self.numbered(&batch, unit)).map_err(|_| ended())?;
         }
