@@ -85,7 +85,7 @@ pub enum GroupError {
     /// The database was to be rebuilt from the snapshot beside it, which is no better.
     #[error(
         "the database has to be rebuilt from the snapshot in {LOG_DIR}/, which cannot be used either ({0}); move the directory away and \
-         start this manager with --join ADDR, where ADDR is a manager or node that runs"
+         start this manager with --join ADDR, where ADDR is a manager or node that runs, or with --restore if a majority of them is lost"
     )]
     Rebuild(Box<GroupError>),
 }

@@ -57,7 +57,8 @@ pub enum StartError {
     /// There is a log, and neither a database nor a snapshot to rebuild it from.
     #[error(
         "{dir}: the database is gone, and the log beside it ({LOG_DIR}/) holds no snapshot to rebuild it from; move the directory away \
-         and start this manager with --join ADDR, where ADDR is a manager or node that runs"
+         and start this manager with --join ADDR, where ADDR is a manager or node that runs, or with --restore if a majority of them is \
+         lost"
     )]
     NothingLeft {
         /// The directory.
