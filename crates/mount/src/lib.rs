@@ -13,7 +13,7 @@
 //! | [`spool`] | logs on a local disk, their pushes into the store, recovery after a crash |
 //! | [`kernel_cache`] | what the kernel holds of each inode |
 //! | [`synthetic`] | inodes of `.tessera/versions` |
-//! | [`write_buffer`], [`rewrite_queue`], [`xattr`], [`attr`], [`errno`] | plain data |
+//! | [`write_buffer`], [`rewrite_queue`], [`under_way`], [`xattr`], [`attr`], [`errno`] | plain data |
 //!
 //! Start at [`mount`] and [`ops`]. The clippy lints at the top of this file keep blocking calls and locks across an
 //! `.await` out.
@@ -36,5 +36,6 @@ pub mod spool;
 mod synthetic;
 #[cfg(test)]
 mod tests;
+mod under_way;
 mod write_buffer;
 mod xattr;

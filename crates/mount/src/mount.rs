@@ -8,11 +8,11 @@ use crate::namespace::driver::NamespaceDriver;
 use crate::namespace::{CacheStats, Scope};
 use crate::open_file::Files;
 use crate::ops::history::History;
-use crate::ops::locks::ClosingHandles;
 use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
 use crate::spool::speed::SpeedTable;
 use crate::spool::{Spool, SpoolConfig, SpoolStats};
+use crate::under_way::UnderWay;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,7 +84,8 @@ pub struct Mount<B: Backend> {
     pub(crate) last_handle: AtomicU64,
     pub(crate) history: History,
     pub(crate) rewrites: Rewrites,
-    pub(crate) closing: ClosingHandles,
+    /// Handles under `flock` that are being closed.
+    pub(crate) closing: UnderWay,
     pub(crate) locks: Arc<Locks<B>>,
     pub(crate) spool: Option<Arc<Spool>>,
     /// Write speeds of recent files.
@@ -107,7 +108,7 @@ impl<B: Backend> Mount<B> {
             last_handle: AtomicU64::new(0),
             history: History::default(),
             rewrites,
-            closing: ClosingHandles::default(),
+            closing: UnderWay::default(),
             spool: spool.map(Arc::new),
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,

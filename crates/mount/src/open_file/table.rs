@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::mount::Mount;
 use crate::race::race;
 use crate::spool::log::Log;
+use crate::under_way::{Counted, UnderWay};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,29 +27,6 @@ pub struct Files<B: Backend> {
     pub(super) cuts: UnderWay,
     /// A handle is open or gone.
     changed: Notify,
-}
-
-/// Number of requests under way, by inode; the file need not be open.
-#[derive(Default)]
-pub(super) struct UnderWay(Mutex<BTreeMap<u64, usize>>);
-
-impl UnderWay {
-    pub fn begin(&self, ino: u64) {
-        *self.0.lock().entry(ino).or_default() += 1;
-    }
-
-    pub fn end(&self, ino: u64) {
-        let mut counts = self.0.lock();
-        let count = counts.get_mut(&ino).expect("a request counts until it ends");
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&ino);
-        }
-    }
-
-    pub fn count(&self, ino: u64) -> usize {
-        self.0.lock().get(&ino).copied().unwrap_or(0)
-    }
 }
 
 struct Slot<B: Backend> {
@@ -92,20 +70,14 @@ impl<B: Backend> Drop for Opening<'_, B> {
 }
 
 /// A name of the file is being removed until this is dropped. Until then a commit keeps a session open, as for a file without names.
-pub struct Removal<'a, B: Backend>(&'a Files<B>, u64);
+pub struct Removal<'a, B: Backend>(&'a Files<B>, Counted<'a>);
 
 impl<B: Backend> Removal<'_, B> {
     /// The file's last name may be gone: from now on it always has a session that keeps it, if it is open.
     pub async fn done(self) {
-        if let Some(file) = self.0.get(self.1) {
+        if let Some(file) = self.0.get(self.1.ino()) {
             file.set_unlinked().await;
         }
-    }
-}
-
-impl<B: Backend> Drop for Removal<'_, B> {
-    fn drop(&mut self) {
-        self.0.removals.end(self.1);
     }
 }
 
@@ -152,8 +124,7 @@ impl<B: Backend> Files<B> {
 
     /// A request is about to remove a name of the file.
     pub fn begin_removal(&self, ino: u64) -> Removal<'_, B> {
-        self.removals.begin(ino);
-        Removal(self, ino)
+        Removal(self, self.removals.begin(ino))
     }
 
     /// Whether a name of the file is being removed.

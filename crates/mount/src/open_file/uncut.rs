@@ -4,11 +4,11 @@
 //! reply to the request that sets it, or by a later one if another mount has cut the file off. Until then such reads get behind the
 //! end what the file of before has there. Before the end they get the file as it is: its pages are everybody's.
 
-use super::table::Files;
 use super::{State, read_version};
 use crate::backend::{Backend, Reader};
 use crate::errno::Outcome;
 use crate::mount::Mount;
+use crate::under_way::Counted;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,30 +40,20 @@ pub(super) struct Before<R> {
     size_bytes: u64,
 }
 
-/// A request that sets a length, until this is dropped when its reply is with the kernel. New handles of the file do not fill the
-/// kernel's pages meanwhile.
-pub struct Cut<'a, B: Backend>(&'a Files<B>, u64);
-
-impl<B: Backend> Drop for Cut<'_, B> {
-    fn drop(&mut self) {
-        self.0.cuts.end(self.1);
-    }
-}
-
 impl<B: Backend> Mount<B> {
     /// The reply to a request that sets a length is written.
-    pub async fn end_cut(&self, cut: Cut<'_, B>) {
-        let Some(file) = self.files.get(cut.1) else { return };
+    pub async fn end_cut(&self, cut: Counted<'_>) {
+        let Some(file) = self.files.get(cut.ino()) else { return };
         // A commit may hold the lock for long.
         if file.state.try_lock().is_none_or(|state| state.uncut.is_some()) {
             self.backend.sleep(REPLY_TAKES).await;
         }
     }
 
-    /// A request that sets the length of a file has arrived. [`Mount::end_cut`] follows its reply.
-    pub fn begin_cut(&self, ino: u64) -> Cut<'_, B> {
-        self.files.cuts.begin(ino);
-        Cut(&self.files, ino)
+    /// A request that sets the length of a file has arrived. [`Mount::end_cut`] follows its reply: new handles of the file do not fill
+    /// the kernel's pages meanwhile.
+    pub fn begin_cut(&self, ino: u64) -> Counted<'_> {
+        self.files.cuts.begin(ino)
     }
 }
 

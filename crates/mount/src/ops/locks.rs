@@ -10,67 +10,22 @@ use crate::locks::Interrupted;
 use crate::mount::Mount;
 use crate::open_file::Current;
 use crate::race::race;
-use parking_lot::Mutex;
 use std::io::{Error as IoError, ErrorKind};
 use std::time::Duration;
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
 use tessera_wire::{Code, Error};
-use tokio::sync::Notify;
 
 /// Longest wait for a handle that is being closed.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// The files of the handles under `flock` that are being closed, one entry for each handle.
-#[derive(Default)]
-pub(crate) struct ClosingHandles {
-    inos: Mutex<Vec<u64>>,
-    changed: Notify,
-}
-
-/// A handle is being closed until this is dropped.
-pub(crate) struct Closing<'a>(&'a ClosingHandles, u64);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let mut inos = self.0.inos.lock();
-        let at = inos.iter().position(|ino| *ino == self.1).expect("a handle is closed once");
-        inos.swap_remove(at);
-        drop(inos);
-        self.0.changed.notify_waiters();
-    }
-}
-
-impl ClosingHandles {
-    pub(crate) fn begin(&self, ino: u64) -> Closing<'_> {
-        self.inos.lock().push(ino);
-        Closing(self, ino)
-    }
-
-    fn contains(&self, ino: u64) -> bool {
-        self.inos.lock().contains(&ino)
-    }
-
-    /// Waits for handles that are being closed: the kernel reports a close after `close` has returned, and the next
-    /// caller must not find that lock. Returns whether there was such a handle and it is gone.
-    async fn wait<B: Backend>(&self, backend: &B, ino: u64) -> bool {
-        if !self.contains(ino) {
-            return false;
-        }
-        let gone = async {
-            loop {
-                let changed = self.changed.notified();
-                if !self.contains(ino) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        race(gone, backend.sleep(CLOSING)).await.is_ok()
-    }
-}
-
 impl<B: Backend> Mount<B> {
+    /// Waits for handles under `flock` that are being closed: the kernel reports a close after `close` has returned, and the next
+    /// caller must not find that lock. Returns whether there was such a handle and it is gone.
+    async fn until_closed(&self, ino: u64) -> bool {
+        self.closing.count(ino) > 0 && race(self.closing.until_none(ino), self.backend.sleep(CLOSING)).await.is_ok()
+    }
+
     /// Sets, changes or releases a lock. `wait`: until it is granted, or until `interrupted` returns true.
     ///
     /// # Errors
@@ -111,7 +66,7 @@ impl<B: Backend> Mount<B> {
             self.locks.release(lock.ino, lock.owner).await;
             outcome = self.request_lock(lock, true, interrupted).await?;
         }
-        if outcome == LockOutcome::Refused && self.closing.wait(&*self.backend, lock.ino).await {
+        if outcome == LockOutcome::Refused && self.until_closed(lock.ino).await {
             outcome = self.request_lock(lock, wait, interrupted).await?;
         }
         match outcome {
