@@ -322,18 +322,21 @@ impl<B: Backend> OpenFile<B> {
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
         if state.begin_log(mount).await {
-            let offset = state.place(at);
+            let (offset, bytes) = state.place(mount, at, bytes);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
                 Ok(()) => return Ok(offset),
                 Err(error) => state = self.go_on_without_log(mount, (writes, state), &error).await?,
             }
         }
-        let offset = state.place(at);
-        if state.must_commit_before(offset, offset + bytes.len() as u64) {
+        let (offset, placed) = state.place(mount, at, bytes);
+        if state.must_commit_before(offset, offset + placed.len() as u64) {
             state.commit(mount).await?;
         }
-        // A commit brings what another mount has appended.
-        let offset = state.place(at);
+        // A commit brings what another mount has appended or cut off.
+        let (offset, bytes) = state.place(mount, at, bytes);
+        if bytes.is_empty() {
+            return Ok(offset);
+        }
         let end = offset + bytes.len() as u64;
         state.date_change(mount);
         state.size_bytes = state.size_bytes.max(end);
@@ -459,10 +462,17 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    fn place(&self, at: WriteAt) -> u64 {
+    /// Where a write goes, and which of its bytes. A page makes no file longer: another mount has cut off what lies behind the end.
+    fn place<'b>(&self, mount: &Mount<B>, at: WriteAt, bytes: &'b [u8]) -> (u64, &'b [u8]) {
         match at {
-            WriteAt::Offset(offset) | WriteAt::Page(offset) => offset,
-            WriteAt::End => self.size_bytes,
+            WriteAt::Offset(offset) => (offset, bytes),
+            WriteAt::End => (self.size_bytes, bytes),
+            // With its write-back cache the kernel writes what programs have appended in pages, too.
+            WriteAt::Page(offset) if mount.kernel.lock().has_write_back() => (offset, bytes),
+            WriteAt::Page(offset) => {
+                let kept_bytes = self.size_bytes.saturating_sub(offset).min(bytes.len() as u64);
+                (offset, &bytes[..kept_bytes as usize])
+            }
         }
     }
 

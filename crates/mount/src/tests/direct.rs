@@ -306,6 +306,35 @@ fn a_page_that_is_written_back_after_the_close_reaches_the_store() {
     assert_eq!(mount.stats().open_files, 0);
 }
 
+/// A page of a map waits while another mount cuts the file off, and is written back after that.
+#[test]
+fn a_page_that_is_written_back_makes_no_file_longer() {
+    for (mode, write_back, stored) in [
+        ("sliding-window", false, b"Be" as &[u8]),
+        ("complete-local", false, b"Be"),
+        ("sliding-window", true, b"Before"),
+    ] {
+        let (store, disk, mut tasks) = (store(mode), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount_with(&store, &disk, 1, write_back);
+        start_pushes(&mut tasks, &mount, queues);
+        let ino = known_file(&mount, &store, &mut tasks);
+        tasks.run(async {
+            let mapped = mount.open(5, ino, true).await.unwrap().handle;
+            store.commit(ino, b"BE", 0);
+            let other = open_as_kernel(&mount, 6, ino, false).await;
+            assert_eq!(mount.read(other.handle, 0, 100).await.unwrap(), b"BE");
+            mount.write_page(mapped, 0, b"Before").await.unwrap();
+            if !write_back {
+                mount.write_page(mapped, 4096, &[7; 100]).await.unwrap();
+            }
+            mount.flush(ino, mapped, OWNER).await.unwrap();
+            mount.release(ino, mapped, None).await;
+            until_pushed(&mount).await;
+        });
+        assert_eq!(store.current(ino).bytes, stored, "{mode}, write-back {write_back}");
+    }
+}
+
 /// The kernel has zeros behind an answer that is shorter than the file was when it asked.
 #[test]
 fn pages_are_not_filled_short_where_another_mount_has_cut_the_file_off() {
