@@ -112,6 +112,7 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("net.flushed_not_accounted", "bytes that the connection's thread sends stay counted as unsent"),
     ("net.frames_overtake", "what was queued during a write is sent before the rest of that write"),
+    ("net.gives_up_what_has_begun", "the rest of a call that expired is dropped after its first bytes were sent"),
     ("net.sleeps_unannounced", "a connection's thread looks at its queue before it says that it is about to wait"),
     ("net.writes_after_close", "a write that was under way at the close leaves its rest in the queue"),
     ("node.content_unchecked", "a node stores slices that are no part of the chunk that they name (P2)"),

@@ -7,7 +7,7 @@ use crate::keepalive;
 use crate::limits::Admissions;
 use crate::outbox::Outbox;
 use crate::reading::{ReadError, Reader};
-use crate::sending::Part;
+use crate::sending::{Outgoing, Part, Purpose};
 use crate::told;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -400,9 +400,12 @@ impl Connection {
             ));
         }
         let head = frame::encode_raw(kind, flags, request_id, body, payload_len as u32);
-        let answered = (flags & FLAG_REPLY != 0).then_some(request_id);
+        let purpose = match flags & FLAG_REPLY {
+            0 => Purpose::Call(request_id),
+            _ => Purpose::Answer(request_id),
+        };
         let parts = std::iter::once(Part::Bytes(head.into())).chain(payload);
-        self.outbox.send(&self.stream, parts, answered).inspect_err(|error| self.note_failure(error))
+        self.outbox.send(&self.stream, Outgoing::new(purpose, parts)).inspect_err(|error| self.note_failure(error))
     }
 
     fn read_loop(self: &Arc<Self>, service: &dyn Service, pool: &BufferPool) -> Result<(), ReadError> {
@@ -440,11 +443,19 @@ impl Connection {
         Ok(())
     }
 
-    pub(crate) fn expire_calls(&self, now: Instant) {
-        let late: Vec<_> = self.pending.lock().extract_if(|_, call| call.deadline <= now).collect();
-        for (_, call) in late {
+    /// Ends the calls whose deadline is over. Returns when the oldest of them began, of those that the peer knows.
+    pub(crate) fn expire_calls(&self, now: Instant) -> Option<Instant> {
+        let mut late: HashMap<_, _> = self.pending.lock().extract_if(|_, call| call.deadline <= now).collect();
+        if late.is_empty() {
+            return None;
+        }
+        let ids = late.keys().copied().collect();
+        let unknown = self.outbox.give_up(ids);
+        let oldest = late.iter().filter(|(id, _)| !unknown.contains(id)).map(|(_, call)| call.began).min();
+        for (_, call) in late.drain() {
             (call.callback)(Err(Error::new(Code::Timeout, format!("{} did not answer in time", self.peer))));
         }
+        oldest
     }
 }
 

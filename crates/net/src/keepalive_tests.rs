@@ -114,6 +114,52 @@ fn a_call_to_a_peer_that_falls_silent_ends_soon() {
     ended_as_dead(dialer.call_wait(&endpoint, &GetStatus {}, vec![], CALL).map(drop), began);
 }
 
+/// Who asks again and again waits for no answer that long (consensus messages, for one).
+#[test]
+fn short_calls_to_a_peer_that_falls_silent_find_it_dead() {
+    let endpoint = answering(|stream, _| {
+        std::thread::sleep(CALL);
+        drop(stream);
+    });
+    let (dialer, began) = (dialer(), Instant::now());
+    let short = SILENCE / 4;
+    let dead = loop {
+        let result = dialer.call_wait(&endpoint, &GetStatus {}, vec![], short).map(drop);
+        if result.as_ref().is_err_and(|error| error.code() != Code::Timeout) {
+            break result;
+        }
+        assert!(began.elapsed() < SOON, "every call times out");
+    };
+    ended_as_dead(dead, began);
+}
+
+/// A call that nobody waits for any more takes nothing of what the peer can take.
+#[test]
+fn a_peer_that_reads_late_gets_no_call_that_has_expired() {
+    const LONG_BYTES: usize = 16 << 20;
+    let (read, reads) = channel();
+    let (seen, ids) = channel();
+    let endpoint = answering(move |mut stream, first| {
+        reads.recv().unwrap();
+        stream.read_exact(&mut vec![0; first.body_len as usize + first.payload_len as usize]).unwrap();
+        let next = header_of(&mut stream);
+        seen.send((first.request_id, next.request_id, next.payload_len)).unwrap();
+    });
+    let dialer = dialer();
+    let payload = || vec![Bytes::from(vec![7; LONG_BYTES])];
+    let short = Duration::from_millis(200);
+    for _ in 0..4 {
+        let error = dialer.call_wait(&endpoint, &GetStatus {}, payload(), short).unwrap_err();
+        assert_eq!(error.code(), Code::Timeout, "{error:?}");
+    }
+    let (dropped, _ended) = channel();
+    let callback: Callback = Box::new(move |answer| _ = dropped.send(answer.map(drop)));
+    dialer.call(&endpoint, Kind::GetStatus, Bytes::new(), Vec::new(), CALL, callback);
+    read.send(()).unwrap();
+    let (first, next, payload_len) = ids.recv_timeout(SOON).unwrap();
+    assert_eq!((next, payload_len), (first + 4, 0), "after call {first} comes the one that waits");
+}
+
 /// The side that accepted a connection may ask, too.
 #[test]
 fn a_call_to_a_silent_peer_that_opened_the_connection_ends_soon() {

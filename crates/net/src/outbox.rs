@@ -6,9 +6,9 @@
 
 use super::endpoint::Stream;
 use super::limits::Admissions;
-use super::sending::{Part, Writable, write_some};
+use super::sending::{Outgoing, Purpose, Writable, write_some};
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, Wake};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,8 +28,10 @@ pub(crate) struct Outbox {
 }
 
 struct Queue {
-    parts: VecDeque<Part>,
+    frames: VecDeque<Outgoing>,
     unsent_bytes: usize,
+    /// Calls that ended while a thread wrote.
+    given_up: HashSet<u64>,
     /// When the peer last took something, or the queue was empty.
     moved: Instant,
     /// Costs of requests without an answer.
@@ -51,8 +53,9 @@ impl Outbox {
     /// No file descriptor is free.
     pub fn new(admissions: Option<Arc<Admissions>>) -> io::Result<Outbox> {
         let queue = Queue {
-            parts: VecDeque::new(),
+            frames: VecDeque::new(),
             unsent_bytes: 0,
+            given_up: HashSet::new(),
             moved: Instant::now(),
             unanswered: HashMap::new(),
             unanswered_bytes: 0,
@@ -78,31 +81,25 @@ impl Outbox {
         is_new
     }
 
-    /// Queues a frame, and writes what the socket takes unless another thread writes. `answered` is the request that
-    /// the frame answers.
+    /// Queues a frame, and writes what the socket takes unless another thread writes.
     ///
     /// # Errors
     /// The stream failed, now or before, or the peer has left too much unread.
-    pub fn send(
-        &self,
-        stream: &Stream,
-        parts: impl IntoIterator<Item = Part>,
-        answered: Option<u64>,
-    ) -> io::Result<()> {
+    pub fn send(&self, stream: &Stream, frame: Outgoing) -> io::Result<()> {
         let mut queue = self.queue.lock();
         if queue.failed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if queue.parts.is_empty() && !queue.writing {
+        if queue.frames.is_empty() && !queue.writing {
             queue.moved = Instant::now();
         }
-        for part in parts.into_iter().filter(|part| part.len_bytes() > 0) {
-            queue.unsent_bytes += part.len_bytes();
-            queue.parts.push_back(part);
-        }
-        if let Some(cost_bytes) = answered.and_then(|id| queue.unanswered.remove(&id)) {
+        if let Purpose::Answer(id) = frame.purpose
+            && let Some(cost_bytes) = queue.unanswered.remove(&id)
+        {
             queue.unanswered_bytes -= cost_bytes;
         }
+        queue.unsent_bytes += frame.len_bytes();
+        queue.frames.push_back(frame);
         let result = match queue.writing || queue.left {
             true => Ok(()),
             false => self.write(&mut queue, stream, Writable::Memory),
@@ -144,8 +141,8 @@ impl Outbox {
     fn write(&self, queue: &mut MutexGuard<'_, Queue>, stream: &Stream, what: Writable) -> io::Result<()> {
         queue.writing = true;
         let (mut turn_bytes, mut goes_on) = (0, true);
-        while goes_on && turn_bytes < TURN_BYTES && !queue.parts.is_empty() {
-            let mut batch = std::mem::take(&mut queue.parts);
+        while goes_on && turn_bytes < TURN_BYTES && !queue.frames.is_empty() {
+            let mut batch = std::mem::take(&mut queue.frames);
             let most_bytes = TURN_BYTES - turn_bytes;
             let written = MutexGuard::unlocked(queue, || write_some(stream, &mut batch, most_bytes, what));
             if queue.failed && !failpoint::is_active("net.writes_after_close") {
@@ -161,12 +158,13 @@ impl Outbox {
                 }
             };
             match failpoint::is_active("net.frames_overtake") {
-                true => queue.parts.append(&mut batch),
+                true => queue.frames.append(&mut batch),
                 false => {
-                    batch.append(&mut queue.parts);
-                    queue.parts = batch;
+                    batch.append(&mut queue.frames);
+                    queue.frames = batch;
                 }
             }
+            queue.drop_given_up();
             if bytes > 0 {
                 queue.moved = Instant::now();
                 queue.unsent_bytes -= bytes;
@@ -175,8 +173,22 @@ impl Outbox {
             goes_on = more;
         }
         queue.writing = false;
-        queue.left = !queue.parts.is_empty();
+        queue.left = !queue.frames.is_empty();
         Ok(())
+    }
+
+    /// Calls have ended without their answers: what of them has not begun to leave is dropped, because a peer that takes little would
+    /// get nothing else. Returns those that the peer may not know.
+    pub fn give_up(&self, calls: HashSet<u64>) -> HashSet<u64> {
+        let mut queue = self.queue.lock();
+        queue.given_up.extend(&calls);
+        let unknown = match queue.writing {
+            // The thread that writes has the frames, and drops them when it brings them back.
+            true => calls,
+            false => queue.drop_given_up(),
+        };
+        self.account(&mut queue);
+        unknown
     }
 
     fn account(&self, queue: &mut Queue) {
@@ -220,7 +232,7 @@ impl Outbox {
         if queue.writing || queue.failed {
             return Ok(false);
         }
-        if queue.parts.is_empty() {
+        if queue.frames.is_empty() {
             return Ok(true);
         }
         let result = self.write(&mut queue, stream, Writable::Memory);
@@ -269,10 +281,31 @@ impl Outbox {
 }
 
 impl Queue {
+    /// Drops the frames of calls that ended, unless they have begun to leave. Returns those calls.
+    fn drop_given_up(&mut self) -> HashSet<u64> {
+        let given_up = std::mem::take(&mut self.given_up);
+        let mut dropped = HashSet::new();
+        if given_up.is_empty() {
+            return dropped;
+        }
+        let may_drop = |frame: &Outgoing| !frame.has_begun || failpoint::is_active("net.gives_up_what_has_begun");
+        self.frames.retain(|frame| match frame.purpose {
+            Purpose::Call(id) if may_drop(frame) && given_up.contains(&id) => {
+                self.unsent_bytes -= frame.len_bytes();
+                dropped.insert(id);
+                false
+            }
+            _ => true,
+        });
+        self.left &= !self.frames.is_empty();
+        dropped
+    }
+
     fn fail(&mut self) {
         self.failed = true;
         self.left = false;
-        self.parts.clear();
+        self.frames.clear();
+        self.given_up.clear();
         self.unanswered.clear();
         (self.unsent_bytes, self.unanswered_bytes) = (0, 0);
     }

@@ -53,6 +53,8 @@ pub(crate) struct Reader<'a> {
     heard: Instant,
     /// When it was last looked whether the peer sent something.
     looked: Instant,
+    /// When the oldest call began that has expired since then, without its answer.
+    expired: Option<Instant>,
     swept: Instant,
 }
 
@@ -60,7 +62,8 @@ impl<'a> Reader<'a> {
     pub fn new(connection: &'a Connection) -> Self {
         let now = Instant::now();
         let buffer = vec![0; READ_BUFFER_BYTES];
-        Reader { connection, buffer, start: 0, end: 0, drained: true, opened: now, heard: now, looked: now, swept: now }
+        let (opened, heard, looked, swept) = (now, now, now, now);
+        Reader { connection, buffer, start: 0, end: 0, drained: true, opened, heard, looked, expired: None, swept }
     }
 
     /// The next frame; `None` when the peer has closed between frames.
@@ -172,7 +175,7 @@ impl<'a> Reader<'a> {
                     };
                 }
                 Ok(n) => {
-                    (self.drained, self.heard) = (n < most, Instant::now());
+                    (self.drained, self.heard, self.expired) = (n < most, Instant::now(), None);
                     if direct {
                         filled += n
                     } else {
@@ -265,7 +268,9 @@ impl<'a> Reader<'a> {
     /// Ends the connection if the peer owes an answer and sends nothing, no keepalive frame either. The time until this side
     /// last looked counts: it may have been stopped itself since.
     fn check_alive(&self) -> Result<(), ReadError> {
-        let Some(asked) = self.connection.waits_since() else { return Ok(()) };
+        // The peer does not know that this side has given calls up.
+        let asked = self.connection.waits_since().into_iter().chain(self.expired).min();
+        let Some(asked) = asked else { return Ok(()) };
         let idle = self.looked.saturating_duration_since(self.heard.max(asked));
         if idle < SILENCE {
             return Ok(());
@@ -293,7 +298,8 @@ impl<'a> Reader<'a> {
     fn sweep(&mut self, now: Instant) {
         if now.duration_since(self.swept) >= TICK {
             self.swept = now;
-            self.connection.expire_calls(now);
+            let expired = self.connection.expire_calls(now);
+            self.expired = self.expired.into_iter().chain(expired).min();
         }
     }
 

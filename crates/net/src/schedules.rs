@@ -16,26 +16,28 @@ mod endpoint {
 
 mod sending {
     use super::endpoint::Stream;
-    pub(crate) use crate::sending::{Part, Writable};
+    pub(crate) use crate::sending::{Outgoing, Part, Purpose, Writable, advance};
     use std::collections::VecDeque;
     use std::io;
 
     pub(crate) fn write_some(
         stream: &Stream,
-        parts: &mut VecDeque<Part>,
+        frames: &mut VecDeque<Outgoing>,
         most_bytes: usize,
         _what: Writable,
     ) -> io::Result<(usize, bool)> {
         let mut written = 0;
-        while let Some(Part::Bytes(bytes)) = parts.front_mut() {
+        while let Some(Part::Bytes(bytes)) = frames.front().and_then(|frame| frame.parts.front()) {
             let mut socket = stream.0.lock();
-            let now = bytes.len().min(socket.room).min(most_bytes - written);
+            let (now, whole) = (bytes.len().min(socket.room).min(most_bytes - written), bytes.len());
             socket.room -= now;
-            socket.taken.extend(bytes.split_to(now));
+            socket.taken.extend(&bytes[..now]);
             written += now;
-            match bytes.is_empty() {
-                true => drop(parts.pop_front()),
-                false => return Ok((written, false)),
+            if now > 0 {
+                advance(frames, now);
+            }
+            if now < whole {
+                return Ok((written, false));
             }
         }
         Ok((written, true))
@@ -81,7 +83,7 @@ use crate::limits::{Admissions, Limits};
 use bytes::Bytes;
 use endpoint::{Socket, Stream};
 use outbox::Outbox;
-use sending::Part;
+use sending::{Outgoing, Part, Purpose};
 use shuttle::thread;
 use std::sync::Arc;
 use sync::{AtomicBool, Mutex, Ordering};
@@ -101,6 +103,11 @@ struct Rig {
     ends: AtomicBool,
 }
 
+fn frame(purpose: Purpose, sender: u8, number: u8) -> Outgoing {
+    let part = |bytes: &[u8]| Part::Bytes(Bytes::copy_from_slice(bytes));
+    Outgoing::new(purpose, [part(&[sender, number]), part(&[sender, number, 7])])
+}
+
 impl Rig {
     fn new() -> Arc<Rig> {
         let admissions = Admissions::new(Limits::default());
@@ -114,10 +121,17 @@ impl Rig {
         (0..FRAMES).all(|number| {
             let id = u64::from(sender * FRAMES + number);
             self.outbox.begin(id, 100);
-            let head = Part::Bytes(Bytes::copy_from_slice(&[sender, number]));
-            let payload = Part::Bytes(Bytes::copy_from_slice(&[sender, number, 7]));
-            self.outbox.send(&self.stream, [head, payload], Some(id)).is_ok()
+            self.outbox.send(&self.stream, frame(Purpose::Answer(id), sender, number)).is_ok()
         })
+    }
+
+    /// Calls the peer, and does not wait for the answers.
+    fn call_in_vain(&self) {
+        for number in 0..FRAMES {
+            let id = u64::from(number);
+            self.outbox.send(&self.stream, frame(Purpose::Call(id), SENDERS, number)).unwrap();
+            self.outbox.give_up([id].into());
+        }
     }
 
     /// The connection's thread, as in `reading.rs`: it waits until it is woken, or for room if something is left.
@@ -176,6 +190,33 @@ fn everything_arrives_in_order() {
     assert_eq!(rig.admissions.outstanding_bytes(), 0, "nothing is left to account");
 }
 
+/// Calls are given up while others send, and the peer takes little.
+fn a_call_given_up_leaves_whole_or_not_at_all() {
+    let rig = Rig::new();
+    let spawn = |act: fn(&Rig)| {
+        let rig = rig.clone();
+        thread::spawn(move || act(&rig))
+    };
+    let senders = [spawn(|rig| assert!(rig.send(0))), spawn(Rig::call_in_vain)];
+    let (server, trickle) = (spawn(Rig::serve), spawn(|rig| rig.stream.0.lock().room = 4));
+    senders.into_iter().chain([trickle]).for_each(|thread| thread.join().unwrap());
+    rig.ends.store(true, Ordering::SeqCst);
+    server.join().unwrap();
+    rig.stream.0.lock().room = TOTAL_BYTES;
+    rig.outbox.push(&rig.stream).unwrap();
+    let taken = std::mem::take(&mut rig.stream.0.lock().taken);
+    let mut answers = Vec::new();
+    for frame in taken.chunks(FRAME_BYTES) {
+        let (sender, number) = (frame[0], frame[1]);
+        assert_eq!(frame, [sender, number, sender, number, 7], "a frame is whole");
+        if sender == 0 {
+            answers.push(number);
+        }
+    }
+    assert_eq!(answers, [0, 1, 2], "no answer is lost");
+    assert_eq!(rig.admissions.outstanding_bytes(), 0, "nothing is left to account");
+}
+
 /// One thread closes while others send and the connection's thread writes.
 fn a_close_leaves_nothing() {
     let rig = Rig::new();
@@ -211,4 +252,11 @@ fn a_close_while_others_send_leaves_nothing() {
     explore(SCHEDULES, a_close_leaves_nothing);
     let _mistake = tessera_failpoint::activate("net.writes_after_close");
     assert!(fails(SCHEDULES, a_close_leaves_nothing), "a write after the close is not noticed");
+}
+
+#[test]
+fn what_is_given_up_tears_no_frame() {
+    explore(SCHEDULES, a_call_given_up_leaves_whole_or_not_at_all);
+    let _mistake = tessera_failpoint::activate("net.gives_up_what_has_begun");
+    assert!(fails(SCHEDULES, a_call_given_up_leaves_whole_or_not_at_all), "a torn frame is not noticed");
 }

@@ -48,6 +48,59 @@ impl Part {
     }
 }
 
+/// What a frame is for; its request's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A request of this side.
+    Call(u64),
+    /// The answer to a request of the peer.
+    Answer(u64),
+}
+
+/// A frame on its way out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub purpose: Purpose,
+    /// Some of its bytes are written: the rest must follow.
+    pub has_begun: bool,
+    /// What is left of it; none is empty.
+    pub parts: VecDeque<Part>,
+}
+
+impl Outgoing {
+    pub fn new(purpose: Purpose, parts: impl IntoIterator<Item = Part>) -> Outgoing {
+        let parts = parts.into_iter().filter(|part| part.len_bytes() > 0).collect();
+        Outgoing { purpose, has_begun: false, parts }
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.parts.iter().map(Part::len_bytes).sum()
+    }
+
+    /// Takes so many bytes off that were written, as far as it has them. Returns how many.
+    fn advance(&mut self, written: usize) -> usize {
+        let mut left = written;
+        self.has_begun = true;
+        while left > 0
+            && let Some(first) = self.parts.front_mut()
+        {
+            let step = left.min(first.len_bytes());
+            match first {
+                Part::Bytes(bytes) => drop(bytes.split_to(step)),
+                Part::File(range) => {
+                    range.offset += step as u64;
+                    range.len -= step as u64;
+                }
+            }
+            left -= step;
+            if first.len_bytes() == 0 {
+                self.parts.pop_front();
+            }
+        }
+        written - left
+    }
+}
+
 /// Which parts a thread may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writable {
@@ -57,29 +110,29 @@ pub(crate) enum Writable {
     Memory,
 }
 
-/// Writes what the socket takes at once, about `most_bytes` at most, and removes it from `parts`. Returns the bytes
+/// Writes what the socket takes at once, about `most_bytes` at most, and removes it from `frames`. Returns the bytes
 /// written and whether it may go on now: not if the socket is full, or if the next part is a file that it may not send.
 ///
 /// # Errors
 /// The stream failed, or a file became shorter.
 pub(crate) fn write_some(
     stream: &Stream,
-    parts: &mut VecDeque<Part>,
+    frames: &mut VecDeque<Outgoing>,
     most_bytes: usize,
     what: Writable,
 ) -> io::Result<(usize, bool)> {
     let mut total = 0;
     while total < most_bytes {
-        let written = match parts.front() {
+        let written = match frames.front().and_then(|frame| frame.parts.front()) {
             None => break,
             Some(Part::File(_)) if what == Writable::Memory => return Ok((total, false)),
             Some(Part::File(range)) => send_file(stream, range, most_bytes - total),
-            Some(Part::Bytes(_)) => send_memory(stream, parts),
+            Some(Part::Bytes(_)) => send_memory(stream, frames),
         };
         match written {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
-                advance(parts, n);
+                advance(frames, n);
                 total += n;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -100,30 +153,24 @@ fn send_file(stream: &Stream, range: &FileRange, most_bytes: usize) -> io::Resul
     }
 }
 
-fn send_memory(stream: &Stream, parts: &VecDeque<Part>) -> io::Result<usize> {
+fn send_memory(stream: &Stream, frames: &VecDeque<Outgoing>) -> io::Result<usize> {
     let in_memory = |part: &Part| match part {
         Part::Bytes(bytes) => Some(bytes.clone()),
         Part::File(_) => None,
     };
-    let held: Vec<Bytes> = parts.iter().map_while(in_memory).take(MAX_SLICES).collect();
+    let parts = frames.iter().flat_map(|frame| &frame.parts);
+    let held: Vec<Bytes> = parts.map_while(in_memory).take(MAX_SLICES).collect();
     let slices: Vec<IoSlice<'_>> = held.iter().map(|b| IoSlice::new(b)).collect();
     rustix::io::writev(&stream.0, &slices).map_err(|error: Errno| error.into())
 }
 
-fn advance(parts: &mut VecDeque<Part>, mut written: usize) {
+/// Takes so many bytes off that were written.
+pub(crate) fn advance(frames: &mut VecDeque<Outgoing>, mut written: usize) {
     while written > 0 {
-        let Some(first) = parts.front_mut() else { panic!("{written} bytes more were written than queued") };
-        let step = written.min(first.len_bytes());
-        match first {
-            Part::Bytes(bytes) => drop(bytes.split_to(step)),
-            Part::File(range) => {
-                range.offset += step as u64;
-                range.len -= step as u64;
-            }
-        }
-        written -= step;
-        if first.len_bytes() == 0 {
-            parts.pop_front();
+        let Some(first) = frames.front_mut() else { panic!("{written} bytes more were written than queued") };
+        written -= first.advance(written);
+        if first.parts.is_empty() {
+            frames.pop_front();
         }
     }
 }
