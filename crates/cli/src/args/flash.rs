@@ -30,6 +30,7 @@ Examples:
   tessera flash serve --capacity 4G --ftl cpftl --nbd unix:/tmp/ssd.sock --timing emulator
   tessera flash serve --capacity 1G --nbd 127.0.0.1:10809 --control /tmp/ssd.control
   tessera flash serve --capacity 1G --nbd unix:/tmp/ssd.sock --write-buffer 1M --cut-after 10000 --cut-seed 7 --cut-for 100
+  tessera flash serve --capacity 4G --ftl cpftl --nbd unix:/tmp/ssd.sock --learn-after 100000
   tessera flash serve --capacity 1T --nbd unix:/tmp/ssd.sock --backing /data/ssd
   nbdcopy image 'nbd+unix:///?socket=/tmp/ssd.sock'")]
     Serve(ServeArgs),
@@ -189,6 +190,9 @@ pub struct ServeArgs {
     /// Let power return so many ms after each cut of --cut-after; without it, `tessera flash cut --restore` turns it on.
     #[arg(long, value_name = "MS", requires = "cut_after", value_parser = clap::value_parser!(u64).range(..=MAX_OFF_MS))]
     pub cut_for: Option<u64>,
+    /// Let the layer (cpftl) learn from so many requests, and write what it learned; requests wait meanwhile.
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub learn_after: Option<u64>,
     /// Output.
     #[command(flatten)]
     pub output: Out,

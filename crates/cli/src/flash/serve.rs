@@ -7,7 +7,7 @@ use super::replies::{Waiting, send_in_time, send_soon};
 use super::room::Room;
 use super::{control, fuse};
 use crate::args::ServeArgs;
-use crate::exit::{At, Exit, Failure, Outcome, failure};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::term::Out;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -79,6 +79,11 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     if let Some(after) = args.cut_after {
         let off_for = args.cut_for.map(|ms| ms * 1_000_000);
         emulator.plan_cuts(Cuts { after, seed: args.cut_seed, off_for });
+    }
+    if let Some(requests) = args.learn_after
+        && !emulator.plan_learning(requests)
+    {
+        bail!(Exit::Usage, "--learn-after: {} learns nothing from requests; --ftl cpftl does", args.ftl.name);
     }
     let listener = Listener::bind(&args.nbd)?;
     let control = control::path(args.control.as_deref(), &args.nbd);

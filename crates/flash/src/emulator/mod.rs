@@ -85,6 +85,8 @@ pub struct Emulator {
     page_bytes: u64,
     power: Power,
     next_cut: Option<NextCut>,
+    /// Requests until the layer learns from them.
+    lesson: Option<u64>,
     /// The time of the host when the SSD's began.
     epoch: Ns,
     tally: Tally,
@@ -111,6 +113,7 @@ impl Emulator {
             page_bytes: config.shape.page_bytes.into(),
             power: Power::On,
             next_cut: None,
+            lesson: None,
             epoch: 0,
             tally: Tally::default(),
         })
@@ -251,6 +254,13 @@ impl Emulator {
         self.next_cut = Some(NextCut::new(cuts));
     }
 
+    /// Lets the layer learn from the next requests, so many, and write what it learned. Returns whether it learns at all.
+    pub fn plan_learning(&mut self, requests: u64) -> bool {
+        self.ssd.observe();
+        self.lesson = self.ssd.history.as_ref().map(|_| requests.max(1));
+        self.lesson.is_some()
+    }
+
     /// Whether there is power.
     pub fn power(&mut self, now: Ns) -> Power {
         match self.power {
@@ -301,6 +311,13 @@ impl Emulator {
     fn finish(&mut self, now: Ns, done: Ns) -> Ns {
         self.tally.requests += 1;
         self.tally.served(now, done);
+        if let Some(left) = &mut self.lesson {
+            *left -= 1;
+            if *left == 0 {
+                self.lesson = None;
+                self.ssd.learn();
+            }
+        }
         if let Some(next) = &mut self.next_cut {
             next.left -= 1;
             if next.left == 0 {

@@ -50,6 +50,31 @@ fn steps(kinds: u8, most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..kinds, 0..CAPACITY, 0..9000usize, any::<u8>()), 1..most)
 }
 
+/// Pages that are read together, again and again, are pairs that CPFTL mines.
+#[test]
+fn a_layer_that_learns_does_so_after_its_lesson() {
+    const LESSON: u64 = 4_000;
+    let config = Config { map_cache: 8 << 10, over_provisioning: 5.0, ..Config::new(4 << 20, "cpftl") };
+    let mut emulator = Emulator::new(&config).unwrap();
+    let pairs = |emulator: &Emulator| {
+        let figures = emulator.ssd().layer_figures();
+        figures.iter().find(|(name, _)| *name == "mined_pairs").unwrap().1
+    };
+    emulator.write(0, 0, &vec![7; 4 << 20]).unwrap();
+    assert!(emulator.plan_learning(LESSON));
+    let mut read = vec![0; PAGE];
+    for number in 0..LESSON {
+        assert_eq!(pairs(&emulator), 0, "it has read {number} of {LESSON} pages");
+        let page = number * 131 % 1024;
+        emulator.read(0, page * PAGE as u64, &mut read).unwrap();
+    }
+    assert!(pairs(&emulator) > 0);
+    emulator.ssd().check().unwrap();
+    emulator.read(0, 0, &mut read).unwrap();
+    assert!(read.iter().all(|byte| *byte == 7));
+    assert!(!Emulator::new(&self::config(0)).unwrap().plan_learning(LESSON), "dftl learns nothing");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
