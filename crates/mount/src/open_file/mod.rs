@@ -321,6 +321,7 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
+        state.before_write(mount, at).await;
         if state.begin_log(mount).await {
             let (offset, bytes) = state.place(mount, at, bytes);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
@@ -460,6 +461,18 @@ impl<B: Backend> State<B> {
             self.base(mount).await?;
         }
         Ok(())
+    }
+
+    /// A page may have waited for long: another mount may have cut the file off meanwhile, and this one not asked since.
+    async fn before_write(&mut self, mount: &Mount<B>, at: WriteAt) {
+        let may_wait = matches!(at, WriteAt::Page(_)) && !mount.kernel.lock().has_write_back();
+        if may_wait
+            && self.pending.is_clean()
+            && self.below != Below::Dropped
+            && let Ok(base) = open_base(mount, self.ino).await
+        {
+            self.take_over(mount, base);
+        }
     }
 
     /// Where a write goes, and which of its bytes. A page makes no file longer: another mount has cut off what lies behind the end.
