@@ -165,7 +165,7 @@ impl Route {
                 search.is_heard = true;
                 self.refusing.retain(|(manager, _)| manager != from);
                 let tells = if error.leader.is_empty() { Tells::Why } else { Tells::Another };
-                search.note(tells, error);
+                search.note(tells, self.explained(error));
                 match named {
                     Some(leader) => {
                         self.leader = leader.clone();
@@ -244,6 +244,17 @@ impl Route {
         let is_usable = matches!(leader, Endpoint::Tcp(_)) || self.list.contains(&leader);
         let is_new = !search.asked.contains(&leader) && search.asked.len() < MAX_ASKED;
         (is_usable && is_new && !self.is_silent(&leader)).then_some(leader)
+    }
+
+    /// What a manager says that names another one, with what is known of that.
+    fn explained(&self, error: Error) -> Error {
+        match error.leader.parse().is_ok_and(|leader| self.is_silent(&leader)) {
+            true => {
+                const TEXT: &str = "and gives no answer; check the way to it, or stop it so that another one leads";
+                Error { message: format!("{}, {TEXT}", error.message), ..error }
+            }
+            false => error,
+        }
     }
 
     /// The next manager of the round.

@@ -264,4 +264,11 @@ fn a_failure_says_what_tells_most() {
     assert_eq!(it.step("b", answer("a:1", "the one at a leads")), "c:1");
     assert_eq!(it.step("c", answer("a:1", "the one at a leads")), "pause");
     assert_eq!(it.search.failure().message, "its disk is full (asked a:1,b:1,c:1)");
+    it.route.prefer(&[at("a")]);
+    it.begin();
+    assert_eq!(it.is_gone("a"), "b:1");
+    assert_eq!(it.step("b", answer("a:1", "the one at a leads")), "c:1");
+    assert_eq!(it.step("c", answer("a:1", "the one at a leads")), "pause");
+    let says = it.search.failure().message;
+    assert!(says.starts_with("the one at a leads, and gives no answer; check the way to it"), "{says}");
 }
