@@ -8,7 +8,7 @@ mod csv_records;
 mod csv_start;
 mod json;
 pub(crate) mod lines;
-mod parquet;
+pub mod parquet;
 mod separators;
 mod text;
 
