@@ -55,6 +55,10 @@ struct Group {
     cut_third_at: Option<u64>,
     /// Its process is stopped: calls wait for it in its socket.
     stopped: Option<usize>,
+    /// Nobody can open a connection to it; its own are answered.
+    unreached: Option<usize>,
+    /// It can open no connection; those of others are answered.
+    is_shut_in: Option<usize>,
     /// The calls that wait there, and when their senders give up.
     held: VecDeque<(usize, Call, i64)>,
     calls: VecDeque<(usize, Call)>,
@@ -84,6 +88,8 @@ impl Group {
             cut: None,
             cut_third_at: None,
             stopped: None,
+            unreached: None,
+            is_shut_in: None,
             held: VecDeque::new(),
             calls: VecDeque::new(),
             longest_bytes: 0,
@@ -125,7 +131,10 @@ impl Group {
                 self.held.push_back((from, call, until_ns));
                 continue;
             }
-            let is_away = to >= self.peers.len() || self.cut.is_some_and(|cut| from == cut || to == cut);
+            let is_away = to >= self.peers.len()
+                || self.unreached == Some(to)
+                || self.is_shut_in == Some(from)
+                || self.cut.is_some_and(|cut| from == cut || to == cut);
             let result = match is_away {
                 true => Err(Error::new(Code::Unavailable, "cut")),
                 false => self.ask(to, &call, payload),
@@ -184,6 +193,12 @@ impl Group {
             }
         }
         panic!("no peer leads");
+    }
+
+    fn propose_from(&mut self, leader: usize) {
+        self.peers[leader].propose(Bytes::from_static(b"entry")).unwrap();
+        self.deliver();
+        self.peers[leader].complete();
     }
 
     fn ticks(&mut self, count: usize) {
@@ -582,6 +597,42 @@ fn p12_leadership_goes_round_until_somebody_takes_it() {
         (0..100).for_each(|_| group.tick());
         assert!(group.peers[third].can_propose(), "{leader} leads, {refusing} refuses");
     }
+}
+
+/// P12: a leader reaches the others, which cannot open a connection to it: clients cannot either.
+#[test]
+fn p12_a_leader_that_nobody_reaches_hands_over() {
+    let mut group = Group::start();
+    let first = group.leader();
+    let is_led = |group: &Group| (0..3).find(|at| *at != first && group.peers[*at].can_propose());
+    group.ticks(100);
+    assert_eq!((group.leader(), is_led(&group)), (first, None), "nothing is wrong");
+    group.unreached = Some(first);
+    group.ticks(100);
+    let second = is_led(&group).expect("another leader");
+    group.ticks(300);
+    assert_eq!(is_led(&group), Some(second), "which leads on");
+    group.unreached = None;
+    group.ticks(100);
+    group.propose_from(second);
+    group.ticks(20);
+    assert_eq!(group.peers[first].log().last_index(), group.peers[second].log().last_index(), "the first one follows");
+    let _mistake = tessera_failpoint::activate("consensus.leads_unreached");
+    let mut group = Group::start();
+    group.unreached = Some(group.leader());
+    let first = group.unreached;
+    group.ticks(300);
+    assert_eq!(group.peers.iter().position(Peer::can_propose), first, "the mistake is one");
+}
+
+/// P12: one peer that does not reach the leader is no reason to change it, nor is a group of two.
+#[test]
+fn p12_a_leader_that_a_majority_reaches_leads_on() {
+    let mut group = Group::start();
+    let first = group.leader();
+    group.is_shut_in = Some((first + 1) % 3);
+    group.ticks(300);
+    assert_eq!(group.leader(), first);
 }
 
 /// P12: committed entries that the owner has not taken stay in the log beyond 64 MiB of them, and come once it takes them.

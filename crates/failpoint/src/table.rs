@@ -18,6 +18,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("consensus.forgets_votes", "a peer does not write its term and vote"),
     ("consensus.keeps_torn_tail", "a torn write at the end of the log is kept"),
     ("consensus.leads_others", "a leader that a change has removed leads on, and takes no proposal (P12)"),
+    ("consensus.leads_unreached", "a leader to which the others cannot open a connection leads on (P12)"),
     (
         "consensus.promotes_unheard",
         "a peer that has never answered may vote, because few entries exist that it could lack (P12)",

@@ -195,7 +195,7 @@ impl Peer {
             Room::Scarce => self.ticks >= self.offers_at,
             Room::Missing => true,
         };
-        let must_go = self.leads_as_voter() || !self.may_lead || lacks_room;
+        let must_go = self.leads_as_voter() || !self.may_lead || lacks_room || self.should_be_reached();
         if must_go
             && !failpoint::is_active("consensus.voter_keeps_leading")
             && self.node.raft.lead_transferee.is_none()

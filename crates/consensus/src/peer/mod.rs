@@ -8,6 +8,7 @@ mod leading;
 
 mod candidates;
 mod memory;
+mod reaching;
 mod ready;
 mod receiving;
 mod sending;
@@ -25,6 +26,7 @@ use fetch::{Fetch, Sources};
 use memory::Memory;
 use prost::Message as _;
 use raft::{RawNode, StateRole};
+use reaching::Reaching;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tessera_disk::SplitMix64;
@@ -291,6 +293,7 @@ pub struct Peer {
     /// The tick of the next attempt to hand leadership over because room is scarce.
     offers_at: u64,
     candidates: Candidates,
+    reaching: Reaching,
     ticks: u64,
     /// The frame that is being answered comes from this peer: messages for it go with the answer.
     answering: Option<u64>,
@@ -380,6 +383,7 @@ impl Peer {
             room: Room::Enough,
             offers_at: 0,
             candidates: Candidates::default(),
+            reaching: Reaching::default(),
             ticks: 0,
             answering: None,
             restoring: None,
@@ -555,6 +559,7 @@ impl Peer {
             false => self.node.raft.election_elapsed += 1,
         }
         self.ticks += 1;
+        self.probe_leader();
         self.lead();
         self.announces = self.node.raft.state == StateRole::Leader;
         self.process();

@@ -51,8 +51,15 @@ impl Peer {
         if self.sources.lacks_room() && !self.membership().voters.contains(&self.id()) {
             return Err(full());
         }
-        let (from, position, unapplied) = (self.id(), Some(self.position()), self.unapplied_here);
-        Ok((ConsensusReply { from, position, messages, known, unapplied }, payload))
+        let reply = ConsensusReply {
+            from: self.id(),
+            position: Some(self.position()),
+            messages,
+            known,
+            unapplied: self.unapplied_here,
+            unreached_ms: self.unreached_ms(id),
+        };
+        Ok((reply, payload))
     }
 
     pub(super) fn can_answer(&self) -> Result<(), Error> {
@@ -73,6 +80,7 @@ impl Peer {
         match answer.decode::<Consensus>() {
             Ok((reply, payload)) if reply.from == to => {
                 self.heard_ns.insert(to, self.now_ns);
+                self.reaching.answered(to, reply.unreached_ms);
                 self.full_ns.remove(&to);
                 if message::contains(self.membership(), to) {
                     self.answered_at.insert(address, to);

@@ -186,6 +186,7 @@ impl Peer {
             asks_known: self.memory.asks(),
         };
         let token = self.draw_token(Sent::Frame(to, address.clone()));
+        self.reaching.asks(to, self.now_ns);
         let call = Call::new(Address::Address(address), token, &frame, payload, self.config.call_timeout_ms);
         self.lines.entry(to).or_default().in_flight.insert(token, appends);
         self.outputs.push_back(Output::Call(call));

@@ -48,6 +48,8 @@ pub struct World {
     now_ms: u64,
     /// Directed pairs that hear nothing.
     cut: BTreeSet<(usize, usize)>,
+    /// Nobody can open a connection to it; its own are answered.
+    unreached: Option<usize>,
     /// Frames that wait for their answer: (host, token) to the caller.
     asked: BTreeMap<(usize, u64), (usize, u64, u64)>,
     next_frame: u64,
@@ -87,6 +89,7 @@ impl World {
             next_event: 0,
             now_ms: 0,
             cut: BTreeSet::new(),
+            unreached: None,
             asked: BTreeMap::new(),
             next_frame: 0,
             next_number: 0,
@@ -491,6 +494,7 @@ impl World {
         if *address != self.hosts[to].address()
             || self.rng.below(100) < self.nature.loss_percent
             || self.cut.contains(&(from, to))
+            || self.unreached == Some(to)
         {
             return self.fail(from, life, call);
         }
@@ -562,6 +566,11 @@ impl World {
                 let disk = &self.hosts[host].disk;
                 disk.fail_at(disk.io_count() + self.rng.below(6), Fault::PowerLoss);
             }
+            2 if nature.cuts && self.rng.below(4) == 0 => {
+                self.oracle.counts.note("unreached");
+                self.unreached = Some(host);
+                self.say(|| format!("nobody reaches h{host}"));
+            }
             2 if nature.cuts => {
                 self.oracle.counts.note("partition");
                 let both = self.rng.below(2) == 0;
@@ -578,7 +587,7 @@ impl World {
                 self.say(|| format!("h{host} is cut"));
             }
             3 => {
-                self.cut.clear();
+                self.make_whole();
                 self.say(|| "the network is whole".to_string());
             }
             4 if nature.pauses => {
@@ -649,15 +658,20 @@ impl World {
         self.say(|| format!("h{host} is rolled back"));
         let seed = self.rng.next_u64();
         (self.lost_at_ms, self.rolled_back_at_ms) = (self.now_ms, self.now_ms);
-        self.cut.clear();
+        self.make_whole();
         self.hosts[host].stop();
         self.hosts[host].roll_back(seed);
         self.hosts[host].restart_at_ms = Some(self.now_ms + 300);
     }
 
+    fn make_whole(&mut self) {
+        self.cut.clear();
+        self.unreached = None;
+    }
+
     fn heal(&mut self) {
         self.calm = true;
-        self.cut.clear();
+        self.make_whole();
         self.nature.loss_percent = 0;
         self.nature.delay_ms = 5;
         for host in 0..self.hosts.len() {
