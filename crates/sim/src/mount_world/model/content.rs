@@ -336,77 +336,6 @@ impl Model {
         }
     }
 
-    /// What a mount wrote and the spool may hold; none: what any mount wrote.
-    fn spooled_by(&self, by: Option<Owner>) -> Vec<Key> {
-        let of_writer = |key: &&Key| self.is_spooled(key.1) && by.is_none_or(|by| by.index == key.0);
-        self.locals.keys().filter(of_writer).copied().collect()
-    }
-
-    /// Whether a conflict copy holds what its mount wrote over some version of another file.
-    pub(super) fn set_aside(&mut self, copy: &Version, tree: &Tree) -> bool {
-        let counts = self.spooled_by(copy.by).into_iter();
-        let counts = counts.filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
-        let is_replaced = |(mount, ino): Key| {
-            self.history.borrow().versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
-        };
-        // A copy of nothing but holes may be that of any file; its name says of which.
-        let of = original(tree, copy.ino);
-        // Files have been renamed since; what was acknowledged must be kept.
-        let is_owed = |key: Key, count: usize| {
-            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
-            self.locals[&key].writes[..count].iter().any(acknowledged)
-        };
-        let counts = counts.map(|(key, count)| (is_replaced(key), is_owed(key, count), of == Some(key.1), count, key));
-        let Some((is_replaced, _, _, count, key)) = counts.max() else { return false };
-        // The record of a push may be lost: the next mount then takes its own version for another mount's.
-        if !is_replaced && !self.damaged_spools.contains(&key.0) {
-            let fact = format!("mount {} kept a conflict copy, and no other mount changed the file", key.0);
-            self.broken("P1", key.1, fact);
-        }
-        if let Some(local) = self.locals.get_mut(&key) {
-            let moved: Vec<Write> = local.writes.drain(..count).collect();
-            local.set_aside.extend(moved);
-        }
-        true
-    }
-
-    /// How many writes of a file in no version a conflict copy has, after those that an earlier copy has.
-    fn kept_prefix(&self, key: Key, copy: &Version) -> Option<usize> {
-        let local = self.locals.get(&key)?;
-        let history = self.history.borrow();
-        let versions = history.versions_of(key.1).map(|version| &version.blocks[..]);
-        let bases: Vec<&[Block]> = versions.chain([&[][..]]).collect();
-        let longest = bases.iter().map(|base| base.len()).max().unwrap_or_default();
-        // If the version below the log is gone, the copy takes as much of the current one as the log keeps, and zeros
-        // where the version below was longer.
-        let explains = |writes: &Vec<&Write>| {
-            let parts = bases.iter().flat_map(|base| (0..=longest).map(|len| resized(base, len)));
-            parts.into_iter().any(|base| apply(writes, &base) == *copy.blocks)
-        };
-        // What an earlier copy has belongs to this one too, unless the mount showed the other version in between.
-        let begins = [&local.set_aside[..], &[]];
-        (0..=local.writes.len()).rev().find(|count| {
-            begins.iter().any(|begin| {
-                let all: Vec<Write> = begin.iter().chain(&local.writes[..*count]).cloned().collect();
-                !all.is_empty() && windows(&all).iter().any(explains)
-            })
-        })
-    }
-
-    /// Whether a conflict copy repeats what its mount has pushed: a mount that dies before it hears of its commit pushes
-    /// the log again, and cannot recognize the commit below another mount's version. So does one that dies before it
-    /// removes the log of which it made a copy.
-    fn is_pushed_again(&self, copy: &Version, tree: &Tree) -> bool {
-        let Some(by) = copy.by.filter(|by| self.killed.contains(&by.index)) else { return false };
-        let history = self.history.borrow();
-        let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
-        let of_file =
-            |version: &Version| self.locals.contains_key(&(by.index, version.ino)) && self.is_spooled(version.ino);
-        let of_copy = |version: &Version| version.ino != copy.ino && is_conflict_copy(tree, version.ino);
-        let mut versions = history.versions().filter(made);
-        versions.any(|version| version.blocks == copy.blocks && (of_file(version) || of_copy(version)))
-    }
-
     /// Checks what a read of the whole file through a handle returned.
     pub fn reads(&mut self, mount: usize, ino: u64, opened_ns: i64, now_ns: i64, found: &[u8]) {
         let is_spooled = self.is_spooled(ino);
@@ -480,18 +409,6 @@ pub(super) fn is_gone(tree: &Tree, ino: u64) -> bool {
     tree.inodes.get(&ino).is_none_or(|inode| inode.nlink == 0)
 }
 
-pub(super) fn is_conflict_copy(tree: &Tree, ino: u64) -> bool {
-    let of = |name: &[u8]| String::from_utf8_lossy(name).contains(".tessera-conflict-");
-    tree.names.iter().any(|((_, name), named)| *named == ino && of(name))
-}
-
-/// The file beside which a conflict copy was made, if it still has its name.
-fn original(tree: &Tree, copy: u64) -> Option<u64> {
-    let ((parent, name), _) = tree.names.iter().find(|(_, named)| **named == copy)?;
-    let at = name.windows(9).position(|part| part == b".tessera-")?;
-    tree.names.get(&(*parent, name[..at].to_vec())).copied()
-}
-
 /// The writes with all doubtful ones, with the first of them, and without them.
 pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Write>> {
     let mut variants = vec![writes.iter().collect()];
@@ -513,7 +430,7 @@ fn shown(writes: &[Write]) -> Vec<Vec<&Write>> {
 }
 
 /// The writes without doubtful ones before and after some place: what was dropped as a log before, and what failed.
-fn windows(writes: &[Write]) -> Vec<Vec<&Write>> {
+pub(super) fn windows(writes: &[Write]) -> Vec<Vec<&Write>> {
     let doubtful = |write: &Write| write.fate == Fate::Doubtful;
     let first = writes.iter().position(doubtful).unwrap_or_default();
     let last = writes.iter().rposition(doubtful).map_or(first, |last| last + 1);
@@ -529,12 +446,6 @@ pub(super) fn changes_nothing(writes: &[Write], content: &[Block]) -> bool {
     let sure: Vec<&Write> = writes.iter().filter(|write| write.fate != Fate::Doubtful).collect();
     let all: Vec<&Write> = writes.iter().collect();
     apply(&all, content) == content || !sure.is_empty() && apply(&sure, content) == content
-}
-
-fn resized(base: &[Block], len: usize) -> Vec<Block> {
-    let mut blocks = base.to_vec();
-    blocks.resize(len, HOLE);
-    blocks
 }
 
 /// A file's content after some writes.

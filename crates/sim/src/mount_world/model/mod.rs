@@ -12,9 +12,11 @@
 //! | doubtful | an operation failed or the mount was killed: it may be stored or lost |
 
 mod content;
+mod copies;
 
 pub use content::block;
-use content::{apply, changes_nothing, describe_version, is_conflict_copy, is_gone, list, variants};
+use content::{apply, changes_nothing, describe_version, is_gone, list, variants};
+use copies::is_conflict_copy;
 
 use super::history::{History, Tree, Version};
 use crate::mount_host::executor::Owner;
