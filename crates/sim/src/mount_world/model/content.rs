@@ -123,14 +123,25 @@ impl Model {
                 }
             }
             None => {
-                let left: Vec<u64> =
-                    local.writes.iter().filter(|w| w.fate != Fate::Doubtful).map(|w| w.number).collect();
-                if !left.is_empty() {
-                    let what = if close { "close" } else { "fsync" };
-                    let fact = format!("mount {mount}: {what} of inode {ino} returned, and no version has {left:?}");
-                    self.broken("P1", ino, fact);
-                }
+                let what = if close { "close" } else { "fsync" };
+                self.must_be_stored((mount, ino), what);
             }
+        }
+    }
+
+    /// What a mount wrote to a file must be in a version, or in a conflict copy.
+    fn must_be_stored(&mut self, key: Key, what: &str) {
+        let left = |model: &Model| -> Vec<u64> {
+            let writes = &model.locals[&key].writes;
+            writes.iter().filter(|write| write.fate != Fate::Doubtful).map(|write| write.number).collect()
+        };
+        let mut missing = left(self);
+        while !missing.is_empty() && self.finds_copy(key) {
+            missing = left(self);
+        }
+        if !missing.is_empty() {
+            let fact = format!("mount {}: {what} of inode {} returned, and no version has {missing:?}", key.0, key.1);
+            self.broken("P1", key.1, fact);
         }
     }
 
@@ -190,13 +201,20 @@ impl Model {
             // Another mount may write over these before the rest is stored.
             return self.note_whole(version, key);
         }
+        let keys = match is_copy {
+            true => self.spooled_by(version.by),
+            false => self.writers(version.by).into_iter().map(|mount| (mount, version.ino)).collect(),
+        };
+        if keys.into_iter().any(|key| self.finds_copy(key)) {
+            return self.version(version, tree);
+        }
         let mut fact = format!(
             "a version of inode {} by {:?} is not what any program wrote over the version before: {}",
             version.ino,
             version.by,
             describe_version(version)
         );
-        if is_conflict_copy(tree, version.ino) {
+        if is_copy {
             for key in self.spooled_by(version.by) {
                 fact += &format!("\n{}", self.describe_local(key));
             }
@@ -338,14 +356,23 @@ impl Model {
 
     /// Checks what a read of the whole file through a handle returned.
     pub fn reads(&mut self, mount: usize, ino: u64, opened_ns: i64, now_ns: i64, found: &[u8]) {
+        let blocks: Vec<Block> =
+            found.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect();
+        while let Err(fact) = self.explain_read((mount, ino), opened_ns, now_ns, &blocks) {
+            if !self.finds_copy((mount, ino)) {
+                return self.broken("P3", ino, fact);
+            }
+        }
+    }
+
+    /// As [`Model::reads`]; says what is wrong.
+    fn explain_read(&mut self, (mount, ino): Key, opened_ns: i64, now_ns: i64, blocks: &[Block]) -> Result<(), String> {
         let is_spooled = self.is_spooled(ino);
         let local = self.locals.entry((mount, ino)).or_default();
         // With writes in no version, the base is that of the first open.
         let waits = !local.writes.is_empty() || !local.set_aside.is_empty();
         let from_ns =
             if waits { local.since_ns.min(opened_ns) } else { opened_ns }.min(local.shown_since(is_spooled, opened_ns));
-        let blocks: Vec<Block> =
-            found.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect();
         let bases = self.history.borrow().contents(ino, from_ns, now_ns);
         let mut allowed = BTreeSet::new();
         for base in &bases {
@@ -353,9 +380,9 @@ impl Model {
                 allowed.insert(apply(&writes, base));
             }
         }
-        if allowed.contains(&blocks) {
+        if allowed.contains(blocks) {
             local.set_aside.clear();
-            return;
+            return Ok(());
         }
         for base in &bases {
             if !local.set_aside.is_empty() {
@@ -374,15 +401,29 @@ impl Model {
         };
         // So may a handle on which an operation failed.
         let mixed = (others || turned || local.failed) && blocks.iter().enumerate().all(from_any);
-        if !allowed.contains(&blocks) && !mixed {
-            let allowed: Vec<String> = allowed.iter().map(|blocks| describe_blocks(blocks)).collect();
-            let fact = format!(
-                "mount {mount} read {} from inode {ino}; allowed since {}: {}",
-                describe_blocks(&blocks),
-                self.at(from_ns),
-                allowed.join(" or ")
-            );
-            self.broken("P3", ino, fact);
+        if allowed.contains(blocks) || mixed {
+            return Ok(());
+        }
+        let allowed: Vec<String> = allowed.iter().map(|blocks| describe_blocks(blocks)).collect();
+        Err(format!(
+            "mount {mount} read {} from inode {ino}; allowed since {}: {}",
+            describe_blocks(blocks),
+            self.at(from_ns),
+            allowed.join(" or ")
+        ))
+    }
+
+    /// Checks the length that a mount showed, in blocks.
+    pub fn shows_length(&mut self, mount: usize, ino: u64, from_ns: i64, now_ns: i64, blocks: u64) {
+        loop {
+            let lengths = self.lengths(mount, ino, from_ns, now_ns);
+            if lengths.contains(&blocks) {
+                return;
+            }
+            if !self.finds_copy((mount, ino)) {
+                let fact = format!("mount {mount}: shows a length of {blocks} blocks, allowed: {lengths:?}");
+                return self.broken("P3", ino, fact);
+            }
         }
     }
 

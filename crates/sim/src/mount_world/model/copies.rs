@@ -14,28 +14,57 @@ impl Model {
     pub(super) fn set_aside(&mut self, copy: &Version, tree: &Tree) -> bool {
         let counts = self.spooled_by(copy.by).into_iter();
         let counts = counts.filter_map(|key| Some((key, self.kept_prefix(key, copy)?)));
-        let is_replaced = |(mount, ino): Key| {
-            self.history.borrow().versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
-        };
         // A copy of nothing but holes may be that of any file; its name says of which.
         let of = original(tree, copy.ino);
         // Files have been renamed since; what was acknowledged must be kept.
-        let is_owed = |key: Key, count: usize| {
-            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
-            self.locals[&key].writes[..count].iter().any(acknowledged)
-        };
-        let counts = counts.map(|(key, count)| (is_replaced(key), is_owed(key, count), of == Some(key.1), count, key));
+        let counts =
+            counts.map(|(key, count)| (self.is_replaced(key), self.is_owed(key, count), of == Some(key.1), count, key));
         let Some((is_replaced, _, _, count, key)) = counts.max() else { return false };
         // The record of a push may be lost: the next mount then takes its own version for another mount's.
         if !is_replaced && !self.damaged_spools.contains(&key.0) {
             let fact = format!("mount {} kept a conflict copy, and no other mount changed the file", key.0);
             self.broken("P1", key.1, fact);
         }
-        if let Some(local) = self.locals.get_mut(&key) {
-            let moved: Vec<Write> = local.writes.drain(..count).collect();
-            local.set_aside.extend(moved);
-        }
+        self.keep_aside(key, count);
         true
+    }
+
+    /// Whether a mount may have found a conflict copy of what it has acknowledged, when it was to make one: it makes no second copy,
+    /// whichever mount made the first. From here on these writes count as kept there. To be asked only where nothing else explains
+    /// what the mount did: it may also wait with these writes.
+    pub(super) fn finds_copy(&mut self, key: Key) -> bool {
+        let count = self.found_prefix(key);
+        self.keep_aside(key, count);
+        count > 0
+    }
+
+    /// How many writes of a file in no version a mount may have found in a conflict copy.
+    pub(super) fn found_prefix(&self, key: Key) -> usize {
+        if !self.is_spooled(key.1) || !self.is_replaced(key) {
+            return 0;
+        }
+        let history = self.history.borrow();
+        let tree = history.now();
+        let copies = history.versions().filter(|version| is_conflict_copy(&tree, version.ino));
+        let counts = copies.filter_map(|copy| self.kept_prefix(key, copy));
+        counts.filter(|count| self.is_owed(key, *count)).max().unwrap_or(0)
+    }
+
+    /// Whether another mount has changed a file.
+    fn is_replaced(&self, (mount, ino): Key) -> bool {
+        let history = self.history.borrow();
+        history.versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
+    }
+
+    /// Whether something of the first writes was acknowledged.
+    fn is_owed(&self, key: Key, count: usize) -> bool {
+        self.locals[&key].writes[..count].iter().any(|write| matches!(write.fate, Fate::Acknowledged(_)))
+    }
+
+    fn keep_aside(&mut self, key: Key, count: usize) {
+        if let Some(local) = self.locals.get_mut(&key) {
+            local.set_aside.extend(local.writes.drain(..count));
+        }
     }
 
     /// How many writes of a file in no version a conflict copy has, after those that an earlier copy has.

@@ -343,7 +343,8 @@ impl Model {
         for ((mount, ino), local) in &self.locals {
             let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_)) && !write.was_whole;
             let Some(last) = local.writes.iter().rposition(acknowledged) else { continue };
-            if is_gone(&tree, *ino) || self.is_stored_elsewhere(*ino, &local.writes[..=last]) {
+            let is_found = self.found_prefix((*mount, *ino)) > last;
+            if is_found || is_gone(&tree, *ino) || self.is_stored_elsewhere(*ino, &local.writes[..=last]) {
                 continue;
             }
             missing = Some((*mount, *ino, local.writes[last].number));
