@@ -45,6 +45,9 @@ impl Model {
         let number = self.last_write;
         let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false, was_whole: false };
         let local = self.local(mount, ino, now_ns);
+        if local.begins_log(now_ns) {
+            local.stays_in_log.clear();
+        }
         local.writes.push(write);
         local.last_write = number;
         let lengths = self.lengths(mount, ino, now_ns, now_ns);
@@ -346,7 +349,7 @@ impl Model {
         let Some(local) = self.locals.get_mut(&key) else { return };
         let lost = local.writes.iter().find(|write| write.lock_lost && numbers.contains(&write.number));
         let lost = lost.map(|write| write.number);
-        local.writes.retain(|write| !numbers.contains(&write.number));
+        local.stays_in_log.extend(local.writes.extract_if(.., |write| numbers.contains(&write.number)));
         local.stored = Some((local.since_ns, now_ns));
         if let Some(number) = lost {
             let fact = format!("mount {}: write {number} was made under a lock that was lost, and is stored", key.0);

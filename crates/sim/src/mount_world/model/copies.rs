@@ -75,19 +75,21 @@ impl Model {
         let bases: Vec<&[Block]> = versions.chain([&[][..]]).collect();
         let longest = bases.iter().map(|base| base.len()).max().unwrap_or_default();
         // If the version below the log is gone, the copy takes as much of the current one as the log keeps, and zeros
-        // where the version below was longer.
+        // where the version below was longer. What the log still has of what is stored then shows over another version.
         let explains = |writes: &Vec<&Write>| {
             let parts = bases.iter().flat_map(|base| (0..=longest).map(|len| resized(base, len)));
             parts.into_iter().any(|base| apply(writes, &base) == *copy.blocks)
         };
         // What an earlier copy has belongs to this one too, unless the mount showed the other version in between.
-        let begins = [&local.set_aside[..], &[]];
-        (0..=local.writes.len()).rev().find(|count| {
-            begins.iter().any(|begin| {
-                let all: Vec<Write> = begin.iter().chain(&local.writes[..*count]).cloned().collect();
-                !all.is_empty() && windows(&all).iter().any(explains)
-            })
-        })
+        let kept = |count: &usize, aside: &[Write]| {
+            let begins = (0..=local.stays_in_log.len()).map(|from| &local.stays_in_log[from..]);
+            (*count > 0 || !aside.is_empty())
+                && begins.into_iter().any(|begin| {
+                    let all: Vec<Write> = begin.iter().chain(aside).chain(&local.writes[..*count]).cloned().collect();
+                    windows(&all).iter().any(explains)
+                })
+        };
+        (0..=local.writes.len()).rev().find(|count| kept(count, &local.set_aside) || kept(count, &[]))
     }
 
     /// Whether a conflict copy repeats what its mount has pushed: a mount that dies before it hears of its commit pushes

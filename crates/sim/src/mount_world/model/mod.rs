@@ -78,6 +78,8 @@ struct Local {
     writes: Vec<Write>,
     /// Kept in a conflict copy.
     set_aside: Vec<Write>,
+    /// Stored by a push; the log that the spool goes on with may still have them.
+    stays_in_log: Vec<Write>,
     handles: usize,
     /// Lengths that the mount's own writes gave the file since it was opened, blocks.
     shown: BTreeSet<u64>,
@@ -94,6 +96,12 @@ struct Local {
 }
 
 impl Local {
+    /// Whether the spool begins a log with what is written now: all before is in a version, and the mount has heard so.
+    fn begins_log(&self, now_ns: i64) -> bool {
+        let is_heard = self.stored.is_none_or(|(_, stored_ns)| stored_ns < now_ns - UNHEARD_NS);
+        self.writes.is_empty() && self.set_aside.is_empty() && is_heard
+    }
+
     /// Since when the mount may show its own length and content at `from_ns`: a handle was still open then, or the mount may not
     /// have heard yet that what its spool held is stored.
     fn shown_since(&self, is_spooled: bool, from_ns: i64) -> i64 {
@@ -249,7 +257,11 @@ impl Model {
     fn describe_local(&self, (mount, ino): Key) -> String {
         let Some(local) = self.locals.get(&(mount, ino)) else { return String::new() };
         let (handles, waits, aside) = (local.handles, list(&local.writes), list(&local.set_aside));
-        format!("mount {mount}, inode {ino}: {handles} handles; in no version: {waits}; in conflict copies: {aside}")
+        let stays = list(&local.stays_in_log);
+        format!(
+            "mount {mount}, inode {ino}: {handles} handles; in no version: {waits}; in conflict copies: {aside}; \
+             stored, and perhaps still in the log: {stays}"
+        )
     }
 
     // --- names --------------------------------------------------------------------------------------------------
