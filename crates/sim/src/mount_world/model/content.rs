@@ -127,19 +127,19 @@ impl Model {
             }
             None => {
                 let what = if close { "close" } else { "fsync" };
-                self.must_be_stored((mount, ino), what);
+                self.must_be_stored((mount, ino), what, now_ns);
             }
         }
     }
 
     /// What a mount wrote to a file must be in a version, or in a conflict copy.
-    fn must_be_stored(&mut self, key: Key, what: &str) {
+    fn must_be_stored(&mut self, key: Key, what: &str, now_ns: i64) {
         let left = |model: &Model| -> Vec<u64> {
             let writes = &model.locals[&key].writes;
             writes.iter().filter(|write| write.fate != Fate::Doubtful).map(|write| write.number).collect()
         };
         let mut missing = left(self);
-        while !missing.is_empty() && self.finds_copy(key) {
+        while !missing.is_empty() && self.leaves(key, now_ns) {
             missing = left(self);
         }
         if !missing.is_empty() {
@@ -208,7 +208,7 @@ impl Model {
             true => self.spooled_by(version.by),
             false => self.writers(version.by).into_iter().map(|mount| (mount, version.ino)).collect(),
         };
-        if keys.into_iter().any(|key| self.finds_copy(key)) {
+        if keys.into_iter().any(|key| self.leaves(key, version.at_ns)) {
             return self.version(version, tree);
         }
         let mut fact = format!(
@@ -362,7 +362,7 @@ impl Model {
         let blocks: Vec<Block> =
             found.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect();
         while let Err(fact) = self.explain_read((mount, ino), opened_ns, now_ns, &blocks) {
-            if !self.finds_copy((mount, ino)) {
+            if !self.leaves((mount, ino), now_ns) {
                 return self.broken("P3", ino, fact);
             }
         }
@@ -423,7 +423,7 @@ impl Model {
             if lengths.contains(&blocks) {
                 return;
             }
-            if !self.finds_copy((mount, ino)) {
+            if !self.leaves((mount, ino), now_ns) {
                 let fact = format!("mount {mount}: shows a length of {blocks} blocks, allowed: {lengths:?}");
                 return self.broken("P3", ino, fact);
             }

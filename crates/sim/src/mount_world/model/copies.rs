@@ -29,25 +29,50 @@ impl Model {
         true
     }
 
-    /// Whether a mount may have found a conflict copy of what it has acknowledged, when it was to make one: it makes no second copy,
-    /// whichever mount made the first. From here on these writes count as kept there. To be asked only where nothing else explains
-    /// what the mount did: it may also wait with these writes.
-    pub(super) fn finds_copy(&mut self, key: Key) -> bool {
-        let count = self.found_prefix(key);
+    /// Whether the spool of a mount may have left what it has acknowledged of a file to something else: to a conflict copy that has
+    /// it already, to another mount's version that has it, or to nothing, if the file is gone. From here on these writes count as left.
+    /// To be asked only where nothing else explains what the mount did: it may also wait with them.
+    pub(super) fn leaves(&mut self, key: Key, now_ns: i64) -> bool {
+        let count = self.count_in_version(key);
+        if count > 0 {
+            self.forget(key, count, now_ns);
+            return true;
+        }
+        let count = self.count_in_copy(key).max(self.count_of_gone(key));
         self.keep_aside(key, count);
         count > 0
     }
 
-    /// How many writes of a file in no version a mount may have found in a conflict copy.
-    pub(super) fn found_prefix(&self, key: Key) -> usize {
-        if !self.is_spooled(key.1) || !self.is_replaced(key) {
-            return 0;
-        }
+    /// How many writes of a file in no version another mount's version has: a push makes no copy of what is there.
+    pub(super) fn count_in_version(&self, key: Key) -> usize {
+        let history = self.history.borrow();
+        let others = history.versions_of(key.1).filter(|version| version.by.is_none_or(|by| by.index != key.0));
+        let counts = others.filter_map(|version| Some((self.kept_prefix(key, version)?, version.until_ns)));
+        let was_seen = |count: usize, until_ns: i64| {
+            let last = count.checked_sub(1).and_then(|last| self.locals[&key].writes[last].done_ns);
+            last.is_some_and(|done_ns| done_ns <= until_ns)
+        };
+        let seen = counts.filter(|(count, until_ns)| was_seen(*count, *until_ns)).map(|(count, _)| count);
+        seen.filter(|count| self.is_owed(key, *count)).max().unwrap_or(0)
+    }
+
+    /// How many writes of a file in no version a conflict copy has: a mount that is to make a copy makes no second one, whichever mount
+    /// made the first.
+    pub(super) fn count_in_copy(&self, key: Key) -> usize {
         let history = self.history.borrow();
         let tree = history.now();
-        let copies = history.versions().filter(|version| is_conflict_copy(&tree, version.ino));
+        let copies = history.versions().filter(|version| self.is_replaced(key) && is_conflict_copy(&tree, version.ino));
         let counts = copies.filter_map(|copy| self.kept_prefix(key, copy));
         counts.filter(|count| self.is_owed(key, *count)).max().unwrap_or(0)
+    }
+
+    /// How many writes a push drops because the manager does not have the file any more: all that was acknowledged.
+    fn count_of_gone(&self, key: Key) -> usize {
+        let Some(local) = self.locals.get(&key) else { return 0 };
+        let is_gone = self.history.borrow().existed(key.1) && !self.history.borrow().now().inodes.contains_key(&key.1);
+        let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
+        let last = local.writes.iter().rposition(acknowledged).filter(|_| is_gone && self.is_spooled(key.1));
+        last.map_or(0, |last| last + 1)
     }
 
     /// Whether another mount has changed a file.
@@ -56,9 +81,18 @@ impl Model {
         history.versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
     }
 
-    /// Whether something of the first writes was acknowledged.
+    /// Whether the spool has acknowledged something of the first writes.
     fn is_owed(&self, key: Key, count: usize) -> bool {
-        self.locals[&key].writes[..count].iter().any(|write| matches!(write.fate, Fate::Acknowledged(_)))
+        let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
+        self.is_spooled(key.1) && self.locals[&key].writes[..count].iter().any(acknowledged)
+    }
+
+    /// The first writes are in a version.
+    fn forget(&mut self, key: Key, count: usize, now_ns: i64) {
+        if let Some(local) = self.locals.get_mut(&key) {
+            local.writes.drain(..count);
+            local.stored = Some((local.since_ns, now_ns));
+        }
     }
 
     fn keep_aside(&mut self, key: Key, count: usize) {

@@ -355,8 +355,9 @@ impl Model {
         for ((mount, ino), local) in &self.locals {
             let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_)) && !write.was_whole;
             let Some(last) = local.writes.iter().rposition(acknowledged) else { continue };
-            let is_found = self.found_prefix((*mount, *ino)) > last;
-            if is_found || is_gone(&tree, *ino) || self.is_stored_elsewhere(*ino, &local.writes[..=last]) {
+            let key = (*mount, *ino);
+            let is_left = self.count_in_copy(key).max(self.count_in_version(key)) > last;
+            if is_left || is_gone(&tree, *ino) || self.is_stored_elsewhere(*ino, &local.writes[..=last]) {
                 continue;
             }
             missing = Some((*mount, *ino, local.writes[last].number));
