@@ -26,7 +26,7 @@ pub const BLOCK_BYTES: u64 = 32;
 pub const REDUNDANCY: &str = "none";
 /// Chunk ids drawn ahead for small files.
 const PREALLOCATE: u32 = 16;
-/// A commit of more extents than this may be staged in parts.
+/// A session that stages sends a commit of more extents than this in parts.
 const WHOLE_EXTENTS: usize = 3;
 
 /// A block.
@@ -136,6 +136,8 @@ impl Store {
             size_bytes: if patch { reply.base_size_bytes } else { 0 },
             end_bytes: 0,
             cuts: false,
+            stages: self.link.random().is_multiple_of(2),
+            goes_back: false,
             times: Times::default(),
             content: 0,
             lock_fence: None,

@@ -19,6 +19,10 @@ pub struct BlockWriter {
     pub(super) end_bytes: u64,
     /// The length was set since the last commit.
     pub(super) cuts: bool,
+    /// Extents may be sent before the commit.
+    pub(super) stages: bool,
+    /// Some blocks lie before ones that were written earlier since the last commit.
+    pub(super) goes_back: bool,
     pub(super) times: Times,
     pub(super) content: u64,
     pub(super) lock_fence: Option<LockFence>,
@@ -26,7 +30,8 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Writes blocks at `offset`. Blocks written since the last commit are committed before they are written again.
+    /// Writes blocks at `offset`. Blocks written since the last commit are committed before they are written again, and before the
+    /// session goes back behind extents that it may have sent.
     ///
     /// # Errors
     /// The write failed; what was written since the last commit is lost.
@@ -37,14 +42,36 @@ impl BlockWriter {
             return Err(Cause::Input(message).of(self.file.clone()));
         }
         let end = offset + bytes.len() as u64;
-        if self.blocks.range(offset..end).next().is_some() {
+        if self.blocks.range(offset..end).next().is_some() || self.is_behind_staged(offset) {
             self.sync().await?;
         }
-        self.blocks.extend(cut(offset, bytes));
+        self.blank_cut(offset);
+        self.put(offset, bytes);
         self.position = end;
         (self.size_bytes, self.end_bytes) = (self.size_bytes.max(end), self.end_bytes.max(end));
         self.link.env().sleep_ms(self.link.random() % 2).await;
         Ok(())
+    }
+
+    fn put(&mut self, offset: u64, bytes: &[u8]) {
+        self.goes_back |= !bytes.is_empty() && offset < self.written_to();
+        self.blocks.extend(cut(offset, bytes));
+    }
+
+    /// Where the blocks written since the last commit end.
+    fn written_to(&self) -> u64 {
+        self.blocks.last_key_value().map_or(0, |(at, _)| at + BLOCK_BYTES)
+    }
+
+    fn is_behind_staged(&self, offset: u64) -> bool {
+        self.stages && !self.goes_back && self.blocks.len() >= WHOLE_EXTENTS && offset < self.written_to()
+    }
+
+    /// The file goes on at `offset`. What a length has cut off since the last commit does not come back below it.
+    fn blank_cut(&mut self, offset: u64) {
+        if self.cuts && offset > self.size_bytes {
+            self.put(self.size_bytes, &vec![0; (offset - self.size_bytes) as usize]);
+        }
     }
 
     /// Makes blocks zeros.
@@ -52,7 +79,10 @@ impl BlockWriter {
     /// # Errors
     /// As [`BlockWriter::write_at`].
     pub async fn clear(&mut self, range: Range<u64>) -> Result<(), FileError> {
-        self.write_at(range.start, &vec![0; (range.end - range.start) as usize]).await
+        match range.is_empty() {
+            true => Ok(()),
+            false => self.write_at(range.start, &vec![0; (range.end - range.start) as usize]).await,
+        }
     }
 
     /// Leaves a hole up to `offset`.
@@ -76,6 +106,7 @@ impl BlockWriter {
         if size_bytes != self.size_bytes && !self.blocks.is_empty() {
             self.sync().await?;
         }
+        self.blank_cut(size_bytes);
         self.cuts = true;
         self.size_bytes = size_bytes;
         Ok(())
@@ -137,7 +168,7 @@ impl BlockWriter {
             CommitMode::Patch => blocks.iter().map(|(at, block)| extent(*at, block, &ids)).collect(),
             _ => whole_extents(&blocks, self.size_bytes, &ids),
         };
-        if extents.len() > WHOLE_EXTENTS && self.link.random().is_multiple_of(2) {
+        if self.stages && extents.len() > WHOLE_EXTENTS {
             let rest = extents.split_off(extents.len() / 2);
             let part = Commit { extents: std::mem::replace(&mut extents, rest), partial: true, ..self.request() };
             let staged: Vec<ChunkAck> =
@@ -160,7 +191,7 @@ impl BlockWriter {
         let done = done(&self.file, reply)?;
         self.session.closed.set(!keep_session);
         self.blocks.clear();
-        (self.cuts, self.end_bytes) = (false, 0);
+        (self.cuts, self.goes_back, self.end_bytes) = (false, false, 0);
         (self.times, self.content) = (Times::default(), 0);
         self.mode = CommitMode::Patch;
         self.if_version = self.if_version.map(|_| done.version);
