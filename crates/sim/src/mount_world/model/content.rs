@@ -266,14 +266,15 @@ impl Model {
         let history = self.history.borrow();
         let Some(before) = history.version(version.before).filter(|_| is_push) else { return };
         // Those that came to the same content as the version before had nothing to store.
-        let is_equal = |count: &usize| {
-            let mut bases = history.versions_of(version.ino);
-            bases.any(|base| apply(&writes[..*count], &base.blocks) == *before.blocks)
-        };
-        let first = (1..writes.len()).rev().find(is_equal).unwrap_or(0);
+        let is_equal = |count: &usize, base: &Version| apply(&writes[..*count], &base.blocks) == *before.blocks;
+        let bases = || history.versions_of(version.ino);
+        let first = (1..writes.len()).rev().find(|count| bases().any(|base| is_equal(count, base))).unwrap_or(0);
         let since_ns = writes.get(first).and_then(|write| write.done_ns);
         let by_another = before.by.is_some_and(|by| by.index != key.0);
-        let newer = by_another && since_ns.is_some_and(|since_ns| before.at_ns > since_ns);
+        // A push that finds what it has in the other version goes on from there, with what was written since.
+        let was_found =
+            (1..writes.len()).any(|count| bases().any(|base| base.at_ns < before.at_ns && is_equal(&count, base)));
+        let newer = by_another && !was_found && since_ns.is_some_and(|since_ns| before.at_ns > since_ns);
         drop(history);
         if newer {
             let fact = format!("a push of mount {} replaced a newer version: {}", key.0, describe_version(version));
