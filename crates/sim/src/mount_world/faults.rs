@@ -29,8 +29,13 @@ impl<H: Host> MountWorld<H> {
             Fault::StartManager => self.start_manager(),
             Fault::FailSpool(mount) => {
                 let rates = FaultRates { sync_fails: 500_000, write_eio: 200_000, ..FaultRates::default() };
-                self.mounts[mount].disk.set_rates(rates);
+                let slot = &mut self.mounts[mount];
+                slot.disk.set_rates(rates);
+                slot.spool_fails = true;
                 self.model.borrow_mut().spool_failed(mount);
+                if self.mounts[mount].is_starting() {
+                    self.model.borrow_mut().spool_unread(mount);
+                }
             }
             Fault::FillSpool(mount) => self.mounts[mount].disk.set_capacity(1),
             Fault::MendSpool(mount) => self.mend(mount),
@@ -38,9 +43,10 @@ impl<H: Host> MountWorld<H> {
     }
 
     fn mend(&mut self, mount: usize) {
-        let disk = &self.mounts[mount].disk;
-        disk.set_rates(FaultRates::default());
-        disk.set_capacity(1 << 40);
+        let slot = &mut self.mounts[mount];
+        slot.disk.set_rates(FaultRates::default());
+        slot.disk.set_capacity(1 << 40);
+        slot.spool_fails = false;
     }
 
     /// Holds the messages of a mount back. Half of the time the connection breaks meanwhile.

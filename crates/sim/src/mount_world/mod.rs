@@ -161,6 +161,8 @@ struct Slot<H> {
     /// Set by the task that starts the host.
     started: Rc<RefCell<Option<Rc<H>>>>,
     disk: SimDisk,
+    /// Operations on the disk fail.
+    spool_fails: bool,
     line: Line,
     cut_until_ns: i64,
     losses: u64,
@@ -169,6 +171,13 @@ struct Slot<H> {
     dies_at_commit: Option<(bool, bool, u64)>,
     /// The number of files that could not be stored at the unmount.
     unmounted: Rc<Cell<Option<usize>>>,
+}
+
+impl<H> Slot<H> {
+    /// Whether its process has begun and does not serve yet.
+    fn is_starting(&self) -> bool {
+        self.link.is_some() && self.host.is_none()
+    }
 }
 
 /// Result of a run.
@@ -252,6 +261,7 @@ impl<H: Host> MountWorld<H> {
             host: None,
             started: Rc::default(),
             disk: SimDisk::new(rng.any()),
+            spool_fails: false,
             line: Line::Closed(0),
             cut_until_ns: 0,
             losses: 0,

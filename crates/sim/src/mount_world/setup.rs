@@ -163,6 +163,9 @@ impl<H: Host> MountWorld<H> {
             return;
         }
         slot.incarnation += 1;
+        if slot.spool_fails {
+            self.model.borrow_mut().spool_unread(index);
+        }
         let owner = Owner { index, incarnation: slot.incarnation };
         let link = Link::new(self.env.clone(), owner, link_seed, self.fresh_op_ids);
         slot.link = Some(link.clone());

@@ -43,7 +43,15 @@ impl Model {
     pub fn writes(&mut self, mount: usize, ino: u64, now_ns: i64, change: Change) -> u64 {
         self.last_write += 1;
         let number = self.last_write;
-        let write = Write { number, change, fate: Fate::Pending, done_ns: None, lock_lost: false, was_whole: false };
+        let write = Write {
+            number,
+            change,
+            fate: Fate::Pending,
+            done_ns: None,
+            lock_lost: false,
+            was_whole: false,
+            unread: false,
+        };
         let local = self.local(mount, ino, now_ns);
         if local.begins_log(now_ns) {
             local.stays_in_log.clear();
@@ -61,7 +69,7 @@ impl Model {
         let Some(local) = self.locals.get_mut(&(mount, ino)) else { return };
         local.writes.iter_mut().for_each(|write| _ = write.done_ns.get_or_insert(now_ns));
         if let Some((write, earlier)) = local.writes.split_last_mut()
-            && earlier.iter().all(|write| write.fate == Fate::Doubtful)
+            && !earlier.iter().any(Write::is_sure)
             && let Change::Length(len) = write.change
             && self.history.borrow().contents(ino, local.since_ns, now_ns).iter().any(|base| base.len() as u64 == len)
         {
@@ -113,14 +121,14 @@ impl Model {
         if bases.iter().any(|base| changes_nothing(&local.writes, base)) {
             if is_spooled {
                 // Its log may still become a conflict copy.
-                local.writes.iter_mut().for_each(|write| write.fate = Fate::Doubtful);
+                local.writes.iter_mut().filter(|write| write.is_sure()).for_each(|write| write.fate = Fate::Doubtful);
             }
-            local.writes.retain(|write| write.fate == Fate::Doubtful);
+            local.writes.retain(|write| !write.is_sure());
         }
         match survives {
             _ if gone => local.writes.iter_mut().for_each(|write| write.fate = Fate::Doubtful),
             Some(survives) => {
-                for write in local.writes.iter_mut().filter(|write| write.fate != Fate::Doubtful) {
+                for write in local.writes.iter_mut().filter(|write| write.is_sure()) {
                     let before = if let Fate::Acknowledged(before) = write.fate { before } else { Survives::Nothing };
                     write.fate = Fate::Acknowledged(before.max(survives));
                 }
@@ -136,7 +144,7 @@ impl Model {
     fn must_be_stored(&mut self, key: Key, what: &str, now_ns: i64) {
         let left = |model: &Model| -> Vec<u64> {
             let writes = &model.locals[&key].writes;
-            writes.iter().filter(|write| write.fate != Fate::Doubtful).map(|write| write.number).collect()
+            writes.iter().filter(|write| write.is_sure()).map(|write| write.number).collect()
         };
         let mut missing = left(self);
         while !missing.is_empty() && self.leaves(key, now_ns) {
@@ -168,6 +176,14 @@ impl Model {
         self.locks.retain(|_, (holder, _)| *holder != mount);
         for entry in self.entries.iter_mut().filter(|entry| entry.mount == mount && entry.to_ns.is_none()) {
             entry.result = "killed".into();
+        }
+    }
+
+    /// The disk of a mount's spool fails while the mount starts: it may leave what it finds there to the next one.
+    pub fn spool_unread(&mut self, mount: usize) {
+        for (_, local) in self.locals.iter_mut().filter(|((of, _), _)| *of == mount) {
+            let acknowledged = local.writes.iter_mut().filter(|write| matches!(write.fate, Fate::Acknowledged(_)));
+            acknowledged.for_each(|write| write.unread = true);
         }
     }
 
@@ -457,11 +473,10 @@ pub(super) fn is_gone(tree: &Tree, ino: u64) -> bool {
 /// The writes with all doubtful ones, with the first of them, and without them.
 pub(super) fn variants(writes: &[Write]) -> Vec<Vec<&Write>> {
     let mut variants = vec![writes.iter().collect()];
-    let is_sure = |write: &Write| write.fate != Fate::Doubtful;
-    let Some(first) = writes.iter().position(|write| !is_sure(write)) else { return variants };
+    let Some(first) = writes.iter().position(|write| !write.is_sure()) else { return variants };
     // A failed operation may have stored the writes before it.
     for end in first..writes.len() {
-        let kept = writes.iter().enumerate().filter(|(at, write)| *at < end || is_sure(write));
+        let kept = writes.iter().enumerate().filter(|(at, write)| *at < end || write.is_sure());
         variants.push(kept.map(|(_, write)| write).collect());
     }
     variants
@@ -476,7 +491,7 @@ fn shown(writes: &[Write]) -> Vec<Vec<&Write>> {
 
 /// The writes without doubtful ones before and after some place: what was dropped as a log before, and what failed.
 pub(super) fn windows(writes: &[Write]) -> Vec<Vec<&Write>> {
-    let doubtful = |write: &Write| write.fate == Fate::Doubtful;
+    let doubtful = |write: &Write| !write.is_sure();
     let first = writes.iter().position(doubtful).unwrap_or_default();
     let last = writes.iter().rposition(doubtful).map_or(first, |last| last + 1);
     let ranges = (first..=last).flat_map(|from| (from..=last).map(move |to| from..to));
@@ -488,7 +503,7 @@ pub(super) fn windows(writes: &[Write]) -> Vec<Vec<&Write>> {
 
 /// Whether all writes together leave a content as it is, as a truncate to the same length does.
 pub(super) fn changes_nothing(writes: &[Write], content: &[Block]) -> bool {
-    let sure: Vec<&Write> = writes.iter().filter(|write| write.fate != Fate::Doubtful).collect();
+    let sure: Vec<&Write> = writes.iter().filter(|write| write.is_sure()).collect();
     let all: Vec<&Write> = writes.iter().collect();
     apply(&all, content) == content || !sure.is_empty() && apply(&sure, content) == content
 }

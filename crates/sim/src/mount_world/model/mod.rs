@@ -69,6 +69,15 @@ struct Write {
     lock_lost: bool,
     /// Some version had every block of it, and perhaps not all of what was written before.
     was_whole: bool,
+    /// It is in a log that the mount could perhaps not read when it started. The next mount may.
+    unread: bool,
+}
+
+impl Write {
+    /// Whether the mount has it, and does not know of a version that has it.
+    fn is_sure(&self) -> bool {
+        self.fate != Fate::Doubtful && !self.unread
+    }
 }
 
 /// What one mount wrote to one file.
