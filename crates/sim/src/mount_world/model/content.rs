@@ -268,6 +268,11 @@ impl Model {
                         }
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
+                    // Another mount may have written over what an earlier version had of them.
+                    let rest: Vec<&Write> = writes.iter().copied().filter(|write| !write.was_whole).collect();
+                    if rest.len() < writes.len() && explains(&rest) {
+                        return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
+                    }
                 }
             }
         }
