@@ -34,6 +34,8 @@ struct Queue {
     given_up: HashSet<u64>,
     /// When the peer last took something, or the queue was empty.
     moved: Instant,
+    /// The queue became empty without that: what was left in it was given up.
+    is_stuck: bool,
     /// Costs of requests without an answer.
     unanswered: HashMap<u64, usize>,
     unanswered_bytes: usize,
@@ -57,6 +59,7 @@ impl Outbox {
             unsent_bytes: 0,
             given_up: HashSet::new(),
             moved: Instant::now(),
+            is_stuck: false,
             unanswered: HashMap::new(),
             unanswered_bytes: 0,
             accounted_bytes: 0,
@@ -90,7 +93,7 @@ impl Outbox {
         if queue.failed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if queue.frames.is_empty() && !queue.writing {
+        if queue.frames.is_empty() && !queue.writing && !queue.is_stuck {
             queue.moved = Instant::now();
         }
         if let Purpose::Answer(id) = frame.purpose
@@ -166,7 +169,7 @@ impl Outbox {
             }
             queue.drop_given_up();
             if bytes > 0 {
-                queue.moved = Instant::now();
+                (queue.moved, queue.is_stuck) = (Instant::now(), false);
                 queue.unsent_bytes -= bytes;
                 turn_bytes += bytes;
             }
@@ -297,6 +300,7 @@ impl Queue {
             }
             _ => true,
         });
+        self.is_stuck |= self.frames.is_empty() && !dropped.is_empty();
         self.left &= !self.frames.is_empty();
         dropped
     }

@@ -89,6 +89,8 @@ impl<'a> Reader<'a> {
             total if total == u64::from(header.payload_len) => self.fill_summed(&mut payload, &pieces)?,
             _ => self.fill(&mut payload, false).map(|_| Vec::new())?,
         };
+        // Its bytes may have been here before the call expired that it answers.
+        self.expired = None;
         Ok(Some(Frame { header, body: body.into(), payload: payload.freeze(), sums }))
     }
 
@@ -175,13 +177,11 @@ impl<'a> Reader<'a> {
                     };
                 }
                 Ok(n) => {
-                    (self.drained, self.heard, self.expired) = (n < most, Instant::now(), None);
-                    if direct {
-                        filled += n
-                    } else {
-                        (self.start, self.end) = (0, n)
-                    }
-                    self.sweep(self.heard);
+                    let now = Instant::now();
+                    self.sweep(now);
+                    // It may answer a call that has just expired.
+                    (self.drained, self.heard, self.expired) = (n < most, now, None);
+                    if direct { filled += n } else { (self.start, self.end) = (0, n) }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.drained = true,

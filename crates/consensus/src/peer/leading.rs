@@ -195,12 +195,16 @@ impl Peer {
             Room::Scarce => self.ticks >= self.offers_at,
             Room::Missing => true,
         };
-        let must_go = self.leads_as_voter() || !self.may_lead || lacks_room || self.should_be_reached();
+        let is_unreached = self.is_unreached();
+        let must_go = self.leads_as_voter() || !self.may_lead || lacks_room || is_unreached;
         if must_go
             && !failpoint::is_active("consensus.voter_keeps_leading")
             && self.node.raft.lead_transferee.is_none()
             && let Some(manager) = self.best_manager()
         {
+            if is_unreached {
+                self.gives_way();
+            }
             self.handed_to = Some(manager);
             self.offers_at = self.ticks + SCARCE_TICKS;
             self.node.transfer_leader(manager);

@@ -5,7 +5,6 @@
 //! answer now and then, over connections of their own, and say with their answers for how long they have had none.
 
 use super::Peer;
-use crate::message;
 use std::collections::BTreeMap;
 use tessera_failpoint as failpoint;
 
@@ -64,30 +63,36 @@ impl Peer {
         }
     }
 
+    /// Whether another peer has not reached this leader for long. One that is silent may reach it.
+    fn is_unreached_by(&self, id: u64) -> bool {
+        let unreached_ms = self.reaching.of_others.get(&id).copied().unwrap_or(0);
+        id != self.id() && self.is_heard(id) && unreached_ms >= UNREACHED_MS
+    }
+
     /// Whether this leader should hand over because so many do not reach it that those who do are no majority. In a group of two the
     /// other one would lead alone.
-    pub(super) fn should_be_reached(&mut self) -> bool {
+    pub(super) fn is_unreached(&self) -> bool {
         if self.ticks < self.reaching.offers_at || failpoint::is_active("consensus.leads_unreached") {
             return false;
         }
-        let is_reached_by = |id: &&u64| {
-            **id == self.id() || self.reaching.of_others.get(id).is_none_or(|unreached| *unreached < UNREACHED_MS)
+        let lacks_majority = |voters: &[u64]| {
+            let unreached = voters.iter().filter(|id| self.is_unreached_by(**id)).count();
+            voters.len() > 2 && 2 * (voters.len() - unreached) <= voters.len()
         };
-        let lacks_majority =
-            |voters: &[u64]| voters.len() > 2 && voters.iter().filter(is_reached_by).count() <= voters.len() / 2;
         let membership = self.membership();
-        let is_cut_off = lacks_majority(&membership.voters) || lacks_majority(&membership.voters_outgoing);
-        if is_cut_off {
-            let unreached = membership.voters.iter().filter(|id| !is_reached_by(id));
-            let names = unreached.filter_map(|id| message::member(membership, *id)).map(|member| &*member.name);
-            tracing::warn!(
-                "this peer leads, and {} have not reached it at {} for {UNREACHED_MS} ms, although it reaches them: it hands \
-                 leadership over; check that address, and firewalls before it",
-                names.collect::<Vec<_>>().join(", "),
-                self.config.member.address
-            );
-            self.reaching.offers_at = self.ticks + OFFER_TICKS;
-        }
-        is_cut_off
+        lacks_majority(&membership.voters) || lacks_majority(&membership.voters_outgoing)
+    }
+
+    /// This leader hands over because it is not reached.
+    pub(super) fn gives_way(&mut self) {
+        let membership = self.membership();
+        let members = membership.members.iter().filter(|member| self.is_unreached_by(member.id));
+        tracing::warn!(
+            "this peer leads, and {} have not reached it at {} for {UNREACHED_MS} ms, although it reaches them: it hands leadership over; \
+             check that address, and firewalls before it",
+            members.map(|member| &*member.name).collect::<Vec<_>>().join(", "),
+            self.config.member.address
+        );
+        self.reaching.offers_at = self.ticks + OFFER_TICKS;
     }
 }

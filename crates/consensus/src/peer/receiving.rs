@@ -32,6 +32,7 @@ impl Peer {
         // A peer that was never a member may join a group of any term.
         let own_term = if self.is_new() { self.node.raft.term.max(position.term) } else { self.node.raft.term };
         let messages = message::decode((id, self.id()), own_term, frame.messages, payload)?;
+        let only_asks = messages.is_empty() && !frame.asks_known;
         self.answering = Some(id);
         self.memory.ask_too(id);
         if !self.memory.asks() {
@@ -45,7 +46,8 @@ impl Peer {
         }
         self.answering = None;
         self.can_answer()?;
-        let (messages, payload) = self.take_messages(id);
+        // Messages in the answer to a frame that only asks whether this peer answers would overtake those on their way.
+        let (messages, payload) = if only_asks { Default::default() } else { self.take_messages(id) };
         self.flush();
         // One that cannot even begin is no voter: nobody waits for it, and another one may have its place.
         if self.sources.lacks_room() && !self.membership().voters.contains(&self.id()) {

@@ -75,6 +75,13 @@ impl NextCut {
     }
 }
 
+/// What the layer learns from.
+struct Lesson {
+    requests: u64,
+    /// Those of them that are still to come.
+    left: u64,
+}
+
 /// An SSD with data.
 pub struct Emulator {
     ssd: Ssd,
@@ -85,8 +92,7 @@ pub struct Emulator {
     page_bytes: u64,
     power: Power,
     next_cut: Option<NextCut>,
-    /// Requests until the layer learns from them.
-    lesson: Option<u64>,
+    lesson: Option<Lesson>,
     /// The time of the host when the SSD's began.
     epoch: Ns,
     tally: Tally,
@@ -254,10 +260,12 @@ impl Emulator {
         self.next_cut = Some(NextCut::new(cuts));
     }
 
-    /// Lets the layer learn from the next requests, so many, and write what it learned. Returns whether it learns at all.
+    /// Lets the layer learn from the next requests, so many, and write what it learned. A power cut before that loses what it has noted,
+    /// and the lesson begins again. Returns whether it learns at all.
     pub fn plan_learning(&mut self, requests: u64) -> bool {
         self.ssd.observe();
-        self.lesson = self.ssd.history.as_ref().map(|_| requests.max(1));
+        let requests = requests.max(1);
+        self.lesson = self.ssd.history.as_ref().map(|_| Lesson { requests, left: requests });
         self.lesson.is_some()
     }
 
@@ -289,6 +297,10 @@ impl Emulator {
             let recovery = self.ssd.cut_power();
             (self.power, self.epoch) = (Power::On, now + recovery);
             self.tally.recovered(recovery);
+            if let Some(lesson) = &mut self.lesson {
+                lesson.left = lesson.requests;
+                self.ssd.observe();
+            }
             if let Some(next) = &mut self.next_cut {
                 next.draw();
             }
@@ -311,9 +323,9 @@ impl Emulator {
     fn finish(&mut self, now: Ns, done: Ns) -> Ns {
         self.tally.requests += 1;
         self.tally.served(now, done);
-        if let Some(left) = &mut self.lesson {
-            *left -= 1;
-            if *left == 0 {
+        if let Some(lesson) = &mut self.lesson {
+            lesson.left -= 1;
+            if lesson.left == 0 {
                 self.lesson = None;
                 self.ssd.learn();
             }

@@ -322,6 +322,10 @@ impl<B: Backend> OpenFile<B> {
         state.pending.check()?;
         self.meter.lock().wrote(bytes.len());
         state.before_write(mount, at).await;
+        let (offset, placed) = state.place(mount, at, bytes);
+        if placed.is_empty() && !bytes.is_empty() {
+            return Ok(offset);
+        }
         if state.begin_log(mount).await {
             let (offset, bytes) = state.place(mount, at, bytes);
             match state.change_log(mount, |log| log.write(offset, bytes)) {
@@ -469,7 +473,9 @@ impl<B: Backend> State<B> {
         if may_wait
             && self.pending.is_clean()
             && self.below != Below::Dropped
+            && !self.needs_session(mount)
             && let Ok(base) = open_base(mount, self.ino).await
+            && base.len_bytes() < self.size_bytes
         {
             self.take_over(mount, base);
         }
