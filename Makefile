@@ -41,7 +41,7 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
 	python3 -m unittest discover -q -s tests/jepsen
-	python3 tests/jepsen/run.py --minutes 0.7 --calm --workload lock --failpoint manager.no_recall --must-find
+	python3 tests/jepsen/run.py --minutes 0.7 --calm --workload lock --failpoint manager.no_recall --must-find $(if $(CI),--require)
 	python3 tests/jepsen/run.py --minutes 4.5 $(if $(CI),--require)
 	python3 tests/suites.py $(if $(CI),--require)
 	python3 tests/workflows.py $(if $(CI),--require)

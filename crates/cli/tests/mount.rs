@@ -558,7 +558,9 @@ fn files_follow_hints_that_are_set_later() {
             let len = rustix::fs::getxattr(m.at("f"), "user.tessera.state", &mut value).unwrap();
             serde_json::from_slice::<serde_json::Value>(&value[..len]).unwrap()
         };
-        assert_eq!((&state()["classes"][0], &state()["rewriting"]), (&"ec:4+2".into(), &serde_json::Value::Null));
+        let first = state();
+        assert_eq!((&first["classes"][0], &first["rewriting"]), (&"ec:4+2".into(), &serde_json::Value::Null));
+        assert_eq!(first["version_number"], 1, "{first}; {}", fs::read_to_string(&m.log).unwrap());
         // One after the other: a rewrite may begin before a second hint is there, and is then followed by another one.
         for (name, value, chunks, version) in
             [("user.tessera.redundancy", "replica:2", 2, 2), ("user.BlockSize", "256K", 8, 3)]
@@ -570,7 +572,9 @@ fn files_follow_hints_that_are_set_later() {
                 (&state()["classes"], state()["chunks"].as_u64()),
                 (&serde_json::json!(["replica:2"]), Some(chunks))
             );
-            assert_eq!(state()["version_number"].as_u64(), Some(version), "it is rewritten once");
+            let state = state();
+            let log = || fs::read_to_string(&m.log).unwrap();
+            assert_eq!(state["version_number"].as_u64(), Some(version), "it is rewritten once: {state}; {}", log());
         }
         let after = fs::metadata(m.at("f")).unwrap();
         assert_eq!((after.len(), after.modified().unwrap()), (before.len(), before.modified().unwrap()));
