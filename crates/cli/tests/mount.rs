@@ -560,10 +560,13 @@ fn files_follow_hints_that_are_set_later() {
         };
         let first = state();
         assert_eq!((&first["classes"][0], &first["rewriting"]), (&"ec:4+2".into(), &serde_json::Value::Null));
-        assert_eq!(first["version_number"], 1, "{first}; {}", fs::read_to_string(&m.log).unwrap());
+        // Two if another test starts a process between the two requests of the write: the new process has, and closes, a
+        // copy of the descriptor, and a close commits.
+        let first = first["version_number"].as_u64().unwrap();
+        assert!(first <= 2, "one write, {first} versions");
         // One after the other: a rewrite may begin before a second hint is there, and is then followed by another one.
         for (name, value, chunks, version) in
-            [("user.tessera.redundancy", "replica:2", 2, 2), ("user.BlockSize", "256K", 8, 3)]
+            [("user.tessera.redundancy", "replica:2", 2, first + 1), ("user.BlockSize", "256K", 8, first + 2)]
         {
             rustix::fs::setxattr(m.at("f"), name, value.as_bytes(), rustix::fs::XattrFlags::empty()).unwrap();
             common::eventually("the file is rewritten", || state()["version_number"].as_u64() == Some(version));
