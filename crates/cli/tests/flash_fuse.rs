@@ -50,6 +50,25 @@ fn the_file_has_the_bytes_of_the_ssd() {
 }
 
 #[test]
+fn each_program_that_has_the_file_open_hears_of_a_power_cut() {
+    if !nbd::has_fuse() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, path) = nbd::serve_file(dir.path(), &["--write-buffer", "256K"]);
+    let open = || File::options().read(true).write(true).open(&path).unwrap();
+    let (writer, reader) = (open(), open());
+    writer.write_all_at(&[1; 4096], 0).unwrap();
+    server.cut(&["--for", "0"]);
+    assert!(reader.read_at(&mut [0; 512], 0).is_err(), "it hears of the cut");
+    assert!(writer.sync_all().is_err(), "what it wrote is lost");
+    assert!(reader.sync_all().is_err(), "a loop device may have written it for another program");
+    assert!(writer.sync_all().is_ok() && reader.sync_all().is_ok() && open().sync_all().is_ok());
+    drop((writer, reader));
+    assert_eq!(server.terminate(), 0);
+}
+
+#[test]
 fn a_server_that_ends_while_the_file_is_open_says_so() {
     if !nbd::has_fuse() {
         return;

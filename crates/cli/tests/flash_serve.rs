@@ -96,6 +96,11 @@ fn a_client_that_never_agrees_on_anything_is_hung_up_on() {
     let mut heard = Vec::new();
     silent.read_to_end(&mut heard).unwrap();
     assert!(heard.starts_with(b"NBDMAGIC"));
+    // An option of a gigabyte, a byte now and then.
+    let mut slow = UnixStream::connect(&server.socket).unwrap();
+    slow.write_all(&[&[0, 0, 0, 1][..], b"IHAVEOPT", &7u32.to_be_bytes(), &(1u32 << 30).to_be_bytes()].concat())
+        .unwrap();
+    eventually("it is hung up on", || slow.write_all(&[0]).is_err());
 }
 
 #[test]
@@ -127,6 +132,16 @@ fn an_address_that_is_taken_is_refused_and_one_that_was_left_is_used_again() {
     let file = format!("unix:{}", dir.path().join("file").display());
     assert_refused(&serve(&file), 6, &["no socket", "another path"]);
     assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "kept");
+    // A server that does not start leaves nothing.
+    let [new, other] = ["new", "other.sock"].map(|name| dir.path().join(name));
+    let backed = |address: &str, backing: &str| {
+        let serve = ["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd", address];
+        tessera(&[&serve[..], &["--backing", backing]].concat())
+    };
+    assert_refused(&backed(&address, new.to_str().unwrap()), 6, &["another server"]);
+    let unix = format!("unix:{}", other.display());
+    assert_refused(&backed(&unix, dir.path().join("file").to_str().unwrap()), 6, &["file"]);
+    assert!(!new.exists() && !other.exists());
 }
 
 /// Whether a program is installed; a line says so if it is not.

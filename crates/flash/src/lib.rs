@@ -50,7 +50,7 @@ pub use device::{
     Cause, Counters, Device, Geometry, Grouping, Ns, Operation, Owner, PAGES_MAX, Ppn, Shape, Stream, Timing,
     parse_duration,
 };
-pub use emulator::{Cuts, Emulator, Power, Refusal};
+pub use emulator::{CutCount, Cuts, Emulator, Power, Refusal};
 pub use histogram::Histogram;
 pub use replay::{Figures, Replay, ReplayOptions};
 pub use ssd::{Op, Order, Ssd, Wear};

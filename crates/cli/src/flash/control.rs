@@ -3,7 +3,7 @@
 
 use super::listen;
 use super::report::add_figures;
-use super::serve::Server;
+use super::serve::{ACCEPT_PAUSE, Server};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -38,11 +38,17 @@ pub fn bind(path: &Path) -> Outcome<UnixListener> {
     listen::bind_unix(path).map_err(|e| e.of("the control socket"))
 }
 
-/// Answers clients, one after the other.
-pub fn answer_all(server: &Server, listener: &UnixListener) -> io::Result<()> {
+/// Answers clients, one after the other, for ever. `refused` gets why the system gave no connection.
+pub fn answer_all(server: &Server, listener: &UnixListener, refused: impl Fn(io::Error)) {
     loop {
-        // A client that is gone or slow needs no answer.
-        let _ = answer(server, listener.accept()?.0);
+        match listener.accept() {
+            // A client that is gone or slow needs no answer.
+            Ok((stream, _)) => drop(answer(server, stream)),
+            Err(error) => {
+                refused(error);
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use fuser::{
 };
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -20,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
-use tessera_flash::Ns;
 use tessera_flash::nbd::{Command, Kind};
+use tessera_flash::{CutCount, Ns};
 use tessera_fuse::{Attached, SOURCE, is_dead};
 
 /// Longest write that the kernel sends at once, bytes.
@@ -41,15 +42,20 @@ const TTL: Duration = Duration::from_secs(3600);
 struct SsdFile {
     server: Arc<Server>,
     later: Option<Arc<Later>>,
-    /// As of a connection: after a power cut one request fails that comes when power is back.
-    seen_cuts: Mutex<u64>,
     attr: FileAttr,
-    /// Handles that programs have open, a loop device's among them.
-    open: Arc<AtomicU64>,
+    open: Arc<Handles>,
+}
+
+/// Handles that programs have open, a loop device's among them. Each is as a connection: it hears of every power cut.
+#[derive(Default)]
+struct Handles {
+    seen_cuts: Mutex<HashMap<u64, CutCount>>,
+    opened: AtomicU64,
 }
 
 /// What a request asks the SSD for.
 struct Asked {
+    handle: FileHandle,
     kind: Kind,
     offset: u64,
     bytes: u64,
@@ -70,14 +76,16 @@ impl SsdFile {
         }
     }
 
-    fn execute(&self, Asked { kind, mut offset, bytes, data, fua }: Asked) -> (Ns, u64, Result<Vec<u8>, Errno>) {
-        let mut seen_cuts = self.seen_cuts.lock();
+    fn execute(&self, asked: Asked) -> (Ns, u64, Result<Vec<u8>, Errno>) {
+        let Asked { handle, kind, mut offset, bytes, data, fua } = asked;
+        let mut handles = self.open.seen_cuts.lock();
+        let seen_cuts = handles.entry(handle.0).or_insert_with(|| self.server.cut_count());
         let (mut done, end, mut data) = (0, offset + bytes, Some(data));
         loop {
             let length = (end - offset).min(PIECE_BYTES) as u32;
             let data = data.take().unwrap_or_default();
             let command = Command { kind: Ok(kind), fua, cookie: 0, offset, length, data };
-            let (due, power_cuts, reply) = self.server.execute(&command, &mut seen_cuts);
+            let (due, power_cuts, reply) = self.server.execute(&command, seen_cuts);
             done = done.max(due);
             offset += u64::from(length);
             match reply.error {
@@ -88,8 +96,8 @@ impl SsdFile {
         }
     }
 
-    fn change(&self, kind: Kind, offset: u64, bytes: u64, reply: ReplyEmpty) {
-        self.carry_out(Asked { kind, offset, bytes, data: Vec::new(), fua: false }, |result| match result {
+    fn change(&self, handle: FileHandle, kind: Kind, offset: u64, bytes: u64, reply: ReplyEmpty) {
+        self.carry_out(Asked { handle, kind, offset, bytes, data: Vec::new(), fua: false }, |result| match result {
             Ok(_) => reply.ok(),
             Err(errno) => reply.error(errno),
         });
@@ -133,21 +141,22 @@ impl Filesystem for SsdFile {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+        let handle = self.open.opened.fetch_add(1, Ordering::Relaxed);
+        self.open.seen_cuts.lock().insert(handle, self.server.cut_count());
+        reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
     }
 
     fn release(
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.open.seen_cuts.lock().remove(&handle.0);
         reply.ok();
     }
 
@@ -155,7 +164,7 @@ impl Filesystem for SsdFile {
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
         _: OpenFlags,
@@ -166,20 +175,19 @@ impl Filesystem for SsdFile {
         if bytes == 0 {
             return reply.data(&[]);
         }
-        self.carry_out(
-            Asked { kind: Kind::Read, offset, bytes, data: Vec::new(), fua: false },
-            |result| match result {
+        self.carry_out(Asked { handle, kind: Kind::Read, offset, bytes, data: Vec::new(), fua: false }, |result| {
+            match result {
                 Ok(bytes) => reply.data(&bytes),
                 Err(errno) => reply.error(errno),
-            },
-        );
+            }
+        });
     }
 
     fn write(
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         _: WriteFlags,
@@ -192,7 +200,7 @@ impl Filesystem for SsdFile {
             return reply.error(Errno::ENOSPC);
         }
         self.carry_out(
-            Asked { kind: Kind::Write, offset, bytes, data: data.to_vec(), fua: flags.0 & DSYNC != 0 },
+            Asked { handle, kind: Kind::Write, offset, bytes, data: data.to_vec(), fua: flags.0 & DSYNC != 0 },
             move |result| match result {
                 Ok(_) => reply.written(bytes as u32),
                 Err(errno) => reply.error(errno),
@@ -204,8 +212,8 @@ impl Filesystem for SsdFile {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.change(Kind::Flush, 0, 0, reply);
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.change(handle, Kind::Flush, 0, 0, reply);
     }
 
     /// A hole is a TRIM of the pages within it; parts of pages become zeros.
@@ -213,7 +221,7 @@ impl Filesystem for SsdFile {
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
@@ -228,8 +236,8 @@ impl Filesystem for SsdFile {
         let length = length.min(self.attr.size.saturating_sub(offset));
         match flags.difference(FallocateFlags::KEEP_SIZE) {
             _ if length == 0 => reply.ok(),
-            FallocateFlags::PUNCH_HOLE => self.change(Kind::Zero { stay: false }, offset, length, reply),
-            FallocateFlags::ZERO_RANGE => self.change(Kind::Zero { stay: true }, offset, length, reply),
+            FallocateFlags::PUNCH_HOLE => self.change(handle, Kind::Zero { stay: false }, offset, length, reply),
+            FallocateFlags::ZERO_RANGE => self.change(handle, Kind::Zero { stay: true }, offset, length, reply),
             none if none.is_empty() => reply.ok(),
             _ => reply.error(Errno::EOPNOTSUPP),
         }
@@ -246,10 +254,9 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
     }
     let (path, modified) = mount_point(path)?;
     let later = server.delays().then(|| Later::start(server)).transpose().at("a thread")?;
-    let seen_cuts = Mutex::new(server.power_cuts());
-    let open = Arc::new(AtomicU64::new(0));
+    let open = Arc::new(Handles::default());
     let attr = attr(server.size(), modified);
-    let file = SsdFile { server: server.clone(), later, seen_cuts, attr, open: open.clone() };
+    let file = SsdFile { server: server.clone(), later, attr, open: open.clone() };
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(SOURCE.into()),
@@ -265,7 +272,7 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
     output.note(format!("a disk: losetup --find --show --direct-io=on {}", path.display()));
     let end = move || {
         let _ = events.receiver().recv();
-        if open.load(Ordering::Relaxed) > 0 {
+        if !open.seen_cuts.lock().is_empty() {
             output.caution(format!(
                 "{}: ended while a program or a loop device has it open: it gets errors now, and what it did not flush is lost; \
                  unmount and `losetup --detach` before the server ends",

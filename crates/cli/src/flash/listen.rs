@@ -1,16 +1,21 @@
 //! Where `serve` listens: a Unix socket or a TCP address.
 
 use crate::exit::{At, Exit, Failure, Outcome, failure};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
 use rustix::net::{RecvFlags, recv};
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A client is asked whether it lives after so much silence, then three times.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// A listening socket.
 pub enum Listener {
@@ -68,10 +73,28 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().at("the socket")?;
                 stream.set_nodelay(true).at("the socket")?;
+                end_if_dead(&stream).map_err(io::Error::from).at("the socket")?;
                 Ok(Stream::Tcp(stream))
             }
         }
     }
+}
+
+impl Drop for Listener {
+    /// A server that cannot start leaves no socket.
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Has the kernel ask a client that is silent whether it lives, so that a machine that is gone takes nobody's place for ever.
+fn end_if_dead(stream: &TcpStream) -> Result<(), Errno> {
+    set_tcp_keepidle(stream, KEEPALIVE)?;
+    set_tcp_keepintvl(stream, KEEPALIVE / 3)?;
+    set_tcp_keepcnt(stream, 3)?;
+    set_socket_keepalive(stream, true)
 }
 
 /// Listens at a Unix socket, as [`Listener::bind`] does.
@@ -79,6 +102,10 @@ impl Listener {
 /// # Errors
 /// The path is taken, or no socket can be there.
 pub fn bind_unix(path: &Path) -> Outcome<UnixListener> {
+    // Of two servers that find a socket at which nobody listens, the second finds the one that the first has put there.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let one_at_a_time = File::open(parent).at(parent)?;
+    flock(&one_at_a_time, FlockOperation::LockExclusive).map_err(io::Error::from).at(parent)?;
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             // Connecting to a file that is no socket is refused as well.
@@ -136,6 +163,40 @@ impl Stream {
     }
 }
 
+/// A connection on which all that is asked for is to be there by a certain time.
+pub struct Until<'a> {
+    pub stream: &'a mut Stream,
+    pub end: Instant,
+}
+
+impl Until<'_> {
+    fn wait_no_longer(&self) -> io::Result<()> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_timeout(Some(left))
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait_no_longer()?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait_no_longer()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -157,6 +218,34 @@ impl Write for Stream {
         match self {
             Stream::Unix(stream) => stream.flush(),
             Stream::Tcp(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn of_servers_that_start_together_where_one_was_killed_one_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for _ in 0..50 {
+            // What a killed server leaves.
+            drop(UnixListener::bind(&path).unwrap());
+            let together = Barrier::new(4);
+            let bind = || {
+                together.wait();
+                bind_unix(&path).ok()
+            };
+            let bound: Vec<UnixListener> = std::thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(bind));
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.len(), 1);
+            assert!(UnixStream::connect(&path).is_ok(), "what is at the path listens");
+            std::fs::remove_file(&path).unwrap();
         }
     }
 }

@@ -2,7 +2,7 @@
 //! delays a second one sends each reply when the simulated SSD is done with it; replies may overtake each other.
 
 use super::backing_file::BackingFile;
-use super::listen::{Listener, Stream};
+use super::listen::{Listener, Stream, Until};
 use super::replies::{Waiting, send_in_time, send_soon};
 use super::room::Room;
 use super::{control, fuse};
@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
-use tessera_flash::{Config, Cuts, Emulator, Ns, Power, Refusal};
+use tessera_flash::{Config, CutCount, Cuts, Emulator, Ns, Power, Refusal};
 
 /// The most connections at once: each may have 64 MiB of replies that wait.
 const CONNECTIONS_MAX: u64 = 64;
 
-/// A client that says nothing for so long before it has agreed on an SSD is hung up on, so that it takes nobody's place.
+/// A client that has not agreed on an SSD for so long is hung up on, so that it takes nobody's place.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// Time to wait when the system gives no connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An emulated SSD, and what all connections share.
 pub struct Server {
@@ -75,6 +75,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         over_provisioning: args.over_provisioning,
         ..Config::new(args.capacity, args.ftl.name)
     };
+    // Before the backing: an address that is taken makes no file there.
+    let listener = Listener::bind(&args.nbd)?;
     let mut emulator = emulator(args, &config)?;
     if let Some(after) = args.cut_after {
         let off_for = args.cut_for.map(|ms| ms * 1_000_000);
@@ -85,7 +87,6 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     {
         bail!(Exit::Usage, "--learn-after: {} learns nothing from requests; --ftl cpftl does", args.ftl.name);
     }
-    let listener = Listener::bind(&args.nbd)?;
     let control = control::path(args.control.as_deref(), &args.nbd);
     let about = json!({
         "nbd": listener.uri(), "control": control, "capacity_bytes": args.capacity, "ftl": args.ftl.name,
@@ -160,18 +161,18 @@ fn start_control(server: &Arc<Server>, path: &Path, listener: UnixListener, outp
     let (server, shown) = (server.clone(), path.display().to_string());
     output.note(format!("figures: tessera flash stat {shown}"));
     let work = move || {
-        if let Err(error) = control::answer_all(&server, &listener) {
-            output.note(format!("{shown}: {error}; `stat` and `cut` are not answered any more"));
-        }
+        control::answer_all(&server, &listener, |error| {
+            output.note(format!("{shown}: no connection is accepted: {error}"))
+        });
     };
     std::thread::Builder::new().name("control".into()).spawn(work).at("a thread").map(drop)
 }
 
 impl Server {
     fn connection(&self, mut stream: Stream) -> io::Result<()> {
-        stream.set_timeout(Some(HANDSHAKE_TIME))?;
-        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the client was silent before it agreed on anything");
-        let agreed = negotiate(&mut stream, self.size, self.page_bytes);
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the client took too long to agree on anything");
+        let mut timed = Until { stream: &mut stream, end: Instant::now() + HANDSHAKE_TIME };
+        let agreed = negotiate(&mut timed, self.size, self.page_bytes);
         let agreed = agreed.map_err(|error| if error.kind() == io::ErrorKind::WouldBlock { silent() } else { error });
         let Some(session) = agreed? else { return Ok(()) };
         stream.set_timeout(None)?;
@@ -212,7 +213,7 @@ impl Server {
         room: &Room,
         mut answer: impl FnMut(&BufReader<Stream>, Waiting) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut seen_cuts = self.power_cuts();
+        let mut seen_cuts = self.cut_count();
         while let Some(command) = Command::read(&mut input, self.size)? {
             let taken = if command.kind == Ok(Kind::Read) { command.length as usize } else { 0 };
             if !room.take(taken) {
@@ -250,6 +251,11 @@ impl Server {
         self.power_cuts.load(Ordering::Relaxed)
     }
 
+    /// Power cuts that a connection which begins now needs not hear of.
+    pub fn cut_count(&self) -> CutCount {
+        self.emulator.lock().cut_count()
+    }
+
     /// Lets all connections know of power cuts.
     pub fn note_cuts(&self, emulator: &Emulator) {
         self.power_cuts.store(emulator.power_cuts(), Ordering::Relaxed);
@@ -257,19 +263,23 @@ impl Server {
 
     /// Executes a command; returns when the simulated SSD is done with it, and how many power cuts there were before.
     ///
-    /// After a cut each connection gets at least one error, as SCSI's unit attention tells each host of a reset: otherwise a
-    /// client that asked for nothing meanwhile would take it that its next FLUSH covers what the cut dropped.
-    pub fn execute(&self, command: &Command, seen_cuts: &mut u64) -> (Ns, u64, Reply) {
+    /// After a cut each connection gets at least one error, as SCSI's unit attention tells each host of a reset. After one that
+    /// dropped what was acknowledged, its next FLUSH fails, too: a host that tries a read again and goes on would take it that
+    /// the FLUSH covers what the cut dropped, whichever connection wrote it.
+    pub fn execute(&self, command: &Command, seen_cuts: &mut CutCount) -> (Ns, u64, Reply) {
         let cookie = command.cookie;
         let mut emulator = self.emulator.lock();
         // Under the lock, so that time does not go back.
-        let (now, cuts) = (self.now(), emulator.power_cuts());
+        let (now, count) = (self.now(), emulator.cut_count());
+        let cuts = count.all;
         let failed = |error| (now, cuts, Reply { cookie, data: None, error: Some(error) });
         let kind = match command.kind {
             Ok(kind) => kind,
             Err(error) => return failed(error),
         };
-        if std::mem::replace(seen_cuts, cuts) != cuts || emulator.power(now) != Power::On {
+        let is_news = std::mem::replace(&mut seen_cuts.all, count.all) != count.all;
+        let is_lost = kind == Kind::Flush && std::mem::replace(&mut seen_cuts.lossy, count.lossy) != count.lossy;
+        if is_news || is_lost || emulator.power(now) != Power::On {
             return failed(Error::Io);
         }
         let done = carry_out(&mut emulator, now, kind, command);

@@ -82,6 +82,15 @@ struct Lesson {
     left: u64,
 }
 
+/// Power cuts so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CutCount {
+    /// All of them.
+    pub all: u64,
+    /// Those that dropped something from the write buffer that was acknowledged and not flushed.
+    pub lossy: u64,
+}
+
 /// An SSD with data.
 pub struct Emulator {
     ssd: Ssd,
@@ -93,6 +102,7 @@ pub struct Emulator {
     power: Power,
     next_cut: Option<NextCut>,
     lesson: Option<Lesson>,
+    lossy_cuts: u64,
     /// The time of the host when the SSD's began.
     epoch: Ns,
     tally: Tally,
@@ -120,6 +130,7 @@ impl Emulator {
             power: Power::On,
             next_cut: None,
             lesson: None,
+            lossy_cuts: 0,
             epoch: 0,
             tally: Tally::default(),
         })
@@ -283,12 +294,19 @@ impl Emulator {
         self.tally.power_cuts
     }
 
+    /// Power cuts so far, those that lost something among them.
+    pub fn cut_count(&self) -> CutCount {
+        CutCount { all: self.tally.power_cuts, lossy: self.lossy_cuts }
+    }
+
     /// Cuts the power until a time, or until it is turned on; returns how many pages were in the write buffer only, and are
     /// lost. If there is none, only the time changes.
     pub fn cut_power(&mut self, now: Ns, until: Option<Ns>) -> usize {
         self.tally.power_cuts += u64::from(self.power(now) == Power::On);
         self.power = Power::Off { until };
-        std::mem::take(&mut self.volatile).len()
+        let lost = std::mem::take(&mut self.volatile).len();
+        self.lossy_cuts += u64::from(lost > 0);
+        lost
     }
 
     /// Turns the power on. Requests that arrive before the map is recovered wait for it.
