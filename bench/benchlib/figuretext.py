@@ -126,14 +126,34 @@ def traces_part(result):
 
 
 def hits_part(result):
-    return "\n".join([HITS, hits(result), HITS_WHY])
+    return "\n".join([HITS, hits(result), hits_why(result)])
+
+
+def hits_why(result):
+    """What explains figure 3.7a, with the figures of this run."""
+    found = {(name, row["ftl"]): figures(row) for name, rows in result["layers"].items() for row in rows}
+    entries = next(row for row in result["layers"]["financial"] if row["ftl"] == "cpftl")["cpftl"]["correlated_entries_built"]
+    gain = lambda ftl: change(found["financial", ftl]["hits"], found["financial", "dftl"]["hits"])
+    reads = change(found["web", "cpftl"]["map reads"], found["web", "tpftl"]["map reads"])
+    return HITS_WHY.format(sftl=gain("sftl"), tpftl=gain("tpftl"), cpftl=gain("cpftl"), web_reads=reads, entries=entries)
+
+
+def changes_why(result):
+    """What explains figures 3.7b, c and e in steady state, with the figures of this run."""
+    of = lambda rows, ftl: next(figures(row)["response"] for row in rows if row["ftl"] == ftl)
+    means = {name: [of(rows, ftl) / 1e6 for ftl in ("dftl", "sftl", "tpftl", "cpftl")] for name, rows in result["steady"].items()}
+    medians = {row["ftl"]: row["response_ns"]["p50"] / 1e3 for row in result["steady"]["financial"]}
+    once = result["layers"]["financial"]
+    return CHANGES_WHY.format(
+        least=min(means["financial"]), most=max(means["financial"]), dftl=medians["dftl"], cpftl=medians["cpftl"],
+        tpcc=min(means["tpcc"]), once=change(of(once, "cpftl"), of(once, "dftl")))
 
 
 def steady_part(result):
     """The figures that need collection."""
     heads = ["trace", "map reads", "paper", "map writes", "paper", "response", "paper", "ideal: response"]
     changes = table(heads, [against(name, rows) for name, rows in result["steady"].items()])
-    return "\n".join([STEADY, ANALYSIS, analysis(result), ANALYSIS_WHY, CHANGES, changes, CHANGES_WHY, ERASES, erases(result), ERASES_WHY,
+    return "\n".join([STEADY, ANALYSIS, analysis(result), ANALYSIS_WHY, CHANGES, changes, changes_why(result), ERASES, erases(result), ERASES_WHY,
                       COMPONENTS, components(result["components"]), APART, components(result["apart"]), COMPONENTS_WHY])
 
 
@@ -185,14 +205,15 @@ HITS = """### Hits (figure 3.7a)
 On the device that was written once. We count a look-up for each page that is read, reads of pages that are written in part among them; the paper counts writes, too, and seems to count a request once.
 """
 HITS_WHY = """- *WebSearch*: our hits are higher for all layers, because each page of a request is looked up, and the pages of one request mostly share a translation page. The paper's 12 to 15 % are possible only with one look-up for each request.
-  TPFTL reaches nearly as many here as CPFTL, because one miss brings in the rest of its request in both; CPFTL reads a tenth less of the map.
-- *Financial*: S-FTL below DFTL and TPFTL 12 % above agree. CPFTL gains some 29 % and not 58 %: two fifths of the reads belong to no group, and a group is read four times in training on average, so that
-  correlated pages have 26,000 entries of the groups' 48,000 and more. A write outdates its entry only; if it dropped the page of 512 entries (algorithm 1, `outdated=0`), nothing would be left after some hundred reads.
+  TPFTL reaches nearly as many here as CPFTL, because one miss brings in the rest of its request in both; CPFTL's reads of the map are {web_reads:+.0f} % beside TPFTL's.
+- *Financial*: beside DFTL, S-FTL has {sftl:+.0f} % and TPFTL {tpftl:+.0f} %, as in the paper. CPFTL has {cpftl:+.0f} % and not +58 %: two fifths of the reads belong to no group, and a group is read four times in training on average, so that
+  correlated pages have {entries:,} entries of the groups' 48,000 and more. A write outdates its entry only; if it dropped the page of 512 entries (algorithm 1, `outdated=0`), nothing would be left after some hundred reads.
 """
 CHANGES = "### CPFTL against DFTL (figures 3.7b, c, e)\n"
 CHANGES_WHY = """- *Map reads and writes* fall by less than in the paper, because most of them follow pages that collection moves, whatever the layer.
-- *Response*: in steady state it is the time that requests wait for collections: some 2 ms on average for all layers, although DFTL does more work (see WA) and its median is 250 us, not 50. In `tpcc` DFTL needs more time than there is,
-  so its queue grows until the end. On the device that was written once, `financial` gains 27 % (above).
+- *Response*: in steady state it is the time that requests wait for collections: {least:.1f} to {most:.1f} ms on average in `financial`, whatever the layer, although DFTL does more work (see WA) and its median is
+  {dftl:.0f} us, CPFTL's {cpftl:.0f}. `tpcc` writes faster than the device collects, so that its queue grows until the end ({tpcc:.0f} ms on average and more); a layer that serves what precedes a collection faster waits longer for it. On the
+  device that was written once, CPFTL's response in `financial` is {once:+.0f} % beside DFTL's (above).
 """
 ERASES = "### Blocks of translation pages erased (figure 3.7d), and what collection moves\n\n`web` has 500 writes; nothing is collected for them (the paper: *only a few*).\n"
 ERASES_WHY = """The layers that write dirty entries together save what requests write, and are equal among themselves; the rest follows moved data. Against TPFTL the paper has a gain of the dirty index; here neither writes

@@ -1,11 +1,14 @@
 """The figures of `make bench-flash`."""
 
+import json
 import pathlib
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from benchlib import flashtext
+from benchlib import flashreport, flashtext
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
 
 
 def row(ftl, **figures):
@@ -31,6 +34,10 @@ class Flash(unittest.TestCase):
         lines = flashtext.layer_rows("web", [row("dftl"), row("cpftl", response_ns={"mean": 2.5e10})])
         self.assertEqual([line[:3] for line in lines], [["web", "`dftl`", "25.0%"], ["", "`cpftl`", "25.0%"]])
         self.assertEqual([line[5] for line in lines], ["1 us", "25.0 s"])
+
+    def test_the_page_says_what_the_figures_say(self):
+        result = json.loads((RESULTS / "flash.json").read_text())
+        self.assertEqual((RESULTS / "flash.md").read_text(), flashreport.report(result))
 
 
 if __name__ == "__main__":
