@@ -72,7 +72,12 @@ fn keeps_what_was_synced(system: &FileSystem) {
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
     let (mut server, file) = nbd::serve_file(dir.path(), &["--write-buffer", "256K", "--capacity", system.capacity]);
-    on(&Disk::attach(&file), system.make);
+    let disk = Disk::attach(&file);
+    on(&disk, system.make);
+    let mounted = Mounted::new(&disk, &at);
+    fio_verifies(&at);
+    drop(mounted);
+    drop(disk);
     let mut lost_pages = 0;
     for cut in 0..system.cuts {
         let disk = Disk::attach(&file);
@@ -102,6 +107,22 @@ fn keeps_what_was_synced(system: &FileSystem) {
     assert!(stat["power_cuts"] == system.cuts && stat["host_programs"].as_u64() > Some(0), "{stat}");
     assert!(lost_pages > 0, "every page was flushed before a cut");
     assert_eq!(server.terminate(), 0);
+}
+
+/// fio reads back what it wrote, past the page cache, in blocks of several sizes, with syncs; what it leaves is trimmed.
+fn fio_verifies(at: &Path) {
+    if !is_installed("fio") {
+        return eprintln!("skipped: fio is not installed");
+    }
+    let file = format!("--filename={}", at.join("fio").display());
+    let job =
+        ["--name=job", "--ioengine=psync", "--direct=1", "--rw=randrw", "--bsrange=4k-64k", "--size=8m", "--fsync=32"];
+    let verify =
+        ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--output-format=terse"];
+    run("fio", &[&job[..], &verify, &[&file]].concat());
+    fs::remove_file(at.join("fio")).unwrap();
+    let trimmed = run("fstrim", &["-v", at.to_str().unwrap()]);
+    assert!(!trimmed.contains(": 0 B"), "{trimmed}");
 }
 
 /// A program that writes, syncs and renames files until it is ended, so that a cut meets journals and trees half written.

@@ -144,9 +144,16 @@ fn an_address_that_is_taken_is_refused_and_one_that_was_left_is_used_again() {
     assert!(!new.exists() && !other.exists());
 }
 
+/// A program of the system. Its scripts are for the system's interpreters, whatever else the user has.
+fn other(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("PATH", format!("/usr/bin:{}", std::env::var("PATH").unwrap_or_default()));
+    command
+}
+
 /// Whether a program is installed; a line says so if it is not.
 fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
+    let found = other(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
         eprintln!("skipped: {program} is not installed");
     }
@@ -154,7 +161,7 @@ fn has(program: &str) -> bool {
 }
 
 fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
+    let output = other(program).args(arguments).output().unwrap();
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{program} {arguments:?}: {text}{errors}");
     text.into_owned()
@@ -181,6 +188,13 @@ fn other_peoples_clients_copy_to_it_and_back() {
         run("nbdcopy", &["--flush", &from, &server.uri]);
         run("nbdcopy", &[&server.uri, &to]);
         assert!(fs::read(&to).unwrap() == image, "nbdcopy");
+    }
+    if has("nbdsh") {
+        let script = "assert h.pread(5, 10) == h.pread(5, 10) and len(h.pread(1 << 20, 0)) == 1 << 20; h.pwrite(b'shell', 0); h.flush(); \
+                      h.zero(4096, 1, nbd.CMD_FLAG_NO_HOLE); h.trim(4096, 8192, nbd.CMD_FLAG_FUA); \
+                      assert h.pread(6, 0) == b's' + bytes(5) and h.get_structured_replies_negotiated(); h.shutdown()";
+        run("nbdsh", &["--uri", &server.uri, "-c", script]);
+        run("nbdcopy", &["--flush", &from, &server.uri]);
     }
     if has("qemu-img") {
         run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &from, &server.uri]);
