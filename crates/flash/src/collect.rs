@@ -115,6 +115,7 @@ impl Collector {
                 }
                 device.set_now(start);
                 self.empty(device, ftl, victim, Cause::Gc);
+                self.level_wear(device, ftl, plane);
             }
         }
         let (pages, ahead) = (device.geometry().shape.pages, device.geometry().shape.units() * RESERVE_BLOCKS);

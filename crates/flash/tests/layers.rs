@@ -165,19 +165,24 @@ fn a_tpftl_prefetch_replaces_as_many_entries_as_a_node_holds() {
     assert!(4 * cache.hits > 3 * cache.lookups, "a miss brings in the seven other entries of its request: {cache:?}");
 }
 
+/// Gap between two requests that is long enough to collect a block.
+const IDLE_NS: u64 = 100_000_000;
+
 #[test]
 fn static_wear_levelling_bounds_the_difference_of_wear() {
-    let spread = |levelled| {
+    let spread = |levelled, gap_ns| {
         let levelling = Config { wear_levelling: levelled, ..config("ideal", Policy::Greedy, Shape::ONE_DIE) };
         let mut ssd = Ssd::new(&levelling).unwrap();
         ssd.preload(|_| true);
         let mut next = random(9);
-        for _ in 0..400_000 {
-            ssd.submit(0, Op::Write, next(64) * PAGE, PAGE);
+        for at in 0..400_000 {
+            ssd.submit(at * gap_ns, Op::Write, next(64) * PAGE, PAGE);
         }
         ssd.check().unwrap();
         ssd.erases().max().unwrap() - ssd.erases().min().unwrap()
     };
-    let (levelled, free) = (spread(true), spread(false));
-    assert!(levelled < 200 && free > 2 * levelled, "{levelled} with, {free} without");
+    for gap_ns in [0, IDLE_NS] {
+        let (levelled, free) = (spread(true, gap_ns), spread(false, gap_ns));
+        assert!(levelled < 200 && free > 2 * levelled, "gaps of {gap_ns} ns: {levelled} with, {free} without");
+    }
 }
