@@ -100,6 +100,30 @@ fn layers_learn_from_a_first_share_and_figures_are_of_the_rest() {
     assert!(with * 4 < without, "{with} of {without}");
 }
 
+/// A lesson of 4,000 requests ends before the first cut, and each cut begins another one.
+#[test]
+fn a_layer_learns_anew_after_a_power_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = |i: u64| (i / 8 * 31 % 250 + i % 8 * 2_000) * 8;
+    let text: String = (0..16_400u64).map(|i| format!("0,{},4096,R,{}.0\n", page(i), i)).collect();
+    let trace = file(dir.path(), "t.spc", text.as_bytes());
+    let replay = |every: &str| {
+        let fixed = ["flash", "replay", &trace, "--capacity", "64M", "--preload", "--map-cache", "8K", "--json"];
+        let options = ["--train", "25%", "--ftl", "cpftl", "--cpftl", "window=8,predictor=50", "--cut-every", every];
+        let run = tessera(&[&fixed[..], &options].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        let document: serde_json::Value = serde_json::from_str(run.text().trim()).unwrap();
+        let figures = [&document["requests"], &document["lessons"]].map(|value| value.as_u64().unwrap());
+        (figures, document["cpftl"]["mined_pairs"].as_u64().unwrap(), run.stderr)
+    };
+    let (figures, pairs, _) = replay("6000");
+    assert_eq!(figures, [12_300, 3], "a lesson from the start, from 6,000 and from 12,000 on");
+    assert!(pairs > 0);
+    let (figures, pairs, caution) = replay("4000");
+    assert_eq!((figures, pairs), ([12_300, 0], 0));
+    assert!(caution.contains("never learns") && caution.contains("4100"), "{caution}");
+}
+
 #[test]
 fn cola_gives_equal_figures_on_every_device() {
     let dir = tempfile::tempdir().unwrap();

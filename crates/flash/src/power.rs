@@ -4,6 +4,8 @@
 //! buffer still has it; so the newest page of each logical page is the one that counts. Translation pages may lag behind by what a layer held in
 //! its cache, so the recovered map is written to new ones. A cut during recovery changes nothing: data pages stay as they are.
 //!
+//! What a layer learned is in no out-of-band area, so a lesson ([`Ssd::plan_learning`]) begins again.
+//!
 //! A TRIM leaves no trace in an out-of-band area. After a cut a page that was trimmed and not written since may hold something that
 //! it held before.
 
@@ -24,7 +26,6 @@ impl Ssd {
         self.mapped = map.iter().filter(|ppn| **ppn != NONE).count() as u64;
         self.content = map.iter().filter(|ppn| **ppn != NONE).map(|ppn| self.device.content(*ppn)).max().unwrap_or(0);
         (self.second_lookups, self.second_hits) = (0, 0);
-        self.history = None;
         if let Some(buffer) = &mut self.buffer {
             buffer.clear();
         }
@@ -34,6 +35,7 @@ impl Ssd {
             self.collector.make_room(&mut self.device, &mut *self.ftl);
             self.ftl.checkpoint(&mut self.device, page);
         }
+        self.repeat_lesson();
         let end = self.device.now();
         self.device.schedule.reset();
         self.device.set_now(0);

@@ -46,6 +46,8 @@ pub struct Figures {
     pub power_cuts: u64,
     /// Time that recovery took, from the return of the power on.
     pub recovery: Ns,
+    /// How often the layer learned since the device was new.
+    pub lessons: u64,
 }
 
 /// What is counted of requests beside the SSD's own counters.
@@ -87,6 +89,7 @@ impl Tally {
             end: self.end,
             power_cuts: self.power_cuts,
             recovery: self.recovery,
+            lessons: ssd.lessons,
         }
     }
 }
@@ -119,15 +122,13 @@ impl Replay {
         self.ssd.preload_in(order, goes_on);
     }
 
-    /// What is served from here on is to be learned from, until [`Replay::learn`].
-    pub fn observe(&mut self) {
-        self.ssd.observe();
+    /// Lets the layer learn; see [`Ssd::plan_learning`].
+    pub fn plan_learning(&mut self, requests: u64) -> bool {
+        self.ssd.plan_learning(requests)
     }
 
-    /// Lets the layer learn from what was served, and begins to count and to measure time anew; contents, wear and the
-    /// host's cache stay.
-    pub fn learn(&mut self) {
-        self.ssd.learn();
+    /// Begins to count and to measure time anew; contents, wear, what was learned and the host's cache stay.
+    pub fn begin_figures(&mut self) {
         self.ssd.reset();
         self.ssd.device.schedule.begin_at(self.clock);
         self.tally = Tally::default();
@@ -146,6 +147,13 @@ impl Replay {
     pub fn request(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) -> Result<(), BeyondEnd> {
         self.tally.requests += 1;
         self.clock = at;
+        self.serve_whole(at, op, offset, bytes)?;
+        self.ssd.count_request();
+        Ok(())
+    }
+
+    /// Serves a request, in parts if it wraps.
+    fn serve_whole(&mut self, at: Ns, op: Op, offset: u64, bytes: u64) -> Result<(), BeyondEnd> {
         let capacity = self.ssd.capacity();
         let end = offset.saturating_add(bytes);
         if end <= capacity {
@@ -270,7 +278,7 @@ mod tests {
         for write in 0..4_000u64 {
             replay.request(now, Op::Write, write * 7919 % 16_384 * 4096, 4096).unwrap();
         }
-        for interrupt in [Replay::cut_power, Replay::learn] {
+        for interrupt in [Replay::cut_power, Replay::begin_figures] {
             interrupt(&mut replay);
             let before = replay.figures().counters.all_erases();
             replay.request(now, Op::Read, 0, 4096).unwrap();

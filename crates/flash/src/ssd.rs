@@ -42,6 +42,14 @@ impl Order {
     }
 }
 
+/// What the layer learns from: the next requests, so many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lesson {
+    requests: u64,
+    /// Those of them that are still to come; 0: the layer has learned.
+    left: u64,
+}
+
 /// Erases of the blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Wear {
@@ -71,6 +79,9 @@ pub struct Ssd {
     pub(crate) cache_before: CacheUse,
     /// Requests to learn from, while the layer still has to.
     pub(crate) history: Option<History>,
+    pub(crate) lesson: Option<Lesson>,
+    /// How often the layer learned.
+    pub(crate) lessons: u64,
     pub(crate) buffer: Option<WriteBuffer>,
     pub(crate) config: Config,
     pub(crate) make: fn(&Device, &Config) -> Box<dyn Ftl>,
@@ -116,9 +127,38 @@ impl Ssd {
             second_hits: 0,
             cache_before: CacheUse::default(),
             history: None,
+            lesson: None,
+            lessons: 0,
             buffer: (half > 0).then(|| WriteBuffer::new(half as usize)),
             config: config.clone(),
             make,
+        }
+    }
+
+    /// Lets the layer learn from the next requests, so many, and write what it learned. A power cut loses what was noted and what was
+    /// learned, and the lesson begins again. Returns whether the layer learns at all.
+    pub fn plan_learning(&mut self, requests: u64) -> bool {
+        let requests = requests.max(1);
+        self.observe();
+        self.lesson = self.history.as_ref().map(|_| Lesson { requests, left: requests });
+        self.lesson.is_some()
+    }
+
+    /// Counts a request of the host; after the last of a lesson the layer learns.
+    pub(crate) fn count_request(&mut self) {
+        let Some(lesson) = self.lesson.as_mut().filter(|lesson| lesson.left > 0) else { return };
+        lesson.left -= 1;
+        if lesson.left == 0 {
+            self.learn();
+        }
+    }
+
+    /// Begins the lesson again, if there is one.
+    pub(crate) fn repeat_lesson(&mut self) {
+        self.history = None;
+        if let Some(lesson) = &mut self.lesson {
+            lesson.left = lesson.requests;
+            self.observe();
         }
     }
 
@@ -133,6 +173,7 @@ impl Ssd {
     /// Lets the layer learn from the requests since [`Ssd::observe`] and write what it learned.
     pub fn learn(&mut self) {
         let Some(history) = self.history.take() else { return };
+        self.lessons += 1;
         self.collector.make_room(&mut self.device, &mut *self.ftl);
         if let Some(trainee) = self.ftl.trainee() {
             trainee.learn(&mut self.device, history);

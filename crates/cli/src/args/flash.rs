@@ -191,6 +191,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MS", requires = "cut_after", value_parser = clap::value_parser!(u64).range(..=MAX_OFF_MS))]
     pub cut_for: Option<u64>,
     /// Let the layer (cpftl) learn from so many requests, and write what it learned; requests wait meanwhile.
+    /// After a power cut it learns anew.
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
     pub learn_after: Option<u64>,
     /// Output.

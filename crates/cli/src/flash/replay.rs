@@ -209,9 +209,14 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     if let Some(order) = args.preload {
         replay.preload(order, goes_on);
     }
-    let lesson = (run.input.requests as f64 * args.train) as u64;
-    if lesson > 0 {
-        replay.observe();
+    let lesson = lesson(args, run.input);
+    let learns = lesson > 0 && replay.plan_learning(lesson);
+    if let Some(every) = args.cut_every.filter(|every| learns && *every <= lesson) {
+        let path = path.display();
+        args.output.caution(format!(
+            "{path}: {} never learns: a lesson takes {lesson} requests, and each power cut, every {every} requests, begins it again; raise --cut-every or lower --train",
+            run.layer.name
+        ));
     }
     let mut start = cpu_time();
     let mut trace = open(path, args.reading.lines, Arc::default())?;
@@ -230,7 +235,7 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
             replay.cut_power();
         }
         if number == lesson {
-            replay.learn();
+            replay.begin_figures();
             start = cpu_time();
         }
         if number % STEP == 0 && !goes_on(STEP) {
@@ -243,6 +248,11 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
     let layer = replay.ssd().layer_figures();
     Ok(Done { figures: replay.figures(), layer, cpu, skipped: trace.skipped() })
+}
+
+/// Requests that layers learn from.
+fn lesson(args: &ReplayArgs, input: &Input) -> u64 {
+    (input.requests as f64 * args.train) as u64
 }
 
 /// What to do about a request that ends beyond the device.

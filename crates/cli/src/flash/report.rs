@@ -121,6 +121,7 @@ pub fn add_figures(document: &mut Value, figures: &Figures, ftl: &str, layer: &[
         added["recovery_ns_per_cut"] = (figures.recovery / figures.power_cuts).into();
         added["recovery_reads"] = c.reads(Cause::Recovery).into();
         added["recovery_programs"] = c.programs(Cause::Recovery).into();
+        added["lessons"] = figures.lessons.into();
     }
     if !layer.is_empty() {
         added[ftl] = layer.iter().map(|(name, value)| (*name, *value)).collect();

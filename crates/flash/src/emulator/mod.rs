@@ -75,13 +75,6 @@ impl NextCut {
     }
 }
 
-/// What the layer learns from.
-struct Lesson {
-    requests: u64,
-    /// Those of them that are still to come.
-    left: u64,
-}
-
 /// Power cuts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CutCount {
@@ -101,7 +94,6 @@ pub struct Emulator {
     page_bytes: u64,
     power: Power,
     next_cut: Option<NextCut>,
-    lesson: Option<Lesson>,
     lossy_cuts: u64,
     /// The time of the host when the SSD's began.
     epoch: Ns,
@@ -129,7 +121,6 @@ impl Emulator {
             page_bytes: config.shape.page_bytes.into(),
             power: Power::On,
             next_cut: None,
-            lesson: None,
             lossy_cuts: 0,
             epoch: 0,
             tally: Tally::default(),
@@ -271,13 +262,9 @@ impl Emulator {
         self.next_cut = Some(NextCut::new(cuts));
     }
 
-    /// Lets the layer learn from the next requests, so many, and write what it learned. A power cut before that loses what it has noted,
-    /// and the lesson begins again. Returns whether it learns at all.
+    /// Lets the layer learn; see [`Ssd::plan_learning`].
     pub fn plan_learning(&mut self, requests: u64) -> bool {
-        self.ssd.observe();
-        let requests = requests.max(1);
-        self.lesson = self.ssd.history.as_ref().map(|_| Lesson { requests, left: requests });
-        self.lesson.is_some()
+        self.ssd.plan_learning(requests)
     }
 
     /// Whether there is power.
@@ -315,10 +302,6 @@ impl Emulator {
             let recovery = self.ssd.cut_power();
             (self.power, self.epoch) = (Power::On, now + recovery);
             self.tally.recovered(recovery);
-            if let Some(lesson) = &mut self.lesson {
-                lesson.left = lesson.requests;
-                self.ssd.observe();
-            }
             if let Some(next) = &mut self.next_cut {
                 next.draw();
             }
@@ -341,13 +324,7 @@ impl Emulator {
     fn finish(&mut self, now: Ns, done: Ns) -> Ns {
         self.tally.requests += 1;
         self.tally.served(now, done);
-        if let Some(lesson) = &mut self.lesson {
-            lesson.left -= 1;
-            if lesson.left == 0 {
-                self.lesson = None;
-                self.ssd.learn();
-            }
-        }
+        self.ssd.count_request();
         if let Some(next) = &mut self.next_cut {
             next.left -= 1;
             if next.left == 0 {

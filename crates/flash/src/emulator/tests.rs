@@ -73,6 +73,13 @@ fn a_layer_that_learns_does_so_after_its_lesson() {
         emulator.read(0, page * PAGE as u64, &mut read).unwrap();
     }
     assert!(pairs(&emulator) > 0);
+    emulator.cut_power(0, None);
+    emulator.restore_power(0);
+    for number in 0..LESSON {
+        assert_eq!(pairs(&emulator), 0, "it has read {number} pages since the second cut");
+        emulator.read(0, number * 131 % 1024 * PAGE as u64, &mut read).unwrap();
+    }
+    assert!(pairs(&emulator) > 0, "a cut after the lesson begins another one");
     emulator.ssd().check().unwrap();
     emulator.read(0, 0, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 7));
