@@ -42,10 +42,12 @@ STEADY = SETUP.replace("random", "overwritten")
 # What the paper's host buffer has of the storage. The synthetic traces are as those behind it, so they get none.
 BUFFER = 0.05
 GIVEN = "--compact --preload=random --train 50% --map-cache 64K --over-provisioning 15%"
+# All pairs at once, in as much memory as that takes.
+FULL = "full-mining,pairs=1073741824"
 # Figure 3.9: sequential prefetch alone, then one mechanism more each.
 COMPONENTS = [
     ("S. P.", "no-correlation,no-dirty-index,no-skew"),
-    ("C. M.", "full-mining,full-search,no-dirty-index,no-skew"),
+    ("C. M.", f"{FULL},full-search,no-dirty-index,no-skew"),
     ("C. C.", "full-search,no-dirty-index,no-skew"),
     ("DEI", "full-search,no-skew"),
     ("DEI S.", "full-search"),
@@ -140,7 +142,7 @@ def study(bench, _):
     result["support"] = {s: bench.replay(made["web"], SETUP, "cpftl", f"{CPFTL},support={s}")[0] for s in SUPPORTS}
     sweep = SETUP.replace("288K", "64K,256K,1M,2M")
     result["cache"] = bench.replay(made["financial"], sweep, "ideal,dftl,cpftl")
-    result["full_mining"] = {name: bench.replay(path, SETUP, "cpftl", f"{CPFTL},full-mining")[0] for name, path in made.items()}
+    result["full_mining"] = {name: bench.replay(path, SETUP, "cpftl", f"{CPFTL},{FULL}")[0] for name, path in made.items()}
     return result
 
 
@@ -152,7 +154,7 @@ def steady(bench, traces):
         print(name, file=sys.stderr)
         path = os.path.join(traces, name)
         result["traces"][name] = traceprops.properties(traceprops.parse(bench.lines(path)), BUFFER)
-        both = (bench.replay(path, GIVEN, "cpftl", f"{CPFTL},{more}".rstrip(","))[0] for more in ("full-mining", ""))
+        both = (bench.replay(path, GIVEN, "cpftl", f"{CPFTL},{more}".rstrip(","))[0] for more in (FULL, ""))
         result["mined"][name] = [row["cpftl"]["mined_pairs"] for row in both]
     for name, path in made.items():
         print(f"{name}, steady", file=sys.stderr)

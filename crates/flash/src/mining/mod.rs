@@ -10,7 +10,8 @@
 //!   pages of one frequent pair of regions at a time. A pair of pages is in no more windows than the pair of its regions, so it finds
 //!   what the full count finds as long as [`REGION_PAIRS_MAX`] pairs of regions suffice.
 //!
-//! Memory is counted, not measured: the bytes of tables and results, without the log of reads that both ways go through.
+//! Memory is bounded: at most [`Mining::pairs_max`] pairs are counted at a time, and as many kept. When there are more, the rarest are
+//! dropped, and [`Mined`] says how many and what that may have cost. Memory is counted, not measured: the bytes of tables and results, without the log of reads that both ways go through.
 
 mod counts;
 mod history;
@@ -21,6 +22,9 @@ pub use history::{HISTORY_READS_MAX, History};
 /// The most pairs of regions that clustering-aware mining looks into, those with the most support first: each costs a pass
 /// over the reads.
 pub const REGION_PAIRS_MAX: usize = 1024;
+
+/// Pairs that are counted at a time unless something else is asked for: 7/8 of 2^24, whose table has 272 MiB.
+pub const PAIRS_MAX: usize = 7 << 21;
 
 /// The least threshold: a pair that is seen once is no correlation.
 const SUPPORT_MIN: u32 = 2;
@@ -43,6 +47,8 @@ pub struct Mining {
     pub per_mille: u32,
     /// How pairs are counted.
     pub method: Method,
+    /// The most pairs that are counted at a time, and the most that are kept.
+    pub pairs_max: usize,
 }
 
 /// Two pages that are read in this order, and the number of windows with them.
@@ -63,6 +69,28 @@ pub struct Mined {
     pub pairs: Vec<Pair>,
     /// The most bytes that counting needed at any time.
     pub peak_bytes: u64,
+    /// Pairs that were dropped because there were too many; one counts each time.
+    pub dropped: u64,
+    /// Windows by which a support may be too low, because its pair was dropped before. A pair whose support is so far above the threshold
+    /// is among the pairs.
+    pub missed: u32,
+}
+
+impl Mined {
+    /// Takes the frequent pairs of a count; of more than `max` the most frequent stay.
+    fn add(&mut self, counts: &Counts, threshold: u32, max: usize, other_bytes: u64) {
+        self.pairs.extend(counts.at_least(threshold));
+        self.peak_bytes = self.peak_bytes.max(counts.bytes() + other_bytes + bytes(&self.pairs));
+        self.dropped += counts.dropped();
+        self.missed = self.missed.max(counts.missed());
+        if self.pairs.len() > max {
+            let most_first = |pair: &Pair| (std::cmp::Reverse(pair.support), pair.first, pair.second);
+            let most = self.pairs.select_nth_unstable_by_key(max, most_first).1.support;
+            self.dropped += (self.pairs.len() - max) as u64;
+            self.missed = self.missed.max(most + counts.missed());
+            self.pairs.truncate(max);
+        }
+    }
 }
 
 impl Mining {
@@ -84,28 +112,33 @@ impl Mining {
     }
 
     fn mine_all(&self, reads: &[u32], threshold: u32) -> Mined {
-        let mut counts = Counts::default();
+        let mut counts = Counts::new(self.pairs_max);
         for window in reads.chunks(self.window) {
             counts.add_window(window, |first, second| Some((first, second)));
         }
-        let pairs: Vec<Pair> = counts.at_least(threshold).collect();
-        Mined { peak_bytes: counts.bytes() + bytes(&pairs), pairs }
+        let mut mined = Mined::default();
+        mined.add(&counts, threshold, self.pairs_max, 0);
+        mined
     }
 
     fn mine_regions(&self, reads: &[u32], region: u32, threshold: u32) -> Mined {
-        let mut counts = Counts::default();
+        let mut counts = Counts::new(self.pairs_max);
         for window in reads.chunks(self.window) {
             counts.add_window(window, |first, second| Some((first / region, second / region)));
         }
         let mut regions: Vec<Pair> = counts.at_least(threshold).collect();
-        let mut mined = Mined { pairs: Vec::new(), peak_bytes: counts.bytes() + bytes(&regions) };
+        let mut mined = Mined {
+            pairs: Vec::new(),
+            peak_bytes: counts.bytes() + bytes(&regions),
+            dropped: counts.dropped(),
+            missed: counts.missed(),
+        };
         drop(counts);
         regions.sort_unstable_by_key(|r| (std::cmp::Reverse(r.support), r.first, r.second));
         regions.truncate(REGION_PAIRS_MAX);
         for pair in &regions {
             let counts = self.count_pair(reads, region, pair);
-            mined.pairs.extend(counts.at_least(threshold));
-            mined.peak_bytes = mined.peak_bytes.max(counts.bytes() + bytes(&regions) + bytes(&mined.pairs));
+            mined.add(&counts, threshold, self.pairs_max, bytes(&regions));
         }
         mined
     }
@@ -114,7 +147,7 @@ impl Mining {
     fn count_pair(&self, reads: &[u32], region: u32, pair: &Pair) -> Counts {
         let pages = |of: u32| of * region..(of + 1).saturating_mul(region);
         let (from, to) = (pages(pair.first), pages(pair.second));
-        let (mut counts, mut inside) = (Counts::default(), Vec::with_capacity(self.window));
+        let (mut counts, mut inside) = (Counts::new(self.pairs_max), Vec::with_capacity(self.window));
         for window in reads.chunks(self.window) {
             inside.clear();
             inside.extend(window.iter().copied().filter(|page| from.contains(page) || to.contains(page)));

@@ -3,7 +3,7 @@
 use super::PAGE;
 use super::recency::{PLACES_MAX, Recency};
 use crate::histogram::Histogram;
-use crate::mining::{HISTORY_READS_MAX, Method, Mining, Pair};
+use crate::mining::{HISTORY_READS_MAX, Method, Mining, PAIRS_MAX, Pair};
 use crate::ssd::Op;
 use crate::trace::{REGION_BYTES, Request};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 const SIZES_MAX: usize = 4096;
 
 /// How pairs are mined: a pair counts if two in a thousand windows of 32 reads have it.
-const MINING: Mining = Mining { window: 32, per_mille: 2, method: Method::Clustered(4096) };
+const MINING: Mining = Mining { window: 32, per_mille: 2, method: Method::Clustered(4096), pairs_max: PAIRS_MAX };
 
 /// Whether a pair comes more often than two pages would meet by chance that come so often in so many windows: by more than
 /// six deviations of a Poisson distribution, because there are millions of pairs.

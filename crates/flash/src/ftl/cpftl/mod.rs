@@ -22,7 +22,7 @@ mod options;
 use super::{CacheUse, Directory, EntryMap, Ftl, Move, NONE, Trainee, check_clean, some, translation_pages};
 use crate::config::Config;
 use crate::device::{Cause, Device, Ppn};
-use crate::mining::{History, Pair};
+use crate::mining::{History, Mined, Pair};
 use cache::{CLEAN_BYTES, DIRTY_BYTES, MapCache, NODE_BYTES, Oldest, SOURCE_BYTES};
 use correlated::{Correlated, Fate, Worth};
 pub use options::Options;
@@ -65,7 +65,8 @@ pub struct Cpftl {
     /// Pages of the request under way.
     request: Range<u32>,
     mined_pairs: u64,
-    mining_bytes: u64,
+    /// What mining took and dropped, without the pairs.
+    mined: Mined,
     cache: CacheUse,
 }
 
@@ -84,7 +85,7 @@ impl Cpftl {
             budget: config.map_cache,
             request: 0..0,
             mined_pairs: 0,
-            mining_bytes: 0,
+            mined: Mined::default(),
             cache: CacheUse::default(),
             options,
             directory,
@@ -292,7 +293,9 @@ impl Ftl for Cpftl {
         let fate = &self.correlated.fate;
         vec![
             ("mined_pairs", self.mined_pairs),
-            ("mining_peak_bytes", self.mining_bytes),
+            ("mining_peak_bytes", self.mined.peak_bytes),
+            ("mining_pairs_dropped", self.mined.dropped),
+            ("mining_windows_missed", self.mined.missed.into()),
             ("correlated_pages_built", fate.built),
             ("correlated_entries_built", fate.entries),
             ("correlated_pages_live", self.correlated.live() as u64),
@@ -330,9 +333,10 @@ impl Trainee for Cpftl {
             self.correlated.clear(device, &mut self.directory);
             self.map.forget_sources();
             let reads = history.into_reads();
-            let mined = self.options.mining().mine(&reads);
-            (self.mined_pairs, self.mining_bytes) = (mined.pairs.len() as u64, mined.peak_bytes);
-            self.plan = self.plan(device, &reads, &mined.pairs);
+            let mut mined = self.options.mining().mine(&reads);
+            let pairs = std::mem::take(&mut mined.pairs);
+            (self.mined_pairs, self.mined) = (pairs.len() as u64, mined);
+            self.plan = self.plan(device, &reads, &pairs);
             self.directory.set_own_pages(self.plan.len() as u32);
         }
     }

@@ -1,7 +1,7 @@
 //! What CPFTL does, and its numbers.
 
 use crate::config::{self, ConfigError};
-use crate::mining::{Method, Mining};
+use crate::mining::{Method, Mining, PAIRS_MAX};
 use std::ops::RangeInclusive;
 
 /// Options of `cpftl`. The paper's figure 3.9 switches its mechanisms one by one.
@@ -25,6 +25,8 @@ pub struct Options {
     pub window: u32,
     /// Pages of a region.
     pub region: u32,
+    /// The most pairs that mining counts at a time.
+    pub pairs: u32,
     /// The most entries that a read of a correlated page brings in.
     pub bring: u32,
     /// Entries of a correlated page that may be outdated before the next one drops it.
@@ -51,6 +53,7 @@ impl Default for Options {
             support: 1,
             window: 32,
             region: 4096,
+            pairs: PAIRS_MAX as u32,
             bring: 64,
             outdated: 128,
             predictor: 6,
@@ -95,6 +98,7 @@ impl Options {
             "support" => (&mut self.support, 1..=1000, "1 to 1000 per mille"),
             "window" => (&mut self.window, 2..=1024, "2 to 1024 reads"),
             "region" => (&mut self.region, 1..=1 << 24, "1 to 16777216 pages"),
+            "pairs" => (&mut self.pairs, 1 << 20..=1 << 30, "1048576 to 1073741824 pairs"),
             "bring" => (&mut self.bring, 1..=65_536, "1 to 65536 entries"),
             "outdated" => (&mut self.outdated, 0..=512, "0 to 512 entries"),
             "predictor" => (&mut self.predictor, 0..=50, "0 to 50 percent"),
@@ -111,7 +115,7 @@ impl Options {
     /// How correlations are mined.
     pub fn mining(&self) -> Mining {
         let method = if self.full_mining { Method::Full } else { Method::Clustered(self.region) };
-        Mining { window: self.window as usize, per_mille: self.support, method }
+        Mining { window: self.window as usize, per_mille: self.support, method, pairs_max: self.pairs as usize }
     }
 
     /// Whether translation pages are told apart by how often they change; only the dirty index can.
@@ -130,9 +134,18 @@ mod tests {
         let default = Options::default();
         let expected = Options { sequential: false, full_search: true, support: 9, window: 64, ..default };
         assert_eq!(options, expected);
-        for bad in
-            ["", "correlation", "support=0", "support=x", "window=1", "lanes=2", "no-skew,", "dirty=91", "hot=2,hot=2"]
-        {
+        for bad in [
+            "",
+            "correlation",
+            "support=0",
+            "support=x",
+            "window=1",
+            "lanes=2",
+            "no-skew,",
+            "dirty=91",
+            "hot=2,hot=2",
+            "pairs=1000",
+        ] {
             assert!(Options::parse(bad).is_err(), "{bad}");
         }
     }
