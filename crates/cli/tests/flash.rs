@@ -360,6 +360,7 @@ fn bad_input_is_named_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let plain = file(dir.path(), "t.spc", spc(100).as_bytes());
     let bad = file(dir.path(), "bad.spc", b"0,0,4096,R,0.0\n0,0,4096,X,0.1\n0,0,4096,W,0.2\n");
+    let wide = file(dir.path(), "wide.spc", b"0,0,512,R,0.0\n0,0,1099511627776,R,0.1\n");
     let replay = |options: &[&str]| tessera(&[&["flash", "replay"], options].concat());
     for (options, words) in [
         (&[&plain[..], "--capacity", "5000"][..], &["5000", "whole number of pages"][..]),
@@ -373,6 +374,7 @@ fn bad_input_is_named_with_the_way_out() {
             &[&plain, "--capacity", "4M", "--over-provisioning", "90%", "--compact"],
             &["the regions that are touched take 16777216 bytes", "--capacity 16777216 or more", "--wrap"],
         ),
+        (&[&wide, "--compact", "--geometry", "page=512"], &["wide.spc", "line 2", "1 MiB", "page=64K", "--wrap"]),
         (&[&plain, "--ftl", "nftl", "--json"], &["nftl", "tpftl"]),
         (&[&plain, "--geometry", "lanes=3", "--json"], &["lanes=3", "one-die"]),
         (&[&plain, "--geometry", "dies=2,dies=4", "--json"], &["`dies`", "more than once"]),

@@ -186,6 +186,18 @@ fn a_line_without_end_takes_no_memory() {
     assert!(matches!(Reader::new(&b"what is this\n"[..], None, false), Err(TraceError::Unknown { .. })));
 }
 
+/// Each device takes memory in a layout, whatever its number is.
+#[test]
+fn a_trace_with_more_than_2_20_devices_is_refused() {
+    let numbers = (0..=1u64 << 20).chain([5]).map(|device| device * 1_000_003);
+    let text: String = numbers.map(|device| format!("{device},0,512,R,0.0\n")).collect();
+    let read = |skip_bad| Reader::new(text.as_bytes(), find("spc"), skip_bad).unwrap();
+    let error = read(false).find_map(Result::err).unwrap().to_string();
+    assert!(error.starts_with("line 1048577:") && error.contains("2^20 devices"), "{error}");
+    let mut skipping = read(true);
+    assert_eq!((skipping.by_ref().count(), skipping.skipped()), ((1 << 20) + 1, 1));
+}
+
 #[test]
 fn time_never_goes_back() {
     let mut reader = Reader::new(&b"5 0 0 8 1\n9 0 0 8 1\n7 0 0 8 1\n1 0 0 8 1\n"[..], find("ssdsim"), false).unwrap();

@@ -130,13 +130,17 @@ fn read_layouts(args: &ReplayArgs) -> Outcome<Vec<Input>> {
 }
 
 fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl Fn()) -> Outcome<Input> {
-    let (mut span, mut compact, mut requests) = (Span::default(), Compact::default(), 0);
-    for request in open(path, args.reading.lines, read.clone())? {
+    let mut compact = Compact::new(args.geometry.capacity_max(args.over_provisioning));
+    let (mut span, mut requests, mut trace) = (Span::default(), 0, open(path, args.reading.lines, read.clone())?);
+    while let Some(request) = trace.next() {
         let request = request.map_err(|e| wrong(path, &e))?;
         if args.compact {
-            compact.add(&request)
+            compact.add(&request).map_err(|e| {
+                let (path, line) = (path.display(), trace.line());
+                failure!(Exit::Usage, "{path}: line {line}: {e}; choose larger pages, as with --geometry page=64K, or set --capacity with --wrap in place of --compact")
+            })?;
         } else {
-            span.add(&request)
+            span.add(&request);
         }
         requests += 1;
         if requests % STEP == 0 {

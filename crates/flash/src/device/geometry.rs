@@ -113,6 +113,13 @@ impl Shape {
         }
     }
 
+    /// The largest capacity in bytes whose pages have numbers, with those that are spare.
+    pub fn capacity_max(&self, spare: f64) -> u64 {
+        // Blocks are divided among planes, so there are up to a block more in each.
+        let pages = f64::from(u32::MAX) - 1.0 - f64::from(self.units()) * f64::from(self.pages);
+        PAGES_MAX.min((pages / (1.0 + spare)) as u64) * u64::from(self.page_bytes)
+    }
+
     /// The geometry for a capacity in bytes, of which the device has a share of `spare` more (0.07 is 7 %).
     /// `translation` says how many translation pages a layer keeps for a number of logical pages.
     ///

@@ -19,7 +19,7 @@ pub use fields::FieldError;
 pub(crate) use fio::line as iolog_line;
 pub use format::{FORMATS, Format, find};
 pub use reader::{LINE_MAX, Reader, TraceError};
-pub use span::{Compact, REGION_BYTES, Span};
+pub use span::{Compact, REGION_BYTES, Span, TooMuchTouched};
 pub use writing::{TraceLines, Writer};
 
 use crate::device::Ns;

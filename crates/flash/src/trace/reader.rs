@@ -2,6 +2,7 @@
 
 use super::{FieldError, Format, LineParser, Request};
 use crate::device::Ns;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 
 /// The longest line, in bytes.
@@ -62,7 +63,12 @@ pub struct Reader<R> {
     reordered: u64,
     first: Option<Ns>,
     last: Ns,
+    devices: BTreeSet<u64>,
+    last_device: Option<u64>,
 }
+
+/// The most devices of a trace: each takes memory where they are laid end to end.
+const DEVICES_MAX: usize = 1 << 20;
 
 /// The longest time from the first request to another, ns: 146 years. What a simulated device then takes still fits. (Traces of MSR
 /// Cambridge count from the year 1601.)
@@ -139,12 +145,19 @@ impl<R: Read> Reader<R> {
             reordered: 0,
             first: None,
             last: 0,
+            devices: BTreeSet::new(),
+            last_device: None,
         })
     }
 
     /// The format.
     pub fn format(&self) -> &'static Format {
         self.format
+    }
+
+    /// The line of the last request, from 1.
+    pub fn line(&self) -> u64 {
+        self.line_number
     }
 
     /// Lines that were left out.
@@ -195,8 +208,21 @@ impl<R: Read> Reader<R> {
                 let found = format!("{} ns", request.at);
                 Err(FieldError::new("time", Some(&found), "at most 2^62 ns after the first"))
             }
-            request => Ok(request),
+            Some(request) => self.check_device(request).map(Some),
+            None => Ok(None),
         }
+    }
+
+    fn check_device(&mut self, request: Request) -> Result<Request, FieldError> {
+        let device = request.device;
+        if self.last_device != Some(device) && !self.devices.contains(&device) {
+            if self.devices.len() == DEVICES_MAX {
+                return Err(FieldError::new("device", Some(&device.to_string()), "one of at most 2^20 devices"));
+            }
+            self.devices.insert(device);
+        }
+        self.last_device = Some(device);
+        Ok(request)
     }
 
     /// Counts time from the first request, and never lets it go back.

@@ -52,18 +52,40 @@ impl Span {
     }
 }
 
-/// Touched regions of all devices, one after the other in order. Memory grows with what is touched.
-#[derive(Debug, Clone, Default)]
+/// Touched regions of all devices, one after the other in order. Memory grows with what is touched, up to a bound.
+#[derive(Debug, Clone)]
 pub struct Compact {
     regions: BTreeMap<(u64, u64), u64>,
+    max_bytes: u64,
+}
+
+/// Requests touch more than a device can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "requests up to this one touch more than {max_bytes} bytes in regions of 1 MiB, which is all that a device with pages of this size can address"
+)]
+pub struct TooMuchTouched {
+    max_bytes: u64,
 }
 
 impl Compact {
+    /// No regions; they may have so many bytes.
+    pub fn new(max_bytes: u64) -> Compact {
+        Compact { regions: BTreeMap::new(), max_bytes }
+    }
+
     /// Notes what a request touches.
-    pub fn add(&mut self, request: &Request) {
+    ///
+    /// # Errors
+    /// All regions have too many bytes.
+    pub fn add(&mut self, request: &Request) -> Result<(), TooMuchTouched> {
         for region in regions(request) {
             self.regions.insert((request.device, region), 0);
+            if self.bytes() > self.max_bytes {
+                return Err(TooMuchTouched { max_bytes: self.max_bytes });
+            }
         }
+        Ok(())
     }
 
     /// Numbers the regions in order.
@@ -113,13 +135,22 @@ mod tests {
 
     #[test]
     fn regions_that_nothing_touches_are_left_out() {
-        let mut compact = Compact::default();
+        let mut compact = Compact::new(u64::MAX);
         let (far, near) = (request(0, 100 * REGION_BYTES - 512, 1024), request(0, 3, 5));
-        compact.add(&far);
-        compact.add(&near);
-        compact.add(&request(1, 0, 0));
+        for r in [far, near, request(1, 0, 0)] {
+            compact.add(&r).unwrap();
+        }
         let compact = compact.lay();
         assert_eq!((compact.place(&near), compact.place(&far)), (Some(3), Some(2 * REGION_BYTES - 512)));
         assert_eq!(compact.bytes(), 4 * REGION_BYTES);
+    }
+
+    #[test]
+    fn a_request_of_more_regions_than_a_device_can_have_is_refused_before_they_are_noted() {
+        let mut compact = Compact::new(4 * REGION_BYTES);
+        compact.add(&request(0, 0, 4 * REGION_BYTES)).unwrap();
+        compact.add(&request(0, REGION_BYTES, REGION_BYTES)).unwrap();
+        assert_eq!(compact.add(&request(1, 0, 1 << 40)), Err(TooMuchTouched { max_bytes: 4 * REGION_BYTES }));
+        assert_eq!(compact.regions.len(), 5);
     }
 }
