@@ -375,6 +375,10 @@ fn bad_input_is_named_with_the_way_out() {
             &["the regions that are touched take 16777216 bytes", "--capacity 16777216 or more", "--wrap"],
         ),
         (&[&wide, "--compact", "--geometry", "page=512"], &["wide.spc", "line 2", "1 MiB", "page=64K", "--wrap"]),
+        (
+            &[&plain, "--capacity", "90T"],
+            &["98956046499840 bytes", "at most 8796093014016", "larger pages", "--compact"],
+        ),
         (&[&plain, "--ftl", "nftl", "--json"], &["nftl", "tpftl"]),
         (&[&plain, "--geometry", "lanes=3", "--json"], &["lanes=3", "one-die"]),
         (&[&plain, "--geometry", "dies=2,dies=4", "--json"], &["`dies`", "more than once"]),
@@ -387,6 +391,13 @@ fn bad_input_is_named_with_the_way_out() {
         (&[&bad], &["line 2", "opcode", "`X`", "--skip-bad"]),
     ] {
         assert_refused(&replay(options), 2, words);
+    }
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
+    // 7T needs 76 GB with `cola`.
+    if total < 60 << 20 {
+        let words = ["t.spc", "cola", "of memory", "is available", "--compact", "--wrap", "--ftl"];
+        assert_refused(&replay(&[&plain, "--capacity", "7T", "--ftl", "dftl,cola"]), 2, &words);
     }
     let bzip2 = file(dir.path(), "t.bz2", b"BZh91AY");
     assert_refused(&replay(&[&bzip2]), 1, &["t.bz2", "bzip2", "ends within"]);

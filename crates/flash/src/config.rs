@@ -1,7 +1,7 @@
 //! How a simulated SSD is set up, and why it cannot be.
 
 use crate::collect::Policy;
-use crate::device::{Shape, Timing};
+use crate::device::{Geometry, Shape, Timing};
 use crate::ftl;
 
 /// A simulated SSD.
@@ -77,7 +77,7 @@ pub enum ConfigError {
     },
     /// More pages than a map entry can number.
     #[error(
-        "a capacity of {capacity} bytes is too large: at this page size at most {max} bytes can be addressed; choose larger pages"
+        "a capacity of {capacity} bytes is too large: with pages of this size and this over-provisioning at most {max} bytes can be addressed; choose larger pages"
     )]
     TooLarge {
         /// Bytes asked for.
@@ -179,8 +179,15 @@ pub(crate) fn options(text: &str) -> Result<Vec<&str>, ConfigError> {
 }
 
 impl Config {
+    /// The device with a layer.
+    pub(crate) fn geometry(&self, layer: &ftl::Layer) -> Result<Geometry, ConfigError> {
+        self.check(layer)?;
+        let translation = (layer.map_pages)(&self.shape, self.capacity / u64::from(self.shape.page_bytes));
+        self.shape.geometry(self.capacity, self.over_provisioning, translation)
+    }
+
     /// Checks what the geometry does not check.
-    pub(crate) fn check(&self, layer: &ftl::Layer) -> Result<(), ConfigError> {
+    fn check(&self, layer: &ftl::Layer) -> Result<(), ConfigError> {
         if !(0.0..=10.0).contains(&self.over_provisioning) {
             return Err(ConfigError::OverProvisioning(self.over_provisioning));
         }

@@ -31,6 +31,7 @@ mod emulator;
 pub mod ftl;
 mod histogram;
 mod host_cache;
+mod memory;
 pub mod mining;
 pub mod nbd;
 mod permutation;

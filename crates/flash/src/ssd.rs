@@ -101,11 +101,7 @@ impl Ssd {
     /// # Errors
     /// What is asked for cannot be made.
     pub fn with_layer(config: &Config, layer: &Layer) -> Result<Ssd, ConfigError> {
-        config.check(layer)?;
-        let shape = &config.shape;
-        let translation = (layer.map_pages)(shape, config.capacity / u64::from(shape.page_bytes));
-        let geometry = shape.geometry(config.capacity, config.over_provisioning, translation)?;
-        let device = Device::new(geometry, config.timing, config.contents);
+        let device = Device::new(config.geometry(layer)?, config.timing, config.contents);
         Ok(Ssd::of(device, config, layer.make))
     }
 

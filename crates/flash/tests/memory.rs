@@ -54,7 +54,10 @@ fn memory_is_bounded_by_the_capacity_and_the_map_cache() {
             "cola" => LEVELS_PAGE_BYTES,
             _ => PAGE_BYTES,
         };
-        assert!(peak <= most * pages + CACHE_BYTES * MAP_CACHE, "{}: {peak} bytes for {pages} pages", layer.name);
+        let most = most * pages + CACHE_BYTES * MAP_CACHE;
+        assert!(peak <= most, "{}: {peak} bytes for {pages} pages", layer.name);
+        let said = config(layer.name, pages * PAGE).memory_bytes().unwrap();
+        assert!(peak <= said && said <= most + 2 * pages, "{}: {peak} bytes, {said} are said", layer.name);
     }
 }
 

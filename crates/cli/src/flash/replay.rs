@@ -2,6 +2,7 @@
 
 use super::device_search;
 use super::input::{self, open, wrong};
+use super::memory;
 use super::report;
 use crate::args::ReplayArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
@@ -174,6 +175,8 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
     let page_bytes = u64::from(args.geometry.page_bytes);
     let preloaded = |run: &Run<'_>| args.preload.map_or(0, |order| order.writes(run.input.capacity / page_bytes));
     let total = runs.iter().map(|run| run.input.requests + preloaded(run)).sum();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = memory::at_once(args, runs, cores.min(runs.len()))?;
     let progress = Progress::items(args.output, "replay");
     let work = || {
         while !stop.load(Ordering::Relaxed) {
@@ -184,7 +187,6 @@ fn run_all(args: &ReplayArgs, runs: &[Run<'_>]) -> Outcome<Vec<Done>> {
             *results[at].lock() = Some(done);
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(runs.len());
     std::thread::scope(|scope| -> Outcome {
         let named = |i| std::thread::Builder::new().name(format!("replay-{i}")).spawn_scoped(scope, work);
         let workers = (0..threads).map(named).collect::<std::io::Result<Vec<_>>>().at("a thread")?;

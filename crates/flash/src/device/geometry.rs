@@ -132,12 +132,12 @@ impl Shape {
         }
         let logical = capacity / page;
         if logical > PAGES_MAX {
-            return Err(ConfigError::TooLarge { capacity, max: PAGES_MAX * page });
+            return Err(ConfigError::TooLarge { capacity, max: self.capacity_max(spare) });
         }
         let per_plane = (logical as f64 * (1.0 + spare) / f64::from(self.units()) / f64::from(self.pages)).ceil();
         let physical = per_plane * f64::from(self.units()) * f64::from(self.pages);
         if physical >= f64::from(u32::MAX) {
-            return Err(ConfigError::TooLarge { capacity, max: PAGES_MAX * page });
+            return Err(ConfigError::TooLarge { capacity, max: self.capacity_max(spare) });
         }
         let geometry = Geometry { shape: *self, blocks: per_plane as u32, logical_pages: logical as u32 };
         let needed = logical + u64::from(translation);
@@ -195,6 +195,12 @@ mod tests {
         assert_eq!((geometry.logical_pages, geometry.blocks), (1 << 18, 4711));
         assert!(matches!(shape.geometry(5000, 0.15, 1), Err(ConfigError::Capacity { .. })));
         assert!(matches!(shape.geometry(1 << 50, 0.15, 1), Err(ConfigError::TooLarge { .. })));
+        for spare in [0.07, 0.15, 0.999, 1.1, 4.0, 10.0] {
+            let max = shape.capacity_max(spare);
+            assert!(shape.geometry(max, spare, 1).is_ok(), "{max} with {spare}");
+            let error = shape.geometry(max + (1 << 21), spare, 1).unwrap_err();
+            assert_eq!(error, ConfigError::TooLarge { capacity: max + (1 << 21), max });
+        }
         assert!(matches!(shape.geometry(1 << 20, 0.07, 1), Err(ConfigError::Spare { .. })));
     }
 }
