@@ -46,6 +46,8 @@ pub(crate) struct Collector {
     /// For each plane, erases until wear is looked at again: looking goes through all blocks.
     wear_check: Vec<u32>,
     moves: Vec<Move>,
+    /// Pages of data that were moved since figures began, and pages of the map that wear levelling moved.
+    pub moved: u64,
     /// Whether every plane had its reserve since the start: a power cut leaves less.
     had_reserve: bool,
 }
@@ -54,7 +56,7 @@ impl Collector {
     pub fn new(device: &Device, policy: Policy, background: bool, wear_levelling: bool) -> Self {
         let geometry = device.geometry();
         let wear_check = vec![geometry.blocks; geometry.shape.units() as usize];
-        Collector { policy, background, wear_levelling, wear_check, moves: Vec::new(), had_reserve: false }
+        Collector { policy, background, wear_levelling, wear_check, moves: Vec::new(), moved: 0, had_reserve: false }
     }
 
     /// Collects until every plane has its reserve of free blocks, and all together have those for translation pages that were
@@ -160,6 +162,7 @@ impl Collector {
         for from in valid {
             self.move_page(device, ftl, from, cause);
         }
+        self.moved += self.moves.len() as u64;
         if !self.moves.is_empty() {
             self.moves.sort_unstable_by_key(|m| m.lpn);
             ftl.moved(device, &self.moves);
@@ -186,6 +189,7 @@ impl Collector {
             self.moves.push(Move { lpn: data(owner), from, to });
         }
         device.wait(end);
+        self.moved += self.moves.len() as u64;
         ftl.moved(device, &self.moves);
         ftl.collected(device, pages);
         device.end_group(group);
@@ -201,6 +205,7 @@ impl Collector {
         let (owner, content) = (device.owner(from), device.content(from));
         if owner.as_translation().is_some() {
             let cause = if cause == Cause::Gc { Cause::GcTranslation } else { cause };
+            self.moved += u64::from(cause == Cause::Wear);
             // Also for wear levelling it stays in blocks of the map, which are collected when free blocks are few.
             return ftl.directory_mut().expect("it has translation pages").relocate(device, from, cause);
         }

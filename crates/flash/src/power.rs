@@ -21,8 +21,10 @@ impl Ssd {
         self.cache_before = self.cache();
         let map = self.device.recover();
         self.ftl = (self.make)(&self.device, &self.config);
-        self.collector =
-            Collector::new(&self.device, self.config.policy, self.config.background, self.config.wear_levelling);
+        let Config { policy, background, wear_levelling, .. } = self.config;
+        let moved = self.collector.moved;
+        self.collector = Collector::new(&self.device, policy, background, wear_levelling);
+        self.collector.moved = moved;
         self.mapped = map.iter().filter(|ppn| **ppn != NONE).count() as u64;
         self.content = map.iter().filter(|ppn| **ppn != NONE).map(|ppn| self.device.content(*ppn)).max().unwrap_or(0);
         (self.second_lookups, self.second_hits) = (0, 0);

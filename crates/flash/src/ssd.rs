@@ -69,6 +69,8 @@ pub struct Ssd {
     pub(crate) capacity: u64,
     /// Logical pages with contents.
     pub(crate) mapped: u64,
+    /// Pages that the host wrote to flash since figures began.
+    host_pages: u64,
     /// The number that the last write stored as its contents.
     pub(crate) content: u32,
     /// Lookups and hits of updates that follow a look-up of the same entry (of a page that is written in part, or trimmed), which
@@ -118,6 +120,7 @@ impl Ssd {
             device,
             capacity: config.capacity,
             mapped: 0,
+            host_pages: 0,
             content: 0,
             second_lookups: 0,
             second_hits: 0,
@@ -314,6 +317,7 @@ impl Ssd {
         let (ppn, end) = self.device.program(Stream::Host, Owner::data(lpn), Cause::Host, content);
         self.update(lpn, Some(ppn));
         self.mapped += 1;
+        self.host_pages += 1;
         let done = end.max(self.device.now());
         self.collector.keep_pace(&mut self.device, &mut *self.ftl);
         done
@@ -447,6 +451,7 @@ impl Ssd {
         self.device.reset();
         self.ftl.reset();
         (self.second_lookups, self.second_hits) = (0, 0);
+        (self.host_pages, self.collector.moved) = (0, 0);
         self.cache_before = CacheUse::default();
         if let Some(buffer) = &mut self.buffer {
             buffer.drained = 0;
@@ -479,7 +484,53 @@ impl Ssd {
         match (mapped == self.mapped, valid == mapped + translation) {
             (false, _) => Err(format!("{mapped} logical pages are mapped, {} were written", self.mapped)),
             (_, false) => Err(format!("{valid} pages are valid, {mapped} are mapped and {translation} are the map's")),
-            _ => self.ftl.check(&self.device),
+            _ => self.check_counters().and_then(|()| self.ftl.check(&self.device)),
         }
+    }
+
+    /// Compares what was counted by cause with what the host wrote, what was moved, and what the blocks tell.
+    fn check_counters(&self) -> Result<(), String> {
+        let c = self.counters();
+        let programs = |causes: &[Cause]| causes.iter().map(|cause| c.programs(*cause)).sum::<u64>();
+        let map = programs(&[Cause::Map, Cause::MapGc, Cause::GcTranslation, Cause::Recovery]);
+        let [written, erased] = self.device.found_in_blocks();
+        for (what, counted, found) in [
+            ("pages that the host wrote", programs(&[Cause::Host]), self.host_pages),
+            ("moved pages", programs(&[Cause::Gc, Cause::Wear]), self.collector.moved),
+            ("pages of all causes", self.host_pages + self.collector.moved + map, written),
+            ("erased blocks", c.all_erases(), erased),
+        ] {
+            if counted != found {
+                return Err(format!("{counted} {what} are counted, and there were {found}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_or_erase_that_is_counted_wrongly_is_found() {
+        let mut ssd = Ssd::new(&Config { map_cache: 4096, ..Config::new(64 << 20, "dftl") }).unwrap();
+        ssd.preload_in(Order::Overwritten, |_| true);
+        let mut random = SplitMix64::new(1);
+        for _ in 0..2_000 {
+            ssd.submit(0, Op::Write, random.below(16_384) * 4096, 4096);
+        }
+        ssd.check().unwrap();
+        let right = *ssd.counters();
+        for cause in [Cause::Host, Cause::Gc, Cause::GcTranslation, Cause::Map, Cause::MapGc] {
+            assert!(right.programs(cause) > 0, "{cause:?}");
+            ssd.device.counters.programs[cause as usize] -= 1;
+            assert!(ssd.check().is_err(), "a program for {cause:?} is missing");
+            ssd.device.counters.programs[Cause::Wear as usize] += 1;
+            assert_eq!(ssd.check().is_err(), cause != Cause::Gc, "wear levelling and collection are counted together");
+            ssd.device.counters = right;
+        }
+        ssd.device.counters.erases[Cause::Gc as usize] += 1;
+        assert!(ssd.check().unwrap_err().contains("erased blocks"));
     }
 }

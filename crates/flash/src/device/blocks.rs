@@ -77,6 +77,8 @@ pub(crate) struct Blocks {
     short_planes: u32,
     /// Free blocks of all planes.
     free: u32,
+    /// Pages that were written in blocks which were erased since.
+    erased_pages: u64,
 }
 
 impl Blocks {
@@ -92,7 +94,7 @@ impl Blocks {
             kind: Kind::Data,
         };
         let blocks = vec![empty; (planes * per_plane) as usize];
-        let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0, free: 0 };
+        let mut blocks = Blocks { blocks, planes: Vec::new(), per_plane, short_planes: 0, free: 0, erased_pages: 0 };
         blocks.restore(planes, pages, |_| (0, 0));
         blocks
     }
@@ -261,12 +263,18 @@ impl Blocks {
     pub fn erase(&mut self, block: u32) {
         let b = &mut self.blocks[block as usize];
         assert!(b.valid == 0 && !b.listed, "block {block} is erased with {} valid pages", b.valid);
+        self.erased_pages += u64::from(b.written);
         b.written = 0;
         b.erases += 1;
         let free = &mut self.planes[(block / self.per_plane) as usize].free;
         free.insert((b.erases, block));
         self.short_planes -= u32::from(free.len() == RESERVE_BLOCKS as usize);
         self.free += 1;
+    }
+
+    /// Pages that were ever written, by what is written in blocks and what was when they were erased.
+    pub fn written_pages(&self) -> u64 {
+        self.erased_pages + self.blocks.iter().map(|b| u64::from(b.written)).sum::<u64>()
     }
 
     /// Erases of each block.

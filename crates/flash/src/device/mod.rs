@@ -111,6 +111,8 @@ pub struct Device {
     /// When the operation that is under way reached its current step.
     now: Ns,
     pub(crate) counters: Counters,
+    /// Pages written and blocks erased before counting began.
+    uncounted: [u64; 2],
     /// What changed flash, if somebody is to see it.
     pub(crate) journal: Option<Vec<Operation>>,
 }
@@ -135,6 +137,7 @@ impl Device {
             order: 0,
             now: 0,
             counters: Counters::default(),
+            uncounted: [0; 2],
             journal: None,
         }
     }
@@ -384,7 +387,19 @@ impl Device {
     /// Begins to count and to measure time anew.
     pub(crate) fn reset(&mut self) {
         self.counters = Counters::default();
+        self.uncounted = self.in_blocks();
         self.schedule.reset();
         self.now = 0;
+    }
+
+    /// Pages written and blocks erased, as the blocks tell.
+    fn in_blocks(&self) -> [u64; 2] {
+        [self.blocks.written_pages(), self.blocks.erases().map(u64::from).sum()]
+    }
+
+    /// Pages written and blocks erased since counting began, as the blocks tell.
+    pub(crate) fn found_in_blocks(&self) -> [u64; 2] {
+        let (now, before) = (self.in_blocks(), self.uncounted);
+        [now[0] - before[0], now[1] - before[1]]
     }
 }

@@ -48,6 +48,7 @@ impl Device {
                 Operation::Erase { block } => self.blocks.set_erased(block),
             }
         }
+        self.uncounted = self.in_blocks();
     }
 
     /// Forgets what is in no flash cell, and reads every out-of-band area. Of the pages of a logical page the newest counts. No

@@ -117,13 +117,15 @@ fn valid_pages_are_the_newest(ssd: &Ssd) {
     }
 }
 
-/// Every program has a cause, and each moved page was read.
+/// Every program has a cause, as order numbers tell, and each moved page was read.
 fn balance(ssd: &Ssd) {
     use Cause::*;
     let c = ssd.counters();
     let (host, moved, map) = (c.programs(Host), [Gc, GcTranslation, Wear], [Map, MapGc]);
     let sum = |causes: &[Cause]| causes.iter().map(|cause| c.programs(*cause)).sum::<u64>();
-    assert_eq!(c.all_programs(), host + sum(&moved) + sum(&map));
+    let pages = 0..ssd.device().geometry().pages() as u32;
+    let newest = pages.map(|ppn| ssd.device().order(ppn)).max();
+    assert_eq!(newest, Some(host + sum(&moved) + sum(&map)), "each program has the next order number");
     for cause in moved {
         assert_eq!(c.reads(cause), c.programs(cause), "{cause:?}");
     }
