@@ -126,7 +126,7 @@ pub enum ConfigError {
     Timing(String),
     /// Not an option of `cpftl`.
     #[error(
-        "`{0}` is no option of cpftl: write no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or support=N,window=N,region=N,pairs=N,bring=N,predictor=N,dirty=N,hot=N,keep=N"
+        "`{0}` is no option of cpftl: write no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or support=N,window=N,region=N,pairs=N,bring=N,outdated=N,predictor=N,dirty=N,hot=N,keep=N"
     )]
     Cpftl(String),
     /// Not an option of `cola`.

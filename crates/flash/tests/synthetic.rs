@@ -39,6 +39,20 @@ fn plan(requests: u64) -> Plan {
 }
 
 #[test]
+fn requests_end_within_the_footprint_whatever_their_size() {
+    for (bytes, footprint) in [(1 << 20, 1 << 20), (3 << 19, 2 << 20), (700_000, 1 << 20)] {
+        let plan = Plan { footprint, sizes: [Some(bytes); 2], sequential: Some(0.3), ..plan(2_000) };
+        let end = Generator::new(&plan, None).unwrap().map(|request| request.end()).max();
+        assert!(end <= Some(footprint), "{bytes} bytes of {footprint}: a request ends at {end:?}");
+    }
+    for bytes in [(1 << 20) + 1, u64::MAX - 100, u64::MAX] {
+        let plan = Plan { footprint: 1 << 20, sizes: [None, Some(bytes)], ..plan(10) };
+        let error = Generator::new(&plan, None).unwrap_err();
+        assert_eq!(error, PlanError::Size { bytes, touched: 1 << 20 });
+    }
+}
+
+#[test]
 fn a_longer_trace_has_what_the_original_has() {
     let fitted = profile(original(60_000));
     let made = profile(Generator::new(&plan(240_000), Some(&fitted)).unwrap());

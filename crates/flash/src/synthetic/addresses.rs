@@ -72,6 +72,11 @@ impl Addresses {
         }
     }
 
+    /// Bytes of all regions.
+    pub fn bytes(&self) -> u64 {
+        self.regions.len() as u64 * REGION_BYTES
+    }
+
     /// A place for a request of so many bytes, which stays in its region if it fits.
     pub fn draw(&mut self, rng: &mut SplitMix64, bytes: u64) -> Place {
         let place = match &self.reuse {

@@ -76,6 +76,16 @@ pub enum PlanError {
         /// Percent.
         correlated: f64,
     },
+    /// Requests that are larger than what they are to touch.
+    #[error(
+        "requests of {bytes} bytes on average are larger than the {touched} bytes that are touched; choose smaller ones, or a larger footprint"
+    )]
+    Size {
+        /// Mean bytes.
+        bytes: u64,
+        /// Bytes of all that is touched.
+        touched: u64,
+    },
     /// A group without pages.
     #[error("correlated groups need at least two pages and at least one group, not {group} pages and {groups} groups")]
     Groups {
@@ -152,6 +162,10 @@ impl Generator {
             Some(profile) => Addresses::fitted(profile, plan.skew),
             None => Addresses::skewed(plan.footprint, plan.skew.unwrap_or(0.0)),
         };
+        let touched = addresses.bytes();
+        if let Some(bytes) = plan.sizes.into_iter().flatten().find(|bytes| *bytes > touched) {
+            return Err(PlanError::Size { bytes, touched });
+        }
         let mut rng = SplitMix64::new(plan.seed);
         let others = (1.0 - correlated).max(f64::MIN_POSITIVE);
         let groups = if correlated > 0.0 { plan.groups } else { 0 };
@@ -201,7 +215,7 @@ impl Generator {
             return bytes;
         }
         let sectors = bytes as f64 * scale / 512.0 + uniform(&mut self.rng);
-        (sectors as u64).max(1) * 512
+        (sectors as u64).clamp(1, self.addresses.bytes() / 512) * 512
     }
 
     fn other(&mut self) -> (Op, Place, u64) {

@@ -149,4 +149,13 @@ mod tests {
             assert!(Options::parse(bad).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn the_message_about_an_unknown_option_names_every_key() {
+        let message = Options::parse("none").unwrap_err().to_string();
+        for key in ["support", "window", "region", "pairs", "bring", "outdated", "predictor", "dirty", "hot", "keep"] {
+            assert!(matches!(Options::parse(&format!("{key}=x")), Err(ConfigError::Key { .. })), "{key}");
+            assert!(message.contains(&format!("{key}=N")), "{key}: {message}");
+        }
+    }
 }
