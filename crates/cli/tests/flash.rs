@@ -5,8 +5,10 @@ mod common;
 
 use common::{assert_refused, tessera};
 use flate2::{Compression, write::GzEncoder};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use tessera_flash::ftl::LAYERS;
@@ -410,4 +412,33 @@ fn bad_input_is_named_with_the_way_out() {
     assert_eq!((&skipped["requests"], &skipped["skipped_lines"]), (&2.into(), &1.into()));
     let wrapped = replay(&[&plain, "--capacity", "8M", "--over-provisioning", "90%", "--wrap", "--ftl", "ideal", "-q"]);
     assert_eq!(wrapped.code, 0, "{wrapped:?}");
+}
+
+#[test]
+fn a_trace_may_have_any_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, page) = (dir.path().join(OsStr::from_bytes(b"\xff\xfe.spc")), dir.path().join("page.html"));
+    fs::write(&trace, spc(2_000)).unwrap();
+    let [trace, page] = [&trace, &page].map(|path| path.as_os_str());
+    let flash = |words: &[&str], more: &[&OsStr]| {
+        let words: Vec<&OsStr> = words.iter().map(OsStr::new).chain(more.iter().copied()).collect();
+        tessera(&words)
+    };
+    let info = flash(&["flash", "trace", "info", "--json"], &[trace]);
+    assert_eq!((info.code, info.json()["requests"].as_u64()), (0, Some(2_000)), "{info:?}");
+    let replay = [
+        "flash",
+        "replay",
+        "--ftl",
+        "ideal",
+        "--over-provisioning",
+        "60%",
+        "--geometry",
+        "pages=16",
+        "--json",
+        "--html",
+    ];
+    let run = flash(&replay, &[page, trace]);
+    assert_eq!((run.code, run.json()["requests"].as_u64()), (0, Some(2_000)), "{run:?}");
+    assert!(fs::read_to_string(page).unwrap().contains("\u{fffd}"));
 }

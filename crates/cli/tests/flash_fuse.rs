@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -46,6 +47,7 @@ fn the_file_has_the_bytes_of_the_ssd() {
         drop(file);
         assert_eq!(server.terminate(), 0);
         assert_eq!(path.metadata().unwrap().len(), 0, "the mount is gone");
+        assert!(!server.socket.exists() && !Path::new(&server.control()).exists(), "and so are the sockets");
     }
 }
 
@@ -102,6 +104,7 @@ fn what_cannot_be_mounted_over_is_refused() {
         assert_eq!(run.code, 6, "{run:?}");
         assert!(run.stderr.contains(path) && run.stderr.contains("name an empty or new file"), "{run:?}");
         assert!(!run.stderr.contains("figures"), "a server that does not start announces nothing: {run:?}");
+        assert!(!dir.path().join("s").exists() && !dir.path().join("s.control").exists(), "nor does it leave sockets");
     }
     let (mut server, taken) = nbd::serve_file(dir.path(), &[]);
     let options = ["--capacity", "64M", "--over-provisioning", "60%", "--fuse", taken.to_str().unwrap()];

@@ -145,3 +145,14 @@ fn a_trace_without_room_ends_and_what_is_recorded_goes_on() {
     let words = ["flash", "record", "--out", &again, "--quiet", "cona", "--dir", store.to_str().unwrap()];
     assert_refused(&tessera(&words), 6, &["store", "not empty"]);
 }
+
+#[test]
+fn a_trace_within_the_disk_that_is_recorded_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, inside) = (dir.path().join("disk"), dir.path().join("disk/t.fio"));
+    fs::create_dir(&disk).unwrap();
+    let [disk, inside] = [&disk, &inside].map(|path| path.to_str().unwrap());
+    let run = tessera(&["flash", "record", "--out", inside, "node", "--disk", disk, "--manager", "127.0.0.1:1"]);
+    assert_refused(&run, 2, &["t.fio", "within", "--out"]);
+    assert!(fs::read_dir(disk).unwrap().next().is_none());
+}

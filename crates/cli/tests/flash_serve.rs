@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
@@ -141,7 +142,13 @@ fn an_address_that_is_taken_is_refused_and_one_that_was_left_is_used_again() {
     assert_refused(&backed(&address, new.to_str().unwrap()), 6, &["another server"]);
     let unix = format!("unix:{}", other.display());
     assert_refused(&backed(&unix, dir.path().join("file").to_str().unwrap()), 6, &["file"]);
+    let elsewhere = ["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd", &unix, "--control"];
+    assert_eq!(tessera(&[&elsewhere[..], &["/nonexistent/c"]].concat()).code, 3);
     assert!(!new.exists() && !other.exists());
+    assert_refused(&serve("unix:"), 2, &["names no path", "unix:PATH"]);
+    assert_refused(&serve(&format!("unix:/tmp/{}", "x".repeat(200))), 2, &["cannot listen", "shorter path"]);
+    let mut again = again;
+    assert_eq!((again.terminate(), again.socket.exists(), Path::new(&again.control()).exists()), (0, false, false));
 }
 
 /// A program of the system. Its scripts are for the system's interpreters, whatever else the user has.

@@ -1,13 +1,13 @@
 //! The control socket of `tessera flash serve`. A client sends one line (`stat`, `restore`, `cut`, or `cut MS`), and gets one JSON
 //! document; then the connection ends.
 
-use super::listen;
+use super::listen::{self, UnixSocket};
 use super::report::add_figures;
 use super::serve::{ACCEPT_PAUSE, Server};
-use crate::exit::{Exit, Failure, Outcome, bail};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tessera_flash::Power;
@@ -19,7 +19,7 @@ const LINE_MAX: u64 = 64;
 const CLIENT_TIME: Duration = Duration::from_secs(1);
 
 /// The longest that a server may take to answer: it recovers the map of a large device meanwhile.
-const ANSWER_TIME: Duration = Duration::from_secs(120);
+const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// What follows the path of the NBD socket.
 const SUFFIX: &str = ".control";
@@ -34,16 +34,16 @@ pub fn path(named: Option<&Path>, nbd: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// The path is taken, or no socket can be there.
-pub fn bind(path: &Path) -> Outcome<UnixListener> {
+pub fn bind(path: &Path) -> Outcome<UnixSocket> {
     listen::bind_unix(path).map_err(|e| e.of("the control socket"))
 }
 
 /// Answers clients, one after the other, for ever. `refused` gets why the system gave no connection.
-pub fn answer_all(server: &Server, listener: &UnixListener, refused: impl Fn(io::Error)) {
+pub fn answer_all(server: &Server, listener: &UnixSocket, refused: impl Fn(io::Error)) {
     loop {
         match listener.accept() {
             // A client that is gone or slow needs no answer.
-            Ok((stream, _)) => drop(answer(server, stream)),
+            Ok(stream) => drop(answer(server, stream)),
             Err(error) => {
                 refused(error);
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -129,7 +129,14 @@ pub fn ask(path: &Path, line: &str) -> Outcome<Value> {
             "{shown} is the NBD socket of a server; its control socket is {shown}{SUFFIX} unless --control names one"
         );
     }
-    asked.and(read).map_err(|error| Failure::io(path, &error))?;
+    asked.and(read).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => failure!(
+            Exit::Unavailable,
+            "{shown}: no answer within {} s; what listens there is stopped or no server of `tessera flash serve`",
+            ANSWER_TIME.as_secs()
+        ),
+        _ => Failure::io(path, &error),
+    })?;
     match serde_json::from_slice::<Value>(&answer) {
         Ok(document) if document["error"].is_null() => Ok(document),
         Ok(document) => bail!(Exit::Usage, "{shown}: {}; use the same release on both sides", document["error"]),

@@ -4,7 +4,6 @@
 
 use super::later::Later;
 use super::serve::Server;
-use crate::daemon::signals::Events;
 use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::term::Out;
 use fuser::{
@@ -244,11 +243,11 @@ impl Filesystem for SsdFile {
     }
 }
 
-/// Serves the SSD as this file until the process is told to end.
+/// Serves the SSD as this file.
 ///
 /// # Errors
 /// There is no FUSE, or the file cannot be mounted over.
-pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
+pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome<Mounted> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         bail!(Exit::Failed, "/dev/fuse: {error}; load the kernel's module (`modprobe fuse`), or leave out --fuse");
     }
@@ -265,27 +264,36 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome {
     ];
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
-    // A signal that comes before this leaves no mount.
-    let events = Events::listen(false)?;
     let session = Session::new(file, &path, &config).at(&path)?;
-    let (mut attached, _) = Attached::new(session, &path).at(&path)?;
+    let (attached, _) = Attached::new(session, &path).at(&path)?;
     output.note(format!("a disk: losetup --find --show --direct-io=on {}", path.display()));
-    let end = move || {
-        let _ = events.receiver().recv();
-        if !open.seen_cuts.lock().is_empty() {
-            output.caution(format!(
+    Ok(Mounted { attached, open, path, output })
+}
+
+/// The file while it is served.
+pub struct Mounted {
+    attached: Attached,
+    open: Arc<Handles>,
+    path: PathBuf,
+    output: Out,
+}
+
+impl Mounted {
+    /// Takes the file away, and says so if a program has it open; returns whether it is gone.
+    pub fn detach(mut self) -> bool {
+        if !self.open.seen_cuts.lock().is_empty() {
+            self.output.caution(format!(
                 "{}: ended while a program or a loop device has it open: it gets errors now, and what it did not flush is lost; \
                  unmount and `losetup --detach` before the server ends",
-                path.display()
+                self.path.display()
             ));
         }
-        let detached = attached.detach();
+        let detached = self.attached.detach();
         if let Err(error) = &detached {
-            output.warn(&Failure::io(&path, error));
+            self.output.warn(&Failure::io(&self.path, error));
         }
-        std::process::exit(i32::from(detached.is_err()));
-    };
-    std::thread::Builder::new().name("end".into()).spawn(end).at("a thread").map(drop)
+        detached.is_ok()
+    }
 }
 
 /// An empty file there, and when it was changed; it is made if need be.

@@ -230,5 +230,11 @@ pub fn wrong(path: &Path, error: &TraceError) -> Failure {
         TraceError::Io { .. } => Exit::Failed,
         _ => Exit::Usage,
     };
-    failure!(exit, "{}: {error}", path.display())
+    let is_damaged = matches!(error, TraceError::Io { error, .. }
+        if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof));
+    let way_out = match is_damaged && !error.to_string().ends_with("restore the file") {
+        true => "; the compressed file is damaged or cut off: restore the file",
+        false => "",
+    };
+    failure!(exit, "{}: {error}{way_out}", path.display())
 }

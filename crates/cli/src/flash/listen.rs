@@ -19,8 +19,8 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// A listening socket.
 pub enum Listener {
-    /// A Unix socket, and its path.
-    Unix(UnixListener, PathBuf),
+    /// A Unix socket.
+    Unix(UnixSocket),
     /// A TCP socket.
     Tcp(TcpListener),
 }
@@ -40,7 +40,8 @@ impl Listener {
     /// The address is taken, or no address.
     pub fn bind(address: &str) -> Outcome<Listener> {
         match address.strip_prefix("unix:") {
-            Some(path) => Ok(Listener::Unix(bind_unix(Path::new(path))?, path.into())),
+            Some("") => Err(failure!(Exit::Usage, "--nbd unix: names no path; write unix:PATH")),
+            Some(path) => bind_unix(Path::new(path)).map(Listener::Unix),
             None => {
                 let failed = |e: io::Error| {
                     let usage = e.kind() == io::ErrorKind::InvalidInput;
@@ -56,10 +57,18 @@ impl Listener {
     /// The address as clients of NBD write it.
     pub fn uri(&self) -> String {
         match self {
-            Listener::Unix(_, path) => format!("nbd+unix:///?socket={}", path.display()),
+            Listener::Unix(socket) => format!("nbd+unix:///?socket={}", socket.path.display()),
             Listener::Tcp(listener) => {
                 format!("nbd://{}", listener.local_addr().map_or_else(|_| String::new(), |address| address.to_string()))
             }
+        }
+    }
+
+    /// The path of a Unix socket.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Listener::Unix(socket) => Some(socket.path()),
+            Listener::Tcp(_) => None,
         }
     }
 
@@ -69,7 +78,7 @@ impl Listener {
     /// The system's.
     pub fn accept(&self) -> Outcome<Stream> {
         match self {
-            Listener::Unix(listener, path) => listener.accept().at(path).map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Unix(socket) => socket.accept().at(&socket.path).map(Stream::Unix),
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().at("the socket")?;
                 stream.set_nodelay(true).at("the socket")?;
@@ -80,12 +89,30 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    /// A server that cannot start leaves no socket.
+/// A listening Unix socket; its file is gone with it, so that a server that cannot start leaves none.
+pub struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().map(|(stream, _)| stream)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for UnixSocket {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            let _ = std::fs::remove_file(path);
-        }
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -101,7 +128,7 @@ fn end_if_dead(stream: &TcpStream) -> Result<(), Errno> {
 ///
 /// # Errors
 /// The path is taken, or no socket can be there.
-pub fn bind_unix(path: &Path) -> Outcome<UnixListener> {
+pub fn bind_unix(path: &Path) -> Outcome<UnixSocket> {
     // Of two servers that find a socket at which nobody listens, the second finds the one that the first has put there.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let one_at_a_time = File::open(parent).at(parent)?;
@@ -124,9 +151,15 @@ pub fn bind_unix(path: &Path) -> Outcome<UnixListener> {
         }
         bound => bound,
     };
-    let listener = listener.map_err(|error| Failure::io(path, &error))?;
+    let listener = listener.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            failure!(Exit::Usage, "cannot listen at {}: {error}; name a shorter path", path.display())
+        }
+        _ => Failure::io(path, &error),
+    })?;
+    let socket = UnixSocket { listener, path: path.into() };
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).at(path)?;
-    Ok(listener)
+    Ok(socket)
 }
 
 impl Stream {
@@ -239,13 +272,14 @@ mod tests {
                 together.wait();
                 bind_unix(&path).ok()
             };
-            let bound: Vec<UnixListener> = std::thread::scope(|scope| {
+            let bound: Vec<UnixSocket> = std::thread::scope(|scope| {
                 let threads = [(); 4].map(|()| scope.spawn(bind));
                 threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
             });
             assert_eq!(bound.len(), 1);
             assert!(UnixStream::connect(&path).is_ok(), "what is at the path listens");
-            std::fs::remove_file(&path).unwrap();
+            drop(bound);
+            assert!(!path.exists());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Records until the program ends.
 pub fn record(args: RecordArgs) -> Outcome {
+    if let Recorded::Node(node) = &args.program {
+        check_apart(&args.out, &node.disks)?;
+    }
     let failure = Arc::new(OnceLock::new());
     let recorder = recorder(create(&args.out)?, args.out.display().to_string(), failure.clone());
     let (stop, stopped) = channel();
@@ -52,6 +55,23 @@ pub fn record(args: RecordArgs) -> Outcome {
     show(&args.out, &totals, args.output)
 }
 
+/// A trace within a disk that is recorded would fill it, and be deleted with what the disk does not know.
+fn check_apart(out: &Path, disks: &[PathBuf]) -> Outcome {
+    let directory = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(directory) = directory.canonicalize() else { return Ok(()) };
+    for disk in disks {
+        if disk.canonicalize().is_ok_and(|disk| directory.starts_with(disk)) {
+            bail!(
+                Exit::Usage,
+                "{}: is within {}, a disk that is recorded; name a file elsewhere with --out",
+                out.display(),
+                disk.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// A new file, its user's alone.
 fn create(path: &Path) -> Outcome<File> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
@@ -77,7 +97,7 @@ fn recorder(file: File, name: String, failure: Arc<OnceLock<String>>) -> Recorde
 fn show(trace: &Path, totals: &BTreeMap<Arc<str>, Totals>, out: Out) -> Outcome {
     if out.json {
         let files: BTreeMap<&str, Value> = totals.iter().map(|(name, t)| (&**name, document(t))).collect();
-        return out.document(&json!({ "trace": trace, "files": files }));
+        return out.document(&json!({ "trace": trace.display().to_string(), "files": files }));
     }
     let heads = ["files", "stored", "written", "writes", "flushes", "read", "reads", "trimmed", "trims"];
     let mut table = Table::new("lrrrrrrrr", &heads);

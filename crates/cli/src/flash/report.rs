@@ -89,7 +89,7 @@ fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
 fn document(run: &Run<'_>, done: &Done) -> Value {
     let map_cache = run.layer.min_cache.map(|_| run.config.map_cache);
     let mut document = json!({
-        "trace": run.input.path, "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
+        "trace": run.input.path.display().to_string(), "ftl": run.layer.name, "capacity_bytes": run.config.capacity,
         "map_cache_bytes": map_cache, "skipped_lines": done.skipped,
         "cpu_ns_per_request": cpu_per_request(done),
     });
@@ -156,7 +156,7 @@ fn write_page(file: &Path, runs: &[Run<'_>], results: &[Done]) -> Outcome {
         }
         sections.last_mut().expect("a section was just added").entries.push(entry(run, done));
     }
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let command = std::env::args_os().map(|word| word.display().to_string()).collect::<Vec<_>>().join(" ");
     std::fs::write(file, page(&command, &HEADINGS, &sections)).at(file)
 }
 

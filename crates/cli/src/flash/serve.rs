@@ -2,18 +2,18 @@
 //! delays a second one sends each reply when the simulated SSD is done with it; replies may overtake each other.
 
 use super::backing_file::BackingFile;
-use super::listen::{Listener, Stream, Until};
+use super::listen::{Listener, Stream, UnixSocket, Until};
 use super::replies::{Waiting, send_in_time, send_soon};
 use super::room::Room;
 use super::{control, fuse};
 use crate::args::ServeArgs;
+use crate::daemon::signals::Events;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::term::Out;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::io::{self, BufReader, Write};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -75,6 +75,8 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         over_provisioning: args.over_provisioning,
         ..Config::new(args.capacity, args.ftl.name)
     };
+    // A signal that comes before this leaves nothing; one that comes later ends the server once all is there.
+    let events = Events::listen(false)?;
     // Before the backing: an address that is taken makes no file there.
     let listener = Listener::bind(&args.nbd)?;
     let mut emulator = emulator(args, &config)?;
@@ -89,9 +91,9 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     }
     let control = control::path(args.control.as_deref(), &args.nbd);
     let about = json!({
-        "nbd": listener.uri(), "control": control, "capacity_bytes": args.capacity, "ftl": args.ftl.name,
+        "nbd": listener.uri(), "control": control.as_deref().map(shown), "capacity_bytes": args.capacity, "ftl": args.ftl.name,
         "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.write_buffer,
-        "backing": args.backing, "fuse": args.fuse,
+        "backing": shown(&args.backing), "fuse": args.fuse.as_deref().map(shown),
     });
     let server = Arc::new(Server {
         emulator: Mutex::new(emulator),
@@ -106,12 +108,16 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         output: args.output,
         trouble: Mutex::new(None),
     });
-    let control = control.map(|path| control::bind(&path).map(|listener| (path, listener))).transpose()?;
-    if let Some(file) = &args.fuse {
-        fuse::serve(&server, file, args.output)?;
-    }
-    if let Some((path, listener)) = control {
-        start_control(&server, &path, listener, args.output)?;
+    let control = control.map(|path| control::bind(&path)).transpose()?;
+    let sockets = [listener.path(), control.as_ref().map(UnixSocket::path)]
+        .into_iter()
+        .flatten()
+        .map(Path::to_path_buf)
+        .collect();
+    let mounted = args.fuse.as_ref().map(|file| fuse::serve(&server, file, args.output)).transpose()?;
+    start_end(events, sockets, mounted)?;
+    if let Some(socket) = control {
+        start_control(&server, socket, args.output)?;
     }
     args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
@@ -157,11 +163,29 @@ impl Drop for Counted {
     }
 }
 
-fn start_control(server: &Arc<Server>, path: &Path, listener: UnixListener, output: Out) -> Outcome {
-    let (server, shown) = (server.clone(), path.display().to_string());
+/// A path for people and JSON.
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Ends the process when it is told to: without its sockets, and without the file that it mounted.
+fn start_end(events: Events, sockets: Vec<PathBuf>, mounted: Option<fuse::Mounted>) -> Outcome {
+    let end = move || {
+        let _ = events.receiver().recv();
+        for socket in sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+        let is_detached = mounted.is_none_or(fuse::Mounted::detach);
+        std::process::exit(i32::from(!is_detached));
+    };
+    std::thread::Builder::new().name("end".into()).spawn(end).at("a thread").map(drop)
+}
+
+fn start_control(server: &Arc<Server>, socket: UnixSocket, output: Out) -> Outcome {
+    let (server, shown) = (server.clone(), shown(socket.path()));
     output.note(format!("figures: tessera flash stat {shown}"));
     let work = move || {
-        control::answer_all(&server, &listener, |error| {
+        control::answer_all(&server, &socket, |error| {
             output.note(format!("{shown}: no connection is accepted: {error}"))
         });
     };

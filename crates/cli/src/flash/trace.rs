@@ -32,7 +32,7 @@ pub fn info(args: &ReadingArgs, out: Out) -> Outcome {
         let names = args.lines.format.map_or_else(|| trace.format().names(), |named| vec![named.name]);
         if out.json {
             out.document(&json!({
-                "trace": path, "format": names[0], "formats": names, "requests": requests, "reads": reads,
+                "trace": path.display().to_string(), "format": names[0], "formats": names, "requests": requests, "reads": reads,
                 "writes": counts[Op::Write as usize], "trims": counts[Op::Trim as usize], "bytes": bytes,
                 "devices": span.devices(), "span_bytes": span.bytes(), "time_ns": end,
                 "skipped_lines": trace.skipped(), "reordered": trace.reordered(),
