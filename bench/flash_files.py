@@ -88,7 +88,7 @@ def text(result):
     return "\n".join(lines) + "\n"
 
 
-WHY = """- *`cpftl` for `dftl`*: {ext4:+.0f} % on ext4 (the paper: +42 %), {btrfs:+.0f} % on btrfs (not stated). Random requests have nothing to learn from, and `serve` does not mine; the gain is from dirty entries, which `cpftl` writes
+WHY = """- *`cpftl` for `dftl`*: {ext4:+.0f} % on ext4 (the paper: +42 %), {btrfs:+.0f} % on btrfs (not stated). Random requests have nothing to learn from, and nothing was mined (`--learn-after`); the gain is from dirty entries, which `cpftl` writes
   together, while nearly every write costs `dftl` a program of 300 us for a translation page. The paper's FTL runs in a JVM behind ioctls, so delays of flash are a smaller part of its times; its map cache and depth are not stated.
 - *ext4 for btrfs*, with `dftl`: {between:+.0f} % (the paper: ext4 is faster, by how much is not stated). btrfs writes elsewhere and keeps checksums. It maps what it writes next to each other, so `cpftl` finds neighbours' entries there.
 - *IOPS, throughput and time* say the same here, as requests have one size (the paper: *the same results propagate*). On a busy machine the SSD's delays hold, but the path through FUSE and the loop device takes longer."""
