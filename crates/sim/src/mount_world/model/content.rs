@@ -424,8 +424,10 @@ impl Model {
         let from_any = |(at, block): (usize, &Block)| {
             *block == HOLE || allowed.iter().any(|content| content.get(at) == Some(block))
         };
-        // So may a handle on which an operation failed.
-        let mixed = (others || turned || local.failed) && blocks.iter().enumerate().all(from_any);
+        // So may a handle on which an operation failed, or of a file that another mount removed: its log is dropped, and the
+        // kernel may keep the length.
+        let dropped = is_spooled && is_gone(&self.history.borrow().now(), ino);
+        let mixed = (others || turned || dropped || local.failed) && blocks.iter().enumerate().all(from_any);
         if allowed.contains(blocks) || mixed {
             return Ok(());
         }
