@@ -107,6 +107,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.stale_lock_message_sent", "a message about a lock is sent after the lock was lost (P7)"),
     ("mount.stamps_are_ignored", "an answer is cached although a recall overtook it (P7)"),
     ("mount.unlinked_not_committed", "a file that lost a name while it was open is not committed (P1)"),
+    ("mount.unread_log_removed", "a log that a mount cannot take over when it starts is removed (P1)"),
     (
         "mount.whole_replaces",
         "a file written from its start to its end replaces what another mount committed meanwhile",

@@ -261,6 +261,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.release_not_awaited", Theme::Mixed),
     ("mount.stamps_are_ignored", Theme::Mixed),
     ("mount.unlinked_not_committed", Theme::Mixed),
+    ("mount.unread_log_removed", Theme::Spool),
     ("mount.whole_replaces", Theme::Mixed),
 ];
 

@@ -9,6 +9,7 @@ use crate::mount::Mount;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 use tessera_disk::{DiskError, DiskFile, OpenMode};
+use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -129,6 +130,11 @@ fn carry_out(spool: &Spool, log: &str, fate: Fate) {
                 tracing::error!(log, %error, "it cannot be renamed");
             }
         }
-        Fate::Leave(why) => tracing::error!(log, why, "a log in the spool is left alone"),
+        Fate::Leave(why) => {
+            tracing::error!(log, why, "a log in the spool is left alone");
+            if failpoint::is_active("mount.unread_log_removed") {
+                let _ = spool.disk.remove(log);
+            }
+        }
     }
 }

@@ -27,18 +27,32 @@ impl<H: Host> MountWorld<H> {
                 self.manager_gone();
             }
             Fault::StartManager => self.start_manager(),
+            Fault::FailSpoolAtStart(mount, ms) => self.mounts[mount].fails_at_start_ms = Some(ms),
             Fault::FailSpool(mount) => {
-                let rates = FaultRates { sync_fails: 500_000, write_eio: 200_000, ..FaultRates::default() };
-                let slot = &mut self.mounts[mount];
-                slot.disk.set_rates(rates);
-                slot.spool_fails = true;
-                self.model.borrow_mut().spool_failed(mount);
+                self.fail_spool(mount);
                 if self.mounts[mount].is_starting() {
                     self.model.borrow_mut().spool_unread(mount);
                 }
             }
             Fault::FillSpool(mount) => self.mounts[mount].disk.set_capacity(1),
             Fault::MendSpool(mount) => self.mend(mount),
+        }
+    }
+
+    fn fail_spool(&mut self, mount: usize) {
+        let rates = FaultRates { sync_fails: 500_000, write_eio: 200_000, ..FaultRates::default() };
+        let slot = &mut self.mounts[mount];
+        slot.disk.set_rates(rates);
+        slot.spool_fails = true;
+        self.model.borrow_mut().spool_failed(mount);
+    }
+
+    /// A process of a mount starts: its spool's disk may be about to fail.
+    pub(super) fn fail_at_start(&mut self, mount: usize) {
+        if let Some(ms) = self.mounts[mount].fails_at_start_ms.take() {
+            self.shared.bad_spool.borrow_mut()[mount] = true;
+            self.fail_spool(mount);
+            self.push(self.now_ns + ms as i64 * MS, Event::Fault(Fault::MendSpool(mount)));
         }
     }
 
@@ -98,6 +112,7 @@ impl<H: Host> MountWorld<H> {
         for mount in 0..self.mounts.len() {
             self.mend(mount);
             self.mounts[mount].dies_at_commit = None;
+            self.mounts[mount].fails_at_start_ms = None;
             self.mounts[mount].cut_until_ns = self.mounts[mount].cut_until_ns.min(self.now_ns + 5_000 * MS);
         }
         self.start_manager();

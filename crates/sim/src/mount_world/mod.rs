@@ -163,6 +163,8 @@ struct Slot<H> {
     disk: SimDisk,
     /// Operations on the disk fail.
     spool_fails: bool,
+    /// They begin to fail when the next process starts, for so long, ms.
+    fails_at_start_ms: Option<u64>,
     line: Line,
     cut_until_ns: i64,
     losses: u64,
@@ -262,6 +264,7 @@ impl<H: Host> MountWorld<H> {
             started: Rc::default(),
             disk: SimDisk::new(rng.any()),
             spool_fails: false,
+            fails_at_start_ms: None,
             line: Line::Closed(0),
             cut_until_ns: 0,
             losses: 0,

@@ -38,6 +38,8 @@ pub enum Fault {
     StartManager,
     /// The next operations of a spool's disk fail.
     FailSpool(usize),
+    /// A spool's disk fails when the mount's next process starts, for so long, ms.
+    FailSpoolAtStart(usize, u64),
     /// A spool's disk has no space left.
     FillSpool(usize),
     /// A spool's disk works again.
@@ -164,7 +166,13 @@ impl Plan {
         let (power_loss, back_ms) = (rng.percent(60), rng.between(1, 800));
         if rng.percent(75) {
             self.pause_ms = 2;
-            self.faults.push((at, Fault::KillAtCommit { mount, done: rng.percent(50), power_loss, back_ms }));
+            let done = rng.percent(50);
+            self.faults.push((at, Fault::KillAtCommit { mount, done, power_loss, back_ms }));
+            // The log of that commit waits.
+            if !done && rng.percent(70) {
+                self.faults.push((at, Fault::FailSpoolAtStart(mount, rng.between(1, 500))));
+                self.faults.push((at + back_ms + 1_000, Fault::MendSpool(mount)));
+            }
         } else {
             self.faults.push((at, Fault::CutOff(mount, rng.between(500, 2_000))));
             self.faults.push((at + rng.between(50, 500), Fault::Kill { mount, power_loss, back_ms }));

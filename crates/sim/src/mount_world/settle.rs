@@ -4,6 +4,11 @@ use super::*;
 use history::Tree;
 use tessera_wire::InodeKind;
 
+/// Each mount that leaves logs is started again at most so many times.
+const RESTARTS: usize = 3;
+/// What a mount takes over is pushed within this time, ms.
+const PUSH_MS: i64 = 10_000;
+
 impl<H: Host> MountWorld<H> {
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         if !self.programs_are_done() {
@@ -27,15 +32,26 @@ impl<H: Host> MountWorld<H> {
         self.model.borrow().violation().cloned().map_or(Ok(()), Err)
     }
 
-    /// A mount that could not read its spool when it started leaves the logs to the next one.
+    /// A mount that could not read its spool when it started leaves the logs to the next one. Of several logs of a file each
+    /// mount takes over one.
     fn restart_for_logs(&mut self) -> Result<(), Violation> {
-        for index in 0..self.mounts.len() {
-            let has_logs = self.mounts[index].disk.paths().iter().any(|path| path.ends_with(".spool"));
-            if has_logs && self.shared.bad_spool.borrow()[index] {
-                self.kill_mount(index, false, 0);
+        for _ in 0..RESTARTS {
+            let left: Vec<usize> = (0..self.mounts.len()).filter(|index| self.leaves_logs(*index)).collect();
+            if left.is_empty() {
+                break;
             }
+            left.into_iter().for_each(|index| self.kill_mount(index, false, 0));
+            self.run_until(self.now_ns + SETTLE_MS * MS, Self::programs_are_done)?;
+            let all = 0..self.mounts.len();
+            self.run_until(self.now_ns + PUSH_MS * MS, |world| !all.clone().any(|index| world.leaves_logs(index)))?;
         }
         self.run_until(self.now_ns + SETTLE_MS * MS, Self::programs_are_done)
+    }
+
+    /// Whether the spool of a mount had a fault, and has logs.
+    fn leaves_logs(&self, mount: usize) -> bool {
+        let is_log = |path: &String| path.ends_with(".spool");
+        self.shared.bad_spool.borrow()[mount] && self.mounts[mount].disk.paths().iter().any(is_log)
     }
 
     /// Every mount shows the manager's tree.

@@ -163,8 +163,11 @@ impl<H: Host> MountWorld<H> {
             return;
         }
         slot.incarnation += 1;
-        if slot.spool_fails {
-            self.model.borrow_mut().spool_unread(index);
+        self.fail_at_start(index);
+        let slot = &mut self.mounts[index];
+        match slot.spool_fails {
+            true => self.model.borrow_mut().spool_unread(index),
+            false => self.model.borrow_mut().spool_read(index),
         }
         let owner = Owner { index, incarnation: slot.incarnation };
         let link = Link::new(self.env.clone(), owner, link_seed, self.fresh_op_ids);

@@ -187,6 +187,16 @@ impl Model {
         }
     }
 
+    /// A mount starts on a spool that it can read: it shows what the last one left there. (Of a file of which it has written more
+    /// since, there are two logs. It takes over one of them, and leaves the other one to the next mount.)
+    pub fn spool_read(&mut self, mount: usize) {
+        for (_, local) in self.locals.iter_mut().filter(|((of, _), _)| *of == mount) {
+            if !local.writes.iter().any(Write::is_sure) {
+                local.writes.iter_mut().for_each(|write| write.unread = false);
+            }
+        }
+    }
+
     /// The disk of a mount's spool failed.
     pub fn spool_failed(&mut self, mount: usize) {
         self.damaged_spools.insert(mount);

@@ -359,6 +359,8 @@ impl Model {
 
     /// Everything has settled: what was acknowledged must be in a version or a conflict copy.
     pub fn settled(&mut self) {
+        // The last mounts could read all logs.
+        self.locals.values_mut().flat_map(|local| &mut local.writes).for_each(|write| write.unread = false);
         let tree = self.history.borrow().now();
         let mut missing = None;
         for ((mount, ino), local) in &self.locals {
