@@ -75,10 +75,17 @@ impl Model {
         last.map_or(0, |last| last + 1)
     }
 
-    /// Whether another mount has changed a file.
-    fn is_replaced(&self, (mount, ino): Key) -> bool {
+    /// Whether another mount has changed a file since this one has it open, or writes of it waiting.
+    fn is_replaced(&self, key: Key) -> bool {
+        let since_ns = self.locals.get(&key).map_or(i64::MAX, |local| local.since_ns - UNHEARD_NS);
+        self.has_other_since(key, since_ns)
+    }
+
+    /// Whether another mount made a version of a file after this time.
+    fn has_other_since(&self, (mount, ino): Key, since_ns: i64) -> bool {
         let history = self.history.borrow();
-        history.versions_of(ino).any(|version| version.by.is_none_or(|by| by.index != mount))
+        let is_other = |version: &Version| version.by.is_none_or(|by| by.index != mount);
+        history.versions_of(ino).any(|version| version.at_ns > since_ns && is_other(version))
     }
 
     /// Whether the spool has acknowledged something of the first writes.
@@ -133,8 +140,10 @@ impl Model {
         let Some(by) = copy.by.filter(|by| self.killed.contains(&by.index)) else { return false };
         let history = self.history.borrow();
         let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
-        let of_file =
-            |version: &Version| self.locals.contains_key(&(by.index, version.ino)) && self.is_spooled(version.ino);
+        let of_file = |version: &Version| {
+            let key = (by.index, version.ino);
+            self.locals.contains_key(&key) && self.is_spooled(version.ino) && self.has_other_since(key, version.at_ns)
+        };
         let of_copy = |version: &Version| version.ino != copy.ino && is_conflict_copy(tree, version.ino);
         let mut versions = history.versions().filter(made);
         versions.any(|version| version.blocks == copy.blocks && (of_file(version) || of_copy(version)))
