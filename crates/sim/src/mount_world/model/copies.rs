@@ -61,7 +61,9 @@ impl Model {
     pub(super) fn count_in_copy(&self, key: Key) -> usize {
         let history = self.history.borrow();
         let tree = history.now();
-        let copies = history.versions().filter(|version| self.is_replaced(key) && is_conflict_copy(&tree, version.ino));
+        let is_replaced = self.is_replaced(key);
+        let is_copy = |version: &&Version| is_replaced && is_conflict_copy_of(&history, &tree, version.ino, key.1);
+        let copies = history.versions().filter(is_copy);
         let counts = copies.filter_map(|copy| self.kept_prefix(key, copy));
         counts.filter(|count| self.is_owed(key, *count)).max().unwrap_or(0)
     }
@@ -153,6 +155,19 @@ impl Model {
 pub(super) fn is_conflict_copy(tree: &Tree, ino: u64) -> bool {
     let of = |name: &[u8]| String::from_utf8_lossy(name).contains(".tessera-conflict-");
     tree.names.iter().any(|((_, name), named)| *named == ino && of(name))
+}
+
+/// Whether an inode is a conflict copy of a file: it is called as the file was once, or by the file's number.
+pub(super) fn is_conflict_copy_of(history: &History, tree: &Tree, copy: u64, ino: u64) -> bool {
+    let unnamed = format!("inode-{ino}").into_bytes();
+    let mut names = tree.names.iter().filter(|(_, named)| **named == copy).map(|(name, _)| name);
+    names.any(|(parent, name)| {
+        let end = name.windows(18).position(|part| part == b".tessera-conflict-");
+        let of = end.map(|end| &name[..end]);
+        of.is_some_and(|of| {
+            of == unnamed || history.any(i64::MIN, i64::MAX, |tree| tree.lookup(*parent, of) == Some(ino))
+        })
+    })
 }
 
 /// The file beside which a conflict copy was made, if it still has its name.

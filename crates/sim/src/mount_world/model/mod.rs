@@ -16,7 +16,7 @@ mod copies;
 
 pub use content::block;
 use content::{apply, changes_nothing, describe_version, is_gone, list, variants};
-use copies::is_conflict_copy;
+use copies::{is_conflict_copy, is_conflict_copy_of};
 
 use super::history::{History, Tree, Version};
 use crate::mount_host::executor::Owner;
@@ -379,12 +379,15 @@ impl Model {
         }
     }
 
-    /// Whether another mount committed the same content, or keeps a conflict copy of it.
+    /// Whether a version that was current since the last of these writes has the same content, or a conflict copy of the file.
     fn is_stored_elsewhere(&self, ino: u64, writes: &[Write]) -> bool {
         let history = self.history.borrow();
         let tree = history.now();
         let versions: Vec<&Version> = history.versions_of(ino).collect();
-        let copies: Vec<&Version> = history.versions().filter(|version| is_conflict_copy(&tree, version.ino)).collect();
+        let done_ns = writes.last().and_then(|write| write.done_ns).unwrap_or(i64::MIN);
+        let since = versions.iter().filter(|version| version.until_ns >= done_ns);
+        let copies = history.versions().filter(|version| is_conflict_copy_of(&history, &tree, version.ino, ino));
+        let kept: Vec<&Version> = since.copied().chain(copies).collect();
         let empty = Rc::new(Vec::new());
         if changes_nothing(writes, &history.contents(ino, i64::MAX, i64::MAX).pop().unwrap_or_default()) {
             return true;
@@ -393,7 +396,7 @@ impl Model {
         let explained = |writes: &Vec<&Write>| {
             bases().any(|base| {
                 let content = apply(writes, base);
-                versions.iter().chain(&copies).any(|version| *version.blocks == content)
+                kept.iter().any(|version| *version.blocks == content)
             })
         };
         variants(writes).iter().any(explained)
