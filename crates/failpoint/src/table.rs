@@ -92,6 +92,7 @@ pub const ALL: &[(&str, &str)] = &[
         "a lookup makes the kernel drop an inode that a program has looked up and is about to open",
     ),
     ("mount.hidden_length_stays", "a length that the kernel did not take while a file was open is never shown (P7)"),
+    ("mount.kept_pages_stay", "the kernel's pages of what a conflict copy keeps count as the other version's (P7)"),
     ("mount.kernel_keeps_pages", "an open keeps the kernel's pages of a version that was replaced (P7)"),
     ("mount.log_close_not_synced", "a close is acknowledged from a log that is not synced (P1)"),
     ("mount.lost_locks_count", "what was written under a lost lock is committed"),

@@ -250,6 +250,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.cut_is_forgotten", Theme::Mixed),
     ("mount.delegation_recall_ignored", Theme::Creates),
     ("mount.hidden_length_stays", Theme::Mixed),
+    ("mount.kept_pages_stay", Theme::Spool),
     ("mount.kernel_keeps_pages", Theme::Locks),
     ("mount.log_close_not_synced", Theme::Spool),
     ("mount.lost_locks_count", Theme::Locks),

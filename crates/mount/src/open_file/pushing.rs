@@ -184,7 +184,10 @@ impl<B: Backend> OpenFile<B> {
             let keeps = state.keeps_base(mount);
             state.base = if keeps { open_version(mount, self.ino, attr.version).await.ok() } else { None };
             state.replacement = Some((attr.version, attr.size_bytes));
-            mount.kernel.lock().holds_uncommitted(self.ino);
+            match failpoint::is_active("mount.kept_pages_stay") {
+                true => mount.kernel.lock().committed(self.ino, attr.version, attr.size_bytes, true),
+                false => mount.kernel.lock().holds_uncommitted(self.ino),
+            }
             state.drop_log(mount);
         }
         is_whole

@@ -7,6 +7,7 @@
 
 pub mod faults;
 pub mod history;
+mod last_reads;
 pub mod model;
 pub mod plan;
 pub mod program;

@@ -22,6 +22,7 @@ impl<H: Host> MountWorld<H> {
         }
         self.restart_for_logs()?;
         self.compare_trees()?;
+        self.read_all()?;
         self.unmount()?;
         self.model.borrow_mut().settled();
         self.verdict()?;
@@ -63,6 +64,28 @@ impl<H: Host> MountWorld<H> {
             let (model, history) = (self.model.clone(), self.history.clone());
             self.env.spawn(self.owner(index), async move {
                 walk(index, &*host, &env, &model, &history).await;
+                finished.set(true);
+            });
+            self.run_until(self.now_ns + SETTLE_MS * MS, |_| done.get())?;
+        }
+        self.verdict()
+    }
+
+    /// Every mount shows the newest version of each file of which nothing waits.
+    fn read_all(&mut self) -> Result<(), Violation> {
+        // What a mount still has open is released, and what waits is pushed.
+        let has_logs = |slot: &Slot<H>| slot.disk.paths().iter().any(|path| path.ends_with(".spool"));
+        self.run_until(self.now_ns + 1_000 * MS, |_| false)?;
+        self.run_until(self.now_ns + PUSH_MS * MS, |world| !world.mounts.iter().any(has_logs))?;
+        for index in 0..self.mounts.len() {
+            let Some(host) = self.mounts[index].host.clone().filter(|_| !has_logs(&self.mounts[index])) else {
+                continue;
+            };
+            let done = Rc::new(Cell::new(false));
+            let (finished, env) = (done.clone(), self.env.clone());
+            let (model, history) = (self.model.clone(), self.history.clone());
+            self.env.spawn(self.owner(index), async move {
+                last_reads::read_all(index, &*host, &env, &model, &history).await;
                 finished.set(true);
             });
             self.run_until(self.now_ns + SETTLE_MS * MS, |_| done.get())?;

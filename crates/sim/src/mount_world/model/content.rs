@@ -391,8 +391,7 @@ impl Model {
 
     /// Checks what a read of the whole file through a handle returned.
     pub fn reads(&mut self, mount: usize, ino: u64, opened_ns: i64, now_ns: i64, found: &[u8]) {
-        let blocks: Vec<Block> =
-            found.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect();
+        let blocks = blocks_of(found);
         while let Err(fact) = self.explain_read((mount, ino), opened_ns, now_ns, &blocks) {
             if !self.leaves((mount, ino), now_ns) {
                 return self.broken("P3", ino, fact);
@@ -480,6 +479,11 @@ impl Model {
         }
         lengths
     }
+}
+
+/// Bytes that a program read. A part of a block is no block that anybody wrote.
+pub(super) fn blocks_of(bytes: &[u8]) -> Vec<Block> {
+    bytes.chunks(BLOCK_BYTES as usize).map(|block| block.try_into().unwrap_or([0xff; 32])).collect()
 }
 
 /// Whether an inode has no name or is gone.

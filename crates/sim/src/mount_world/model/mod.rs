@@ -357,6 +357,26 @@ impl Model {
 
     // --- the end ------------------------------------------------------------------------------------------------
 
+    /// Whether some mount has writes to a file that may be in no version yet.
+    pub fn waits(&self, ino: u64) -> bool {
+        let mut locals = self.locals.iter().filter(|((_, of), _)| *of == ino);
+        locals.any(|(_, local)| local.handles > 0 || local.writes.iter().any(Write::is_sure))
+    }
+
+    /// Checks what a mount read once nothing waits: the content of a version that was current meanwhile, and nothing else.
+    pub fn last_read(&mut self, mount: usize, ino: u64, from_ns: i64, now_ns: i64, found: &[u8]) {
+        let blocks = content::blocks_of(found);
+        let contents = self.history.borrow().contents(ino, from_ns, now_ns);
+        self.checked += 1;
+        if !contents.iter().any(|content| **content == blocks) {
+            let there: Vec<String> = contents.iter().map(|content| content::describe_blocks(content)).collect();
+            let shown = content::describe_blocks(&blocks);
+            let fact =
+                format!("mount {mount} reads {shown} at the end from inode {ino}; there is {}", there.join(" or "));
+            self.broken("P3", ino, fact);
+        }
+    }
+
     /// Everything has settled: what was acknowledged must be in a version or a conflict copy.
     pub fn settled(&mut self) {
         // The last mounts could read all logs.
