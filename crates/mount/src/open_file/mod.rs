@@ -31,6 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_client::Times;
+use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
 use uncut::Uncut;
 
@@ -288,7 +289,12 @@ impl<B: Backend> OpenFile<B> {
             state.overlay(offset, &mut out);
             return Ok(out);
         }
+        let version = state.version;
         let base = state.base(mount).await?;
+        if base.opened().version.version != version && failpoint::is_active("mount.replaced_reads_zeros") {
+            mount.kernel.lock().has_older_pages(self.ino);
+            return Ok(out);
+        }
         if state.pending.written().is_none_or(|written| written.buffer.is_empty()) {
             drop(state);
             read_base(&*base, offset, &mut out).await?;

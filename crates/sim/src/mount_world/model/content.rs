@@ -430,13 +430,16 @@ impl Model {
         let others = self.history.borrow().versions_of(ino).any(|version| {
             version.at_ns > opened_ns && version.at_ns <= now_ns && version.by.is_none_or(|by| by.index != mount)
         });
-        let from_any = |(at, block): (usize, &Block)| {
-            *block == HOLE || allowed.iter().any(|content| content.get(at) == Some(block))
-        };
+        // A hole may be where one of them ends.
+        let from_any =
+            |(at, block): (usize, &Block)| allowed.iter().any(|content| content.get(at).unwrap_or(&HOLE) == block);
+        let lengths = || allowed.iter().map(Vec::len);
+        let is_between = lengths().min() <= Some(blocks.len()) && Some(blocks.len()) <= lengths().max();
         // So may a handle on which an operation failed, or of a file that another mount removed: its log is dropped, and the
         // kernel may keep the length.
         let dropped = is_spooled && is_gone(&self.history.borrow().now(), ino);
-        let mixed = (others || turned || dropped || local.failed) && blocks.iter().enumerate().all(from_any);
+        let mixed =
+            (others || turned || dropped || local.failed) && is_between && blocks.iter().enumerate().all(from_any);
         if allowed.contains(blocks) || mixed {
             return Ok(());
         }
