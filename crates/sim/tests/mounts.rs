@@ -76,6 +76,7 @@ fn every_mutant_is_caught() {
     };
     let only = std::env::var("SIM_MISTAKE").ok();
     let wanted = OF_MOUNTS.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name));
+    assert!(wanted.clone().next().is_some(), "no mistake of mounts is called {only:?}");
     let missed: Vec<_> = wanted.filter(is_missed).collect();
     assert!(missed.is_empty(), "not caught within {MUTANT_SEEDS} seeds: {missed:?}");
 }

@@ -19,7 +19,7 @@ const LINE_MAX: u64 = 64;
 const CLIENT_TIME: Duration = Duration::from_secs(1);
 
 /// The longest that a server may take to answer: it recovers the map of a large device meanwhile.
-const ANSWER_TIME: Duration = Duration::from_secs(60);
+const ANSWER_TIME: Duration = Duration::from_secs(120);
 
 /// What follows the path of the NBD socket.
 const SUFFIX: &str = ".control";

@@ -152,9 +152,14 @@ impl Model {
     }
 }
 
+/// The name of the file of which this name's file is a conflict copy.
+fn copied_name(name: &[u8]) -> Option<&[u8]> {
+    const MARK: &[u8] = b".tessera-conflict-";
+    name.windows(MARK.len()).position(|part| part == MARK).map(|end| &name[..end])
+}
+
 pub(super) fn is_conflict_copy(tree: &Tree, ino: u64) -> bool {
-    let of = |name: &[u8]| String::from_utf8_lossy(name).contains(".tessera-conflict-");
-    tree.names.iter().any(|((_, name), named)| *named == ino && of(name))
+    tree.names.iter().any(|((_, name), named)| *named == ino && copied_name(name).is_some())
 }
 
 /// Whether an inode is a conflict copy of a file: it is called as the file was once, or by the file's number.
@@ -162,9 +167,7 @@ pub(super) fn is_conflict_copy_of(history: &History, tree: &Tree, copy: u64, ino
     let unnamed = format!("inode-{ino}").into_bytes();
     let mut names = tree.names.iter().filter(|(_, named)| **named == copy).map(|(name, _)| name);
     names.any(|(parent, name)| {
-        let end = name.windows(18).position(|part| part == b".tessera-conflict-");
-        let of = end.map(|end| &name[..end]);
-        of.is_some_and(|of| {
+        copied_name(name).is_some_and(|of| {
             of == unnamed || history.any(i64::MIN, i64::MAX, |tree| tree.lookup(*parent, of) == Some(ino))
         })
     })
