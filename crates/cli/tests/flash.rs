@@ -353,8 +353,26 @@ fn a_page_shows_every_replay_without_other_files() {
     let over_itself = tessera(&["flash", "replay", &trace, "--html", &trace]);
     assert_refused(&over_itself, 2, &["this is the trace", "another file"]);
     assert_eq!(fs::read_to_string(&trace).unwrap().lines().count(), spc(2_000).lines().count());
+    let new = dir.path().join("new.html");
+    let refused = tessera(&["flash", "replay", &trace, "--html", &new.display().to_string(), "--capacity", "5000"]);
+    assert_eq!((refused.code, new.exists()), (2, false), "no empty page stays");
     let nowhere = dir.path().join("no/page.html").display().to_string();
     assert_refused(&tessera(&["flash", "replay", &trace, "--html", &nowhere]), 3, &["no/page.html", "No such file"]);
+}
+
+#[test]
+fn a_trace_that_touches_little_is_replayed_on_the_smallest_device_that_every_layer_can_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = file(dir.path(), "t.spc", b"0,0,4096,W,0.0\n0,8,512,R,0.1\n");
+    let run = tessera(&["flash", "replay", &trace, "--map-cache", "1M", "--json"]);
+    let documents: Vec<serde_json::Value> = run.text().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let capacity = documents[0]["capacity_bytes"].as_u64().unwrap();
+    assert!(documents.len() == LAYERS.len() && documents.iter().all(|document| document["capacity_bytes"] == capacity));
+    let smaller = (capacity - 4096).to_string();
+    let refused = tessera(&["flash", "replay", &trace, "--map-cache", "1M", "--capacity", &smaller]);
+    assert_refused(&refused, 2, &["spare blocks"]);
+    let nothing_spare = tessera(&["flash", "replay", &trace, "--ftl", "ideal", "--over-provisioning", "0%"]);
+    assert_refused(&nothing_spare, 2, &["spare blocks", "raise the over-provisioning"]);
 }
 
 #[test]

@@ -179,14 +179,22 @@ fn stat_shows_the_figures_to_people_and_to_prometheus() {
     let stat = server.stat();
     assert_eq!((stat["requests"].as_u64(), stat["host_programs"].as_u64()), (Some(2), Some(5)));
     assert_eq!((stat["connections"].as_u64(), &stat["ftl"]), (Some(1), &"cpftl".into()));
+    let (mean, sum) = (stat["response_ns"]["mean"].as_f64().unwrap(), stat["response_sum_ns"].as_u64().unwrap());
+    assert!(sum > 0 && mean * 2.0 == sum as f64, "{stat}");
+    assert!((1..1_000_000_000).contains(&stat["cpu_ns_per_request"].as_u64().unwrap()), "{stat}");
     let text = tessera(&["flash", "stat", &server.control()]).text();
     assert!(text.lines().any(|line| line.split_whitespace().eq(["requests", "2"])), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("CPU/req") && line.ends_with(" ns")), "{text}");
     let text = tessera(&["flash", "stat", &server.control(), "--prometheus"]).text();
     for line in [
         "tessera_flash_requests_total 2",
         "tessera_flash_page_programs_total{cause=\"host\"} 5",
         "# TYPE tessera_flash_power gauge",
         "tessera_flash_power 1",
+        "# TYPE tessera_flash_response_ns summary",
+        "tessera_flash_response_ns_count 2",
+        "tessera_flash_write_amplification 1.0",
+        "tessera_flash_block_erases_mean 0.0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
     }

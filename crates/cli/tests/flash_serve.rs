@@ -47,6 +47,36 @@ fn what_is_written_is_read_over_any_connection_with_and_without_delays() {
 }
 
 #[test]
+fn the_options_of_layers_and_of_collection_are_those_of_replay() {
+    for (options, figure) in [
+        (&["--ftl", "leaftl", "--error-bound", "2", "--gc", "cost-benefit"][..], "/leaftl/segments"),
+        (&["--ftl", "cola", "--cola", "buffer=64", "--device", "emulated"], "/cola/device_queries"),
+        (&["--ftl", "cpftl", "--cpftl", "no-skew,support=2"], "/map_lookups"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(dir.path(), options);
+        let mut client = Client::connect(&server);
+        assert_eq!(client.write(0, &pattern(1, 1 << 20)), 0);
+        assert_eq!(client.read(0, 1 << 20), pattern(1, 1 << 20));
+        let stat = server.stat();
+        assert!(stat.pointer(figure).is_some_and(serde_json::Value::is_u64), "{figure} of {stat}");
+    }
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total_kib = meminfo.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
+    for (options, words) in [
+        (&["--capacity", "1G", "--ftl", "leaftl", "--error-bound", "9999"][..], &["error bound of 9999", "lower"][..]),
+        (&["--capacity", "1G", "--ftl", "cola", "--device", "cuda:63"], &["cuda"]),
+        (&["--capacity", "7T", "--ftl", "cola"], &["cola", "of memory", "is available", "lower --capacity"]),
+    ] {
+        // 7T needs 76 GB with `cola`.
+        if options[1] == "1G" || total_kib < 60 << 20 {
+            let serve = [&["flash", "serve", "--nbd", "127.0.0.1:0"], options].concat();
+            assert_refused(&tessera(&serve), 2, words);
+        }
+    }
+}
+
+#[test]
 fn replies_of_other_dies_overtake_a_slow_one() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &["--timing", "read=1ms,program=300ms"]);

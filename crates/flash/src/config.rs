@@ -186,6 +186,30 @@ impl Config {
         self.shape.geometry(self.capacity, self.over_provisioning, translation)
     }
 
+    /// The capacity; or if it is no whole number of pages, or too little of it would be spare, the least above it that can be. One that
+    /// cannot be for another reason stays as it is.
+    pub fn enough_capacity(&self) -> u64 {
+        let Ok(layer) = ftl::find(&self.ftl) else { return self.capacity };
+        let page = u64::from(self.shape.page_bytes);
+        let at = |pages: u64| Config { capacity: pages * page, ..self.clone() }.geometry(layer);
+        let is_short = |pages: u64| matches!(at(pages), Err(ConfigError::Spare { .. }));
+        let (mut short, mut enough) = (self.capacity.div_ceil(page), self.capacity.div_ceil(page));
+        while is_short(enough) {
+            (short, enough) = (enough, enough * 2);
+        }
+        if at(enough).is_err() {
+            return self.capacity;
+        }
+        while short + 1 < enough {
+            let middle = short.midpoint(enough);
+            match is_short(middle) {
+                true => short = middle,
+                false => enough = middle,
+            }
+        }
+        enough * page
+    }
+
     /// Checks what the geometry does not check.
     fn check(&self, layer: &ftl::Layer) -> Result<(), ConfigError> {
         if !(0.0..=10.0).contains(&self.over_provisioning) {

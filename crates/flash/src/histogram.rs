@@ -69,6 +69,11 @@ impl Histogram {
         self.sum as f64 / self.len.max(1) as f64
     }
 
+    /// All times together.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
     /// The longest.
     pub fn max(&self) -> Ns {
         self.max

@@ -8,7 +8,7 @@ use tessera_accel::Spec;
 use tessera_flash::ftl::{self, ColaOptions, CpftlOptions, Layer};
 use tessera_flash::synthetic::Plan;
 use tessera_flash::trace::{FORMATS, Format, Writer};
-use tessera_flash::{Order, Policy, Shape, Timing, parse_duration};
+use tessera_flash::{Config, Order, Policy, Shape, Timing, parse_duration};
 
 /// `tessera flash …`.
 #[derive(Debug, Subcommand)]
@@ -145,6 +145,50 @@ Examples:
     Synthesize(SynthesizeArgs),
 }
 
+/// What `replay` and `serve` simulate, beside capacity, map cache, geometry and times.
+#[derive(Debug, Clone, Args)]
+pub struct SsdArgs {
+    /// What cpftl does: no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or numbers such as
+    /// support=2 (docs/flash.md lists them).
+    #[arg(long, value_name = "OPTIONS", default_value = "support=1", value_parser = CpftlOptions::parse)]
+    pub cpftl: CpftlOptions,
+    /// Pages by which a place that leaftl predicts may be wrong; a wrong one costs a read.
+    #[arg(long, value_name = "PAGES", default_value_t = 0)]
+    pub error_bound: u32,
+    /// How large cola's buffer is: buffer=N (entries), or height=N (as many as bound the number of levels).
+    #[arg(long, value_name = "OPTIONS", default_value = "buffer=4096", value_parser = ColaOptions::parse)]
+    pub cola: ColaOptions,
+    /// Device that searches cola's levels: cpu, auto, cuda, cuda:N, emulated (for tests, slow).
+    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    pub device: Spec,
+    /// Which block is collected: greedy or cost-benefit.
+    #[arg(long, default_value = "greedy", value_parser = policy)]
+    pub gc: Policy,
+    /// Spare blocks in percent of the capacity.
+    #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
+    pub over_provisioning: f64,
+    /// Bytes of a write buffer in the device, whose pages are programmed in the order of logical pages; a power cut drops what
+    /// was not flushed from it. 0: a write that is complete is on flash.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
+    pub write_buffer: u64,
+}
+
+impl SsdArgs {
+    /// An SSD of one die with the times of the CPFTL paper; the CPU does all searches.
+    pub fn config(&self, capacity: u64, layer: &Layer, map_cache: u64) -> Config {
+        Config {
+            map_cache,
+            write_buffer: self.write_buffer,
+            cpftl: self.cpftl,
+            error_bound: self.error_bound,
+            cola: self.cola,
+            policy: self.gc,
+            over_provisioning: self.over_provisioning,
+            ..Config::new(capacity, layer.name)
+        }
+    }
+}
+
 /// Arguments of `tessera flash serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
@@ -166,12 +210,9 @@ pub struct ServeArgs {
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
     #[arg(long, default_value = "four-channels", value_parser = Shape::parse)]
     pub geometry: Shape,
-    /// Spare blocks in percent of the capacity.
-    #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
-    pub over_provisioning: f64,
-    /// Bytes of a write buffer in the device; a power cut drops what was not flushed from it. 0: a write that is complete is on flash.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
-    pub write_buffer: u64,
+    /// The layer and the device.
+    #[command(flatten)]
+    pub ssd: SsdArgs,
     /// Where the data are: `memory`, or a sparse file that the next server may go on with; it is made if need be.
     #[arg(long, value_name = "memory|FILE", default_value = "memory")]
     pub backing: PathBuf,
@@ -359,37 +400,18 @@ pub struct ReplayArgs {
     /// Share of the requests, from the first on, that layers learn from; figures are of the rest, for every layer.
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = train)]
     pub train: f64,
-    /// What cpftl does: no-sequential, no-correlation, full-mining, full-search, no-dirty-index, no-skew, or numbers such as
-    /// support=2 (docs/flash.md lists them).
-    #[arg(long, value_name = "OPTIONS", default_value = "support=1", value_parser = CpftlOptions::parse)]
-    pub cpftl: CpftlOptions,
-    /// Pages by which a place that leaftl predicts may be wrong; a wrong one costs a read.
-    #[arg(long, value_name = "PAGES", default_value_t = 0)]
-    pub error_bound: u32,
-    /// How large cola's buffer is: buffer=N (entries), or height=N (as many as bound the number of levels).
-    #[arg(long, value_name = "OPTIONS", default_value = "buffer=4096", value_parser = ColaOptions::parse)]
-    pub cola: ColaOptions,
-    /// Device that searches cola's levels: cpu, auto, cuda, cuda:N, emulated (for tests, slow).
-    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
-    pub device: Spec,
+    /// The layers and the device.
+    #[command(flatten)]
+    pub ssd: SsdArgs,
     /// one-die, four-channels, or channels=N,chips=N,dies=N,planes=N,pages=N,page=N,oob=N.
     #[arg(long, default_value = "one-die", value_parser = Shape::parse)]
     pub geometry: Shape,
     /// simulation (25 us, 200 us, 1.5 ms), emulator (25 us, 300 us, 3 ms), or read=TIME,program=TIME,erase=TIME,transfer=TIME.
     #[arg(long, default_value = "simulation", value_parser = Timing::parse)]
     pub timing: Timing,
-    /// Which block is collected: greedy or cost-benefit.
-    #[arg(long, default_value = "greedy", value_parser = policy)]
-    pub gc: Policy,
-    /// Spare blocks in percent of the capacity.
-    #[arg(long, value_name = "PERCENT", default_value = "15%", value_parser = percent)]
-    pub over_provisioning: f64,
     /// Bytes of a write-back cache of the host in front of the device.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
     pub host_cache: u64,
-    /// Bytes of a write buffer in the device, whose pages are programmed in the order of logical pages.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = tessera_policy::parse_size)]
-    pub write_buffer: u64,
     /// Write every page before the trace begins: once in `sequential` or `random` order, or `overwritten`: as many again at random.
     #[arg(long, value_name = "ORDER", num_args = 0..=1, require_equals = true, default_missing_value = "sequential", value_parser = order)]
     pub preload: Option<Order>,

@@ -2,9 +2,11 @@
 //! document; then the connection ends.
 
 use super::listen::{self, UnixSocket};
+use super::replay::cpu_time;
 use super::report::add_figures;
 use super::serve::{ACCEPT_PAUSE, Server};
 use crate::exit::{Exit, Failure, Outcome, bail, failure};
+use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -83,6 +85,10 @@ fn stat(server: &Server) -> Value {
     let (figures, layer) = (emulator.figures(), emulator.ssd().layer_figures());
     drop(emulator);
     document["power_cuts"] = figures.power_cuts.into();
+    document["cpu_ns_per_request"] =
+        (cpu_time(ClockId::ProcessCPUTime).as_nanos() as u64 / figures.requests.max(1)).into();
+    document["response_sum_ns"] = u64::try_from(figures.response.sum()).unwrap_or(u64::MAX).into();
+    document["response_count"] = figures.response.len().into();
     add_figures(&mut document, &figures, &server.ftl, &layer);
     document
 }

@@ -7,18 +7,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use tessera_accel::Spec;
 use tessera_accel::runtime::{Options, Runtime};
-use tessera_flash::ftl::{OnCpu, Search, Searches, View};
+use tessera_flash::ftl::{Layer, OnCpu, Search, Searches, View};
 use tessera_hashgpu::ResidentLevels;
 use tessera_hashgpu::lookup::{KeyPosition, Levels, Sorted};
 
 /// Levels with fewer entries are searched by the CPU: they change often, and lie in its caches.
 const KEPT_LEN: usize = 1 << 16;
 
-/// What searches levels on a device; `cpu`, and `auto` where there is no device: the CPU.
+/// What searches levels on a device; `cpu`, and `auto` where there is no device: the CPU. Layers other than `cola` need no
+/// device, so one that is absent keeps none of them from running.
 ///
 /// # Errors
 /// The device cannot be used.
-pub fn searches(device: Spec) -> Outcome<Searches> {
+pub fn searches(device: Spec, layers: &[&Layer]) -> Outcome<Searches> {
+    if layers.iter().all(|layer| layer.name != "cola") {
+        return Ok(Searches::default());
+    }
     let (runtime, _) = device.runtime(Options::default()).map_err(Failure::usage)?;
     if runtime.devices().is_empty() {
         return Ok(Searches::default());

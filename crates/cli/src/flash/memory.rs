@@ -1,10 +1,10 @@
-//! Whether replays fit into the machine's memory, and how many of them at a time.
+//! Whether simulated SSDs fit into the machine's memory, and how many replays at a time.
 
 use super::replay::Run;
 use crate::args::ReplayArgs;
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::term::units;
-use tessera_flash::ConfigError;
+use tessera_flash::{Config, ConfigError};
 
 /// Bytes that a page of the host's cache takes: an entry in a hash table, and one in a list.
 const HOST_CACHE_PAGE_BYTES: u64 = 40;
@@ -38,6 +38,23 @@ pub fn at_once(args: &ReplayArgs, runs: &[Run<'_>], most: usize) -> Outcome<usiz
         ));
     }
     Ok(threads)
+}
+
+/// Checks that there is memory for an SSD, beside what it holds.
+///
+/// # Errors
+/// The SSD cannot be made, or does not fit.
+pub fn check(config: &Config) -> Outcome {
+    let need = config.memory_bytes().map_err(Failure::usage)?;
+    let Some(available) = available().filter(|available| *available < need) else { return Ok(()) };
+    bail!(
+        Exit::Usage,
+        "{} with a capacity of {} needs {} of memory, and {} is available; lower --capacity, or use larger pages (--geometry page=64K)",
+        config.ftl,
+        units::bytes(config.capacity),
+        units::bytes(need),
+        units::bytes(available)
+    );
 }
 
 /// Bytes of memory that a replay takes.

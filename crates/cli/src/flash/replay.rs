@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tessera_flash::ftl::{Layer, Searches};
+use tessera_flash::ftl::Layer;
 use tessera_flash::trace::{Compact, Request, Span, TraceError};
 use tessera_flash::{Config, Figures, Replay, ReplayOptions};
 
@@ -85,11 +85,7 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
     report::check_page(args)?;
     input::spool(&args.reading)?;
     let inputs = read_layouts(args)?;
-    // The other layers need no device, so none that is absent keeps them from running.
-    let searches = match args.ftl.iter().any(|layer| layer.name == "cola") {
-        true => device_search::searches(args.device)?,
-        false => Searches::default(),
-    };
+    let searches = device_search::searches(args.ssd.device, &args.ftl)?;
     let mut runs = Vec::new();
     for input in &inputs {
         for &layer in &args.ftl {
@@ -97,7 +93,7 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
             runs.extend(caches.iter().map(|map_cache| Run {
                 input,
                 layer,
-                config: Config { searches: searches.clone(), ..config(args, input.capacity, layer.name, *map_cache) },
+                config: Config { searches: searches.clone(), ..config(args, input.capacity, layer, *map_cache) },
             }));
         }
     }
@@ -105,19 +101,14 @@ pub fn replay(args: &ReplayArgs) -> Outcome {
     report::show(args, &runs, &results)
 }
 
-fn config(args: &ReplayArgs, capacity: u64, ftl: &str, map_cache: u64) -> Config {
-    Config {
-        map_cache,
-        write_buffer: args.write_buffer,
-        cpftl: args.cpftl,
-        error_bound: args.error_bound,
-        cola: args.cola,
-        shape: args.geometry,
-        timing: args.timing,
-        policy: args.gc,
-        over_provisioning: args.over_provisioning,
-        ..Config::new(capacity, ftl)
-    }
+fn config(args: &ReplayArgs, capacity: u64, layer: &Layer, map_cache: u64) -> Config {
+    Config { shape: args.geometry, timing: args.timing, ..args.ssd.config(capacity, layer, map_cache) }
+}
+
+/// The span of a trace, or if that is too little for the device the least that every layer can have.
+fn default_capacity(args: &ReplayArgs, span: u64) -> u64 {
+    let least = |layer: &&'static Layer| config(args, span, layer, args.map_cache[0]).enough_capacity();
+    args.ftl.iter().map(least).max().unwrap_or(span)
 }
 
 /// Reads each trace once, to see what it touches.
@@ -131,7 +122,7 @@ fn read_layouts(args: &ReplayArgs) -> Outcome<Vec<Input>> {
 }
 
 fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl Fn()) -> Outcome<Input> {
-    let mut compact = Compact::new(args.geometry.capacity_max(args.over_provisioning));
+    let mut compact = Compact::new(args.geometry.capacity_max(args.ssd.over_provisioning));
     let (mut span, mut requests, mut trace) = (Span::default(), 0, open(path, args.reading.lines, read.clone())?);
     while let Some(request) = trace.next() {
         let request = request.map_err(|e| wrong(path, &e))?;
@@ -161,7 +152,7 @@ fn read_layout(path: &Path, args: &ReplayArgs, read: &Arc<AtomicU64>, show: impl
             path.display()
         );
     }
-    let capacity = args.capacity.unwrap_or(layout.bytes());
+    let capacity = args.capacity.unwrap_or_else(|| default_capacity(args, layout.bytes()));
     if capacity == 0 {
         bail!(Exit::Usage, "{}: the requests of the trace have no bytes; set --capacity", path.display());
     }
@@ -224,7 +215,7 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
             run.layer.name
         ));
     }
-    let mut start = cpu_time();
+    let mut start = cpu_time(ClockId::ThreadCPUTime);
     let mut trace = open(path, args.reading.lines, Arc::default())?;
     let mut ahead = VecDeque::with_capacity(TOGETHER);
     for number in 1u64.. {
@@ -242,14 +233,14 @@ fn run_one(args: &ReplayArgs, run: &Run<'_>, served: &AtomicU64, stop: &AtomicBo
         }
         if number == lesson {
             replay.begin_figures();
-            start = cpu_time();
+            start = cpu_time(ClockId::ThreadCPUTime);
         }
         if number % STEP == 0 && !goes_on(STEP) {
             break;
         }
     }
     replay.finish();
-    let cpu = cpu_time() - start;
+    let cpu = cpu_time(ClockId::ThreadCPUTime) - start;
     let agree = replay.ssd().check();
     agree.map_err(|e| failure!(Exit::Failed, "{} of {}: {e}; this is a defect", run.layer.name, path.display()))?;
     let layer = replay.ssd().layer_figures();
@@ -280,8 +271,8 @@ fn place(run: &Run<'_>, request: Result<Request, TraceError>) -> Outcome<(u64, R
     Ok((run.input.layout.place(&request).ok_or_else(changed)?, request))
 }
 
-/// CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+/// CPU time of a thread or process.
+pub fn cpu_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -144,7 +144,10 @@ pub fn check_page(args: &ReplayArgs) -> Outcome {
     if let Some(trace) = args.reading.traces.iter().find(|trace| same(trace)) {
         bail!(Exit::Usage, "--html {}: this is the trace {}; name another file", file.display(), trace.display());
     }
-    std::fs::OpenOptions::new().create(true).append(true).open(file).at(file).map(drop)
+    let is_new = !file.exists();
+    std::fs::OpenOptions::new().create(true).append(true).open(file).at(file)?;
+    // What is not written until the end leaves no empty file if the command is ended before.
+    if is_new { std::fs::remove_file(file).at(file) } else { Ok(()) }
 }
 
 fn write_page(file: &Path, runs: &[Run<'_>], results: &[Done]) -> Outcome {

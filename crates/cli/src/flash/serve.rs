@@ -5,7 +5,7 @@ use super::backing_file::BackingFile;
 use super::listen::{Listener, Stream, UnixSocket, Until};
 use super::replies::{Waiting, send_in_time, send_soon};
 use super::room::Room;
-use super::{control, fuse};
+use super::{control, device_search, fuse, memory};
 use crate::args::ServeArgs;
 use crate::daemon::signals::Events;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
@@ -68,13 +68,12 @@ fn emulator(args: &ServeArgs, config: &Config) -> Outcome<Emulator> {
 /// Serves until the process is ended.
 pub fn serve(args: &ServeArgs) -> Outcome {
     let config = Config {
-        map_cache: args.map_cache,
-        write_buffer: args.write_buffer,
         shape: args.geometry,
         timing: args.timing.unwrap_or(tessera_flash::Timing::SIMULATION),
-        over_provisioning: args.over_provisioning,
-        ..Config::new(args.capacity, args.ftl.name)
+        searches: device_search::searches(args.ssd.device, &[args.ftl])?,
+        ..args.ssd.config(args.capacity, args.ftl, args.map_cache)
     };
+    memory::check(&config)?;
     // A signal that comes before this leaves nothing; one that comes later ends the server once all is there.
     let events = Events::listen(false)?;
     // Before the backing: an address that is taken makes no file there.
@@ -92,7 +91,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let control = control::path(args.control.as_deref(), &args.nbd);
     let about = json!({
         "nbd": listener.uri(), "control": control.as_deref().map(shown), "capacity_bytes": args.capacity, "ftl": args.ftl.name,
-        "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.write_buffer,
+        "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.ssd.write_buffer,
         "backing": shown(&args.backing), "fuse": args.fuse.as_deref().map(shown),
     });
     let server = Arc::new(Server {

@@ -61,6 +61,7 @@ fn table(answer: &Value) -> Table {
         ("map writes", count(&["map_programs", "map_programs_by_gc"])),
         ("moved", count(&["moved_data_pages", "moved_map_pages", "moved_by_wear_levelling"])),
         ("WA", format!("{:.3}", answer["write_amplification"].as_f64().unwrap_or(1.0))),
+        ("CPU/req", format!("{} ns", number("cpu_ns_per_request"))),
         ("erases", format!("{} {:.1} {}", erases["min"], erases["mean"].as_f64().unwrap_or(0.0), erases["max"])),
     ] {
         table.row([figure.into(), value]);
@@ -68,10 +69,10 @@ fn table(answer: &Value) -> Table {
     table
 }
 
-/// Name, type, help, and for each label where the value is in the answer.
+/// Name, type, help, and for each label (or ending of the name) where the value is in the answer.
 type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-const METRICS: [Metric; 12] = [
+const METRICS: [Metric; 15] = [
     ("capacity_bytes", "gauge", "Bytes that the host can address", &[("", "/capacity_bytes")]),
     ("connections", "gauge", "Connections of clients", &[("", "/connections")]),
     ("power_cuts_total", "counter", "Power cuts", &[("", "/power_cuts")]),
@@ -81,13 +82,15 @@ const METRICS: [Metric; 12] = [
     ("map_cache_peak_bytes", "gauge", "Most bytes of map cache in use", &[("", "/map_cache_peak_bytes")]),
     (
         "response_ns",
-        "gauge",
-        "Response time of the simulated SSD since the server started, by quantile",
+        "summary",
+        "Response time of the simulated SSD since the server started",
         &[
             ("{quantile=\"0.5\"}", "/response_ns/p50"),
             ("{quantile=\"0.99\"}", "/response_ns/p99"),
             ("{quantile=\"0.999\"}", "/response_ns/p99.9"),
             ("{quantile=\"1\"}", "/response_ns/max"),
+            ("_sum", "/response_sum_ns"),
+            ("_count", "/response_count"),
         ],
     ),
     (
@@ -115,6 +118,14 @@ const METRICS: [Metric; 12] = [
             ("{cause=\"recovery\"}", "/recovery_programs"),
         ],
     ),
+    (
+        "write_amplification",
+        "gauge",
+        "Pages programmed for each page that the host wrote",
+        &[("", "/write_amplification")],
+    ),
+    ("block_erases_mean", "gauge", "Erases of a block, on average", &[("", "/erases_per_block/mean")]),
+    ("cpu_ns_per_request", "gauge", "CPU time of the server for each request, in ns", &[("", "/cpu_ns_per_request")]),
     ("erases_total", "counter", "Blocks erased", &[("", "/erases")]),
     (
         "block_erases",
@@ -135,7 +146,7 @@ fn prometheus(answer: &Value) -> Vec<String> {
     for (name, kind, help, samples) in METRICS {
         lines.push(format!("# HELP tessera_flash_{name} {help}"));
         lines.push(format!("# TYPE tessera_flash_{name} {kind}"));
-        let value = |pointer| answer.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let value = |pointer| answer.pointer(pointer).cloned().unwrap_or_else(|| 0.into());
         lines.extend(samples.iter().map(|(labels, at)| format!("tessera_flash_{name}{labels} {}", value(at))));
     }
     lines
