@@ -87,6 +87,11 @@ fn replies_of_other_dies_overtake_a_slow_one() {
     assert_eq!(client.reply(), (0, 2));
     client.stream.read_exact(&mut [0]).unwrap();
     assert_eq!(client.reply(), (0, 1));
+    let late = |server: &Server| server.stat()["late_ns"].clone();
+    assert!(late(&server)["max"].as_u64() > Some(0), "no reply leaves before its time: {}", server.stat());
+    drop(server);
+    let undelayed = Server::start(dir.path(), &[]);
+    assert!(late(&undelayed).is_null(), "{}", undelayed.stat());
 }
 
 #[test]

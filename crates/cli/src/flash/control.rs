@@ -82,6 +82,9 @@ fn stat(server: &Server) -> Value {
         }
     }
     document["connections"] = server.connections().into();
+    if let Some(late) = server.late_ns() {
+        document["late_ns"] = late;
+    }
     let (figures, layer) = (emulator.figures(), emulator.ssd().layer_figures());
     drop(emulator);
     document["power_cuts"] = figures.power_cuts.into();

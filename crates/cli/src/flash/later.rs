@@ -13,6 +13,7 @@ use tessera_flash::Ns;
 type Answer = Box<dyn FnOnce(bool) + Send>;
 
 struct Waiting {
+    due: Ns,
     power_cuts: u64,
     answer: Answer,
 }
@@ -63,7 +64,7 @@ impl Later {
         let mut queue = self.queue.lock();
         queue.last += 1;
         let number = queue.last;
-        queue.waiting.insert((due, number), Waiting { power_cuts, answer: Box::new(answer) });
+        queue.waiting.insert((due, number), Waiting { due, power_cuts, answer: Box::new(answer) });
         self.added.notify_one();
     }
 
@@ -75,7 +76,10 @@ impl Later {
             let ready = queue.take_ready(now, cuts);
             if !ready.is_empty() {
                 drop(queue);
-                ready.into_iter().for_each(|Waiting { power_cuts, answer }| answer(power_cuts != cuts));
+                for Waiting { due, power_cuts, answer } in ready {
+                    server.note_sent(due);
+                    answer(power_cuts != cuts);
+                }
                 queue = self.queue.lock();
                 continue;
             }

@@ -56,9 +56,18 @@ pub fn send_soon(
         std::hint::spin_loop();
     }
     let is_cut = reply.power_cuts != server.power_cuts();
+    server.note_sent(reply.due);
     stream.write_all(&if is_cut { failed(session, &reply) } else { reply.bytes })?;
     room.free(reply.room);
     Ok(None)
+}
+
+/// Waits a short while for the next command without sleeping: a client that has one command at a time sends it soon after a reply.
+pub fn stay_awake(server: &Server, input: &BufReader<Stream>) {
+    let end = server.now() + SPIN_MAX;
+    while input.buffer().is_empty() && !input.get_ref().has_input() && server.now() < end {
+        std::hint::spin_loop();
+    }
 }
 
 /// Lets the kernel wake this thread when its time has come, and not up to 50 us later so that other timers can join.
@@ -79,6 +88,9 @@ pub fn send_in_time(
     wake_in_time();
     let (mut is_open, mut power_cuts) = (true, server.power_cuts());
     let mut send = |Reverse(reply): Reverse<Waiting>, is_cut: bool| {
+        if !is_cut {
+            server.note_sent(reply.due);
+        }
         stream.write_all(&if is_cut { failed(session, &reply) } else { reply.bytes })?;
         room.free(reply.room);
         io::Result::Ok(())

@@ -3,7 +3,7 @@
 
 use super::backing_file::BackingFile;
 use super::listen::{Listener, Stream, UnixSocket, Until};
-use super::replies::{Waiting, send_in_time, send_soon};
+use super::replies::{Waiting, send_in_time, send_soon, stay_awake};
 use super::room::Room;
 use super::{control, device_search, fuse, memory};
 use crate::args::ServeArgs;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tessera_flash::nbd::{Command, Error, Kind, Reply, Session, negotiate};
-use tessera_flash::{Config, CutCount, Cuts, Emulator, Ns, Power, Refusal};
+use tessera_flash::{Config, CutCount, Cuts, Emulator, Histogram, Ns, Power, Refusal};
 
 /// The most connections at once: each may have 64 MiB of replies that wait.
 const CONNECTIONS_MAX: u64 = 64;
@@ -46,6 +46,8 @@ pub struct Server {
     connections: AtomicU64,
     /// Those of the emulator, for threads that do not lock it.
     power_cuts: AtomicU64,
+    /// How long after the simulated SSD was done replies left.
+    late: Mutex<Histogram>,
     output: Out,
     /// Why the last change of the backing failed, if it did; it is said once.
     trouble: Mutex<Option<io::ErrorKind>>,
@@ -104,6 +106,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         page_bytes: args.geometry.page_bytes,
         connections: AtomicU64::new(0),
         power_cuts: AtomicU64::new(0),
+        late: Mutex::default(),
         output: args.output,
         trouble: Mutex::new(None),
     });
@@ -217,10 +220,13 @@ impl Server {
                 room.close();
                 sent
             })?;
-            let gone = |_| io::ErrorKind::BrokenPipe.into();
+            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             let read = self.commands(input, session, &room, |input, reply| {
-                let later = send_soon(self, session, (input, &room), &mut soon, reply)?;
-                later.map_or(Ok(()), |reply| sender.send(reply).map_err(gone))
+                match send_soon(self, session, (input, &room), &mut soon, reply)? {
+                    Some(reply) => sender.send(reply).map_err(gone)?,
+                    None => stay_awake(self, input),
+                }
+                Ok(())
             });
             drop(sender);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -277,6 +283,18 @@ impl Server {
     /// Power cuts that a connection which begins now needs not hear of.
     pub fn cut_count(&self) -> CutCount {
         self.emulator.lock().cut_count()
+    }
+
+    /// Counts a reply that leaves now.
+    pub fn note_sent(&self, due: Ns) {
+        self.late.lock().add(self.now().saturating_sub(due));
+    }
+
+    /// How late replies left, if they wait: `mean`, quantiles and `max` in ns.
+    pub fn late_ns(&self) -> Option<Value> {
+        let late = self.delays.then(|| self.late.lock())?;
+        let [p50, p99, most] = [late.quantile(0.5), late.quantile(0.99), late.quantile(0.999)];
+        Some(json!({ "mean": late.mean(), "p50": p50, "p99": p99, "p99.9": most, "max": late.max() }))
     }
 
     /// Lets all connections know of power cuts.

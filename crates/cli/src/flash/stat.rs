@@ -43,6 +43,10 @@ fn table(answer: &Value) -> Table {
         Some(ms) => format!("off, on again in {ms} ms"),
         None => answer["power"].as_str().unwrap_or_default().into(),
     };
+    let late = match &answer["late_ns"] {
+        Value::Null => "no delays".into(),
+        late => ["p50", "p99"].map(|key| short(late[key].as_f64().unwrap_or(0.0))).join(", p99 "),
+    };
     let mut table = Table::new("lr", &["figure", "value"]);
     for (figure, value) in [
         ("ftl", answer["ftl"].as_str().unwrap_or_default().into()),
@@ -57,6 +61,7 @@ fn table(answer: &Value) -> Table {
         ("p50", time("p50")),
         ("p99", time("p99")),
         ("p99.9", time("p99.9")),
+        ("late", late),
         ("map reads", count(&["map_reads", "map_reads_by_gc"])),
         ("map writes", count(&["map_programs", "map_programs_by_gc"])),
         ("moved", count(&["moved_data_pages", "moved_map_pages", "moved_by_wear_levelling"])),
@@ -72,7 +77,7 @@ fn table(answer: &Value) -> Table {
 /// Name, type, help, and for each label (or ending of the name) where the value is in the answer.
 type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-const METRICS: [Metric; 15] = [
+const METRICS: [Metric; 16] = [
     ("capacity_bytes", "gauge", "Bytes that the host can address", &[("", "/capacity_bytes")]),
     ("connections", "gauge", "Connections of clients", &[("", "/connections")]),
     ("power_cuts_total", "counter", "Power cuts", &[("", "/power_cuts")]),
@@ -126,6 +131,16 @@ const METRICS: [Metric; 15] = [
     ),
     ("block_erases_mean", "gauge", "Erases of a block, on average", &[("", "/erases_per_block/mean")]),
     ("cpu_ns_per_request", "gauge", "CPU time of the server for each request, in ns", &[("", "/cpu_ns_per_request")]),
+    (
+        "late_ns",
+        "gauge",
+        "Time from when the simulated SSD was done until the reply left, by quantile; 0 without delays",
+        &[
+            ("{quantile=\"0.5\"}", "/late_ns/p50"),
+            ("{quantile=\"0.99\"}", "/late_ns/p99"),
+            ("{quantile=\"0.999\"}", "/late_ns/p99.9"),
+        ],
+    ),
     ("erases_total", "counter", "Blocks erased", &[("", "/erases")]),
     (
         "block_erases",
