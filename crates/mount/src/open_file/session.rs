@@ -13,9 +13,15 @@ use tessera_policy::WriteMode;
 use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
 
+/// The longest that a session may be idle, ns. The manager ends a session from which it hears nothing for long, and a mount that is cut
+/// off does not learn of it.
+const IDLE_MAX_NS: i64 = 1_000_000_000;
+
 /// An open write session.
 pub(super) struct Session<W> {
     pub handle: SessionWriter<W>,
+    /// When the manager was asked last to open it or to commit, and did.
+    pub used_ns: i64,
     /// Offset of the next byte of the stream.
     pub position: u64,
     /// Range that covers everything handed over since the last commit.
@@ -127,10 +133,14 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// The write session; opens one if there is none.
+    /// The write session; opens one if there is none, or if the manager may have ended the one there is.
     pub(super) async fn session(&mut self, mount: &Mount<B>) -> Outcome<&mut Session<B::Writer>> {
-        if self.pending.session().is_none() {
-            self.open_session(mount, None).await?;
+        let now_ns = mount.backend.now_ns();
+        let may_be_over = |s: &Session<_>| s.uncommitted.is_none() && now_ns - s.used_ns > IDLE_MAX_NS;
+        match self.pending.session_mut() {
+            None => drop(self.open_session(mount, None).await?),
+            Some(session) if may_be_over(session) => self.replace_session(mount).await?,
+            Some(_) => {}
         }
         self.fence_session(mount)?;
         Ok(self.pending.session_mut().expect("it is open"))
@@ -155,23 +165,46 @@ impl<B: Backend> State<B> {
         mount: &Mount<B>,
         if_version: Option<u64>,
     ) -> Outcome<&mut Session<B::Writer>> {
-        let patches = self.below != Below::Dropped;
         mount.settle(self.ino).await?;
-        let opened = mount.backend.open_write(self.ino, patches, if_version).await;
-        let handle = opened.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;
-        let handle = self.staged(mount, handle)?;
-        let session = Session { handle, position: 0, uncommitted: None, patches, content: 0 };
+        let session = self.new_session(mount, if_version).await?;
+        let session = session.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;
         Ok(self.pending.write().session.insert(session))
+    }
+
+    async fn new_session(
+        &self,
+        mount: &Mount<B>,
+        if_version: Option<u64>,
+    ) -> Outcome<Result<Session<B::Writer>, FileError>> {
+        let (patches, used_ns) = (self.below != Below::Dropped, mount.backend.now_ns());
+        match mount.backend.open_write(self.ino, patches, if_version).await {
+            Ok(handle) => {
+                let handle = self.staged(mount, handle)?;
+                Ok(Ok(Session { handle, used_ns, position: 0, uncommitted: None, patches, content: 0 }))
+            }
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Opens a session in place of one in which nothing waits for a commit.
+    async fn replace_session(&mut self, mount: &Mount<B>) -> Outcome {
+        match self.new_session(mount, None).await? {
+            Ok(session) => drop(self.pending.write().session.replace(session)),
+            // Only the session keeps a file without a name.
+            Err(error) if error.code() == Code::NotFound => {}
+            Err(error) => return Err(failed("open for writing", self.ino, error.code(), &error)),
+        }
+        Ok(())
     }
 
     /// Commits the session's content and keeps the session.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>) -> Outcome {
         self.fence_session(mount)?;
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
-        let stamp = mount.namespace.with(Namespace::stamp);
+        let (stamp, used_ns) = (mount.namespace.with(Namespace::stamp), mount.backend.now_ns());
         let done = session.handle.sync(self.times, session.content).await;
         let done = done.map_err(|e| failed("commit", self.ino, e.code(), &e))?;
-        (session.patches, session.uncommitted, session.content) = (true, None, 0);
+        (session.patches, session.uncommitted, session.content, session.used_ns) = (true, None, 0, used_ns);
         self.committed(mount, &done, Some(stamp)).await
     }
 

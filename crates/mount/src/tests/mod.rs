@@ -561,6 +561,33 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     assert_eq!(mount.stats().open_files, 0);
 }
 
+/// A mount that hears nothing from the manager for long loses its sessions, and does not know it.
+#[test]
+fn a_program_that_waited_for_long_writes_through_a_new_session() {
+    for (write_mode, durability) in
+        [("sliding-window", "pessimistic"), ("incremental", "pessimistic"), ("incremental", "optimistic")]
+    {
+        let (store, disk, mut tasks) = (store(write_mode), SimDisk::new(1), Tasks::default());
+        store.set_hint("durability", durability);
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        tasks.spawn(run_drains(store.clone()));
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.write(handle, 0, &[7; 5 << 20]).await.unwrap();
+            mount.fsync(handle).await.unwrap();
+            store.ended_sessions.set(1);
+            store.clock.set(60_000_000_000);
+            mount.write(handle, 0, b"later").await.unwrap();
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle, None).await;
+            until_pushed(&mount).await;
+        });
+        assert_eq!((&store.current(ino).bytes[..6], mount.lost_files()), (&b"later\x07"[..], 0), "{write_mode}");
+    }
+}
+
 /// A program truncates a file to length 0 that was empty when it opened it, after another mount wrote to it.
 #[test]
 fn a_truncate_of_an_empty_file_replaces_what_another_mount_wrote_since() {

@@ -88,6 +88,8 @@ pub struct Store {
     pub holds_creates: Cell<bool>,
     /// While set, the store has no room: it takes no bytes and no commit.
     pub is_full: Cell<bool>,
+    /// Sessions that were opened before this number rose are over.
+    pub ended_sessions: Cell<u32>,
     /// While set, no version can be opened.
     pub refuses_opens: Cell<bool>,
     /// So many opens of older versions get no answer.
@@ -274,6 +276,8 @@ pub struct Session {
     /// What to do to the current version at a commit; none: the session's bytes replace it.
     patch: Option<Vec<Change>>,
     if_version: Option<u64>,
+    /// The store's number when the session was opened.
+    ended_sessions: u32,
 }
 
 /// What a session does to a file.
@@ -299,7 +303,10 @@ impl Change {
 }
 
 impl Session {
-    fn check_room(&self) -> Result<(), FileError> {
+    fn check(&self) -> Result<(), FileError> {
+        if self.ended_sessions != self.store.ended_sessions.get() {
+            return Err(failed(Cause::Refused(Error::new(Code::SessionExpired, "the session is over"))));
+        }
         match self.store.is_full.get() {
             true => Err(failed(Cause::Refused(Error::new(Code::NoSpace, "no room")))),
             false => Ok(()),
@@ -318,7 +325,7 @@ fn failed(cause: Cause) -> FileError {
 
 impl Writer for Session {
     async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.check_room()?;
+        self.check()?;
         self.change(Change::Write(offset as usize, bytes.to_vec()));
         Ok(())
     }
@@ -340,7 +347,7 @@ impl Writer for Session {
     fn set_lock_fence(&mut self, _: Option<LockFence>) {}
 
     async fn sync(&mut self, times: Times, content: u64) -> Result<WriteDone, FileError> {
-        self.check_room()?;
+        self.check()?;
         self.store.times.set(times);
         for _ in 0..self.store.commit_waits.get() {
             super::tasks::pause().await;
@@ -504,7 +511,8 @@ impl Backend for Client {
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {
         let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
         let patch = patch.then(Vec::new);
-        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version })
+        let ended_sessions = self.store.ended_sessions.get();
+        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, ended_sessions })
     }
 
     async fn write_whole(
