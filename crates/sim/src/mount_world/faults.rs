@@ -105,13 +105,12 @@ impl<H: Host> MountWorld<H> {
         self.push(self.now_ns + back_ms as i64 * MS, Event::StartMount(mount));
     }
 
-    /// No more faults: everything works again from now on.
+    /// No more faults: everything works again from now on. A mount that is to die at its next commit still does, as long as programs run.
     pub(super) fn end_faults(&mut self) {
         let events = std::mem::take(&mut self.queue).into_sorted_vec();
         self.queue = events.into_iter().filter(|Reverse(s)| !matches!(s.what, Event::Fault(_))).collect();
         for mount in 0..self.mounts.len() {
             self.mend(mount);
-            self.mounts[mount].dies_at_commit = None;
             self.mounts[mount].fails_at_start_ms = None;
             self.mounts[mount].cut_until_ns = self.mounts[mount].cut_until_ns.min(self.now_ns + 5_000 * MS);
         }

@@ -20,6 +20,7 @@ impl<H: Host> MountWorld<H> {
             );
             return self.verdict();
         }
+        self.mounts.iter_mut().for_each(|slot| slot.dies_at_commit = None);
         self.restart_for_logs()?;
         self.compare_trees()?;
         self.read_all()?;
