@@ -37,8 +37,8 @@ struct Source {
 pub struct Overlay {
     written: RangeMap<u64, Source>,
     size_bytes: u64,
-    /// Where the last write ended.
-    writes_end: u64,
+    /// Where writes ended, and their records: of each, all later ones ended before it.
+    ends: Vec<(u64, u64)>,
     base_bytes: u64,
     /// Lengths that a program set, and where their records start in the log: of each, all later ones are longer.
     lengths: Vec<(u64, u64)>,
@@ -48,7 +48,7 @@ impl Overlay {
     /// A file without writes, over a version of `base_bytes`.
     pub fn new(base_bytes: u64) -> Overlay {
         let (written, size_bytes) = (RangeMap::new(), base_bytes);
-        Overlay { written, size_bytes, writes_end: 0, base_bytes, lengths: Vec::new() }
+        Overlay { written, size_bytes, ends: Vec::new(), base_bytes, lengths: Vec::new() }
     }
 
     /// Length of the file.
@@ -56,9 +56,9 @@ impl Overlay {
         self.size_bytes
     }
 
-    /// Offset behind the last byte that was written and not cut off.
-    pub fn writes_end(&self) -> u64 {
-        self.writes_end
+    /// Offset behind the last byte that records from `since` on wrote, if no later one set a length.
+    pub fn writes_end(&self, since: u64) -> u64 {
+        self.ends.iter().find(|(record, _)| *record >= since).map_or(0, |(_, end)| *end)
     }
 
     /// Length of the prefix of the version below that shows where nothing was written. Bytes that were cut off never
@@ -76,14 +76,17 @@ impl Overlay {
     /// Adds `len_bytes` at `offset`, which the log holds in consecutive records of maximum length from `record` on.
     pub fn write(&mut self, offset: u64, len_bytes: u64, record: u64) {
         let (mut at, end, mut record) = (offset, offset + len_bytes, record);
+        let mut last = record;
         while at < end {
+            last = record;
             let next = at + (end - at).min(MAX_PAYLOAD_BYTES as u64);
             self.written.insert(at..next, Source { record, offset: at });
             record += HEADER_BYTES as u64 + (next - at);
             at = next;
         }
+        while self.ends.pop_if(|(_, shorter)| *shorter <= end).is_some() {}
+        self.ends.push((last, end));
         self.size_bytes = self.size_bytes.max(end);
-        self.writes_end = self.writes_end.max(end);
         assert!(self.kept_bytes() <= self.size_bytes, "the version below ends inside of the file");
     }
 
@@ -94,7 +97,7 @@ impl Overlay {
         }
         while self.lengths.pop_if(|(_, longer)| *longer >= size_bytes).is_some() {}
         self.lengths.push((record, size_bytes));
-        (self.size_bytes, self.writes_end) = (size_bytes, self.writes_end.min(size_bytes));
+        self.size_bytes = size_bytes;
     }
 
     /// The written parts of `range`, in order of offsets.
@@ -138,6 +141,16 @@ mod tests {
         }
         assert_eq!([0, 3, 4, 5].map(|since| overlay.shortest_set(since)), [Some(30), Some(30), Some(70), None]);
         assert_eq!((overlay.size_bytes(), overlay.kept_bytes()), (70, 30));
+    }
+
+    #[test]
+    fn the_end_of_writes_counts_from_a_record_on() {
+        let mut overlay = Overlay::new(50);
+        assert_eq!(overlay.writes_end(0), 0);
+        for (record, end) in [(1, 40), (2, 60), (3, 30), (4, 30), (5, 20)] {
+            overlay.write(end - 10, 10, record);
+        }
+        assert_eq!([0, 2, 3, 4, 5, 6].map(|since| overlay.writes_end(since)), [60, 60, 30, 30, 20, 0]);
     }
 
     proptest! {

@@ -227,8 +227,9 @@ pub async fn pour<W: Writer>(view: &View, since: u64, handle: &mut W) -> Pushed 
         hidden = hidden.max(piece.end());
     }
     clear(handle, hidden..size_bytes).await?;
-    // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
-    let end = if shortest_set.is_some() { size_bytes } else { overlay.writes_end() };
+    // Another mount may have made the file shorter than it is here, and than what a version had from this log: that stays, unless a
+    // program set the length.
+    let end = if shortest_set.is_some() { size_bytes } else { overlay.writes_end(since) };
     // Whatever length the handle knows: it may be shorter when this is committed.
     if end > 0 {
         handle.skip_to(end).await?;
