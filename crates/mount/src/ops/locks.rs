@@ -103,6 +103,15 @@ impl<B: Backend> Mount<B> {
         committed
     }
 
+    /// The last handle of an open under `flock` goes, and its lock with it: commits the writes. `flush` may have acknowledged them
+    /// from the spool, because it does not know whose lock this is.
+    pub(super) async fn commit_before_unlock(&self, ino: u64, owner: u64) {
+        if self.locks.holds(ino, owner) {
+            // The log has the error: nobody waits for this answer. Others wait for the lock, so it goes all the same.
+            let _ = self.commit_open(ino).await;
+        }
+    }
+
     async fn commit_open(&self, ino: u64) -> Outcome {
         match self.files.get(ino) {
             Some(file) => file.commit(self).await,

@@ -360,6 +360,9 @@ impl<B: Backend> Mount<B> {
     pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
         let handle = self.handles.lock().remove(&handle);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
+        if let Some(owner) = flock_owner {
+            self.commit_before_unlock(ino, owner).await;
+        }
         if let Some(Handle::File { file, writes, fills_pages, closed }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);
             if fills_pages.is_some() {

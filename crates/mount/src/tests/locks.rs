@@ -130,3 +130,32 @@ fn an_unlock_that_cannot_write_back_fails_the_file_for_its_owner() {
     });
     assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"before"[..], 1));
 }
+
+/// A program closes its file under `flock`: the next owner on another mount must find what it wrote (P7). So what a close
+/// acknowledged from the spool does not wait for a push: another owner's version would be there before.
+#[test]
+fn a_flock_that_a_close_gives_up_leaves_nothing_in_the_spool() {
+    for (mode, durability) in
+        [("complete-local", "pessimistic"), ("complete-local", "optimistic"), ("incremental", "optimistic")]
+    {
+        let (store, disk, mut tasks) = (store(mode), SimDisk::new(1), Tasks::default());
+        store.set_hint("durability", durability);
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            let lock = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
+            mount.set_lock(&lock, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"under the lock").await.unwrap();
+            // The kernel names another owner here than for `flock`.
+            mount.flush(ino, handle, OWNER + 1).await.unwrap();
+            assert!(store.locks.borrow().held.contains_key(&ino));
+            mount.release(ino, handle, Some(OWNER)).await;
+        });
+        assert!(!store.locks.borrow().held.contains_key(&ino));
+        let current = String::from_utf8(store.current(ino).bytes).unwrap();
+        assert_eq!(current, "under the lock", "{mode}, {durability}");
+    }
+}
