@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const RECORD_BYTES: usize = 4096;
 
@@ -504,4 +505,50 @@ fn all_are_killed_at_once() {
     let m = Mounted::new(&c, "last", &[]);
     check(&mut here, &directory(&m, "here"));
     check(&mut others, &directory(&m, "there"));
+}
+
+/// The kernel holds a directory for a rename that waits for the manager, and a thread of the mount tells the kernel to drop a name
+/// there, because the connection to the manager was lost. When the mount is killed then, its process ends all the same: programs get
+/// an error, and the spool can be used again.
+#[test]
+fn a_mount_that_is_killed_while_the_kernel_holds_a_directory_ends() {
+    const PROGRAM: &str = r#"
+import os, sys
+a, b = sys.argv[1] + "/a", sys.argv[1] + "/b"
+while True:
+    os.rename(a, b)
+    os.rename(b, a)
+    os.stat(sys.argv[1] + "/c")
+"#;
+    let Some(mut c) = common::mounted::mountable() else { return };
+    let mut m = Mounted::spooled(&c, "m");
+    let mut programs: Vec<Child> = (0..6)
+        .map(|number| {
+            let dir = m.at(&number.to_string());
+            fs::create_dir(&dir).unwrap();
+            ["a", "b", "c"].iter().for_each(|name| fs::write(dir.join(name), b"x").unwrap());
+            Command::new("python3").args(["-c", PROGRAM]).arg(dir).stderr(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    c.kill_manager();
+    std::thread::sleep(Duration::from_secs(2));
+    m.daemon.child.kill().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let has_ended = loop {
+        match m.daemon.child.try_wait().unwrap() {
+            Some(_) => break true,
+            None if Instant::now() > deadline => break false,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    if !has_ended {
+        // Ends the connection, or this test would wait for it, too.
+        let _ = Command::new("umount").arg("-f").arg(&m.path).stderr(Stdio::null()).status();
+    }
+    assert!(has_ended, "the mount's process does not end");
+    programs.iter_mut().for_each(|program| assert!(!program.wait().unwrap().success()));
+    drop(m);
+    c.start_manager(&[]);
+    Mounted::spooled(&c, "again");
 }

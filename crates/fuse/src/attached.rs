@@ -23,6 +23,8 @@ pub struct Attached {
     /// Tells whether the kernel has ended the connection.
     device: OwnedFd,
     serving: Option<JoinHandle<io::Result<()>>>,
+    /// Number of the file system's device.
+    minor: u32,
     /// `None` once it was unmounted.
     entry: Option<Entry>,
 }
@@ -37,11 +39,18 @@ impl Attached {
         let mut session = session.spawn()?;
         let entry = Entry::at(path)?.filter(Entry::is_tessera);
         let entry = entry.ok_or_else(|| io::Error::other("/proc/self/mountinfo does not list the mount"))?;
+        let minor =
+            entry.minor().ok_or_else(|| io::Error::other("/proc/self/mountinfo lists no device of the mount"))?;
         let notifier = session.notifier();
         let serving = take_thread(&mut session)?;
         // Its drop would unmount whatever is at the path. What stays is the device, until the process ends.
         std::mem::forget(session);
-        Ok((Attached { path: path.to_path_buf(), device, serving: Some(serving), entry: Some(entry) }, notifier))
+        Ok((Attached { path: path.to_path_buf(), device, serving: Some(serving), minor, entry: Some(entry) }, notifier))
+    }
+
+    /// The minor number of the file system's device.
+    pub fn minor(&self) -> u32 {
+        self.minor
     }
 
     /// Where it is mounted.
@@ -148,6 +157,10 @@ impl Entry {
             (*fields.get(4)? == path).then_some(entry)
         });
         entries.next_back()
+    }
+
+    fn minor(&self) -> Option<u32> {
+        self.device.split_once(':')?.1.parse().ok()
     }
 
     fn is_tessera(&self) -> bool {

@@ -5,6 +5,7 @@ use crate::backend::{FuseBackend, NoticeQueues, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
 use crate::fs::TesseraFs;
+use crate::guard::Guard;
 use crate::loopback::Loopback;
 use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
@@ -111,6 +112,8 @@ pub struct Mount {
     core: Arc<Core<FuseBackend>>,
     counts: Arc<Counts>,
     _notifying: Vec<JoinHandle<()>>,
+    /// The last field: it ends the connection when it is dropped.
+    _guard: Guard,
 }
 
 impl Mount {
@@ -133,8 +136,9 @@ impl Mount {
         }
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
-        // Must come before the mount's device is opened.
+        // Both must come before the mount's device is opened.
         let loopback = Loopback::start(&path).map_err(refused)?;
+        let guard = Guard::start().map_err(refused)?;
         let (spool, directory) = open_spool(&client, &options, &path)?.unzip();
         let (backend, notices) = FuseBackend::new(client, loopback, directory);
         // The kernel caches nothing if its time is 0; then no name may be made without asking either.
@@ -147,6 +151,9 @@ impl Mount {
         let fs = TesseraFs::new(core.clone(), counts.clone(), options);
         let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
         let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
+        if let Err(error) = guard.watch(attached.minor()) {
+            tracing::warn!(%error, "if this process is killed, the mount may hang: nobody can end the kernel's connection then");
+        }
         let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
         let notifying = notify(&notifier, notices).map_err(refused)?;
@@ -160,7 +167,7 @@ impl Mount {
             let weak = Arc::downgrade(&core);
             spawn("push", move || block_on(spool::push::work(weak, queue))).map_err(refused)?;
         }
-        Ok(Mount { attached, core, counts, _notifying: notifying })
+        Ok(Mount { attached, core, counts, _notifying: notifying, _guard: guard })
     }
 
     /// The mount point.
