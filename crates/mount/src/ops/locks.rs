@@ -33,7 +33,12 @@ impl<B: Backend> Mount<B> {
     pub async fn set_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         self.settle(lock.ino).await?;
         // Writes made under the lock are committed before another owner can get it.
-        let held = self.locks.holds(lock.ino, lock.owner);
+        let mut held = self.locks.holds(lock.ino, lock.owner);
+        if held && lock.mode() != LockMode::Unlock && self.until_closed(lock.ino).await {
+            // The kernel names the owner of a flock by its open file, and gives the number of one that is closed to the next at
+            // once: the lock that is being given up is not this caller's.
+            held = self.locks.holds(lock.ino, lock.owner);
+        }
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {

@@ -159,3 +159,35 @@ fn a_flock_that_a_close_gives_up_leaves_nothing_in_the_spool() {
         assert_eq!(current, "under the lock", "{mode}, {durability}");
     }
 }
+
+/// A program closes a file under `flock`, opens it again and locks it: the kernel names the new owner as the old one, since it gave
+/// the new open file the memory of the old one. The lock that the close gives up is not that of the new open.
+#[test]
+fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    let whole = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
+    let closing = mount.clone();
+    let handle = tasks.run(async {
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_lock(&whole, false, &mut || false).await.unwrap();
+        mount.write(handle, 0, b"under the lock").await.unwrap();
+        mount.flush(ino, handle, OWNER + 1).await.unwrap();
+        handle
+    });
+    store.commit_rounds.set(5);
+    tasks.spawn(async move { closing.release(ino, handle, Some(OWNER)).await });
+    tasks.run(async {
+        pause().await;
+        let next = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_lock(&whole, true, &mut || false).await.unwrap();
+        for _ in 0..20 {
+            pause().await;
+        }
+        assert!(mount.locks.holds(ino, OWNER) && store.locks.borrow().held.contains_key(&ino), "it is still held");
+        mount.release(ino, next, Some(OWNER)).await;
+    });
+}
