@@ -87,6 +87,9 @@ impl WriteCore {
         } else if all_ready && self.all_restored() {
             self.send_commit(self.extents.len(), false);
         }
+        if self.committer.ending.is_none() {
+            self.pump_late_fragments();
+        }
     }
 
     /// Whether all chunks that a commit asked for again are stored.
@@ -319,11 +322,13 @@ impl WriteCore {
         self.pump_late_fragments();
     }
 
-    /// Whether a version has all that the write was given, and only redundancy of it is still to be stored.
+    /// Whether a version has all that the write was given, and only redundancy of it is still to be stored or reported.
     pub(super) fn is_saved(&self) -> bool {
         let committer = &self.committer;
-        let is_open = committer.done.is_none() && committer.ending.is_none() && !committer.in_flight;
-        is_open && committer.last.is_some() && self.extents.len() == 0 && self.chunks.unsettled > 0
+        let is_open = committer.done.is_none() && committer.ending.is_none() && self.extents.len() == 0;
+        // Without extents, only a report is in flight.
+        let is_late = self.chunks.unsettled > 0 || !committer.late_fragments.is_empty() || committer.in_flight;
+        is_open && committer.last.is_some() && is_late
     }
 
     /// The owner drops a file whose last version is visible: that one is the final one. Its redundancy is stored.
@@ -373,10 +378,10 @@ impl WriteCore {
         self.view.write().left_to_repair += left;
     }
 
-    /// Reports redundancy that arrived after the commit; ends the write when all of it has.
+    /// Reports redundancy that arrived after its commit. After the final one, ends the write when all of it has.
     fn pump_late_fragments(&mut self) {
         let committer = &mut self.committer;
-        if committer.done.is_none() || committer.in_flight {
+        if committer.in_flight {
             return;
         }
         let late = committer.late_fragments.len();
@@ -386,7 +391,7 @@ impl WriteCore {
             committer.in_flight = true;
             let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments, receipts };
             self.rpcs.ask_manager(self.now, &request, Purpose::Complete, &self.options);
-        } else if self.chunks.unsettled == 0 && late == 0 {
+        } else if committer.done.is_some() && self.chunks.unsettled == 0 && late == 0 {
             self.finish();
         }
     }
@@ -394,6 +399,5 @@ impl WriteCore {
     /// It does not matter whether the manager took the report: repair also finds missing fragments.
     pub(super) fn on_completed(&mut self) {
         self.committer.in_flight = false;
-        self.pump_late_fragments();
     }
 }

@@ -224,3 +224,32 @@ fn a_file_that_fails_after_a_sync_counts_what_it_leaves_to_repair() {
     assert!(core.is_finished());
     assert_eq!(drive.view.read().left_to_repair, 3, "the fourth chunk is in no version");
 }
+
+/// Redundancy that nodes take while a file stays open, or until it is closed, is reported: repair would store it once more.
+#[test]
+fn redundancy_that_arrives_after_a_sync_is_reported() {
+    for closes_after_ms in (1..50).chain([60_000]) {
+        let mut drive = cluster();
+        let bytes = data(3 * CHUNK, 1);
+        drive.cluster.node(3).delay_ns = ms(10);
+        let mut core = open_for(&mut drive, 0, &bytes, 3);
+        core.handle(drive.now, end(3, true));
+        assert!(drive.write_until_done(&mut core).unwrap().missing_fragments > 0);
+        let until_ns = drive.now + ms(closes_after_ms);
+        drive.idle(&mut core, until_ns);
+        let lacking = |drive: &mut Drive| drive.cluster.chunks().iter().filter(|c| !c.missing.is_empty()).count();
+        if closes_after_ms > 1_000 {
+            assert_eq!(lacking(&mut drive), 0, "while the file is open");
+        }
+        core.handle(drive.now, WriteEvent::Cancel);
+        let until_ns = drive.now + ms(1_000);
+        drive.idle(&mut core, until_ns);
+        assert!(core.is_finished(), "{core:?}");
+        assert_eq!(
+            (lacking(&mut drive), drive.view.read().left_to_repair),
+            (0, 0),
+            "closed after {closes_after_ms} ms"
+        );
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+    }
+}
