@@ -151,7 +151,7 @@ impl<B: Backend> State<B> {
             done.number == self.number + 1 && kernel_has_below || failpoint::is_active("mount.patch_keeps_pages");
         self.number = done.number;
         mount.kernel.lock().committed(self.ino, done.version, self.size_bytes, follows);
-        self.release(mount);
+        let had_log = self.release(mount);
         // Only sessions keep a file without a name: open the new one before dropping the old.
         let _before = self.base.take();
         if self.keeps_base(mount)
@@ -159,6 +159,10 @@ impl<B: Backend> State<B> {
             && self.needs_session(mount)
         {
             return Err(errno);
+        }
+        if had_log {
+            // It may commit only over the version that it has made. What is written around the spool needs no such condition.
+            self.pending.drop_session();
         }
         Ok(())
     }

@@ -451,13 +451,15 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// A version has what was written: drops the log, and the spool's handle.
-    pub(super) fn release(&mut self, mount: &Mount<B>) {
+    /// A version has what was written: drops the log, and the spool's handle. Returns whether there was a log.
+    pub(super) fn release(&mut self, mount: &Mount<B>) -> bool {
         let Released { log, drained } = self.pending.committed();
+        let had_log = log.is_some();
         release_log(mount, self.ino, log);
         if drained {
             mount.files.release_spooled(self.ino);
         }
+        had_log
     }
 
     pub(super) fn drop_log(&mut self, mount: &Mount<B>) {

@@ -155,3 +155,27 @@ fn a_program_that_goes_on_writing_does_not_make_a_conflict_file_for_each_write()
         });
     }
 }
+
+/// What is written around the spool goes over whatever version there is, also after a sync has committed what a log had.
+#[test]
+fn what_is_written_around_a_full_spool_goes_over_another_mounts_version() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before them", 0);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"MINE").await.unwrap();
+        // A child of the program has closed its copy.
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.write(handle, 4, b"!").await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        assert_eq!(store.current(ino).bytes, b"MINE!e them");
+        let budget = &mount.spool.as_ref().unwrap().budget;
+        budget.reserve_bytes(budget.limit_bytes() - budget.used_bytes()).unwrap();
+        mount.write(handle, 0, b"more").await.unwrap();
+        store.commit(ino, b"of another mount", 0);
+        assert_eq!(mount.fsync(handle).await, Ok(()));
+    });
+    assert_eq!(String::from_utf8(store.current(ino).bytes).unwrap(), "morenother mount");
+}
