@@ -17,6 +17,10 @@ use tessera_wire::meta::LockFence;
 /// off does not learn of it.
 const IDLE_MAX_NS: i64 = 1_000_000_000;
 
+/// A session that has written more chunks than this ends with its next commit. The client knows them all until then, and looks through them
+/// at each commit: a log file may stay open for months, and be synced after each line.
+const SESSION_CHUNKS: u64 = 1_024;
+
 /// An open write session.
 pub(super) struct Session<W> {
     pub handle: SessionWriter<W>,
@@ -197,7 +201,7 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// Commits the session's content and keeps the session.
+    /// Commits the session's content and keeps the session, unless it is long.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>) -> Outcome {
         self.fence_session(mount)?;
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
@@ -205,7 +209,11 @@ impl<B: Backend> State<B> {
         let done = session.handle.sync(self.times, session.content).await;
         let done = done.map_err(|e| failed("commit", self.ino, e.code(), &e))?;
         (session.patches, session.uncommitted, session.content, session.used_ns) = (true, None, 0, used_ns);
-        self.committed(mount, &done, Some(stamp)).await
+        self.committed(mount, &done, Some(stamp)).await?;
+        if done.chunks > SESSION_CHUNKS {
+            self.pending.drop_session();
+        }
+        Ok(())
     }
 
     /// The session to write through, behind local files if the mode is incremental.

@@ -243,6 +243,25 @@ fn a_write_that_fails_fails_the_file() {
     assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"opened again"[..], 2));
 }
 
+/// The client keeps a note of each chunk that a session has written, and looks through them at each commit.
+#[test]
+fn a_file_that_stays_open_and_is_synced_often_is_written_by_more_than_one_session() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let bytes: Vec<u8> = (0..3_000).map(|at| (at % 251) as u8).collect();
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        for (at, byte) in (0..).zip(&bytes) {
+            mount.write(handle, at, &[*byte]).await.unwrap();
+            mount.fsync(handle).await.unwrap();
+        }
+    });
+    assert!(store.current(ino).bytes == bytes && store.versions(ino) == bytes.len());
+    let most = store.most_chunks.get();
+    assert!(most < 1_100, "a session wrote {most} chunks");
+}
+
 #[test]
 fn a_spooled_file_whose_commit_fails_still_has_its_bytes() {
     let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());

@@ -110,6 +110,8 @@ pub struct Store {
     pub set_attrs: Cell<u32>,
     /// The access time that was set last, ns.
     pub atime_ns: Cell<Option<i64>>,
+    /// Most chunks that a session had written when it committed.
+    pub most_chunks: Cell<u64>,
     /// The times of the last commit.
     pub times: Cell<Times>,
     /// The mode of every file.
@@ -278,6 +280,8 @@ pub struct Session {
     if_version: Option<u64>,
     /// The store's number when the session was opened.
     ended_sessions: u32,
+    /// Number of the chunks that it has written.
+    chunks: u64,
 }
 
 /// What a session does to a file.
@@ -326,6 +330,7 @@ fn failed(cause: Cause) -> FileError {
 impl Writer for Session {
     async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.check()?;
+        self.chunks += 1;
         self.change(Change::Write(offset as usize, bytes.to_vec()));
         Ok(())
     }
@@ -371,7 +376,8 @@ impl Writer for Session {
         }
         let entry = self.store.entry(self.ino).ok().map(Box::new);
         let number = self.store.versions(self.ino) as u64;
-        Ok(WriteDone { ino: self.ino, version, number, entry, ..WriteDone::default() })
+        self.store.most_chunks.set(self.store.most_chunks.get().max(self.chunks));
+        Ok(WriteDone { ino: self.ino, version, number, entry, chunks: self.chunks, ..WriteDone::default() })
     }
 
     fn len_bytes(&self) -> u64 {
@@ -512,7 +518,7 @@ impl Backend for Client {
         let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
         let patch = patch.then(Vec::new);
         let ended_sessions = self.store.ended_sessions.get();
-        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, ended_sessions })
+        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, chunks: 0, ended_sessions })
     }
 
     async fn write_whole(
