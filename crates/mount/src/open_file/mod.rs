@@ -232,6 +232,15 @@ impl<B: Backend> OpenFile<B> {
         self.state.lock().await.created = entry;
     }
 
+    /// The file's hints changed: what is written next follows them.
+    pub async fn hints_changed(&self) {
+        let mut state = self.state.lock().await;
+        state.created = None;
+        if let Some(session) = state.pending.session_mut() {
+            session.is_outdated = true;
+        }
+    }
+
     /// Attributes from the create, if this mount created the file and it has no version yet.
     pub async fn created(&self) -> Option<EntryAttr> {
         self.state.lock().await.created.clone()

@@ -26,6 +26,8 @@ pub(super) struct Session<W> {
     pub handle: SessionWriter<W>,
     /// When the manager was asked last to open it or to commit, and did.
     pub used_ns: i64,
+    /// The file's hints changed since it was opened, and it keeps those of then.
+    pub is_outdated: bool,
     /// Offset of the next byte of the stream.
     pub position: u64,
     /// Range that covers everything handed over since the last commit.
@@ -137,13 +139,13 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// The write session; opens one if there is none, or if the manager may have ended the one there is.
+    /// The write session; opens one if there is none, if the manager may have ended the one there is, or if that has older hints.
     pub(super) async fn session(&mut self, mount: &Mount<B>) -> Outcome<&mut Session<B::Writer>> {
         let now_ns = mount.backend.now_ns();
-        let may_be_over = |s: &Session<_>| s.uncommitted.is_none() && now_ns - s.used_ns > IDLE_MAX_NS;
+        let is_old = |s: &Session<_>| s.is_outdated || now_ns - s.used_ns > IDLE_MAX_NS;
         match self.pending.session_mut() {
             None => drop(self.open_session(mount, None).await?),
-            Some(session) if may_be_over(session) => self.replace_session(mount).await?,
+            Some(session) if session.uncommitted.is_none() && is_old(session) => self.replace_session(mount).await?,
             Some(_) => {}
         }
         self.fence_session(mount)?;
@@ -184,7 +186,15 @@ impl<B: Backend> State<B> {
         match mount.backend.open_write(self.ino, patches, if_version).await {
             Ok(handle) => {
                 let handle = self.staged(mount, handle)?;
-                Ok(Ok(Session { handle, used_ns, position: 0, uncommitted: None, patches, content: 0 }))
+                Ok(Ok(Session {
+                    handle,
+                    used_ns,
+                    is_outdated: false,
+                    position: 0,
+                    uncommitted: None,
+                    patches,
+                    content: 0,
+                }))
             }
             Err(error) => Ok(Err(error)),
         }

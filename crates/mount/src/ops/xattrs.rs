@@ -124,7 +124,7 @@ impl<B: Backend> Mount<B> {
         let done = change(name).await;
         self.namespace.forget(&[ino]);
         if let Some(file) = self.files.get(ino) {
-            file.set_created(None).await;
+            file.hints_changed().await;
         }
         // A missing attribute has an errno of its own.
         done.map_err(|error| match error.code() {

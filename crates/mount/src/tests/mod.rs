@@ -243,6 +243,27 @@ fn a_write_that_fails_fails_the_file() {
     assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"opened again"[..], 2));
 }
 
+/// A session has the hints of when it was opened.
+#[test]
+fn a_changed_hint_counts_for_what_is_written_next_to_an_open_file() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, &[1; 5 << 20]).await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        mount.write(handle, 5 << 20, &[2; 5 << 20]).await.unwrap();
+        mount.files.get(ino).unwrap().hints_changed().await;
+        mount.write(handle, 10 << 20, &[3; 5 << 20]).await.unwrap();
+        mount.fsync(handle).await.unwrap();
+        assert_eq!(store.sessions.get(), 1, "a session is not left while it has bytes that no version has");
+        mount.write(handle, 0, b"next").await.unwrap();
+        mount.fsync(handle).await.unwrap();
+    });
+    assert_eq!((store.sessions.get(), store.current(ino).bytes.len()), (2, 15 << 20));
+}
+
 /// The client keeps a note of each chunk that a session has written, and looks through them at each commit.
 #[test]
 fn a_file_that_stays_open_and_is_synced_often_is_written_by_more_than_one_session() {

@@ -112,6 +112,8 @@ pub struct Store {
     pub atime_ns: Cell<Option<i64>>,
     /// Most chunks that a session had written when it committed.
     pub most_chunks: Cell<u64>,
+    /// Number of write sessions that were opened.
+    pub sessions: Cell<u32>,
     /// The times of the last commit.
     pub times: Cell<Times>,
     /// The mode of every file.
@@ -518,6 +520,7 @@ impl Backend for Client {
         let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
         let patch = patch.then(Vec::new);
         let ended_sessions = self.store.ended_sessions.get();
+        self.store.sessions.update(|opened| opened + 1);
         Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, chunks: 0, ended_sessions })
     }
 
