@@ -109,6 +109,15 @@ impl Model {
         }
     }
 
+    /// A mount learned that it lost the locks of a file: what was written under them is not committed (docs/mount.md), even if a close
+    /// was acknowledged before the push. A log keeps what it has.
+    pub fn locks_lost(&mut self, mount: usize, ino: u64) {
+        if let Some(local) = self.locals.get_mut(&(mount, ino)) {
+            let unpushed = |write: &&mut Write| write.fate == Fate::Acknowledged(Survives::Nothing);
+            local.writes.iter_mut().filter(unpushed).for_each(|write| write.fate = Fate::Doubtful);
+        }
+    }
+
     /// `fsync` returned (`close`: `close` did) without an error: writes up to this number are stored or acknowledged.
     pub fn acknowledged(&mut self, mount: usize, ino: u64, close: bool, from_ns: i64, now_ns: i64) {
         let rule = self.rules.get(&ino).copied();

@@ -129,6 +129,9 @@ impl<F: FileSystem> Program<F> {
         self.model.borrow_mut().fails(self.mount, ino);
         let lost = self.shared.locks_may_be_lost(self.mount, i64::MIN, self.now_ns());
         let removed = matches!(errno, Errno::ENOENT | Errno::ESTALE) && self.is_gone(ino);
+        if lost && errno == Errno::EIO && self.open.iter().any(|open| open.ino == ino && open.locked) {
+            self.model.borrow_mut().locks_lost(self.mount, ino);
+        }
         if !(removed || lost && errno == Errno::EIO) {
             // Another mount's version took the place of what waits in the spool.
             let conflict = errno == Errno::ESTALE && self.model.borrow().is_spooled(ino);
