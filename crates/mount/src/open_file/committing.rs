@@ -160,9 +160,9 @@ impl<B: Backend> State<B> {
         {
             return Err(errno);
         }
-        if had_log {
+        if had_log && let Some(session) = self.pending.session_mut() {
             // It may commit only over the version that it has made. What is written around the spool needs no such condition.
-            self.pending.drop_session();
+            session.is_outdated = true;
         }
         Ok(())
     }

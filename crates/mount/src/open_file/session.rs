@@ -17,7 +17,7 @@ use tessera_wire::meta::LockFence;
 /// off does not learn of it.
 const IDLE_MAX_NS: i64 = 1_000_000_000;
 
-/// A session that has written more chunks than this ends with its next commit. The client knows them all until then, and looks through them
+/// A session that has written more chunks than this is replaced after its next commit. The client knows them all until then, and looks through them
 /// at each commit: a log file may stay open for months, and be synced after each line.
 const SESSION_CHUNKS: u64 = 1_024;
 
@@ -26,7 +26,8 @@ pub(super) struct Session<W> {
     pub handle: SessionWriter<W>,
     /// When the manager was asked last to open it or to commit, and did.
     pub used_ns: i64,
-    /// The file's hints changed since it was opened, and it keeps those of then.
+    /// Another one takes its place once nothing in it waits for a commit. Not earlier: a file that another mount removed has nothing else
+    /// that keeps it.
     pub is_outdated: bool,
     /// Offset of the next byte of the stream.
     pub position: u64,
@@ -139,7 +140,7 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// The write session; opens one if there is none, if the manager may have ended the one there is, or if that has older hints.
+    /// The write session; opens one if there is none, if the manager may have ended the one there is, or if that is outdated.
     pub(super) async fn session(&mut self, mount: &Mount<B>) -> Outcome<&mut Session<B::Writer>> {
         let now_ns = mount.backend.now_ns();
         let is_old = |s: &Session<_>| s.is_outdated || now_ns - s.used_ns > IDLE_MAX_NS;
@@ -211,7 +212,7 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// Commits the session's content and keeps the session, unless it is long.
+    /// Commits the session's content and keeps the session.
     pub(super) async fn sync_session(&mut self, mount: &Mount<B>) -> Outcome {
         self.fence_session(mount)?;
         let Some(session) = self.pending.session_mut() else { return Ok(()) };
@@ -219,11 +220,8 @@ impl<B: Backend> State<B> {
         let done = session.handle.sync(self.times, session.content).await;
         let done = done.map_err(|e| failed("commit", self.ino, e.code(), &e))?;
         (session.patches, session.uncommitted, session.content, session.used_ns) = (true, None, 0, used_ns);
-        self.committed(mount, &done, Some(stamp)).await?;
-        if done.chunks > SESSION_CHUNKS {
-            self.pending.drop_session();
-        }
-        Ok(())
+        session.is_outdated |= done.chunks > SESSION_CHUNKS;
+        self.committed(mount, &done, Some(stamp)).await
     }
 
     /// The session to write through, behind local files if the mode is incremental.
