@@ -251,6 +251,29 @@ fn what_was_acknowledged_waits_while_the_backing_is_full_and_takes_bounded_memor
     assert!(trimmed.iter().all(|byte| *byte == 0));
 }
 
+/// A hole that a file system punches through FUSE is such a request.
+#[test]
+fn whole_pages_become_zero_while_what_waits_has_no_room() {
+    let is_full = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let backing = Full { memory: Memory::new(PAGE as u32), is_full: is_full.clone() };
+    let mut emulator = Emulator::with_backing(&config(65_536), Box::new(backing)).unwrap();
+    let page = |number: usize| (number * PAGE) as u64;
+    let acknowledged = (0..8).filter(|number| emulator.write(0, page(*number), &[7; PAGE]).is_ok()).count();
+    assert_eq!(acknowledged, 7);
+    emulator.zero(0, page(3), page(2), false).expect("nothing is written");
+    for (offset, bytes, stay) in
+        [(page(5), page(1), true), (page(5) + 1, page(2), false), (page(5), page(1) + 1, false)]
+    {
+        let refused = emulator.zero(0, offset, bytes, stay);
+        assert!(matches!(refused, Err(Refusal::Backing(_))), "{bytes} bytes at {offset}: something is written");
+    }
+    is_full.store(false, std::sync::atomic::Ordering::Relaxed);
+    emulator.flush(0).unwrap();
+    let left = all(&mut emulator);
+    assert_eq!([0, 1, 2, 3, 4, 7].map(|number| left[number * PAGE]), [7, 7, 7, 0, 0, 7]);
+    emulator.ssd().check().unwrap();
+}
+
 #[test]
 fn a_flash_that_is_laid_out_anew_has_the_pages_with_data_once_and_figures_at_zero() {
     let mut emulator = Emulator::new(&config(65_536)).unwrap();
