@@ -133,6 +133,23 @@ fn a_page_whose_place_is_predicted_is_replaced_without_a_read() {
     assert_eq!((ssd.counters().reads(Cause::Map), ssd.cache().hits), (0, 1_000));
 }
 
+/// A page that is written in part is looked up for what it held, and once more when its place changes.
+#[test]
+fn a_page_that_is_written_in_part_or_trimmed_is_one_hit_of_its_model() {
+    for (op, offset, bytes) in [(Op::Write, 512, 512), (Op::Trim, 0, PAGE)] {
+        let mut ssd = ssd(64 << 10);
+        ssd.preload(|_| true);
+        for lpn in 0..1_000 {
+            ssd.submit(0, op, lpn * PAGE + offset, bytes);
+        }
+        assert_eq!((ssd.cache().hits, figure(&ssd, "model_hits")), (1_000, 1_000), "{op:?}");
+        read(&mut ssd, 2_000);
+        write(&mut ssd, 2_000);
+        assert_eq!((ssd.cache().hits, figure(&ssd, "model_hits")), (1_002, 1_002), "two requests are two hits");
+        ssd.check().unwrap();
+    }
+}
+
 #[test]
 fn models_take_at_most_half_of_the_map_cache_and_are_counted() {
     for (map_cache, models) in [(64 << 10, 16), (6_400, 16), (6_200, 15), (2_000, 5), (448, 1)] {

@@ -59,6 +59,8 @@ pub struct LearnedFtl {
     run: Run,
     /// Entries that were not cached and that a model knew.
     model_hits: u64,
+    /// Of the request under way, the logical page that was looked up last, if a model knew it: an update of it is no other hit.
+    looked_up: Option<u32>,
     /// Models that were trained by collection, by sequential writes, and because they had left.
     trained: [u64; 3],
     /// Groups that were collected.
@@ -76,6 +78,7 @@ impl LearnedFtl {
             models,
             run: Run::default(),
             model_hits: 0,
+            looked_up: None,
             trained: [0; 3],
             collected: 0,
         }
@@ -92,6 +95,7 @@ impl LearnedFtl {
 
     /// Where a logical page is, if its entry is not cached and a model knows it.
     fn predict(&mut self, device: &Device, lpn: u32) -> Option<Ppn> {
+        let looked_up = self.looked_up.take();
         if self.entries.holds(lpn) {
             return None;
         }
@@ -99,7 +103,7 @@ impl LearnedFtl {
         let number = self.models.predict(page, place)?;
         let predicted = device.physical_page(lpn, number);
         assert_eq!(predicted, self.entries.peek(device, lpn), "the model has another place of logical page {lpn}");
-        self.model_hits += 1;
+        self.model_hits += u64::from(looked_up != Some(lpn));
         predicted
     }
 
@@ -142,12 +146,14 @@ impl LearnedFtl {
 
 impl Ftl for LearnedFtl {
     fn request(&mut self, pages: Range<u32>) {
+        self.looked_up = None;
         self.entries.request(pages);
     }
 
     fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn> {
         let predicted = self.predict(device, lpn);
         if predicted.is_some() {
+            self.looked_up = Some(lpn);
             self.entries.cache_mut().count(true);
             return predicted;
         }
