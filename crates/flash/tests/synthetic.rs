@@ -101,6 +101,21 @@ fn what_is_stated_replaces_what_was_measured() {
 }
 
 #[test]
+fn a_stated_mean_is_kept_where_the_trace_has_nothing_of_the_kind() {
+    let at_once = |op| profile((0..100).map(|i| Request { at: 0, op, device: 0, offset: i * 65_536, bytes: 4096 }));
+    for (op, other) in [(Op::Read, Op::Write), (Op::Write, Op::Read)] {
+        let stated = Plan { reads: Some(0.5), sizes: [Some(8192); 2], gap: Some(1_000_000), ..plan(20_000) };
+        let made = profile(Generator::new(&stated, Some(&at_once(op))).unwrap());
+        is_near("mean size", made.mean_size(op), 8192.0, 100.0);
+        is_near("mean size of what the trace has not", made.mean_size(other), 8192.0, 100.0);
+        is_near("mean gap", made.mean_gap(), 1e6, 2e4);
+    }
+    let one = profile(original(1));
+    let made = profile(Generator::new(&Plan { gap: Some(30_000), ..plan(100) }, Some(&one)).unwrap());
+    is_near("mean gap after a single request", made.mean_gap(), 3e4, 1e3);
+}
+
+#[test]
 fn a_skewed_trace_uses_few_pages_often_and_stays_in_its_footprint() {
     let share_of_the_first = |skew| {
         let skewed = Plan { skew: Some(skew), footprint: 64 << 20, ..plan(50_000) };

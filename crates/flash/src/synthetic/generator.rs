@@ -4,6 +4,7 @@ use super::PAGE;
 use super::addresses::{Addresses, Place};
 use super::draw::{Counted, Zipf, uniform};
 use super::profile::Profile;
+use crate::histogram::Histogram;
 use crate::ssd::Op;
 use crate::trace::Request;
 use std::collections::HashMap;
@@ -172,9 +173,11 @@ impl Generator {
         let cluster = addresses.cluster(&mut rng, plan.cluster);
         let mut group = || (0..plan.group).map(|_| addresses.page_in(&mut rng, &cluster)).collect();
         let groups = (0..groups).map(|_| group()).collect();
-        let mean = |op: Op| profile.map_or(PAGE as f64, |p| p.mean_size(op)).max(1.0);
+        let mean = |op: Op| profile.map_or(PAGE as f64, |p| p.mean_size(p.sized_as(op))).max(1.0);
         let scale = |op: Op| plan.sizes[op as usize].map_or(1.0, |bytes| bytes as f64 / mean(op));
-        let gap = profile.map_or(1e6, Profile::mean_gap).max(1.0);
+        // Requests that all come at once have no times between them that could be made longer.
+        let gaps = profile.map(|p| &p.gaps).filter(|gaps| plan.gap.is_none() || gaps.sum() > 0);
+        let gap = gaps.map_or(1e6, Histogram::mean).max(1.0);
         Ok(Generator {
             rng,
             left: plan.requests,
@@ -184,7 +187,7 @@ impl Generator {
             shares,
             sizes: [Op::Read, Op::Write].map(|op| sizes(profile, op)),
             scale: [scale(Op::Read), scale(Op::Write)],
-            gaps: Counted::new(profile.into_iter().flat_map(|p| p.gaps.counts())),
+            gaps: Counted::new(gaps.into_iter().flat_map(Histogram::counts)),
             gap_scale: plan.gap.map_or(1.0, |ns| ns as f64 / gap),
             addresses,
             groups,
@@ -247,13 +250,9 @@ impl Generator {
 }
 
 fn sizes(profile: Option<&Profile>, op: Op) -> Counted<u64> {
-    let of = |op: Op| profile.map_or(&EMPTY, |p| &p.sizes[op as usize]);
-    // A trace of reads alone says of writes only that they are like its reads.
-    let own = if of(op).is_empty() { of(if op == Op::Read { Op::Write } else { Op::Read }) } else { of(op) };
-    Counted::new(own.iter().map(|(bytes, count)| (*bytes, *count)))
+    let sizes = profile.into_iter().flat_map(|p| &p.sizes[p.sized_as(op) as usize]);
+    Counted::new(sizes.map(|(bytes, count)| (*bytes, *count)))
 }
-
-static EMPTY: std::collections::BTreeMap<u64, u64> = std::collections::BTreeMap::new();
 
 impl Iterator for Generator {
     type Item = Request;

@@ -162,6 +162,15 @@ impl Profile {
         bytes as f64 / self.counts[op as usize].max(1) as f64
     }
 
+    /// The operation whose sizes requests have: a trace of reads alone says of writes only that they are like its reads.
+    pub(super) fn sized_as(&self, op: Op) -> Op {
+        match (op, self.sizes[op as usize].is_empty()) {
+            (_, false) => op,
+            (Op::Read, true) => Op::Write,
+            _ => Op::Read,
+        }
+    }
+
     /// Mean time between arrivals, in ns.
     pub fn mean_gap(&self) -> f64 {
         self.gaps.mean()
