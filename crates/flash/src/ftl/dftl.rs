@@ -2,7 +2,8 @@
 //! page-level address mappings", ASPLOS 2009).
 //!
 //! - The *cached mapping table* holds single entries in a segmented LRU: a new entry is on probation, a second use
-//!   protects it, and the least recent entry on probation is replaced.
+//!   protects it, and the least recent entry on probation is replaced. A page that is written in part is looked up for what it held, and
+//!   again when its place changes; that is one use.
 //! - The *global translation directory* locates translation pages.
 //! - *Lazy copying*: when garbage collection moves a page whose entry is cached, only the cached entry changes; it
 //!   reaches its translation page when it is replaced.
@@ -13,6 +14,7 @@
 
 use super::{CacheUse, Directory, EntryMap, Ftl, Index, Links, List, Move, NONE, Slab, check_clean, some};
 use crate::device::{Cause, Device, Ppn};
+use std::ops::Range;
 
 /// Bytes of a cached entry: logical and physical page number.
 const CACHED_BYTES: u64 = 8;
@@ -41,6 +43,8 @@ pub struct Dftl {
     probation: List,
     protected: List,
     protected_len: usize,
+    /// The logical page that was looked up last in the request under way.
+    looked_up: Option<u32>,
     /// Entries that the budget allows.
     capacity: usize,
     budget: u64,
@@ -58,6 +62,7 @@ impl Dftl {
             probation: List::default(),
             protected: List::default(),
             protected_len: 0,
+            looked_up: None,
             capacity: (budget / CACHED_BYTES) as usize,
             budget,
             cache: CacheUse::default(),
@@ -68,9 +73,12 @@ impl Dftl {
     fn entry(&mut self, device: &mut Device, lpn: u32) -> u32 {
         let cached = self.index.get(lpn);
         self.cache.count(cached.is_some());
+        let is_same_use = self.looked_up == Some(lpn);
         match cached {
             Some(slot) => {
-                self.used_again(slot);
+                if !is_same_use {
+                    self.used_again(slot);
+                }
                 slot
             }
             None => self.load(device, lpn),
@@ -143,8 +151,13 @@ impl EntryMap for Dftl {
 }
 
 impl Ftl for Dftl {
+    fn request(&mut self, _: Range<u32>) {
+        self.looked_up = None;
+    }
+
     fn lookup(&mut self, device: &mut Device, lpn: u32) -> Option<Ppn> {
         let slot = self.entry(device, lpn);
+        self.looked_up = Some(lpn);
         some(self.entries[slot].ppn)
     }
 
@@ -176,5 +189,31 @@ impl Ftl for Dftl {
         }
         let clean = self.live().filter(|entry| !entry.dirty);
         check_clean(&self.directory, clean.map(|entry| (entry.lpn, entry.ppn)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Op, Order, Ssd};
+    use tessera_disk::SplitMix64;
+
+    /// A page that is written in part is looked up for what it held, and again when its place changes: that is one use of its entry.
+    #[test]
+    fn pages_that_are_written_in_part_are_as_often_in_the_cache_as_those_that_are_written_whole() {
+        let (capacity, map_cache) = (64 << 20, 8 << 10);
+        let hits = |bytes: u64| {
+            let mut ssd = Ssd::new(&Config { map_cache, ..Config::new(capacity, "dftl") }).unwrap();
+            ssd.preload_in(Order::Random, |_| true);
+            let mut random = SplitMix64::new(1);
+            for _ in 0..20_000 {
+                let pages = if random.below(10) < 7 { 1_000 } else { capacity / 4096 };
+                ssd.submit(0, Op::Write, random.below(pages) * 4096, bytes);
+            }
+            ssd.check().unwrap();
+            (ssd.cache().lookups, ssd.cache().hits)
+        };
+        let whole = hits(4096);
+        assert!(whole.1 > 5_000, "{whole:?}");
+        assert_eq!(hits(512), whole);
     }
 }
