@@ -15,6 +15,9 @@ const CACHE_BYTES: u64 = 16;
 /// The most bytes of map cache that a logical page has a use for.
 const CACHE_PAGE_BYTES: u64 = 64;
 
+/// Bytes of each page that waits in the write buffer: an entry in a tree, and another one while all are programmed in order.
+const BUFFERED_BYTES: u64 = 24;
+
 /// Bytes of each logical page in the map of a layer.
 fn map_bytes(layer: &str) -> u64 {
     match layer {
@@ -38,7 +41,8 @@ impl Config {
         let (physical, logical) = (geometry.pages(), u64::from(geometry.logical_pages));
         let contents = if self.contents { 4 * physical } else { 0 };
         let cache = CACHE_BYTES * self.map_cache.min(CACHE_PAGE_BYTES * logical);
+        let buffered = BUFFERED_BYTES * (self.write_buffer / u64::from(self.shape.page_bytes) / 2).min(logical);
         let device = physical * PAGE_BITS / 8 + contents + u64::from(geometry.block_count()) * BLOCK_BYTES;
-        Ok(device + map_bytes(&self.ftl) * logical + cache)
+        Ok(device + map_bytes(&self.ftl) * logical + cache + buffered)
     }
 }

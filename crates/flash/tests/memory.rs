@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tessera_disk::SplitMix64;
 use tessera_flash::ftl::LAYERS;
 use tessera_flash::trace::Reader;
-use tessera_flash::{Config, Op, Replay, ReplayOptions, Ssd};
+use tessera_flash::{Config, Op, Order, Replay, ReplayOptions, Ssd};
 
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
@@ -60,6 +60,20 @@ fn memory_is_bounded_by_the_capacity_and_the_map_cache() {
         // Gaps in the heap are not counted here.
         let gaps = if layer.name == "leaftl" { 14 * pages } else { 0 };
         assert!(peak <= said && said <= most + 2 * pages + gaps, "{}: {peak} bytes, {said} are said", layer.name);
+    }
+}
+
+#[test]
+fn what_a_write_buffer_takes_is_said() {
+    let _lock = one_at_a_time();
+    let pages = 1 << 17;
+    for write_buffer in [pages / 8, pages, 4 * pages] {
+        let config = Config { write_buffer: write_buffer * PAGE, ..config("ideal", pages * PAGE) };
+        let before = HEAP.current_usage();
+        HEAP.reset_peak_usage();
+        Ssd::new(&config).unwrap().preload_in(Order::Random, |_| true);
+        let (peak, said) = ((HEAP.peak_usage() - before) as u64, config.memory_bytes().unwrap());
+        assert!(peak <= said && said < peak * 5 / 4, "a buffer of {write_buffer} pages: {peak} bytes, {said} are said");
     }
 }
 
