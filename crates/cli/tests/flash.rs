@@ -356,6 +356,9 @@ fn a_page_shows_every_replay_without_other_files() {
     let new = dir.path().join("new.html");
     let refused = tessera(&["flash", "replay", &trace, "--html", &new.display().to_string(), "--capacity", "5000"]);
     assert_eq!((refused.code, new.exists()), (2, false), "no empty page stays");
+    std::os::unix::fs::symlink("page-of-link.html", &new).unwrap();
+    let refused = tessera(&["flash", "replay", &trace, "--html", &new.display().to_string(), "--capacity", "5000"]);
+    assert_eq!((refused.code, new.is_symlink(), new.exists()), (2, true, false), "the link stays");
     let nowhere = dir.path().join("no/page.html").display().to_string();
     assert_refused(&tessera(&["flash", "replay", &trace, "--html", &nowhere]), 3, &["no/page.html", "No such file"]);
 }

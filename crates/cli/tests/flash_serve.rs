@@ -61,6 +61,13 @@ fn the_options_of_layers_and_of_collection_are_those_of_replay() {
         let stat = server.stat();
         assert!(stat.pointer(figure).is_some_and(serde_json::Value::is_u64), "{figure} of {stat}");
     }
+    let dir = tempfile::tempdir().unwrap();
+    let backing = dir.path().join("ssd");
+    let learns = ["--learn-after", "10", "--ftl", "cpftl", "--cpftl", "no-correlation,no-skew"];
+    let serve = ["flash", "serve", "--capacity", "1G", "--nbd", "127.0.0.1:0", "--backing"];
+    let refused = tessera(&[&serve[..], &[&backing.display().to_string()], &learns].concat());
+    assert_refused(&refused, 2, &["--learn-after", "with these options cpftl learns nothing"]);
+    assert!(!backing.exists(), "what is refused leaves no file");
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
     let total_kib = meminfo.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
     for (options, words) in [

@@ -32,6 +32,15 @@ fn map_bytes(layer: &str) -> u64 {
 }
 
 impl Config {
+    /// The most bytes that recovery after a power cut takes besides: the map that it finds, and a second layer.
+    ///
+    /// # Errors
+    /// The SSD cannot be made.
+    pub fn recovery_bytes(&self) -> Result<u64, ConfigError> {
+        let geometry = self.geometry(ftl::find(&self.ftl)?)?;
+        Ok((4 + map_bytes(&self.ftl)) * u64::from(geometry.logical_pages))
+    }
+
     /// The most bytes of memory that the SSD takes (docs/flash.md); what no request touches may take less.
     ///
     /// # Errors

@@ -77,6 +77,22 @@ fn what_a_write_buffer_takes_is_said() {
     }
 }
 
+#[test]
+fn recovery_takes_no_more_than_it_says() {
+    let _lock = one_at_a_time();
+    let pages = 1 << 16;
+    for layer in LAYERS {
+        let config = config(layer.name, pages * PAGE);
+        let before = HEAP.current_usage();
+        let mut ssd = Ssd::new(&config).unwrap();
+        ssd.preload(|_| true);
+        HEAP.reset_peak_usage();
+        ssd.cut_power();
+        let (peak, said) = ((HEAP.peak_usage() - before) as u64, config.memory_bytes().unwrap());
+        assert!(peak <= said + config.recovery_bytes().unwrap(), "{}: {peak} bytes, {said} are said", layer.name);
+    }
+}
+
 /// Lines of a trace that never lies in memory.
 struct Lines {
     rng: SplitMix64,

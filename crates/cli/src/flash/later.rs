@@ -77,7 +77,9 @@ impl Later {
             if !ready.is_empty() {
                 drop(queue);
                 for Waiting { due, power_cuts, answer } in ready {
-                    server.note_sent(due);
+                    if power_cuts == cuts {
+                        server.note_sent(due);
+                    }
                     answer(power_cuts != cuts);
                 }
                 queue = self.queue.lock();

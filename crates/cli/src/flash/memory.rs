@@ -45,7 +45,7 @@ pub fn at_once(args: &ReplayArgs, runs: &[Run<'_>], most: usize) -> Outcome<usiz
 /// # Errors
 /// The SSD cannot be made, or does not fit.
 pub fn check(config: &Config) -> Outcome {
-    let need = config.memory_bytes().map_err(Failure::usage)?;
+    let need = config.memory_bytes().and_then(|bytes| Ok(bytes + config.recovery_bytes()?)).map_err(Failure::usage)?;
     let Some(available) = available().filter(|available| *available < need) else { return Ok(()) };
     bail!(
         Exit::Usage,
@@ -65,7 +65,8 @@ fn need(args: &ReplayArgs, run: &Run<'_>) -> Outcome<u64> {
         }
         e => Failure::usage(e),
     })?;
-    Ok(device + args.host_cache / u64::from(args.geometry.page_bytes) * HOST_CACHE_PAGE_BYTES)
+    let recovery = if args.cut_every.is_some() { run.config.recovery_bytes().map_err(Failure::usage)? } else { 0 };
+    Ok(device + recovery + args.host_cache / u64::from(args.geometry.page_bytes) * HOST_CACHE_PAGE_BYTES)
 }
 
 /// How many of the largest fit at a time.

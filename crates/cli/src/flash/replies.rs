@@ -56,7 +56,9 @@ pub fn send_soon(
         std::hint::spin_loop();
     }
     let is_cut = reply.power_cuts != server.power_cuts();
-    server.note_sent(reply.due);
+    if !is_cut {
+        server.note_sent(reply.due);
+    }
     stream.write_all(&if is_cut { failed(session, &reply) } else { reply.bytes })?;
     room.free(reply.room);
     Ok(None)

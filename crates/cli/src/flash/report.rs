@@ -147,7 +147,8 @@ pub fn check_page(args: &ReplayArgs) -> Outcome {
     let is_new = !file.exists();
     std::fs::OpenOptions::new().create(true).append(true).open(file).at(file)?;
     // What is not written until the end leaves no empty file if the command is ended before.
-    if is_new { std::fs::remove_file(file).at(file) } else { Ok(()) }
+    // A link that led nowhere stays.
+    if is_new { file.canonicalize().and_then(std::fs::remove_file).at(file) } else { Ok(()) }
 }
 
 fn write_page(file: &Path, runs: &[Run<'_>], results: &[Done]) -> Outcome {

@@ -67,6 +67,11 @@ fn emulator(args: &ServeArgs, config: &Config) -> Outcome<Emulator> {
     Ok(emulator)
 }
 
+/// Whether the layer learns from requests: asked of a device of its own, before there is a backing file.
+fn learns(config: &Config) -> Outcome<bool> {
+    Ok(Emulator::new(config).map_err(Failure::usage)?.plan_learning(1))
+}
+
 /// Serves until the process is ended.
 pub fn serve(args: &ServeArgs) -> Outcome {
     let config = Config {
@@ -80,15 +85,20 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let events = Events::listen(false)?;
     // Before the backing: an address that is taken makes no file there.
     let listener = Listener::bind(&args.nbd)?;
+    if args.learn_after.is_some() && !learns(&config)? {
+        bail!(
+            Exit::Usage,
+            "--learn-after: with these options {} learns nothing from requests; cpftl with its correlations does",
+            args.ftl.name
+        );
+    }
     let mut emulator = emulator(args, &config)?;
     if let Some(after) = args.cut_after {
         let off_for = args.cut_for.map(|ms| ms * 1_000_000);
         emulator.plan_cuts(Cuts { after, seed: args.cut_seed, off_for });
     }
-    if let Some(requests) = args.learn_after
-        && !emulator.plan_learning(requests)
-    {
-        bail!(Exit::Usage, "--learn-after: {} learns nothing from requests; --ftl cpftl does", args.ftl.name);
+    if let Some(requests) = args.learn_after {
+        emulator.plan_learning(requests);
     }
     let control = control::path(args.control.as_deref(), &args.nbd);
     let about = json!({

@@ -65,7 +65,10 @@ impl Device {
         let mut map = vec![NONE; self.geometry.logical_pages as usize];
         let (pages, count) = (self.geometry.shape.pages, self.geometry.block_count() as usize);
         let (mut counts, mut changed) = (vec![0; count], vec![0; count]);
-        for ppn in (0..self.geometry.pages() as u32).filter(|ppn| self.is_written(*ppn)).collect::<Vec<_>>() {
+        for ppn in 0..self.geometry.pages() as u32 {
+            if !self.is_written(ppn) {
+                continue;
+            }
             let (end, order) = (self.schedule.read(self.plane_of(ppn), self.block_of(ppn), 0), self.order(ppn));
             self.counters.reads[Cause::Recovery as usize] += 1;
             self.order = self.order.max(order);
