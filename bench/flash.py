@@ -42,6 +42,8 @@ STEADY = SETUP.replace("random", "overwritten")
 # What the paper's host buffer has of the storage. The synthetic traces are as those behind it, so they get none.
 BUFFER = 0.05
 GIVEN = "--compact --preload=random --train 50% --map-cache 64K --over-provisioning 15%"
+# Devices whose memory is measured, each written whole before: capacity, order and layers.
+SIZES = (("64M", "random", "ideal"), ("16G", "random", LAYERS), ("1T", "sequential", "ideal,dftl,cpftl"))
 # All pairs at once, in as much memory as that takes.
 FULL = "full-mining,pairs=1073741824"
 # Figure 3.9: sequential prefetch alone, then one mechanism more each.
@@ -61,6 +63,15 @@ class Bench:
 
     def run(self, *words):
         return subprocess.run([self.binary, "flash", *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def peak_bytes(self, *words):
+        """The most memory that a command had."""
+        process = subprocess.Popen([self.binary, "flash", *words], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, words)
+        return usage.ru_maxrss * 1024
 
     def synthesize(self, name, gap=None):
         """A trace as stated; `gap` takes the place of its time between arrivals."""
@@ -140,7 +151,7 @@ def study(bench, _):
     loaded = bench.synthesize("web", "180us")
     result["loaded"] = bench.replay(loaded, SETUP, "ideal,dftl,cpftl")
     result["support"] = {s: bench.replay(made["web"], SETUP, "cpftl", f"{CPFTL},support={s}")[0] for s in SUPPORTS}
-    sweep = SETUP.replace("288K", "64K,256K,1M,2M")
+    sweep = SETUP.replace("288K", "64K,128K,256K,512K,1M,2M")
     result["cache"] = bench.replay(made["financial"], sweep, "ideal,dftl,cpftl")
     result["full_mining"] = {name: bench.replay(path, SETUP, "cpftl", f"{CPFTL},{FULL}")[0] for name, path in made.items()}
     return result
@@ -169,6 +180,19 @@ def steady(bench, traces):
     result["apart"] = writes_apart(bench, financial)
     result["analysis"] = analysis(bench, financial, result["steady"]["financial"])
     return result
+
+
+def memory(bench, _):
+    """The most memory of a replay on devices that were written whole, by capacity and layer."""
+    path, found = os.path.join(bench.directory, "one.spc"), {}
+    with open(path, "w") as trace:
+        trace.write("0,0,4096,W,0.0\n")
+    for capacity, order, layers in SIZES:
+        for ftl in layers.split(","):
+            print(f"{capacity}, {ftl}", file=sys.stderr)
+            words = ["replay", path, "--capacity", capacity, f"--preload={order}", "--ftl", ftl, "-q"]
+            found.setdefault(f"{capacity}, {order}", {})[ftl] = bench.peak_bytes(*words)
+    return {"memory": found}
 
 
 def analysis(bench, financial, steady_rows):
@@ -200,14 +224,14 @@ def again(bench, traces, layers, result):
         result[part][name] = [new.get(row["ftl"], row) for row in result[part][name]]
 
 
-PARTS = {"given": given, "study": study, "figures": steady}
+PARTS = {"given": given, "study": study, "figures": steady, "memory": memory}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", required=True, metavar="DIR", help="directory of block traces")
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
-    parser.add_argument("--parts", default=",".join(PARTS), help="given, study, figures, with commas between them")
+    parser.add_argument("--parts", default=",".join(PARTS), help="given, study, figures, memory, with commas between them")
     parser.add_argument("--layers", help="rows of these layers only")
     parser.add_argument("--binary", default=os.path.join(HERE, "..", "target", "release", "tessera"))
     parser.add_argument("--out", default=os.path.join(HERE, "results"))

@@ -35,6 +35,11 @@ class Flash(unittest.TestCase):
         self.assertEqual([line[:3] for line in lines], [["web", "`dftl`", "25.0%"], ["", "`cpftl`", "25.0%"]])
         self.assertEqual([line[5] for line in lines], ["1 us", "25.0 s"])
 
+    def test_memory_is_also_that_of_a_page(self):
+        text = flashreport.memory_part({"64M, random": {"ideal": 14 << 20}, "16G, random": {"ideal": 78 << 20}, "1T, sequential": {"dftl": (4 << 30) + (14 << 20)}})
+        lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| 1")]
+        self.assertEqual([[line[1], line[3]] for line in lines], [["`ideal`", "16.0"], ["`dftl`", "16.0"]])
+
     def test_the_page_says_what_the_figures_say(self):
         result = json.loads((RESULTS / "flash.json").read_text())
         self.assertEqual((RESULTS / "flash.md").read_text(), flashreport.report(result))
