@@ -245,6 +245,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("manager.names_not_rechecked", Theme::Spool),
     ("manager.no_recall", Theme::Mixed),
     ("manager.repeats_apply", Theme::Mixed),
+    ("mount.close_gives_up_flock_early", Theme::Locks),
     ("mount.create_in_flight_untold", Theme::Creates),
     ("mount.cut_bytes_not_blanked", Theme::Spool),
     ("mount.cut_is_forgotten", Theme::Mixed),

@@ -48,6 +48,7 @@ impl Model {
             change,
             fate: Fate::Pending,
             done_ns: None,
+            under_lock: self.locks.get(&ino).is_some_and(|(holder, _)| *holder == mount),
             lock_lost: false,
             was_whole: false,
             unread: false,
@@ -105,6 +106,8 @@ impl Model {
         if let Some(local) = self.locals.get_mut(&(mount, ino)) {
             let pending = |write: &&mut Write| write.fate == Fate::Pending;
             local.writes.iter_mut().filter(pending).for_each(|write| write.fate = Fate::Doubtful);
+            // An unlock, or the commit before it, may be what failed.
+            local.writes.iter_mut().for_each(|write| write.under_lock = false);
             local.failed = true;
         }
     }
@@ -144,16 +147,30 @@ impl Model {
             }
             None => {
                 let what = if close { "close" } else { "fsync" };
-                self.must_be_stored((mount, ino), what, now_ns);
+                self.must_be_stored((mount, ino), what, |_| true, now_ns);
             }
         }
     }
 
+    /// A mount got a lock that others had: what they wrote under it is in a version, unless they have lost a lock.
+    pub(super) fn finds_what_others_wrote_under_the_lock(
+        &mut self,
+        mount: usize,
+        ino: u64,
+        now_ns: i64,
+        may_have_lost: impl Fn(usize) -> bool,
+    ) {
+        let others: Vec<Key> = self.locals.keys().copied().filter(|key| key.1 == ino && key.0 != mount).collect();
+        for key in others.into_iter().filter(|key| !may_have_lost(key.0)) {
+            self.must_be_stored(key, "the lock", |write| write.under_lock && !write.lock_lost, now_ns);
+        }
+    }
+
     /// What a mount wrote to a file must be in a version, or in a conflict copy.
-    fn must_be_stored(&mut self, key: Key, what: &str, now_ns: i64) {
+    fn must_be_stored(&mut self, key: Key, what: &str, concerns: impl Fn(&Write) -> bool, now_ns: i64) {
         let left = |model: &Model| -> Vec<u64> {
             let writes = &model.locals[&key].writes;
-            writes.iter().filter(|write| write.is_sure()).map(|write| write.number).collect()
+            writes.iter().filter(|write| write.is_sure() && concerns(write)).map(|write| write.number).collect()
         };
         let mut missing = left(self);
         while !missing.is_empty() && self.leaves(key, now_ns) {
@@ -176,6 +193,7 @@ impl Model {
         for (_, local) in self.locals.iter_mut().filter(|((of, _), _)| *of == mount) {
             local.handles = 0;
             for write in &mut local.writes {
+                write.under_lock = false;
                 if !matches!(write.fate, Fate::Acknowledged(survives) if survives >= needs) {
                     write.fate = Fate::Doubtful;
                 }

@@ -65,6 +65,8 @@ struct Write {
     fate: Fate,
     /// When the program heard that it is done.
     done_ns: Option<i64>,
+    /// Written under a lock: the next mount that gets it finds it in a version.
+    under_lock: bool,
     /// Written under a lock that was lost since.
     lock_lost: bool,
     /// Some version had every block of it, and perhaps not all of what was written before.
@@ -334,6 +336,7 @@ impl Model {
     /// A mount got a lock. `may_be_lost`: whether the manager may have taken the locks that another mount had at a
     /// time.
     pub fn locked(&mut self, mount: usize, ino: u64, now_ns: i64, may_be_lost: impl Fn(usize, i64) -> bool) {
+        self.finds_what_others_wrote_under_the_lock(mount, ino, now_ns, |other| may_be_lost(other, i64::MIN));
         let Some((holder, since_ns)) = self.locks.insert(ino, (mount, now_ns)).filter(|(of, _)| *of != mount) else {
             return;
         };
