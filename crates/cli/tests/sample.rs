@@ -144,8 +144,9 @@ fn samples_of_the_store_are_right_with_two_nodes_dead() {
         units.iter().max().unwrap() <= &(units.iter().min().unwrap() + 3 + units.iter().max().unwrap() / 5),
         "shares are equal: {units:?}"
     );
-    for group in found["groups"].as_array().unwrap() {
-        assert!(covers(group, 200_000.0 / 3.0), "{found}");
+    let by_speed = ask(&c, &[&by_host[..], &["--shares", "speed"]].concat());
+    for group in found["groups"].as_array().unwrap().iter().chain(by_speed["groups"].as_array().unwrap()) {
+        assert!(covers(group, 200_000.0 / 3.0), "{found} {by_speed}");
     }
     assert_refused(&c.run(&["sample", "tess:/nowhere"]), 3, &["tess:/nowhere", "does not exist"]);
     c.kill_node(1);

@@ -14,7 +14,7 @@ use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Text};
 use tessera_sampling::layout::Layout;
 use tessera_sampling::question::{Aggregate, Bound, KeyBy, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
-use tessera_sampling::source::{DiskSpeed, LocalFiles, PlayedDisks, Source};
+use tessera_sampling::source::{DiskSpeed, LocalFiles, PlayedDisks, Source, measure_speeds};
 
 fn question(aggregate: Aggregate, key: Option<&str>, value: Option<&str>, filter: Option<&str>) -> Question {
     Question {
@@ -294,6 +294,31 @@ fn a_disk_that_is_ten_times_slower_is_not_waited_for_and_the_answer_stays_right(
     assert!(progress.complete);
     let others: u64 = disks[1..].iter().sum();
     assert!(disks[0] * 3 < others, "the slow disk gave {} units, the others {others}", disks[0]);
+    for row in &found.rows {
+        let truth = truth[std::str::from_utf8(row.key.as_ref().unwrap()).unwrap()];
+        assert!(row.estimate.low <= truth && truth <= row.estimate.high, "{row:?}, truth {truth}");
+    }
+}
+
+#[test]
+fn a_disk_that_is_measured_as_slow_gives_less_of_the_sample_and_the_answer_stays_right() {
+    let dir = TempDir::new().unwrap();
+    let (paths, truth) = four_disks(&dir);
+    let speed = |us| DiskSpeed { bytes_per_s: 1e9, latency: Duration::from_micros(us) };
+    let slow: Arc<dyn Source> =
+        Arc::new(PlayedDisks::new(open(&paths), &[speed(100_000), speed(500), speed(500), speed(500)]));
+    let words = question(Aggregate::Count, Some("word"), None, None);
+    let format: Arc<dyn Format> = text(&*slow, words.clone().bind()).unwrap().into();
+    let layout = Layout::of(&*slow, &*format, 1024);
+    let speeds = measure_speeds(&*slow, &layout, 5).unwrap();
+    assert!(speeds[1..].iter().all(|fast| speeds[0] * 2.0 < *fast), "{speeds:?}");
+    // The sample itself is of disks that wait for nothing.
+    let source: Arc<dyn Source> = Arc::new(open(&paths));
+    let schedule = Schedule::new(layout, Shares::Speeds(speeds), 5);
+    let terms = Terms { amount: Amount::Ratio(0.3), confidence: 0.999, top: 1000, drop: 0.0 };
+    let options = Options { threads: 2, keep_values: false, seed: 5, tick: Duration::from_millis(50) };
+    let (found, _, disks) = ask(source, format, schedule, (&words, &terms), &options, &mut |_, _| true).unwrap();
+    assert!(disks[1..].iter().all(|fast| disks[0] < *fast), "{disks:?}");
     for row in &found.rows {
         let truth = truth[std::str::from_utf8(row.key.as_ref().unwrap()).unwrap()];
         assert!(row.estimate.low <= truth && truth <= row.estimate.high, "{row:?}, truth {truth}");

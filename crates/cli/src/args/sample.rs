@@ -147,6 +147,8 @@ pub enum ShareRule {
     Equal,
     /// In proportion to what each disk holds.
     Size,
+    /// In proportion to how fast each disk is, which reads of some units measure first.
+    Speed,
 }
 
 fn parse_unit(text: &str) -> Result<u64, String> {

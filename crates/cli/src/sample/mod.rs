@@ -25,7 +25,7 @@ use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Parquet, Text
 use tessera_sampling::layout::Layout;
 use tessera_sampling::question::{Aggregate, KeyBy, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
-use tessera_sampling::source::{LocalFiles, Source, StoreFiles};
+use tessera_sampling::source::{LocalFiles, Source, StoreFiles, measure_speeds};
 use tessera_sampling::words::FileFormat;
 
 const STORE_UNIT_BYTES: u64 = 64 << 10;
@@ -71,9 +71,15 @@ pub fn sample(args: SampleArgs) -> Outcome {
     let layout = Layout::of(&*source, &*reader, unit_bytes);
     let all_bytes = layout.bytes();
     let seed = args.seed.unwrap_or_else(rand::random);
-    let shares = if args.shares == ShareRule::Equal { Shares::Equal } else { Shares::Sizes };
-    let schedule =
-        if terms.amount == Amount::Exact { Schedule::whole(layout) } else { Schedule::new(layout, shares, seed) };
+    let schedule = match (terms.amount, args.shares) {
+        (Amount::Exact, _) => Schedule::whole(layout),
+        (_, ShareRule::Equal) => Schedule::new(layout, Shares::Equal, seed),
+        (_, ShareRule::Size) => Schedule::new(layout, Shares::Sizes, seed),
+        (_, ShareRule::Speed) => {
+            let speeds = measure_speeds(&*source, &layout, seed)?;
+            Schedule::new(layout, Shares::Speeds(speeds), seed)
+        }
+    };
     let interrupted = catch_interrupt()?;
     let mut watch = Watch {
         progress: Progress::items(args.common.output, "sample"),

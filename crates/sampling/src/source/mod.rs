@@ -2,10 +2,12 @@
 
 mod local;
 mod played;
+mod speed;
 mod store;
 
 pub use local::LocalFiles;
 pub use played::{DiskSpeed, PlayedDisks, PlayedRead, SlowPhases};
+pub use speed::measure_speeds;
 pub use store::StoreFiles;
 
 use crate::error::Error;
