@@ -173,43 +173,24 @@ impl<B: Backend> State<B> {
         if_version: Option<u64>,
     ) -> Outcome<&mut Session<B::Writer>> {
         mount.settle(self.ino).await?;
-        let session = self.new_session(mount, if_version).await?;
-        let session = session.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;
+        let (patches, used_ns) = (self.below != Below::Dropped, mount.backend.now_ns());
+        let opened = mount.backend.open_write(self.ino, patches, if_version).await;
+        let handle = opened.map_err(|e| failed("open for writing", self.ino, e.code(), &e))?;
+        let handle = self.staged(mount, handle)?;
+        let session =
+            Session { handle, used_ns, is_outdated: false, position: 0, uncommitted: None, patches, content: 0 };
         Ok(self.pending.write().session.insert(session))
     }
 
-    async fn new_session(
-        &self,
-        mount: &Mount<B>,
-        if_version: Option<u64>,
-    ) -> Outcome<Result<Session<B::Writer>, FileError>> {
-        let (patches, used_ns) = (self.below != Below::Dropped, mount.backend.now_ns());
-        match mount.backend.open_write(self.ino, patches, if_version).await {
-            Ok(handle) => {
-                let handle = self.staged(mount, handle)?;
-                Ok(Ok(Session {
-                    handle,
-                    used_ns,
-                    is_outdated: false,
-                    position: 0,
-                    uncommitted: None,
-                    patches,
-                    content: 0,
-                }))
-            }
-            Err(error) => Ok(Err(error)),
-        }
-    }
-
-    /// Opens a session in place of one in which nothing waits for a commit.
+    /// Opens a session in place of one in which nothing waits for a commit. The old one stays if there is no other: only it keeps a file
+    /// without a name.
     async fn replace_session(&mut self, mount: &Mount<B>) -> Outcome {
-        match self.new_session(mount, None).await? {
-            Ok(session) => drop(self.pending.write().session.replace(session)),
-            // Only the session keeps a file without a name.
-            Err(error) if error.code() == Code::NotFound => {}
-            Err(error) => return Err(failed("open for writing", self.ino, error.code(), &error)),
+        let before = self.pending.write().session.take();
+        let opened = self.open_session(mount, None).await.map(drop);
+        if opened.is_err() {
+            self.pending.write().session = before;
         }
-        Ok(())
+        if opened == Err(Errno::ENOENT) { Ok(()) } else { opened }
     }
 
     /// Commits the session's content and keeps the session.
