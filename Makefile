@@ -98,7 +98,7 @@ bench-mount:    ## the mount beside libfuse's passthrough and a GlusterFS mount;
 	cargo build --release -p tessera-cli
 	python3 bench/mount.py
 
-bench-sampling: ## answers from samples beside Spark and DuckDB on 12 GB (pip, apt; an hour; kept in target/bench-sampling); writes bench/results/sampling_peers.*
+bench-sampling: query ## answers from samples beside Spark and DuckDB on 16 GB (pip, apt; an hour; kept in target/bench-sampling); writes bench/results/sampling_peers.*
 	cargo build --release -p tessera-cli
 	python3 bench/sampling.py
 

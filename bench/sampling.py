@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 from benchlib import machine, report, samplingtext  # noqa: E402
-from benchlib.samplingengines import QUESTIONS, Peer, Tessera, all_bytes, files, python  # noqa: E402
+from benchlib.samplingengines import QUESTIONS, SQL, Peer, Query, Tessera, all_bytes, files, has, python  # noqa: E402
 
 RATIOS = (0.1, 0.01, 0.001)
 
@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--spark-rounds", type=int, default=1)
     parser.add_argument("--questions", default=",".join(QUESTIONS))
     parser.add_argument("--dir", default=os.path.join(HERE, "..", "target", "bench-sampling"), help="data and peers; kept")
+    parser.add_argument("--traces", default=os.path.join(HERE, "..", "..", "shared", "traces"), help="block traces; without them that question is left out")
     parser.add_argument("--binary", default=os.path.join(HERE, "..", "target", "release", "tessera"))
     parser.add_argument("--out", default=os.path.join(HERE, "results"))
     parser.add_argument("--report", action="store_true")
@@ -38,8 +39,8 @@ def arguments():
 
 def runs_of(system):
     """Names of runs and how each is asked for."""
-    if system.name == "tessera":
-        named = [("exact", ("--exact",)), ("error 2 %", ("--error", "2%"))]
+    if system.name in ("tessera", "query"):
+        named = [("exact", ("--exact",) if system.name == "tessera" else ()), ("error 2 %", ("--error", "2%"))]
         return named[:1] + [(f"{100 * r:g} %", ("--ratio", f"{100 * r:g}%")) for r in RATIOS] + named[1:]
     methods = ("system", "bernoulli") if system.name == "duckdb" else ("sample",)
     return [("exact", ())] + [(f"{method} {100 * r:g} %", (method, r)) for method in methods for r in RATIOS]
@@ -56,17 +57,18 @@ def warm(root, question):
 def measure(config, result):
     path = python(os.path.join(config.dir, "python"))
     make = os.path.join(HERE, "benchlib", "samplingdata.py")
-    subprocess.run([path, make, config.dir, str(config.gigabytes)], check=True)
+    subprocess.run([path, make, config.dir, str(config.gigabytes), config.binary, config.traces], check=True)
     result["bytes"] = all_bytes(config.dir)
     log = os.path.join(config.dir, "peers.log")
-    systems = [Tessera(config.binary), Peer("duckdb", path, log), Peer("spark", path, log)]
+    systems = [Tessera(config.binary), Query(config.binary), Peer("duckdb", path, log), Peer("spark", path, log)]
     result["versions"] = {system.name: system.version for system in systems}
     try:
-        for question in config.questions.split(","):
+        for question in (question for question in config.questions.split(",") if has(config.dir, question)):
             warm(config.dir, question)
             for number in range(config.rounds):
                 for system in systems:
-                    if system.name != "spark" or number < config.spark_rounds:
+                    is_asked = question in SQL if system.name == "query" else system.name != "spark" or number < config.spark_rounds
+                    if is_asked:
                         yield from ask(config.dir, question, system)
     finally:
         for system in systems:
@@ -86,7 +88,7 @@ def truths(rows):
     for row in rows:
         if row["run"] == "exact":
             first = found.setdefault(row["question"], row)
-            if first["total"] != row["total"] or sorted(first["groups"].values()) != sorted(row["groups"].values()):
+            if row["total"] not in (first["total"], None) or sorted(first["groups"].values()) != sorted(row["groups"].values()):
                 raise SystemExit(f"{first['system']} and {row['system']} count {row['question']} differently: "
                                  f"{first['total']} and {row['total']}, {first['groups']} and {row['groups']}")
     return found

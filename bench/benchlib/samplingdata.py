@@ -3,8 +3,9 @@
     text      UTF-8 files of Debian's packages of sources, put together in files of 64 MB. Packages follow each other, so files differ.
     links     pairs of pages (source, target), tab between them; targets have Zipf's skew.
     requests  Wikimedia's form of page views: hour, project, page, count, bytes. Days have a rhythm, pages have Zipf's skew.
+    accesses  requests of block traces, if there are any: trace, region of 1 MiB, bytes. The traces follow each other again and again.
 
-    python3 bench/benchlib/samplingdata.py DIR GIGABYTES
+    python3 bench/benchlib/samplingdata.py DIR GIGABYTES TESSERA TRACES
 """
 
 import os
@@ -18,7 +19,9 @@ PACKAGES = ["linux-source-6.1", "gcc-12-source", "binutils-source", "glibc-sourc
             "fpc-source-3.2.2", "libboost1.81-dev", "rust-doc"]
 PAGES = 2_000_000
 HOURS = 24 * 28
-DATA = ("text", "links", "requests")
+DATA = ("text", "links", "requests", "accesses")
+SECTOR_BYTES = 512
+REGION_BYTES = 1 << 20
 
 
 def path_of(root, data, number):
@@ -129,15 +132,49 @@ def generated(root, data, size):
             return
 
 
-def make(root, size):
+def trace_rows(binary, path):
+    """A row for each request of a trace: trace, region, bytes. The command reads every format."""
+    name = os.path.basename(path).partition(".")[0]
+    said = subprocess.run([binary, "flash", "trace", "convert", path, "--to", "ssdsim"], check=True, capture_output=True, text=True).stdout
+    for line in said.splitlines():
+        _, device, sector, sectors, _ = line.split()
+        yield f"{name},{name}/{device}/{int(sector) * SECTOR_BYTES // REGION_BYTES},{int(sectors) * SECTOR_BYTES}\n"
+
+
+def accesses(root, size, binary, traces):
+    """Files of whole traces, in turn, of which each begins with another one."""
+    parts = ["".join(trace_rows(binary, os.path.join(traces, name))).encode() for name in trace_names(traces)]
+    number, written = 0, 0
+    while written < size:
+        with open(path_of(root, "accesses", number), "wb") as out:
+            out.write(b"trace,region,bytes\n")
+            turn = number
+            while out.tell() < FILE_BYTES:
+                out.write(parts[turn % len(parts)])
+                turn += 1
+            written += out.tell()
+        number += 1
+
+
+def trace_names(traces):
+    return sorted(name for name in os.listdir(traces) if not name.endswith(".md")) if os.path.isdir(traces) else []
+
+
+def make(root, size, binary, traces):
     """Makes what is not there yet."""
     for data in DATA:
         done = os.path.join(root, f"{data}.{size}")
-        if not os.path.exists(done):
-            print(f"making {data}", file=sys.stderr, flush=True)
-            text(root, size) if data == "text" else generated(root, data, size)
-            open(done, "w").close()
+        if os.path.exists(done) or data == "accesses" and not trace_names(traces):
+            continue
+        print(f"making {data}", file=sys.stderr, flush=True)
+        if data == "text":
+            text(root, size)
+        elif data == "accesses":
+            accesses(root, size, binary, traces)
+        else:
+            generated(root, data, size)
+        open(done, "w").close()
 
 
 if __name__ == "__main__":
-    make(sys.argv[1], int(float(sys.argv[2]) * 1e9))
+    make(sys.argv[1], int(float(sys.argv[2]) * 1e9), *sys.argv[3:])

@@ -22,6 +22,8 @@ class DuckDb:
         "links": "read_csv({}, delim='\t', quote='', header=true, auto_detect=false, columns={{'source': 'VARCHAR', 'target': 'VARCHAR'}})",
         "requests": "read_csv({}, delim=',', quote='', header=true, auto_detect=false, columns={{'hour': 'BIGINT', 'project': 'VARCHAR', "
                     "'page': 'VARCHAR', 'count': 'BIGINT', 'bytes': 'BIGINT'}})",
+        "regions": "read_csv({}, delim=',', quote='', header=true, auto_detect=false, columns={{'trace': 'VARCHAR', 'region': 'VARCHAR', "
+                   "'bytes': 'BIGINT'}})",
     }
     ROWS = {
         "words": "SELECT word AS key, 1 AS value FROM (SELECT unnest(string_split(translate(line, E'\\t\\f\\r', '   '), ' ')) AS word "
@@ -29,6 +31,7 @@ class DuckDb:
         "links": "SELECT target AS key, 1 AS value FROM {}",
         "rate": "SELECT hour AS key, count AS value FROM {}",
         "pages": "SELECT page AS key, count AS value FROM {}",
+        "regions": "SELECT region AS key, 1 AS value FROM {}",
     }
 
     def __init__(self):
@@ -71,6 +74,9 @@ class Spark:
         if question == "links":
             table = read.csv(files, sep="\t", header=True, schema="source STRING, target STRING")
             return part(table).select(f.col("target").alias("key"), f.lit(1).alias("value"))
+        if question == "regions":
+            table = read.csv(files, header=True, schema="trace STRING, region STRING, bytes BIGINT")
+            return part(table).select(f.col("region").alias("key"), f.lit(1).alias("value"))
         table = read.csv(files, header=True, schema="hour INT, project STRING, page STRING, count BIGINT, bytes BIGINT")
         return part(table).select(f.col("hour" if question == "rate" else "page").alias("key"), f.col("count").alias("value"))
 

@@ -23,6 +23,9 @@ class Comparison(unittest.TestCase):
         found = samplingtext.errors({"groups": {"the": 101.0}, "total": 990.0}, TRUTH)
         self.assertEqual([round(error, 3) for error in found], [0.01, 1.0, 0.01])
 
+    def test_a_total_that_was_not_asked_for_is_not_wrong(self):
+        self.assertEqual(samplingtext.errors({"groups": {"the": 100.0, "of": 50.0}, "total": None}, TRUTH), [0.0, 0.0])
+
     def test_claims_are_those_of_the_true_groups(self):
         claims = {"the": (90.0, 110.0), "of": (60.0, 70.0), "other": (0.0, 9.0)}
         found = samplingtext.claims({"claims": claims}, TRUTH)
