@@ -65,7 +65,9 @@ impl<H: Host> MountWorld<H> {
 
     /// Holds the messages of a mount back. Half of the time the connection breaks meanwhile.
     fn cut_off(&mut self, mount: usize, ms: u64) {
-        self.mounts[mount].cut_until_ns = self.now_ns + ms as i64 * MS;
+        let until_ns = self.now_ns + ms as i64 * MS;
+        self.mounts[mount].cut_until_ns = until_ns;
+        self.model.borrow_mut().cut_off(mount, self.now_ns, until_ns);
         if self.rng.percent(50) {
             self.break_connection(mount);
         }

@@ -50,7 +50,7 @@ impl Model {
             done_ns: None,
             under_lock: self.locks.get(&ino).is_some_and(|(holder, _)| *holder == mount),
             lock_lost: false,
-            was_whole: false,
+            stored_blocks: 0,
             unread: false,
         };
         let local = self.local(mount, ino, now_ns);
@@ -255,7 +255,7 @@ impl Model {
         }
         if let Some(key) = self.part_of(version, &before) {
             // Another mount may write over these before the rest is stored.
-            return self.note_whole(version, key);
+            return self.note_stored_blocks(version, key);
         }
         let keys = match is_copy {
             true => self.spooled_by(version.by),
@@ -306,8 +306,9 @@ impl Model {
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                     // Another mount may have written over what an earlier version had of them.
-                    let rest: Vec<&Write> = writes.iter().copied().filter(|write| !write.was_whole).collect();
-                    if rest.len() < writes.len() && explains(&rest) {
+                    let rest: Vec<Write> = writes.iter().flat_map(|write| write.unstored()).collect();
+                    let had_some = writes.iter().any(|write| write.stored_blocks != 0);
+                    if had_some && explains(&rest.iter().collect::<Vec<_>>()) {
                         return Some(((mount, version.ino), writes.iter().map(|write| write.number).collect()));
                     }
                 }
@@ -393,23 +394,36 @@ impl Model {
         }
     }
 
-    /// Notes the writes of which a version has every block.
-    fn note_whole(&mut self, version: &Version, key: Key) {
-        let Some(local) = self.locals.get_mut(&key) else { return };
-        for write in &mut local.writes {
-            if let Change::Write(at, blocks) = &write.change {
-                let there = version.blocks.get(*at as usize..*at as usize + blocks.len());
-                write.was_whole |= there == Some(blocks.as_slice());
+    /// Notes the blocks of a mount's writes that a version has.
+    fn note_stored_blocks(&mut self, version: &Version, key: Key) {
+        if let Some(local) = self.locals.get_mut(&key) {
+            local.writes.iter_mut().for_each(|write| write.note_stored(&version.blocks));
+        }
+    }
+
+    /// A mount hears nothing until then.
+    pub fn cut_off(&mut self, mount: usize, now_ns: i64, until_ns: i64) {
+        self.cut_until_ns.insert(mount, until_ns);
+        let locals = self.locals.iter_mut().filter(|((of, _), _)| *of == mount);
+        for (_, stored_ns) in locals.filter_map(|(_, local)| local.stored.as_mut()) {
+            if *stored_ns >= now_ns - UNHEARD_NS {
+                *stored_ns = until_ns.max(*stored_ns);
             }
         }
     }
 
+    /// When a mount may hear at the earliest of what happens now.
+    pub(super) fn heard_ns(&self, mount: usize, now_ns: i64) -> i64 {
+        self.cut_until_ns.get(&mount).map_or(now_ns, |until_ns| now_ns.max(*until_ns))
+    }
+
     pub(super) fn stored(&mut self, key: Key, numbers: &BTreeSet<u64>, now_ns: i64) {
+        let heard_ns = self.heard_ns(key.0, now_ns);
         let Some(local) = self.locals.get_mut(&key) else { return };
         let lost = local.writes.iter().find(|write| write.lock_lost && numbers.contains(&write.number));
         let lost = lost.map(|write| write.number);
         local.stays_in_log.extend(local.writes.extract_if(.., |write| numbers.contains(&write.number)));
-        local.stored = Some((local.since_ns, now_ns));
+        local.stored = Some((local.since_ns, heard_ns));
         if let Some(number) = lost {
             let fact = format!("mount {}: write {number} was made under a lock that was lost, and is stored", key.0);
             self.broken("P7", key.1, fact);

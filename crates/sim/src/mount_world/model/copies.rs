@@ -90,6 +90,13 @@ impl Model {
         history.versions_of(ino).any(|version| version.at_ns > since_ns && is_other(version))
     }
 
+    /// Whether another process made a version over this one, perhaps at the same time.
+    fn has_other_over(&self, below: &Version) -> bool {
+        let history = self.history.borrow();
+        let is_other = |version: &Version| version.by.map(|by| by.index) != below.by.map(|by| by.index);
+        history.versions_of(below.ino).any(|version| version.id > below.id && is_other(version))
+    }
+
     /// Whether the spool has acknowledged something of the first writes.
     fn is_owed(&self, key: Key, count: usize) -> bool {
         let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_));
@@ -98,9 +105,10 @@ impl Model {
 
     /// The first writes are in a version.
     fn forget(&mut self, key: Key, count: usize, now_ns: i64) {
+        let heard_ns = self.heard_ns(key.0, now_ns);
         if let Some(local) = self.locals.get_mut(&key) {
             local.writes.drain(..count);
-            local.stored = Some((local.since_ns, now_ns));
+            local.stored = Some((local.since_ns, heard_ns));
         }
     }
 
@@ -144,7 +152,7 @@ impl Model {
         let made = |version: &&Version| version.by.is_some_and(|maker| maker.index == by.index);
         let of_file = |version: &Version| {
             let key = (by.index, version.ino);
-            self.locals.contains_key(&key) && self.is_spooled(version.ino) && self.has_other_since(key, version.at_ns)
+            self.locals.contains_key(&key) && self.is_spooled(version.ino) && self.has_other_over(version)
         };
         let of_copy = |version: &Version| version.ino != copy.ino && is_conflict_copy(tree, version.ino);
         let mut versions = history.versions().filter(made);

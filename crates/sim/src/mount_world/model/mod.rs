@@ -69,8 +69,8 @@ struct Write {
     under_lock: bool,
     /// Written under a lock that was lost since.
     lock_lost: bool,
-    /// Some version had every block of it, and perhaps not all of what was written before.
-    was_whole: bool,
+    /// The blocks of it that some version had, which perhaps had not all of what was written before: a bit for each.
+    stored_blocks: u64,
     /// It is in a log that the mount could perhaps not read when it started. The next mount may.
     unread: bool,
 }
@@ -79,6 +79,31 @@ impl Write {
     /// Whether the mount has it, and does not know of a version that has it.
     fn is_sure(&self) -> bool {
         self.fate != Fate::Doubtful && !self.unread
+    }
+
+    /// Notes the blocks of it that a version has.
+    fn note_stored(&mut self, version: &[Block]) {
+        let Change::Write(at, blocks) = &self.change else { return };
+        assert!(blocks.len() <= 64, "a bit for each block");
+        for (i, block) in blocks.iter().enumerate() {
+            let is_there = version.get(*at as usize + i) == Some(block);
+            self.stored_blocks |= u64::from(is_there) << i;
+        }
+    }
+
+    /// Whether some version had every block of it.
+    fn was_whole(&self) -> bool {
+        self.unstored().is_empty()
+    }
+
+    /// What of it no version had.
+    fn unstored(&self) -> Vec<Write> {
+        let Change::Write(at, blocks) = &self.change else { return vec![self.clone()] };
+        let is_left = |i: &usize| self.stored_blocks >> i & 1 == 0;
+        let left: Vec<usize> = (0..blocks.len()).filter(is_left).collect();
+        let runs = left.chunk_by(|a, b| a + 1 == *b);
+        let part = |run: &[usize]| Change::Write(at + run[0] as u64, run.iter().map(|i| blocks[*i]).collect());
+        runs.map(|run| Write { change: part(run), ..self.clone() }).collect()
     }
 }
 
@@ -98,7 +123,7 @@ struct Local {
     last_write: u64,
     /// Since when a handle was open when the last one was closed, and when that was.
     closed: Option<(i64, i64)>,
-    /// Since when they had waited when the last of them were stored, and when that was.
+    /// Since when they had waited when the last of them were stored, and when the mount could hear of that at the earliest.
     stored: Option<(i64, i64)>,
     /// An operation failed since the first handle was opened.
     failed: bool,
@@ -165,6 +190,8 @@ pub struct Model {
     damaged_spools: BTreeSet<usize>,
     /// Mounts that were killed.
     killed: BTreeSet<usize>,
+    /// Until when a mount hears nothing, ns.
+    cut_until_ns: BTreeMap<usize, i64>,
     /// Write rules by inode: those of the directory in which the file was first seen.
     rules: BTreeMap<u64, WriteRule>,
     /// Mounts that are creating a file, and the number of each mount's creates.
@@ -193,6 +220,7 @@ impl Model {
             locals: BTreeMap::new(),
             damaged_spools: BTreeSet::new(),
             killed: BTreeSet::new(),
+            cut_until_ns: BTreeMap::new(),
             rules: BTreeMap::new(),
             creating: BTreeSet::new(),
             creates: BTreeMap::new(),
@@ -387,7 +415,7 @@ impl Model {
         let tree = self.history.borrow().now();
         let mut missing = None;
         for ((mount, ino), local) in &self.locals {
-            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_)) && !write.was_whole;
+            let acknowledged = |write: &Write| matches!(write.fate, Fate::Acknowledged(_)) && !write.was_whole();
             let Some(last) = local.writes.iter().rposition(acknowledged) else { continue };
             let key = (*mount, *ino);
             let is_left = self.count_in_copy(key).max(self.count_in_version(key)) > last;
