@@ -13,7 +13,6 @@ use tessera_flash::Ns;
 type Answer = Box<dyn FnOnce(bool) + Send>;
 
 struct Waiting {
-    due: Ns,
     power_cuts: u64,
     answer: Answer,
 }
@@ -34,14 +33,14 @@ struct Queue {
 
 impl Queue {
     /// Takes the answers that are due, and those that a power cut has overtaken.
-    fn take_ready(&mut self, now: Ns, power_cuts: u64) -> Vec<Waiting> {
+    fn take_ready(&mut self, now: Ns, power_cuts: u64) -> BTreeMap<(Ns, u64), Waiting> {
         let later = self.waiting.split_off(&(now + 1, 0));
-        let mut ready: Vec<Waiting> = std::mem::replace(&mut self.waiting, later).into_values().collect();
+        let mut ready = std::mem::replace(&mut self.waiting, later);
         let is_cut = |waiting: &Waiting| waiting.power_cuts != power_cuts;
         if self.waiting.values().any(is_cut) {
             let (cut, rest) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, waiting)| is_cut(waiting));
             self.waiting = rest;
-            ready.extend(BTreeMap::into_values(cut));
+            ready.extend(BTreeMap::into_iter(cut));
         }
         ready
     }
@@ -64,7 +63,7 @@ impl Later {
         let mut queue = self.queue.lock();
         queue.last += 1;
         let number = queue.last;
-        queue.waiting.insert((due, number), Waiting { due, power_cuts, answer: Box::new(answer) });
+        queue.waiting.insert((due, number), Waiting { power_cuts, answer: Box::new(answer) });
         self.added.notify_one();
     }
 
@@ -76,7 +75,7 @@ impl Later {
             let ready = queue.take_ready(now, cuts);
             if !ready.is_empty() {
                 drop(queue);
-                for Waiting { due, power_cuts, answer } in ready {
+                for ((due, _), Waiting { power_cuts, answer }) in ready {
                     if power_cuts == cuts {
                         server.note_sent(due);
                     }
