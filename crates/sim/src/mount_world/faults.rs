@@ -11,7 +11,7 @@ impl<H: Host> MountWorld<H> {
         | Fault::Kill { mount, power_loss: true, .. }
         | Fault::KillAtCommit { mount, power_loss: true, .. } = fault
         {
-            self.shared.bad_spool.borrow_mut()[mount] = true;
+            self.shared.leaves_logs.borrow_mut()[mount] = true;
         }
         match fault {
             Fault::Break(mount) => {
@@ -50,7 +50,7 @@ impl<H: Host> MountWorld<H> {
     /// A process of a mount starts: its spool's disk may be about to fail.
     pub(super) fn fail_at_start(&mut self, mount: usize) {
         if let Some(ms) = self.mounts[mount].fails_at_start_ms.take() {
-            self.shared.bad_spool.borrow_mut()[mount] = true;
+            self.shared.leaves_logs.borrow_mut()[mount] = true;
             self.fail_spool(mount);
             self.push(self.now_ns + ms as i64 * MS, Event::Fault(Fault::MendSpool(mount)));
         }

@@ -130,8 +130,8 @@ pub struct Shared {
     lock_signs: RefCell<BTreeMap<usize, i64>>,
     /// When each mount was heard of again after it had been silent for so long that the manager took its locks, ns.
     silences: RefCell<BTreeMap<usize, i64>>,
-    /// Mounts whose spool had a fault.
-    bad_spool: RefCell<Vec<bool>>,
+    /// Mounts that may leave a log to the next mount: their spool had a fault, or a file lost its locks.
+    leaves_logs: RefCell<Vec<bool>>,
 }
 
 impl Shared {
@@ -279,7 +279,7 @@ impl<H: Host> MountWorld<H> {
         shared.pause_ms.set(plan.pause_ms);
         *shared.left.borrow_mut() = vec![plan.operations; plan.mounts];
         *shared.reading.borrow_mut() = vec![false; plan.mounts];
-        *shared.bad_spool.borrow_mut() = vec![false; plan.mounts];
+        *shared.leaves_logs.borrow_mut() = vec![false; plan.mounts];
         MountWorld {
             mounts: slots.collect(),
             manager: ManagerHost::new(0, *b"simulated world!", manager_config(), rng.any()),

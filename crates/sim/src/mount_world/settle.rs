@@ -50,10 +50,10 @@ impl<H: Host> MountWorld<H> {
         self.run_until(self.now_ns + SETTLE_MS * MS, Self::programs_are_done)
     }
 
-    /// Whether the spool of a mount had a fault, and has logs.
+    /// Whether a mount may leave logs to the next one, and has some.
     fn leaves_logs(&self, mount: usize) -> bool {
         let is_log = |path: &String| path.ends_with(".spool");
-        self.shared.bad_spool.borrow()[mount] && self.mounts[mount].disk.paths().iter().any(is_log)
+        self.shared.leaves_logs.borrow()[mount] && self.mounts[mount].disk.paths().iter().any(is_log)
     }
 
     /// Every mount shows the manager's tree.
@@ -106,8 +106,8 @@ impl<H: Host> MountWorld<H> {
         })?;
         for index in 0..self.mounts.len() {
             let failed = self.mounts[index].unmounted.get();
-            // What a spool that failed does to a file that other mounts removed is not promised.
-            let excused = failed.is_some() && self.shared.bad_spool.borrow()[index];
+            // What a spool that failed, or that keeps a log, does to a file that other mounts removed is not promised.
+            let excused = failed.is_some() && self.shared.leaves_logs.borrow()[index];
             if failed != Some(0) && !excused {
                 let fact = format!("mount {index} did not store everything at the unmount: {failed:?} files are left");
                 self.model.borrow_mut().broken("P12", 0, fact);
@@ -138,8 +138,10 @@ impl<H: Host> MountWorld<H> {
             let left = slot.disk.paths();
             // A loss of power may bring back the name of a local file of incremental writes.
             let logs: Vec<&String> = left.iter().filter(|path| !path.ends_with(".segment")).collect();
-            if !logs.is_empty() && !self.shared.bad_spool.borrow()[index] {
-                self.model.borrow_mut().broken("P5", 0, format!("the spool of mount {index} still has {logs:?}"));
+            if !logs.is_empty() && !self.shared.leaves_logs.borrow()[index] {
+                // A log's name begins with the number of its file.
+                let ino = logs[0].get(..16).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+                self.model.borrow_mut().broken("P5", ino, format!("the spool of mount {index} still has {logs:?}"));
             }
         }
         if let Err(fact) = self.manager.recount() {

@@ -132,6 +132,10 @@ impl<F: FileSystem> Program<F> {
         if lost && errno == Errno::EIO && self.open.iter().any(|open| open.ino == ino && open.locked) {
             self.model.borrow_mut().locks_lost(self.mount, ino);
         }
+        if lost && errno == Errno::EIO && self.model.borrow().is_spooled(ino) {
+            // The last writer's close leaves the log as it was closed before.
+            self.shared.leaves_logs.borrow_mut()[self.mount] = true;
+        }
         if !(removed || lost && errno == Errno::EIO) {
             // Another mount's version took the place of what waits in the spool.
             let conflict = errno == Errno::ESTALE && self.model.borrow().is_spooled(ino);
