@@ -196,6 +196,34 @@ fn what_was_pushed_already_is_not_written_again() {
     }
 }
 
+/// As above, and the first part is an allocation.
+#[test]
+fn an_allocation_that_was_pushed_already_makes_the_file_no_longer() {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    let (mount, queues) = mount(&store, &disk, 1);
+    start_pushes(&mut tasks, &mount, queues);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit_rounds.set(10);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.allocate(handle, 0, 6, 0).await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        mount.release(ino, handle, None).await;
+        while store.versions(ino) == 0 {
+            pause().await;
+        }
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"A").await.unwrap();
+        while mount.stats().spool.unwrap().pushed == 0 {
+            pause().await;
+        }
+        store.commit(ino, b"", 0);
+        mount.fsync(handle).await.unwrap();
+        mount.release(ino, handle, None).await;
+    });
+    assert_eq!(store.current(ino).bytes, b"A");
+}
+
 /// `cp new old`: the kernel hands over the pages in any order, and nothing is visible before the close. What another mount
 /// commits meanwhile is cut off.
 #[test]

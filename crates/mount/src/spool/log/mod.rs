@@ -206,8 +206,9 @@ impl Log {
     /// # Errors
     /// As [`Log::write`].
     pub fn extend(&mut self, size_bytes: u64) -> Result<(), LogError> {
+        let record = self.end;
         self.append(&[(Kind::Write, size_bytes, &[])])?;
-        self.overlay.write(size_bytes, 0, self.end);
+        self.overlay.write(size_bytes, 0, record);
         (self.closed, self.bytes_end) = (None, self.end);
         Ok(())
     }
