@@ -124,12 +124,11 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    /// Commits the file's writes, including the kernel's dirty pages.
+    /// Commits the file's writes, including the kernel's dirty pages. Without a writer there are none, and yet a file that was closed may
+    /// wait in the spool.
     async fn write_back(&self, ino: u64) -> Outcome {
-        if !self.files.has_writers(ino) {
-            return Ok(());
-        }
-        if let Err(error) = self.backend.write_back_pages(ino).await
+        if self.files.has_writers(ino)
+            && let Err(error) = self.backend.write_back_pages(ino).await
             && !is_gone(&error)
         {
             tracing::warn!(ino, %error, "what the kernel holds of a file cannot be written back before its lock is given up");

@@ -191,3 +191,29 @@ fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
         mount.release(ino, next, Some(OWNER)).await;
     });
 }
+
+/// A program locks a file by one descriptor and writes it by another, which it closes before it unlocks: the next owner on another
+/// mount must find what it wrote (P7), though no program has the file open to write any more.
+#[test]
+fn an_unlock_leaves_nothing_of_an_earlier_close_in_the_spool() {
+    for mode in [LockMode::Unlock, LockMode::Read] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        let flock = |mode| FileLock { ino, family: LockFamily::Flock as i32, ..lock(mode, 0, i64::MAX as u64) };
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let locking = mount.open(1, ino, false).await.unwrap().handle;
+            mount.set_lock(&flock(LockMode::Write), true, &mut || false).await.unwrap();
+            let writing = mount.open(1, ino, true).await.unwrap().handle;
+            mount.write(writing, 0, b"under the lock").await.unwrap();
+            mount.flush(ino, writing, OWNER + 1).await.unwrap();
+            mount.release(ino, writing, None).await;
+            mount.set_lock(&flock(mode), true, &mut || false).await.unwrap();
+            let current = String::from_utf8(store.current(ino).bytes).unwrap();
+            assert_eq!(current, "under the lock", "{mode:?}");
+            mount.release(ino, locking, Some(OWNER)).await;
+        });
+    }
+}
