@@ -476,7 +476,7 @@ impl Filesystem for TesseraFs {
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         lock_owner: LockOwner,
         start: u64,
         end: u64,
@@ -484,15 +484,15 @@ impl Filesystem for TesseraFs {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let (ino, owner, tid) = (ino.0, lock_owner.0, req.pid());
-        LockRequest { ino, owner, start, end, kind: typ, pid, tid, wait: false }.test(&self.mount, reply);
+        let (ino, handle, owner, tid) = (ino.0, fh.0, lock_owner.0, req.pid());
+        LockRequest { ino, handle, owner, start, end, kind: typ, pid, tid, wait: false }.test(&self.mount, reply);
     }
 
     fn setlk(
         &self,
         req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         lock_owner: LockOwner,
         start: u64,
         end: u64,
@@ -501,8 +501,8 @@ impl Filesystem for TesseraFs {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (ino, owner, tid) = (ino.0, lock_owner.0, req.pid());
-        let request = LockRequest { ino, owner, start, end, kind: typ, pid, tid, wait: sleep };
+        let (ino, handle, owner, tid) = (ino.0, fh.0, lock_owner.0, req.pid());
+        let request = LockRequest { ino, handle, owner, start, end, kind: typ, pid, tid, wait: sleep };
         self.locking.set(&self.mount, request, reply);
     }
 

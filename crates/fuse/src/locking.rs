@@ -27,6 +27,8 @@ const STACK_BYTES: usize = 512 << 10;
 pub struct LockRequest {
     /// The file.
     pub ino: u64,
+    /// The handle that names the file.
+    pub handle: u64,
     /// The kernel's number of the lock owner.
     pub owner: u64,
     /// First byte.
@@ -116,7 +118,7 @@ impl Locking {
 impl LockRequest {
     fn carry_out(&self, mount: &Mount<FuseBackend>) -> Result<(), Errno> {
         let mut signals = Signals::of(self.tid);
-        block_on(mount.set_lock(&self.lock()?, self.wait, &mut || signals.wait()))
+        block_on(mount.set_lock(&self.lock()?, self.handle, self.wait, &mut || signals.wait()))
     }
 
     /// Answers `F_GETLK`.

@@ -24,6 +24,7 @@
 pub mod attr;
 pub mod backend;
 pub mod errno;
+mod flocks;
 mod kernel_cache;
 pub mod locks;
 pub mod mount;

@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::errno::Errno;
+use crate::flocks::Flocks;
 use crate::kernel_cache::KernelCache;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
@@ -86,6 +87,7 @@ pub struct Mount<B: Backend> {
     pub(crate) rewrites: Rewrites,
     /// Handles under `flock` that are being closed.
     pub(crate) closing: UnderWay,
+    pub(crate) flocks: Flocks,
     pub(crate) locks: Arc<Locks<B>>,
     pub(crate) spool: Option<Arc<Spool>>,
     /// Write speeds of recent files.
@@ -109,6 +111,7 @@ impl<B: Backend> Mount<B> {
             history: History::default(),
             rewrites,
             closing: UnderWay::default(),
+            flocks: Flocks::default(),
             spool: spool.map(Arc::new),
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,

@@ -11,6 +11,7 @@ use crate::mount::Mount;
 use crate::open_file::Current;
 use crate::race::race;
 use std::io::{Error as IoError, ErrorKind};
+use std::pin::pin;
 use std::time::Duration;
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
@@ -18,6 +19,8 @@ use tessera_wire::{Code, Error};
 
 /// Longest wait for a handle that is being closed.
 const CLOSING: Duration = Duration::from_secs(10);
+/// How often a request that waits for a handle to be closed checks whether it must stop.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl<B: Backend> Mount<B> {
     /// Waits for handles under `flock` that are being closed: the kernel reports a close after `close` has returned, and the next
@@ -26,17 +29,34 @@ impl<B: Backend> Mount<B> {
         self.closing.count(ino) > 0 && race(self.closing.until_none(ino), self.backend.sleep(CLOSING)).await.is_ok()
     }
 
-    /// Sets, changes or releases a lock. `wait`: until it is granted, or until `interrupted` returns true.
+    /// Waits until no other handle locks as this owner of a `flock`: that one is closed. See [`crate::flocks`].
+    async fn until_owned(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
+        let mut owned = pin!(self.flocks.begin(lock.ino, lock.owner, handle));
+        let patience = if wait { LOOK } else { CLOSING };
+        while race(owned.as_mut(), self.backend.sleep(patience)).await.is_err() {
+            match wait {
+                true if interrupted() => return Err(Errno::EINTR),
+                true => {}
+                false => return Err(Errno::EAGAIN),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets, changes or releases a lock, for a program that names it by `handle`. `wait`: until it is granted, or until `interrupted`
+    /// returns true.
     ///
     /// # Errors
     /// `EAGAIN`: another owner holds it. `EINTR`, `EDEADLK`, `ENOLCK`, and the store's.
-    pub async fn set_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
+    pub async fn set_lock(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         self.settle(lock.ino).await?;
+        if lock.family() == LockFamily::Flock && lock.mode() != LockMode::Unlock {
+            self.until_owned(lock, handle, wait, interrupted).await?;
+        }
         // Writes made under the lock are committed before another owner can get it.
         let mut held = self.locks.holds(lock.ino, lock.owner);
         if held && lock.mode() != LockMode::Unlock && self.until_closed(lock.ino).await {
-            // The kernel names the owner of a flock by its open file, and gives the number of one that is closed to the next at
-            // once: the lock that is being given up is not this caller's.
+            // Of callers of which the mount cannot see what they call, it does not know either which handle has a flock.
             held = self.locks.holds(lock.ino, lock.owner);
         }
         let gives_up = lock.mode() != LockMode::Write && held;

@@ -357,8 +357,8 @@ impl<B: Backend> Mount<B> {
     }
 
     /// The last reference to a handle is gone. `flock_owner`: the owner whose `flock` lock goes with it.
-    pub async fn release(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
-        let handle = self.handles.lock().remove(&handle);
+    pub async fn release(&self, ino: u64, number: u64, flock_owner: Option<u64>) {
+        let handle = self.handles.lock().remove(&number);
         let closing = flock_owner.map(|_| self.closing.begin(ino));
         if let Some(owner) = flock_owner {
             self.commit_before_unlock(ino, owner).await;
@@ -373,6 +373,7 @@ impl<B: Backend> Mount<B> {
         if let Some(owner) = flock_owner {
             self.locks.release(ino, owner).await;
         }
+        self.flocks.released(ino, number);
         drop(closing);
     }
 

@@ -122,7 +122,7 @@ fn a_lock_is_granted_once_the_kernel_has_no_pages_of_before() {
     tasks.spawn(async move {
         let (family, mode) = (LockFamily::Posix as i32, LockMode::Write as i32);
         let lock = FileLock { ino, owner: OWNER, family, mode, start: 0, end: 9, pid: 1, fence: None };
-        locker.set_lock(&lock, false, &mut || false).await.unwrap();
+        locker.set_lock(&lock, 0, false, &mut || false).await.unwrap();
         locked.store(true, Ordering::Release);
     });
     tasks.run(async {

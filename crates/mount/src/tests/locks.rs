@@ -98,7 +98,7 @@ fn a_lock_whose_file_cannot_be_shown_is_given_back() {
             store.commit(ino, b"afterwards", 0);
             store.refuses_opens.set(true);
             let lock = FileLock { ino, ..lock(LockMode::Write, 0, 9) };
-            assert!(mount.set_lock(&lock, false, &mut || false).await.is_err());
+            assert!(mount.set_lock(&lock, handle, false, &mut || false).await.is_err());
             mount.release(ino, handle, None).await;
         });
         store.locks.borrow().held.contains_key(&ino)
@@ -118,10 +118,10 @@ fn an_unlock_that_cannot_write_back_fails_the_file_for_its_owner() {
     let of_file = |mode| FileLock { ino, ..lock(mode, 0, 9) };
     tasks.run(async {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
-        mount.set_lock(&of_file(LockMode::Write), false, &mut || false).await.unwrap();
+        mount.set_lock(&of_file(LockMode::Write), handle, false, &mut || false).await.unwrap();
         mount.write(handle, 0, b"under the lock").await.unwrap();
         store.is_full.set(true);
-        mount.set_lock(&of_file(LockMode::Unlock), false, &mut || false).await.unwrap();
+        mount.set_lock(&of_file(LockMode::Unlock), handle, false, &mut || false).await.unwrap();
         assert!(!store.locks.borrow().held.contains_key(&ino), "others wait for it");
         store.is_full.set(false);
         assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
@@ -147,7 +147,7 @@ fn a_flock_that_a_close_gives_up_leaves_nothing_in_the_spool() {
             mount.lookup(0, (ROOT, b"file")).await.unwrap();
             let handle = mount.open(1, ino, true).await.unwrap().handle;
             let lock = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
-            mount.set_lock(&lock, false, &mut || false).await.unwrap();
+            mount.set_lock(&lock, handle, false, &mut || false).await.unwrap();
             mount.write(handle, 0, b"under the lock").await.unwrap();
             // The kernel names another owner here than for `flock`.
             mount.flush(ino, handle, OWNER + 1).await.unwrap();
@@ -173,7 +173,7 @@ fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
     let handle = tasks.run(async {
         mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let handle = mount.open(1, ino, true).await.unwrap().handle;
-        mount.set_lock(&whole, false, &mut || false).await.unwrap();
+        mount.set_lock(&whole, handle, false, &mut || false).await.unwrap();
         mount.write(handle, 0, b"under the lock").await.unwrap();
         mount.flush(ino, handle, OWNER + 1).await.unwrap();
         handle
@@ -183,7 +183,7 @@ fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
     tasks.run(async {
         pause().await;
         let next = mount.open(1, ino, true).await.unwrap().handle;
-        mount.set_lock(&whole, true, &mut || false).await.unwrap();
+        mount.set_lock(&whole, next, true, &mut || false).await.unwrap();
         for _ in 0..20 {
             pause().await;
         }
@@ -205,15 +205,90 @@ fn an_unlock_leaves_nothing_of_an_earlier_close_in_the_spool() {
         tasks.run(async {
             mount.lookup(0, (ROOT, b"file")).await.unwrap();
             let locking = mount.open(1, ino, false).await.unwrap().handle;
-            mount.set_lock(&flock(LockMode::Write), true, &mut || false).await.unwrap();
+            mount.set_lock(&flock(LockMode::Write), locking, true, &mut || false).await.unwrap();
             let writing = mount.open(1, ino, true).await.unwrap().handle;
             mount.write(writing, 0, b"under the lock").await.unwrap();
             mount.flush(ino, writing, OWNER + 1).await.unwrap();
             mount.release(ino, writing, None).await;
-            mount.set_lock(&flock(mode), true, &mut || false).await.unwrap();
+            mount.set_lock(&flock(mode), locking, true, &mut || false).await.unwrap();
             let current = String::from_utf8(store.current(ino).bytes).unwrap();
             assert_eq!(current, "under the lock", "{mode:?}");
             mount.release(ino, locking, Some(OWNER)).await;
         });
+    }
+}
+
+/// As [`a_flock_of_the_next_open_outlasts_a_close_that_is_under_way`], and the close takes longer than a lock waits for one.
+#[test]
+fn a_flock_of_the_next_open_outlasts_a_close_that_takes_long() {
+    for waits in [true, false] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        let whole = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
+        let closing = mount.clone();
+        let handle = tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.set_lock(&whole, handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"under the lock").await.unwrap();
+            mount.flush(ino, handle, OWNER + 1).await.unwrap();
+            handle
+        });
+        store.commit_rounds.set(200);
+        tasks.spawn(async move { closing.release(ino, handle, Some(OWNER)).await });
+        tasks.run(async {
+            pause().await;
+            let next = mount.open(1, ino, true).await.unwrap().handle;
+            let locked = mount.set_lock(&whole, next, waits, &mut || false).await;
+            for _ in 0..400 {
+                pause().await;
+            }
+            let is_held = mount.locks.holds(ino, OWNER) && store.locks.borrow().held.contains_key(&ino);
+            let expected = if waits { Ok(()) } else { Err(Errno::EAGAIN) };
+            assert_eq!((locked, is_held), (expected, waits));
+            mount.release(ino, next, Some(OWNER)).await;
+        });
+    }
+}
+
+/// The kernel reports a close later than it asks for the lock of the next open, whose owner has the same number. The first one may have
+/// unlocked.
+#[test]
+fn a_flock_of_the_next_open_outlasts_a_close_that_is_reported_later() {
+    for unlocks in [false, true] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        let flock = |mode| FileLock { ino, family: LockFamily::Flock as i32, ..lock(mode, 0, i64::MAX as u64) };
+        let releasing = mount.clone();
+        let handle = tasks.run(async {
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.set_lock(&flock(LockMode::Write), handle, false, &mut || false).await.unwrap();
+            if unlocks {
+                mount.set_lock(&flock(LockMode::Unlock), handle, false, &mut || false).await.unwrap();
+            }
+            mount.flush(ino, handle, OWNER + 1).await.unwrap();
+            handle
+        });
+        tasks.spawn(async move {
+            for _ in 0..50 {
+                pause().await;
+            }
+            releasing.release(ino, handle, Some(OWNER)).await;
+        });
+        tasks.run(async {
+            let next = mount.open(1, ino, true).await.unwrap().handle;
+            assert_eq!(mount.set_lock(&flock(LockMode::Write), next, false, &mut || false).await, Err(Errno::EAGAIN));
+            assert_eq!(mount.set_lock(&flock(LockMode::Write), next, true, &mut || true).await, Err(Errno::EINTR));
+            mount.set_lock(&flock(LockMode::Write), next, true, &mut || false).await.unwrap();
+            for _ in 0..100 {
+                pause().await;
+            }
+            assert!(mount.locks.holds(ino, OWNER) && store.locks.borrow().held.contains_key(&ino), "{unlocks}");
+            mount.release(ino, next, Some(OWNER)).await;
+        });
+        assert!(!mount.locks.holds(ino, OWNER));
     }
 }

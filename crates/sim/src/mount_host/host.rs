@@ -340,11 +340,11 @@ impl FileSystem for MountHost {
     }
 
     async fn lock(&self, ino: u64, owner: u64, wait: bool) -> Result<(), Errno> {
-        self.mount.set_lock(&whole_file(ino, owner, LockMode::Write), wait, &mut || false).await
+        self.mount.set_lock(&whole_file(ino, owner, LockMode::Write), owner, wait, &mut || false).await
     }
 
     async fn unlock(&self, ino: u64, owner: u64) -> Result<(), Errno> {
-        self.mount.set_lock(&whole_file(ino, owner, LockMode::Unlock), false, &mut || false).await
+        self.mount.set_lock(&whole_file(ino, owner, LockMode::Unlock), owner, false, &mut || false).await
     }
 }
 
