@@ -22,7 +22,7 @@ use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
-use tessera_wire::meta::LockFence;
+use tessera_wire::meta::{GetStatus, LockFence};
 use tessera_wire::{Code, Error, Request};
 use tokio::sync::oneshot;
 
@@ -157,6 +157,10 @@ impl Backend for FuseBackend {
 
     fn machine(&self) -> String {
         self.client.machine()
+    }
+
+    async fn map_version(&self) -> Result<u64, Error> {
+        Ok(self.client.ask(&GetStatus {})?.map_version)
     }
 
     async fn locate(&self, ino: u64) -> Result<Located, Error> {

@@ -221,6 +221,12 @@ pub trait Backend: 'static {
         attr(self.ask(&Unlink { op_id: self.op_id(), parent, name: name.to_vec(), directory }).await?)
     }
 
+    /// Version of the cluster's map, which rises by [`RESTORE_JUMP`] when the group of managers is restored; 0: this client cannot tell.
+    ///
+    /// # Errors
+    /// The manager does not answer.
+    async fn map_version(&self) -> Result<u64, Error>;
+
     /// Where the fragments of a file's current version are.
     ///
     /// # Errors

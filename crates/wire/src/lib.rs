@@ -28,6 +28,9 @@ pub mod meta {
 
     /// Set in every [`Commit::content`] that a writer draws, and in none that the manager draws.
     pub const CONTENT_DRAWN: u64 = 1 << 62;
+
+    /// Epochs, versions and counters rise by this much when a group of managers is restored after the loss of a majority.
+    pub const RESTORE_JUMP: u64 = 1 << 20;
 }
 
 /// Requests to a node.

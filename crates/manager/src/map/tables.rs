@@ -14,10 +14,8 @@ use rusqlite::params_from_iter;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_policy::Scheme;
 use tessera_stripe::{KEY_BYTES, XOR, describe};
+use tessera_wire::meta::RESTORE_JUMP;
 use tessera_wire::{DiskInfo, Health, NodeInfo};
-
-/// Epochs, versions and counters rise by this much when a group is restored after the loss of a majority.
-const RESTORE_JUMP: u64 = 1 << 20;
 
 /// Changes a disk's own health.
 ///

@@ -319,7 +319,16 @@ mod tests {
 
     fn log() -> Log {
         let (cluster_id, name) = (Vec::new(), Vec::new());
-        let origin = LogOrigin { cluster_id, ino: 3, parent: 1, name, base_version: 0, base_bytes: 0, base_content: 0 };
+        let origin = LogOrigin {
+            cluster_id,
+            ino: 3,
+            parent: 1,
+            name,
+            base_version: 0,
+            base_bytes: 0,
+            base_content: 0,
+            map_version: 0,
+        };
         Log::create(Arc::new(SimDisk::new(1)), 1, Arc::new(Budget::new(1 << 20)), origin).unwrap()
     }
 

@@ -3,11 +3,11 @@
 
 use super::session::SessionWriter;
 use super::spooled::open_version;
-use super::{Below, OpenFile};
+use super::{Below, OpenFile, State};
 use crate::backend::{Backend, Reader};
 use crate::errno::Errno;
 use crate::mount::Mount;
-use crate::spool::log::{Log, LogError};
+use crate::spool::log::Log;
 use crate::spool::logfile::View;
 use tessera_failpoint as failpoint;
 use tessera_wire::Attr;
@@ -147,17 +147,22 @@ impl<B: Backend> OpenFile<B> {
         if state.pending.log().is_some_and(|log| log.gave(view)) {
             tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
             mount.count(|counts| counts.dropped += 1);
-            state.drop_log(mount);
-            // For programs that have it open, the file is what lay below the log, as far as a session keeps that.
-            let below_bytes = state.base.as_ref().map_or(0, |base| base.len_bytes());
-            state.show_length(mount, below_bytes);
-            state.below = Below::of(below_bytes);
-            mount.kernel.lock().holds_uncommitted(self.ino);
+            state.file_is_gone(mount);
         }
     }
 
-    /// The log cannot be read: its content is lost, and every later caller gets `EIO`.
-    pub async fn spool_is_lost(&self, mount: &Mount<B>, error: &LogError) {
+    /// The file is gone, and the log's content was kept under another name. Returns false if the log has more by now, or is gone.
+    pub async fn spool_is_kept(&self, mount: &Mount<B>, view: &View) -> bool {
+        let mut state = self.state.lock().await;
+        let is_whole = state.pending.log().is_some_and(|log| log.has_bytes_of(view));
+        if is_whole {
+            state.file_is_gone(mount);
+        }
+        is_whole
+    }
+
+    /// The log cannot be read, or not be pushed: its content is lost, and every later caller gets `EIO`.
+    pub async fn spool_is_lost(&self, mount: &Mount<B>, error: &dyn std::fmt::Display) {
         let mut state = self.state.lock().await;
         if let Some(log) = state.pending.drop_log() {
             let aside = log.set_aside();
@@ -209,5 +214,16 @@ impl<B: Backend> OpenFile<B> {
     /// the content was replaced.
     pub async fn forget_replacement(&self) -> bool {
         self.state.lock().await.replacement.take().is_some()
+    }
+}
+
+impl<B: Backend> State<B> {
+    /// Drops the log. For programs that have the file open, it is what lay below the log, as far as a session keeps that.
+    fn file_is_gone(&mut self, mount: &Mount<B>) {
+        self.drop_log(mount);
+        let below_bytes = self.base.as_ref().map_or(0, |base| base.len_bytes());
+        self.show_length(mount, below_bytes);
+        self.below = Below::of(below_bytes);
+        mount.kernel.lock().holds_uncommitted(self.ino);
     }
 }

@@ -296,8 +296,16 @@ impl<B: Backend> State<B> {
         };
         let (parent, name) = mount.namespace.with(|core, _| core.cache.last_name(self.ino)).unwrap_or_default();
         let (base_version, base_bytes, base_content) = (self.version, self.size_bytes, content);
-        let origin =
-            LogOrigin { cluster_id: Vec::new(), ino: self.ino, parent, name, base_version, base_bytes, base_content };
+        let origin = LogOrigin {
+            cluster_id: Vec::new(),
+            ino: self.ino,
+            parent,
+            name,
+            base_version,
+            base_bytes,
+            base_content,
+            map_version: 0,
+        };
         match spool.begin(mount.backend.random(), origin, self.below == Below::Dropped) {
             Ok(log) => {
                 self.pending.spool(log);

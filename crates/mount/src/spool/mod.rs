@@ -74,6 +74,8 @@ pub struct Spool {
     pub(crate) budget: Arc<Budget>,
     /// The cluster.
     pub cluster_id: Vec<u8>,
+    /// Version of the cluster's map when the mount began, or when it found out that the managers were restored; 0: unknown.
+    pub(crate) map_version: AtomicU64,
     /// The counts since the mount began; the rest is filled in by [`Spool::stats`].
     pub(crate) counts: Mutex<SpoolStats>,
     queue: mpsc::UnboundedSender<u64>,
@@ -87,8 +89,8 @@ impl Spool {
         let SpoolConfig { disk, limit_bytes, cluster_id } = config;
         let (queue, queued) = mpsc::unbounded_channel();
         let budget = Arc::new(Budget::new(limit_bytes));
-        let (counts, stopping, segments) = Default::default();
-        (Spool { disk, budget, cluster_id, counts, queue, stopping, segments }, queued)
+        let (map_version, counts, stopping, segments) = Default::default();
+        (Spool { disk, budget, cluster_id, map_version, counts, queue, stopping, segments }, queued)
     }
 
     /// Begins a log. `number`: a random number, which makes the log's name unique. `emptied`: the file was truncated to
@@ -97,7 +99,8 @@ impl Spool {
     /// # Errors
     /// As [`Log::create`].
     pub(crate) fn begin(&self, number: u64, origin: LogOrigin, emptied: bool) -> Result<Log, LogError> {
-        let origin = LogOrigin { cluster_id: self.cluster_id.clone(), ..origin };
+        let map_version = self.map_version.load(Relaxed);
+        let origin = LogOrigin { cluster_id: self.cluster_id.clone(), map_version, ..origin };
         let mut log = Log::create(self.disk.clone(), number, self.budget.clone(), origin)?;
         if emptied && let Err(error) = log.set_len(0) {
             log.remove();

@@ -6,16 +6,19 @@
 
 use super::log::LogError;
 use super::logfile::View;
+use super::replay::LogOrigin;
 use crate::backend::{Backend, Reader, Writer, new_node};
 use crate::mount::{Mount, Queue};
 use crate::open_file::OpenFile;
 use crate::synthetic::STORE_ROOT;
 use futures_util::lock::MutexGuard;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::{FileError, Owner, WriteDone};
 use tessera_failpoint as failpoint;
+use tessera_wire::meta::RESTORE_JUMP;
 use tessera_wire::{Attr, Code, InodeKind};
 use thiserror::Error;
 
@@ -155,7 +158,11 @@ async fn push_closed<'a, B: Backend>(mount: &Mount<B>, file: &'a OpenFile<B>) ->
             Ok(_) => {}
             Err(PushError::Log(error)) => file.spool_is_lost(mount, &error).await,
             Err(error) if error.code() == Code::NotFound && is_gone(mount, file.ino).await => {
-                file.spool_is_gone(mount, &view).await;
+                if !was_restored(mount, &view.origin).await? {
+                    file.spool_is_gone(mount, &view).await;
+                } else if !keep_lost(mount, file, &view).await? && writes.is_none() {
+                    writes = Some(file.hold_writes().await);
+                }
             }
             Err(error) => return Err(error),
         }
@@ -166,6 +173,23 @@ async fn push_closed<'a, B: Backend>(mount: &Mount<B>, file: &'a OpenFile<B>) ->
 /// Whether the file itself is gone. `NotFound` may also mean that a version or a name went away during the push.
 async fn is_gone<B: Backend>(mount: &Mount<B>, ino: u64) -> bool {
     matches!(mount.backend.get(ino).await, Err(error) if error.code() == Code::NotFound)
+}
+
+/// Whether the group of managers was restored since the log began, or before it and since its mount began. Then it may never have known
+/// the file: only lost managers did.
+pub(super) async fn was_restored<B: Backend>(mount: &Mount<B>, origin: &LogOrigin) -> Pushed<bool> {
+    if origin.map_version == 0 {
+        return Ok(false);
+    }
+    // Lost managers may have known some later versions of the map. A cluster that lives for long may have as many itself: then what was
+    // removed is kept.
+    let now = mount.backend.map_version().await?;
+    let is_restored = now >= origin.map_version + RESTORE_JUMP / 2;
+    if let Some(spool) = mount.spool.as_ref().filter(|_| is_restored) {
+        // What is removed from now on, before a log that begins now is pushed, stays removed.
+        spool.map_version.store(now, Ordering::Relaxed);
+    }
+    Ok(is_restored)
 }
 
 /// As [`other_version`].
@@ -284,17 +308,7 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
         // A mount before this one made the copy, and was killed before it removed the log.
         return Ok(file.replaced_by(mount, attr, view).await);
     };
-    let written = match mount.backend.open_write(other, false, None).await {
-        Ok(handle) => content.write_to(handle).await,
-        Err(error) => Err(error.into()),
-    };
-    if let Err(error) = written {
-        // The retry takes a new name; remove this file, which is incomplete.
-        let _ = mount.backend.unlink(parent, &name, false).await;
-        return Err(error);
-    }
-    mount.count(|counts| counts.conflicts += 1);
-    mount.namespace.forget(&[parent]);
+    write_conflict_file(mount, &content, (parent, &name, other)).await?;
     tracing::error!(
         ino,
         parent,
@@ -302,6 +316,57 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
         "another mount changed a file while it waited in the spool; what was written here is kept beside it"
     );
     Ok(file.replaced_by(mount, attr, view).await)
+}
+
+async fn write_conflict_file<B: Backend>(
+    mount: &Mount<B>,
+    content: &Content<'_, B::Reader>,
+    (parent, name, ino): (u64, &[u8], u64),
+) -> Pushed {
+    let written = match mount.backend.open_write(ino, false, None).await {
+        Ok(handle) => content.write_to(handle).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = written {
+        // The retry takes a new name; remove this file, which is incomplete.
+        let _ = mount.backend.unlink(parent, name, false).await;
+        return Err(error);
+    }
+    mount.count(|counts| counts.conflicts += 1);
+    mount.namespace.forget(&[parent]);
+    Ok(())
+}
+
+/// A restored group of managers does not know the file: keeps the log's content where the file was, or sets the log aside if the rest of
+/// the content is lost with the file. As [`other_version`].
+async fn keep_lost<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View) -> Pushed<bool> {
+    let ino = file.ino;
+    if view.overlay.kept_bytes() > 0 {
+        file.spool_is_lost(mount, &"the managers were restored, and know neither the file nor the version below").await;
+        return Ok(true);
+    }
+    let content = Content { view, below: None };
+    let made = make_conflict_file(mount, &content, &lost_attr(mount, view).await?).await?;
+    if let Some((parent, name, other)) = made {
+        write_conflict_file(mount, &content, (parent, &name, other)).await?;
+        tracing::error!(
+            ino,
+            parent,
+            kept_as = %String::from_utf8_lossy(&name),
+            "the managers were restored, and do not know a file that waited in the spool; what was written is kept under another name"
+        );
+    }
+    Ok(file.spool_is_kept(mount, view).await)
+}
+
+/// Attributes for what is kept of a file that nobody knows: only the owner of the directory may read it.
+async fn lost_attr<B: Backend>(mount: &Mount<B>, view: &View) -> Pushed<Attr> {
+    let directory = match mount.backend.get(view.origin.parent).await {
+        Err(error) if error.code() == Code::NotFound => mount.backend.get(STORE_ROOT).await,
+        found => found,
+    };
+    let Attr { uid, gid, .. } = directory?.attr.unwrap_or_default();
+    Ok(Attr { ino: view.origin.ino, mode: 0o600, uid, gid, ..Attr::default() })
 }
 
 /// The file that a log describes, over the version below it.

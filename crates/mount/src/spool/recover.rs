@@ -2,12 +2,13 @@
 
 use super::Spool;
 use super::log::{EXTENSION, Log, aside};
-use super::push::push;
+use super::push::{push, was_restored};
 use super::replay::{LogOrigin, ReplayError, replay};
 use crate::backend::Backend;
 use crate::mount::Mount;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tessera_disk::{DiskError, DiskFile, OpenMode};
 use tessera_failpoint as failpoint;
 use tessera_wire::Code;
@@ -41,6 +42,7 @@ impl<B: Backend> Mount<B> {
     /// Takes over the logs in the spool. From then on this mount shows their content.
     pub async fn recover(&self) {
         let Some(spool) = &self.spool else { return };
+        spool.map_version.store(self.backend.map_version().await.unwrap_or_default(), Ordering::Relaxed);
         let mut logs = match spool.disk.list("") {
             Ok(logs) => logs,
             Err(error) => return tracing::error!(%error, "the spool cannot be listed"),
@@ -85,10 +87,15 @@ async fn take_over<B: Backend>(mount: &Mount<B>, path: &str) -> Result<(), Fate>
     if origin.cluster_id != spool.cluster_id {
         return Err(Fate::Leave("it is of another cluster".into()));
     }
-    // A deleted file stays deleted (P3).
     let there = mount.backend.get(ino).await;
     if matches!(&there, Err(error) if error.code() == Code::NotFound) {
-        return Err(Fate::Remove("its file was removed".into(), Some(origin)));
+        match was_restored(mount, &origin).await {
+            // A deleted file stays deleted (P3).
+            Ok(false) => return Err(Fate::Remove("its file was removed".into(), Some(origin))),
+            // The push keeps it.
+            Ok(true) => {}
+            Err(error) => return Err(leave(&error)),
+        }
     }
     if mount.files.is_open(ino) {
         return Err(Fate::Leave("another log is of the same file; the next mount takes this one".into()));

@@ -243,3 +243,65 @@ fn a_file_that_another_mounts_version_replaced_while_its_last_name_goes_can_be_r
         });
     }
 }
+
+/// Whether a file is found beside its name whose create only lost managers knew, or which was removed. `by_next_mount` pushes it.
+fn is_kept(by_next_mount: bool, is_restored: bool, before: &[u8]) -> bool {
+    let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+    store.map_version.set(5_000);
+    let (first, queues) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    if !before.is_empty() {
+        store.commit(ino, before, 0);
+    }
+    tasks.run(async {
+        first.recover().await;
+        first.lookup(0, (ROOT, b"file")).await.unwrap();
+        write(&first, ino, b"closed").await;
+    });
+    match is_restored {
+        true => store.lose_file(ino),
+        false => store.remove(ino),
+    }
+    let (mount, queues) = match by_next_mount {
+        true => {
+            drop(first);
+            let next = mount(&store, &disk, 2);
+            tasks.run(next.0.recover());
+            next
+        }
+        false => (first, queues),
+    };
+    start_pushes(&mut tasks, &mount, queues);
+    tasks.run(until_pushed(&mount));
+    let aside = disk.paths().iter().filter(|path| path.ends_with(".damaged")).count();
+    assert_eq!((disk.paths().len(), mount.lost_files()), (aside, aside), "no log waits");
+    // What another client removes after that is gone for good.
+    let ino = store.create(ROOT, b"other", 0).unwrap();
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        mount.write(handle, 0, b"other").await.unwrap();
+        mount.flush(ino, handle, OWNER).await.unwrap();
+        store.remove(ino);
+        mount.release(ino, handle, None).await;
+        until_pushed(&mount).await;
+    });
+    match &store.list(ROOT)[..] {
+        [] => aside == 1,
+        [(name, kept)] => {
+            assert_eq!((name.as_str(), store.current(*kept).bytes), ("file.tessera-conflict-1", b"closed".to_vec()));
+            aside == 0
+        }
+        more => panic!("{more:?}"),
+    }
+}
+
+/// The managers' group was restored from a state without a file that waits in the spool (P1). A file that was removed stays so (P3).
+#[test]
+fn what_waits_in_the_spool_outlasts_a_restore_that_lost_its_file() {
+    for by_next_mount in [false, true] {
+        assert!(is_kept(by_next_mount, true, b""));
+        assert!(is_kept(by_next_mount, true, b"longer than that"), "set aside: the rest of it is lost");
+        assert!(!is_kept(by_next_mount, false, b""));
+        assert!(!is_kept(by_next_mount, false, b"longer than that"));
+    }
+}

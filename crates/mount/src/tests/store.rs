@@ -148,6 +148,8 @@ pub struct Store {
     pub lease_ms: Cell<u64>,
     /// Locks of the client.
     pub locks: RefCell<LockTable>,
+    /// Version of the cluster's map; 0: clients cannot tell.
+    pub map_version: Cell<u64>,
     /// Drains that were started and do not run yet.
     pub drains: RefCell<Vec<Drain<Client>>>,
 }
@@ -193,6 +195,18 @@ impl Store {
     /// The manager was restored from a state before the current version.
     pub fn lose_current(&self, ino: u64) {
         self.files.borrow_mut().get_mut(&ino).unwrap().pop();
+    }
+
+    /// Another client removes a file.
+    pub fn remove(&self, ino: u64) {
+        self.files.borrow_mut().remove(&ino);
+        self.names.borrow_mut().retain(|_, named| *named != ino);
+    }
+
+    /// The manager was restored from a state before the file was created.
+    pub fn lose_file(&self, ino: u64) {
+        self.remove(ino);
+        self.map_version.update(|version| version + RESTORE_JUMP - 1_000);
     }
 
     /// The current version.
@@ -551,6 +565,10 @@ impl Backend for Client {
             kind => panic!("these tests' store takes no {kind:?}"),
         };
         Ok(R::Reply::decode(&reply[..]).unwrap())
+    }
+
+    async fn map_version(&self) -> Result<u64, Error> {
+        Ok(self.store.map_version.get())
     }
 
     fn op_id(&self) -> u64 {

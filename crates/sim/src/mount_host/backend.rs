@@ -136,6 +136,11 @@ impl Backend for SimBackend {
         format!("machine {}", self.link.owner().index)
     }
 
+    // No group of managers is restored here.
+    async fn map_version(&self) -> Result<u64, Error> {
+        Ok(0)
+    }
+
     async fn locate(&self, _ino: u64) -> Result<Located, Error> {
         Err(Error::new(Code::Unsupported, "no node of the simulated store holds bytes"))
     }

@@ -21,6 +21,7 @@ fn origin(base_bytes: u64) -> LogOrigin {
         base_version: 9,
         base_bytes,
         base_content: 5,
+        map_version: 0,
     }
 }
 

@@ -7,7 +7,16 @@ use std::mem::replace;
 use tessera_disk::{FaultRates, SimDisk};
 
 fn origin() -> LogOrigin {
-    LogOrigin { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0, base_content: 5 }
+    LogOrigin {
+        cluster_id: vec![1],
+        ino: 4,
+        parent: 1,
+        name: vec![],
+        base_version: 3,
+        base_bytes: 0,
+        base_content: 5,
+        map_version: 0,
+    }
 }
 
 /// Times to close with.
@@ -259,6 +268,7 @@ fn a_spool_that_is_full_takes_nothing_more_until_something_went() {
         base_version: 0,
         base_bytes: 0,
         base_content: 5,
+        map_version: 0,
     };
     let mut one = Log::create(disk.clone(), 1, budget.clone(), origin(1)).unwrap();
     one.write(0, &[1; 1000]).unwrap();
@@ -298,6 +308,7 @@ fn a_log_that_rots_is_not_read() {
         base_version: 0,
         base_bytes: 0,
         base_content: 5,
+        map_version: 0,
     };
     let mut log = Log::create(Arc::new(disk.clone()), 9, Arc::new(Budget::new(1 << 20)), origin).unwrap();
     log.write(0, &[7; 200_000]).unwrap();

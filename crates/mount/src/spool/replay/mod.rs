@@ -36,6 +36,14 @@ pub struct LogOrigin {
     pub base_bytes: u64,
     /// The store's name of its content ([`tessera_wire::Attr::content`]); 0: unknown.
     pub base_content: u64,
+    /// Version of the cluster's map when the mount began; 0: unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub map_version: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl LogOrigin {
@@ -304,6 +312,7 @@ mod tests {
             base_version: 9,
             base_bytes: 3,
             base_content: 5,
+            map_version: 7,
         };
         assert_eq!(LogOrigin::decode(&origin.encode()), Some(origin));
         assert_eq!(unhex("é0"), None);
