@@ -49,6 +49,10 @@ for line in sys.stdin:
             how = {"r": fcntl.LOCK_SH, "w": fcntl.LOCK_EX, "u": fcntl.LOCK_UN}[word[1][0]]
             locked(how | (fcntl.LOCK_NB if word[1].endswith("?") else 0), word)
             print("ok", flush=True)
+        elif word[0] == "open-file":
+            F_OFD_SETLK = 37
+            fcntl.fcntl(f, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, int(word[1]), int(word[2]), 0))
+            print("ok", flush=True)
         elif word[0] == "test":
             ask = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, int(word[1]), int(word[2]), 0)
             kind, _, start, length, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, ask))
@@ -171,6 +175,22 @@ fn locks_exclude_programs_on_other_mounts() {
         eventually("it is gone, too", || three.ask("flock w?") == "ok");
         assert_eq!(three.ask("range w 0 0"), "ok");
         assert_eq!(three.ask("test 0 0"), "free");
+    });
+}
+
+/// The kernel says nothing of such a lock when its file is closed.
+#[test]
+fn locks_of_an_open_file_end_with_it() {
+    with_two_mounts(|_, a, b| {
+        let (mut one, mut two, mut three) = (Program::on(a), Program::on(b), Program::on(a));
+        assert_eq!(one.ask("open-file 0 10"), "ok");
+        assert_eq!(two.ask("open-file 5 1"), "EAGAIN");
+        assert_eq!(three.ask("range w? 0 1"), "EAGAIN");
+        drop(one);
+        eventually("it is gone", || two.ask("open-file 0 10") == "ok");
+        assert_eq!(three.ask("range w? 0 1"), "EAGAIN");
+        drop(two);
+        eventually("it is gone, too", || three.ask("range w? 0 10") == "ok");
     });
 }
 

@@ -368,11 +368,11 @@ impl Filesystem for TesseraFs {
         ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        lock_owner: Option<LockOwner>,
+        _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        block_on(self.mount.release(ino.0, fh.0, lock_owner.map(|owner| owner.0)));
+        block_on(self.mount.release(ino.0, fh.0));
         reply.ok();
     }
 

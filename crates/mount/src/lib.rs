@@ -24,8 +24,8 @@
 pub mod attr;
 pub mod backend;
 pub mod errno;
-mod flocks;
 mod kernel_cache;
+mod lockers;
 pub mod locks;
 pub mod mount;
 pub mod namespace;

@@ -2,8 +2,8 @@
 
 use crate::backend::Backend;
 use crate::errno::Errno;
-use crate::flocks::Flocks;
 use crate::kernel_cache::KernelCache;
+use crate::lockers::Lockers;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
 use crate::namespace::{CacheStats, Scope};
@@ -85,9 +85,9 @@ pub struct Mount<B: Backend> {
     pub(crate) last_handle: AtomicU64,
     pub(crate) history: History,
     pub(crate) rewrites: Rewrites,
-    /// Handles under `flock` that are being closed.
+    /// Handles that are being closed, whose owners hold locks.
     pub(crate) closing: UnderWay,
-    pub(crate) flocks: Flocks,
+    pub(crate) lockers: Lockers,
     pub(crate) locks: Arc<Locks<B>>,
     pub(crate) spool: Option<Arc<Spool>>,
     /// Write speeds of recent files.
@@ -111,7 +111,7 @@ impl<B: Backend> Mount<B> {
             history: History::default(),
             rewrites,
             closing: UnderWay::default(),
-            flocks: Flocks::default(),
+            lockers: Lockers::default(),
             spool: spool.map(Arc::new),
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,

@@ -247,33 +247,46 @@ impl<B: Backend> Locks<B> {
 
     /// Releases the locks here at once, and tells the manager, later if it cannot be reached now.
     async fn unlock(&self, lock: &FileLock) -> LockOutcome {
+        self.unlock_here(lock);
+        self.tell(lock.ino, lock.owner).await;
+        LockOutcome::Granted
+    }
+
+    /// Releases the locks here; the manager is to be told.
+    fn unlock_here(&self, lock: &FileLock) {
         let key = (lock.ino, lock.owner);
-        {
-            let mut state = self.state.lock();
-            let whole = lock.start == 0 && lock.end >= i64::MAX as u64;
-            if whole {
-                state.lost.remove(&key);
-            }
-            let Some(owned) = state.owners.get_mut(&key) else { return LockOutcome::Granted };
-            owned.set(lock);
-            owned.pending.push(Pending::Set(*lock));
-            if !state.is_locked(lock.ino) {
-                state.fences.remove(&lock.ino);
-            }
+        let mut state = self.state.lock();
+        let whole = lock.start == 0 && lock.end >= i64::MAX as u64;
+        if whole {
+            state.lost.remove(&key);
         }
-        if let Err(error) = self.send_pending(key).await {
-            tracing::warn!(ino = lock.ino, %error, "the manager will be told later that a lock was given up");
+        let Some(owned) = state.owners.get_mut(&key) else { return };
+        owned.set(lock);
+        owned.pending.push(Pending::Set(*lock));
+        if !state.is_locked(lock.ino) {
+            state.fences.remove(&lock.ino);
+        }
+    }
+
+    /// Tells the manager what an owner gave up, later if it cannot be reached now.
+    pub async fn tell(&self, ino: u64, owner: u64) {
+        if let Err(error) = self.send_pending((ino, owner)).await {
+            tracing::warn!(ino, %error, "the manager will be told later that a lock was given up");
             self.wake.notify_one();
         }
-        LockOutcome::Granted
+    }
+
+    /// Releases all locks of an owner on a file here. The caller calls [`Locks::tell`].
+    pub fn give_up(&self, ino: u64, owner: u64) {
+        let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
+        self.unlock_here(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, ..FileLock::default() });
     }
 
     /// Releases all locks of an owner on a file.
     pub async fn release(&self, ino: u64, owner: u64) {
         if self.knows(ino, owner) {
-            let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
-            self.unlock(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, ..FileLock::default() })
-                .await;
+            self.give_up(ino, owner);
+            self.tell(ino, owner).await;
         }
     }
 

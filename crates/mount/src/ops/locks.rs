@@ -1,8 +1,8 @@
 //! Locks: makes programs that lock see each other's writes.
 //!
 //! As on NFS, writes are committed before a lock is released, and other clients' commits are visible once a lock is
-//! granted. An owner's `fcntl` locks are released when it closes the file (`flush`), `flock` locks with the last handle
-//! of that open (`release`). The operations wait for the kernel, so none of them may run where the kernel waits.
+//! granted. An owner's `fcntl` locks are released when it closes the file (`flush`), those of an open file with its last handle
+//! (`release`; see [`crate::lockers`]). The operations wait for the kernel, so none of them may run where the kernel waits.
 
 use crate::backend::Backend;
 use crate::errno::{Errno, Outcome};
@@ -23,15 +23,19 @@ const CLOSING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl<B: Backend> Mount<B> {
-    /// Waits for handles under `flock` that are being closed: the kernel reports a close after `close` has returned, and the next
+    /// Waits for handles with locks that are being closed: the kernel reports a close after `close` has returned, and the next
     /// caller must not find that lock. Returns whether there was such a handle and it is gone.
     async fn until_closed(&self, ino: u64) -> bool {
         self.closing.count(ino) > 0 && race(self.closing.until_none(ino), self.backend.sleep(CLOSING)).await.is_ok()
     }
 
-    /// Waits until no other handle locks as this owner of a `flock`: that one is closed. See [`crate::flocks`].
-    async fn until_owned(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
-        let mut owned = pin!(self.flocks.begin(lock.ino, lock.owner, handle));
+    /// A handle is about to lock as this owner. If that is one of a `flock`, waits until no other one does: that one is closed.
+    async fn begin_locking(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
+        if lock.family() != LockFamily::Flock {
+            self.lockers.add(lock.ino, lock.owner, handle);
+            return Ok(());
+        }
+        let mut owned = pin!(self.lockers.add_alone(lock.ino, lock.owner, handle));
         let patience = if wait { LOOK } else { CLOSING };
         while race(owned.as_mut(), self.backend.sleep(patience)).await.is_err() {
             match wait {
@@ -50,13 +54,17 @@ impl<B: Backend> Mount<B> {
     /// `EAGAIN`: another owner holds it. `EINTR`, `EDEADLK`, `ENOLCK`, and the store's.
     pub async fn set_lock(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         self.settle(lock.ino).await?;
-        if lock.family() == LockFamily::Flock && lock.mode() != LockMode::Unlock {
-            self.until_owned(lock, handle, wait, interrupted).await?;
+        if lock.mode() != LockMode::Unlock {
+            self.begin_locking(lock, handle, wait, interrupted).await?;
         }
         // Writes made under the lock are committed before another owner can get it.
         let mut held = self.locks.holds(lock.ino, lock.owner);
-        if held && lock.mode() != LockMode::Unlock && self.until_closed(lock.ino).await {
-            // Of callers of which the mount cannot see what they call, it does not know either which handle has a flock.
+        if held
+            && lock.family() == LockFamily::Either
+            && lock.mode() != LockMode::Unlock
+            && self.until_closed(lock.ino).await
+        {
+            // Of a caller of which the mount cannot see what it calls, it does not know whether this is another open file.
             held = self.locks.holds(lock.ino, lock.owner);
         }
         let gives_up = lock.mode() != LockMode::Write && held;
@@ -125,15 +133,29 @@ impl<B: Backend> Mount<B> {
         }
         let committed = self.commit_open(ino).await;
         self.locks.release(ino, owner).await;
+        self.lockers.forget(ino, owner);
         committed
     }
 
-    /// The last handle of an open under `flock` goes, and its lock with it: commits the writes. `flush` may have acknowledged them
-    /// from the spool, because it does not know whose lock this is.
-    pub(super) async fn commit_before_unlock(&self, ino: u64, owner: u64) {
-        if self.locks.holds(ino, owner) && !failpoint::is_active("mount.close_gives_up_flock_early") {
+    /// A handle goes, and with it the locks of owners that have no other one: commits the writes. `flush` may have acknowledged them
+    /// from the spool, because it does not know whose locks these are.
+    pub(super) async fn commit_before_unlock(&self, ino: u64, owners: &[u64]) {
+        let holds = owners.iter().any(|owner| self.locks.holds(ino, *owner));
+        if holds && !failpoint::is_active("mount.close_gives_up_flock_early") {
             // The log has the error: nobody waits for this answer. Others wait for the lock, so it goes all the same.
             let _ = self.commit_open(ino).await;
+        }
+    }
+
+    /// A handle is gone: gives up the locks of owners that have no other one.
+    pub(super) async fn unlock_released(&self, ino: u64, handle: u64) {
+        let mut gone = Vec::new();
+        self.lockers.released(ino, handle, |owners| {
+            owners.iter().for_each(|owner| self.locks.give_up(ino, *owner));
+            gone = owners.to_vec();
+        });
+        for owner in gone {
+            self.locks.tell(ino, owner).await;
         }
     }
 

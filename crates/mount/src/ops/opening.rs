@@ -356,13 +356,12 @@ impl<B: Backend> Mount<B> {
         committed
     }
 
-    /// The last reference to a handle is gone. `flock_owner`: the owner whose `flock` lock goes with it.
-    pub async fn release(&self, ino: u64, number: u64, flock_owner: Option<u64>) {
+    /// The last reference to a handle is gone.
+    pub async fn release(&self, ino: u64, number: u64) {
         let handle = self.handles.lock().remove(&number);
-        let closing = flock_owner.map(|_| self.closing.begin(ino));
-        if let Some(owner) = flock_owner {
-            self.commit_before_unlock(ino, owner).await;
-        }
+        let owners = self.lockers.owners(ino, number);
+        let closing = (!owners.is_empty()).then(|| self.closing.begin(ino));
+        self.commit_before_unlock(ino, &owners).await;
         if let Some(Handle::File { file, writes, fills_pages, closed }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);
             if fills_pages.is_some() {
@@ -370,10 +369,7 @@ impl<B: Backend> Mount<B> {
             }
             self.files.release(self, file, *writes).await;
         }
-        if let Some(owner) = flock_owner {
-            self.locks.release(ino, owner).await;
-        }
-        self.flocks.released(ino, number);
+        self.unlock_released(ino, number).await;
         drop(closing);
     }
 

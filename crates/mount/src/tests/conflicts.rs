@@ -121,7 +121,7 @@ fn a_program_that_goes_on_writing_does_not_make_a_conflict_file_for_each_write()
             handle
         });
         if closes {
-            tasks.run(mount.release(ino, handle, None));
+            tasks.run(mount.release(ino, handle));
             start_pushes(&mut tasks, &mount, queues);
         }
         store.open_rounds.set(5);
@@ -133,7 +133,7 @@ fn a_program_that_goes_on_writing_does_not_make_a_conflict_file_for_each_write()
                 other.write(handle, 4 + round, b"m").await.unwrap();
                 if closes {
                     other.flush(ino, handle, OWNER).await.unwrap();
-                    other.release(ino, handle, None).await;
+                    other.release(ino, handle).await;
                 }
                 pause().await;
             }

@@ -327,7 +327,7 @@ fn no_byte_is_older_than_the_last_one_at_its_place() {
                         file = vec![b'a' + round; draw(9) as usize * unit];
                         store.commit(ino, &file, 0);
                         let opened = open_as_kernel(&mount, 7, ino, false).await.handle;
-                        mount.release(ino, opened, None).await;
+                        mount.release(ino, opened).await;
                         // The kernel may have ignored the length.
                         mount.kernel.lock().noticed(ino, store.clock.get());
                         said += &format!("other {}, ", file.len());

@@ -149,7 +149,7 @@ fn the_file_is_its_newest_version_once_who_lost_bytes_has_closed() {
         store.is_full.set(true);
         assert!(mount.flush(ino, handle, OWNER).await.is_err());
         assert!(mount.read(kept, 0, 100).await.is_err());
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"before");
         store.is_full.set(false);
         let again = open_as_kernel(&mount, 6, ino, true).await.handle;
@@ -249,7 +249,7 @@ fn times_of_the_first_second_of_1970_are_kept() {
             let attr = mount.set_attributes(ino, times, None).await.unwrap();
             assert_eq!(attr.mtime_ns / 1_000, 0);
             mount.flush(ino, handle, OWNER).await.unwrap();
-            mount.release(ino, handle, None).await;
+            mount.release(ino, handle).await;
             until_pushed(&mount).await;
         });
         let is_near_zero = |ns: i64| ns != 0 && ns / 1_000 == 0;
@@ -298,7 +298,7 @@ fn a_page_that_is_written_back_after_the_close_reaches_the_store() {
         mount.write(handle, 0, &bytes).await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
         mount.write_page(handle, 4096, &[8; 4096]).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         until_pushed(&mount).await;
     });
     bytes[4096..8192].fill(8);
@@ -332,7 +332,7 @@ fn a_page_that_is_written_back_makes_no_file_longer() {
                 mount.write_page(mapped, 4096, &[7; 100]).await.unwrap();
             }
             mount.flush(ino, mapped, OWNER).await.unwrap();
-            mount.release(ino, mapped, None).await;
+            mount.release(ino, mapped).await;
             until_pushed(&mount).await;
         });
         assert_eq!(store.current(ino).bytes, stored, "{mode}, write-back {write_back}, asks {asks}");

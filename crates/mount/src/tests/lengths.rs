@@ -47,7 +47,7 @@ impl Scene {
     fn close(mut self) -> Vec<u8> {
         self.tasks.run(async {
             self.mount.flush(self.ino, self.handle, OWNER).await.unwrap();
-            self.mount.release(self.ino, self.handle, None).await;
+            self.mount.release(self.ino, self.handle).await;
             until_pushed(&self.mount).await;
         });
         assert_eq!(self.store.list(ROOT).len(), 1, "nothing is kept beside it");
@@ -190,7 +190,7 @@ fn what_was_pushed_already_is_not_written_again() {
             }
             store.commit(ino, b"", 0);
             mount.fsync(handle).await.unwrap();
-            mount.release(ino, handle, None).await;
+            mount.release(ino, handle).await;
         });
         assert_eq!(store.current(ino).bytes, expected);
     }
@@ -208,7 +208,7 @@ fn an_allocation_that_was_pushed_already_makes_the_file_no_longer() {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.allocate(handle, 0, 6, 0).await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         while store.versions(ino) == 0 {
             pause().await;
         }
@@ -219,7 +219,7 @@ fn an_allocation_that_was_pushed_already_makes_the_file_no_longer() {
         }
         store.commit(ino, b"", 0);
         mount.fsync(handle).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     assert_eq!(store.current(ino).bytes, b"A");
 }
@@ -378,7 +378,7 @@ fn write_that_goes_back(mode: &str, allocated_bytes: u64, appended: &[u8]) -> (u
             mount.append(handle, shown, appended).await.unwrap();
         }
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         until_pushed(&mount).await;
         (shown, store.current(ino).bytes)
     })
@@ -422,7 +422,7 @@ fn what_another_mount_writes_after_a_truncate_was_synced_stays() {
                 }
                 mount.fsync(handle).await.unwrap();
                 mount.flush(ino, handle, OWNER).await.unwrap();
-                mount.release(ino, handle, None).await;
+                mount.release(ino, handle).await;
                 until_pushed(&mount).await;
             });
             let expected = if writes { &b"minenother mount"[..] } else { OTHER };

@@ -68,7 +68,7 @@ async fn write(mount: &Mount<Client>, ino: u64, bytes: &[u8]) {
     let handle = mount.open(1, ino, true).await.unwrap().handle;
     mount.write(handle, 0, bytes).await.unwrap();
     mount.flush(ino, handle, OWNER).await.unwrap();
-    mount.release(ino, handle, None).await;
+    mount.release(ino, handle).await;
 }
 
 async fn until_pushed(mount: &Mount<Client>) {
@@ -150,7 +150,7 @@ fn what_the_store_has_had_is_not_kept_beside_another_clients_version() {
         mount.set_attributes(ino, times, None).await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
         store.commit(ino, b"elsewhere", 0);
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         until_pushed(&mount).await;
     });
     assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"elsewhere"[..], 3));
@@ -237,7 +237,7 @@ fn a_write_that_fails_fails_the_file() {
         assert_eq!(mount.write(handle, 0, b"more").await, Err(Errno::ENOSPC));
         assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
         assert_eq!(mount.flush(ino, handle, OWNER).await, Err(Errno::ENOSPC));
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         write(&mount, ino, b"opened again").await;
     });
     assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"opened again"[..], 2));
@@ -298,7 +298,7 @@ fn a_spooled_file_whose_commit_fails_still_has_its_bytes() {
         assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"spooled");
         mount.write(handle, 7, b" on").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
@@ -318,7 +318,7 @@ fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
             mount.write(handle, (at * piece.len()) as u64, piece).await.unwrap();
         }
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     assert!(store.current(ino).bytes == pieces.concat() && store.versions(ino) == 1);
     assert!(disk.paths().is_empty(), "no log");
@@ -328,7 +328,7 @@ fn a_file_that_is_longer_than_the_spool_goes_on_through_a_session() {
 async fn keeps_pages(mount: &Mount<Client>, ino: u64) -> bool {
     match mount.open(1, ino, false).await {
         Ok(opened) => {
-            mount.release(ino, opened.handle, None).await;
+            mount.release(ino, opened.handle).await;
             opened.keep_cache
         }
         Err(Errno::ESTALE) => false,
@@ -355,7 +355,7 @@ fn after_a_patch_over_another_mounts_version_no_commit_keeps_the_kernels_pages()
             mount.fsync(handle).await.unwrap();
             mount.write(handle, 0, b"dd").await.unwrap();
             mount.flush(ino, handle, OWNER).await.unwrap();
-            mount.release(ino, handle, None).await;
+            mount.release(ino, handle).await;
             until_pushed(&mount).await;
             assert_eq!((store.current(ino).bytes.as_slice(), store.versions(ino)), (&b"ddBB"[..], 4));
             assert!(!keeps_pages(&mount, ino).await, "{write_mode}");
@@ -380,7 +380,7 @@ fn after_another_clients_version_replaced_the_spooled_bytes_no_push_keeps_the_ke
         assert_eq!(store.list(ROOT).len(), 2, "the bytes are kept beside it");
         mount.write(handle, 0, b"dd").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(async {
@@ -402,7 +402,7 @@ fn lengths_shown_during_a_push() -> BTreeSet<u64> {
         mount.write(handle, 0, b"afterwards").await.unwrap();
         mount.files.get(ino).unwrap().set_unlinked().await;
         mount.flush(ino, handle, OWNER).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(async {
@@ -510,7 +510,7 @@ fn a_spooled_file_that_fails_is_not_shown_after_its_close() {
         store.is_full.set(true);
         mount.write(handle, 0, &[7; 800 << 10]).await.unwrap();
         assert_eq!(mount.write(handle, 800 << 10, &[7; 800 << 10]).await, Err(Errno::ENOSPC));
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         assert_eq!(mount.stats().open_files, 0);
         assert!(!keeps_pages(&mount, ino).await);
     });
@@ -580,7 +580,7 @@ fn an_incremental_file_is_committed_by_a_push_after_its_close() {
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
     assert!(store.current(ino).bytes == bytes && store.versions(ino) == 1);
-    tasks.run(mount.release(ino, reads, None));
+    tasks.run(mount.release(ino, reads));
 }
 
 /// The commit returns the spool's handle of the file, and so must not be followed by another return of it.
@@ -597,7 +597,7 @@ fn a_push_that_fails_after_its_commit_leaves_other_handles_alone() {
     start_pushes(&mut tasks, &mount, queues);
     tasks.run(until_pushed(&mount));
     assert_eq!((store.versions(ino), mount.stats().open_files, mount.lost_files()), (1, 1, 0));
-    tasks.run(mount.release(ino, reads, None));
+    tasks.run(mount.release(ino, reads));
     assert_eq!(mount.stats().open_files, 0);
 }
 
@@ -621,7 +621,7 @@ fn a_program_that_waited_for_long_writes_through_a_new_session() {
             store.clock.set(60_000_000_000);
             mount.write(handle, 0, b"later").await.unwrap();
             mount.flush(ino, handle, OWNER).await.unwrap();
-            mount.release(ino, handle, None).await;
+            mount.release(ino, handle).await;
             until_pushed(&mount).await;
         });
         assert_eq!((&store.current(ino).bytes[..6], mount.lost_files()), (&b"later\x07"[..], 0), "{write_mode}");
@@ -641,7 +641,7 @@ fn a_truncate_of_an_empty_file_replaces_what_another_mount_wrote_since() {
         mount.set_attributes(ino, NewAttr::default(), Some(0)).await.unwrap();
         mount.write(handle, 0, b"mine").await.unwrap();
         mount.flush(ino, handle, 1).await.unwrap();
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
     });
     assert_eq!(store.current(ino).bytes, b"mine");
 }
@@ -661,7 +661,7 @@ fn a_truncate_by_name_cuts_what_another_mount_wrote_since_the_file_was_opened() 
             store.commit(ino, b"BEFORE and after", 0);
             mount.set_attributes(ino, NewAttr::default(), Some(size)).await.unwrap();
             until_pushed(&mount).await;
-            mount.release(ino, reads, None).await;
+            mount.release(ino, reads).await;
         });
         let expected = &b"BEFORE and after"[..size as usize];
         assert_eq!(store.current(ino).bytes, expected, "{write_mode}, {size}");

@@ -103,7 +103,7 @@ fn a_lookup_during_a_close_shows_what_the_close_commits() {
     let other = mount.clone();
     tasks.spawn(async move {
         other.flush(ino, handle, OWNER).await.unwrap();
-        other.release(ino, handle, None).await;
+        other.release(ino, handle).await;
     });
     tasks.run(async {
         // Let the close begin.

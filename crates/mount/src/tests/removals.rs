@@ -182,7 +182,7 @@ fn a_spooled_file_that_another_mount_removed_has_no_zeros() {
             mount.flush(ino, handle, OWNER).await.unwrap();
             store.create(ROOT, b"new", 0).unwrap();
             store.replace((ROOT, b"new"), (ROOT, b"file"));
-            mount.release(ino, handle, None).await;
+            mount.release(ino, handle).await;
             until_pushed(&mount).await;
             assert_eq!(mount.read(kept, 0, 100).await.unwrap(), before);
         });
@@ -221,7 +221,7 @@ fn a_file_that_another_mounts_version_replaced_while_its_last_name_goes_can_be_r
             mount.flush(ino, handle, OWNER).await.unwrap();
             store.commit(ino, b"of another mount", 0);
             if !writes_on {
-                mount.release(ino, handle, None).await;
+                mount.release(ino, handle).await;
             }
             (kept, handle)
         });
@@ -282,7 +282,7 @@ fn is_kept(by_next_mount: bool, is_restored: bool, before: &[u8]) -> bool {
         mount.write(handle, 0, b"other").await.unwrap();
         mount.flush(ino, handle, OWNER).await.unwrap();
         store.remove(ino);
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         until_pushed(&mount).await;
     });
     match &store.list(ROOT)[..] {

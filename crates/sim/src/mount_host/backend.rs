@@ -221,7 +221,7 @@ impl Backend for SimBackend {
         };
         let handle = mount.open_loopback(ino).await;
         let synced = mount.fsync(handle).await;
-        mount.release(ino, handle, None).await;
+        mount.release(ino, handle).await;
         synced.map_err(|errno| io::Error::from_raw_os_error(errno as i32))
     }
 

@@ -133,14 +133,14 @@ impl MountHost {
     }
 
     /// The kernel releases a handle after `close` has returned.
-    fn release_later(&self, ino: u64, handle: u64, flock_owner: Option<u64>) {
+    fn release_later(&self, ino: u64, handle: u64) {
         let (mount, kernel, releasing) = (self.mount.clone(), self.backend().kernel.clone(), self.releasing.clone());
         let (env, process) = (self.backend().env().clone(), self.backend().process());
         let at_ns = env.now_ns() + (self.backend().random() % LONGEST_RELEASE_NS) as i64;
         releasing.set(releasing.get() + 1);
         env.clone().spawn(process, async move {
             env.sleep_until(at_ns).await;
-            mount.release(ino, handle, flock_owner).await;
+            mount.release(ino, handle).await;
             kernel.closed(ino);
             releasing.set(releasing.get() - 1);
         });
@@ -296,12 +296,12 @@ impl FileSystem for MountHost {
 
     async fn close(&self, file: Handle, owner: u64) -> Result<(), Errno> {
         let ino = self.ino(file);
-        // The kernel names the process to a flush, and the open file to a release.
-        let process = if is_flock(ino) { !owner } else { owner };
+        // The kernel names the process to a flush; locks of an open file are another owner's.
+        let process = if is_of_process(ino) { owner } else { !owner };
         let flushed = self.mount.flush(ino, file.0, process).await;
         self.handles.borrow_mut().remove(&file.0);
         self.direct.borrow_mut().remove(&file.0);
-        self.release_later(ino, file.0, is_flock(ino).then_some(owner));
+        self.release_later(ino, file.0);
         flushed
     }
 
@@ -351,6 +351,11 @@ impl FileSystem for MountHost {
 /// Whether programs lock a file by `flock`, and not by `fcntl`: locks of one do not exclude those of the other.
 fn is_flock(ino: u64) -> bool {
     ino.is_multiple_of(2)
+}
+
+/// Whether programs lock a file by `fcntl` as processes, and not as open files (`flock`, `F_OFD_SETLK`).
+fn is_of_process(ino: u64) -> bool {
+    ino % 4 == 1
 }
 
 fn whole_file(ino: u64, owner: u64, mode: LockMode) -> FileLock {
