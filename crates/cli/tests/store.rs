@@ -4,6 +4,7 @@ mod common;
 
 use common::{Cluster, assert_refused, tree};
 use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
@@ -42,6 +43,67 @@ fn a_tree_comes_back_as_it_was() {
         assert_eq!(c.ok(&["ls", "-R", "--json", "tess:/src"]).text().lines().count(), tree::snapshot(&src).len());
         c.ok(&["rm", "-r", "tess:/src", "tess:/tree"]);
         assert_eq!(c.ok(&["ls"]).text(), "");
+    });
+}
+
+/// P1: what is skipped as unchanged is there, and whatever changes an attribute is stored again.
+#[test]
+fn an_unchanged_tree_is_not_read_again() {
+    with_cluster(|c| {
+        let (src, back) = (c.path().join("src"), c.path().join("back"));
+        std::fs::create_dir(&src).unwrap();
+        tree::make(&src);
+        let files = tree::snapshot(&src).values().filter(|e| e.0 == 'f').count() as u64;
+        let put = || {
+            let words = ["put", "-r", "--skip-unchanged", "--json", src.to_str().unwrap(), "tess:/"];
+            let said = c.ok(&words).json();
+            c.ok(&["get", "-r", "--quiet", "tess:/src", back.to_str().unwrap()]);
+            tree::assert_equal(&src, &back.join("src"));
+            std::fs::remove_dir_all(&back).unwrap();
+            ["files", "unchanged", "directories", "symlinks"].map(|name| said[name].as_u64().unwrap())
+        };
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        let make_old = |path: &std::path::Path, s: u64| {
+            let time = long_ago + std::time::Duration::from_secs(s);
+            std::fs::File::open(path).unwrap().set_modified(time).unwrap();
+        };
+        for (path, entry) in tree::snapshot(&src) {
+            if entry.0 == 'f' {
+                make_old(&src.join(std::ffi::OsStr::from_bytes(&path)), 0);
+            }
+        }
+        std::fs::create_dir(&back).unwrap();
+        assert_eq!(put()[..2], [files, 0], "the store has nothing yet");
+        std::fs::create_dir(&back).unwrap();
+        assert_eq!(put(), [0, files, 0, 0]);
+
+        // The same length at another time, another mode, a new file, and another target of a link.
+        std::fs::create_dir_all(src.join("more/below")).unwrap();
+        std::fs::write(src.join("more/below/a"), "one").unwrap();
+        std::fs::write(src.join("more/b"), "two").unwrap();
+        std::os::unix::fs::symlink("a", src.join("more/link")).unwrap();
+        make_old(&src.join("more/below/a"), 0);
+        make_old(&src.join("more/b"), 0);
+        std::fs::create_dir(&back).unwrap();
+        assert_eq!(put(), [2, files, 3, 1], "src, more and more/below");
+        std::fs::write(src.join("more/below/a"), "two").unwrap();
+        make_old(&src.join("more/below/a"), 1);
+        std::fs::set_permissions(src.join("more/b"), Permissions::from_mode(0o600)).unwrap();
+        std::fs::remove_file(src.join("more/link")).unwrap();
+        std::os::unix::fs::symlink("b", src.join("more/link")).unwrap();
+        std::fs::create_dir(&back).unwrap();
+        assert_eq!(put(), [2, files, 2, 1], "more and more/below");
+
+        // A change that follows the first one at once may have the same time.
+        let now = std::time::SystemTime::now();
+        std::fs::write(src.join("more/b"), "six").unwrap();
+        std::fs::File::open(src.join("more/b")).unwrap().set_modified(now).unwrap();
+        std::fs::create_dir(&back).unwrap();
+        put();
+        std::fs::write(src.join("more/b"), "ten").unwrap();
+        std::fs::File::open(src.join("more/b")).unwrap().set_modified(now).unwrap();
+        std::fs::create_dir(&back).unwrap();
+        assert_eq!(put()[0], 1);
     });
 }
 

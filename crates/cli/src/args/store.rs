@@ -31,6 +31,7 @@ belong to the user who stores them.
 Examples:
   tessera put movie.mkv tess:/films/             store a file under its name
   tessera put -r ~/src tess:/backup/             store a directory as tess:/backup/src
+  tessera put -r --skip-unchanged ~/src tess:/backup/    again, and read only what has changed
   pg_dump db | tessera put - tess:/db.sql        store stdin
   tessera put -p redundancy=ec:6+2 -p lifetime=keep model.bin tess:/models/m1
   tessera put --if-version 42 notes tess:/notes  only if 42 is still the current version"
@@ -48,6 +49,9 @@ pub struct PutArgs {
     /// Fail unless this is the current version id of the file; 0: unless the file does not exist.
     #[arg(long, value_name = "VERSION", conflicts_with = "recursive")]
     pub if_version: Option<u64>,
+    /// Do not read files that the store has with the same size, modification time, mode and owner. They keep their hints.
+    #[arg(long, conflicts_with = "if_version")]
+    pub skip_unchanged: bool,
     /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,

@@ -16,6 +16,7 @@ mod put;
 mod rewrite;
 mod show;
 mod target;
+mod unchanged;
 
 pub use cat::cat;
 pub use get::get;

@@ -30,6 +30,14 @@ impl Tally {
         self
     }
 
+    /// The first failure.
+    ///
+    /// # Errors
+    /// The run had failures.
+    pub fn first_failure(self) -> Outcome {
+        self.failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
     /// The failure that sums up the run. Each failure was already printed, so a single one gets no summary.
     ///
     /// # Errors

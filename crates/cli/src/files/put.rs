@@ -4,11 +4,13 @@ use super::holes::SparseSource;
 use super::local::{self, Kind, LocalEntry};
 use super::pool::{self, Tally};
 use super::target::{Target, all_differ, split, store_path};
+use super::unchanged::Known;
 use crate::args::PutArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -79,6 +81,13 @@ pub fn put(args: PutArgs) -> Outcome {
     let (special, jobs): (Vec<Job>, _) = of_kind(jobs, |kind| *kind == Kind::Special);
     let (directories, jobs): (Vec<Job>, _) = of_kind(jobs, |kind| *kind == Kind::Directory);
     let (files, links): (Vec<Job>, Vec<Job>) = of_kind(jobs, |kind| matches!(kind, Kind::File(_)));
+    let files_found = files.len();
+    let mut all = [directories, files, links];
+    if args.skip_unchanged {
+        all = changed(&store, all, args.jobs.into())?;
+    }
+    let [directories, files, links] = all;
+    let unchanged = files_found - files.len();
     let skipped = pool::note_skipped(out, special.iter().map(|job| job.found.path.display().to_string()));
     let (directory_count, link_count) = (directories.len(), links.len());
     let progress = Progress::bytes(out, "put", Some(files.iter().map(|job| job.found.len_bytes()).sum()));
@@ -91,17 +100,18 @@ pub fn put(args: PutArgs) -> Outcome {
     if out.json {
         out.document(&json!({
             "files": ran.done, "bytes": bytes, "new_bytes": new_bytes, "directories": directory_count,
-            "symlinks": link_count, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
+            "symlinks": link_count, "unchanged": unchanged, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
             "chunks_reduced": chunks_reduced, "seconds": time.as_secs_f64(),
         }))?;
     } else if ran.done > 0 || ran.failures.is_empty() {
         out.note(format!(
-            "stored {}, {}, {} of it new, in {} ({}){}",
+            "stored {}, {}, {} of it new, in {} ({}){}{}",
             units::files_and_links(ran.done, link_count as u64),
             units::bytes(bytes),
             units::bytes(new_bytes),
             units::duration(time),
             units::rate(bytes, time),
+            if args.skip_unchanged { format!(", {} unchanged", units::count(unchanged as u64)) } else { String::new() },
             if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) },
         ));
     }
@@ -196,6 +206,21 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
     Ok((jobs, failures))
 }
 
+/// Directories, files and links without those that the store has. A directory in which something changes gets its time again.
+fn changed(store: &Store, [directories, files, links]: [Vec<Job>; 3], jobs: usize) -> Outcome<[Vec<Job>; 3]> {
+    let parent = |job: &Job| Some(job.to.split_last().ok()?.0);
+    let every = || directories.iter().chain(&files).chain(&links);
+    let known = Known::list(store, every().filter_map(parent).collect(), jobs)?;
+    let left = |jobs: Vec<Job>| jobs.into_iter().filter(|job| !known.has(&job.found, &job.to)).collect::<Vec<_>>();
+    let (files, links) = (left(files), left(links));
+    let is_new = |job: &&Job| !known.has_directory(&job.to);
+    let new = directories.iter().filter(is_new);
+    let touched: BTreeSet<StorePath> = new.chain(&files).chain(&links).filter_map(parent).collect();
+    let directories =
+        directories.into_iter().filter(|job| touched.contains(&job.to) || !known.has(&job.found, &job.to));
+    Ok([directories.collect(), files, links])
+}
+
 fn carry_out(
     store: &Store,
     [directories, files, links]: [Vec<Job>; 3],
@@ -246,6 +271,9 @@ fn put_file(
     let mut steps = progress.steps();
     let options = condition.options(found.owner, found.mtime_ns, &mut steps);
     let put = store.put(to, source, options).map_err(|e| Failure::from(e).of(path.display()))?;
+    if put.number > 1 {
+        keep_owner(store, found, to)?;
+    }
     sums.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
     sums.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
     let after = watch.metadata().at(path)?;
@@ -253,6 +281,16 @@ fn put_file(
     let state = |meta: &std::fs::Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
     if state(&before) != state(&after) || put.input_bytes != after.len() {
         bail!(Exit::Failed, "{}: changed while it was read; {to} holds a mixture, store it again", path.display());
+    }
+    Ok(())
+}
+
+/// A file that was there already got a version, and has the mode and owner that it had.
+fn keep_owner(store: &Store, found: &LocalEntry, to: &StorePath) -> Outcome {
+    let there = store.stat(to)?;
+    let has = Owner { mode: there.mode, uid: there.uid, gid: there.gid };
+    if has != found.owner {
+        store.set_attributes(to, found.owner, found.mtime_ns)?;
     }
     Ok(())
 }
