@@ -218,10 +218,12 @@ impl<B: Backend> OpenFile<B> {
 }
 
 impl<B: Backend> State<B> {
-    /// Drops the log. For programs that have the file open, it is what lay below the log, as far as a session keeps that.
+    /// Drops the log. For programs that have the file open, it is what lay below the log. If no session keeps that, they get an error for
+    /// each byte of it.
     fn file_is_gone(&mut self, mount: &Mount<B>) {
+        let origin_bytes = self.pending.log().map_or(0, |log| log.origin.base_bytes);
         self.drop_log(mount);
-        let below_bytes = self.base.as_ref().map_or(0, |base| base.len_bytes());
+        let below_bytes = self.base.as_ref().map_or(origin_bytes, |base| base.len_bytes());
         self.show_length(mount, below_bytes);
         self.below = Below::of(below_bytes);
         mount.kernel.lock().holds_uncommitted(self.ino);
