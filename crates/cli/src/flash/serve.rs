@@ -27,6 +27,9 @@ const CONNECTIONS_MAX: u64 = 64;
 /// A client that has not agreed on an SSD for so long is hung up on, so that it takes nobody's place.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
+/// The least time between two lines about the same trouble: on a full file system some changes fail, and those that need no room do not.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(60);
+
 /// Time to wait when the system gives no connection.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -49,8 +52,23 @@ pub struct Server {
     /// How long after the simulated SSD was done replies left.
     late: Mutex<Histogram>,
     output: Out,
-    /// Why the last change of the backing failed, if it did; it is said once.
-    trouble: Mutex<Option<io::ErrorKind>>,
+    /// Why a change of the backing failed last.
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// Why changes of the backing fail.
+struct Trouble {
+    kind: io::ErrorKind,
+    said: Instant,
+    /// Whether a change succeeded since.
+    is_over: bool,
+}
+
+impl Trouble {
+    /// Whether nothing is to be said of such a failure: it was said before, and lasts or was a moment ago.
+    fn is_known(&self, kind: io::ErrorKind) -> bool {
+        self.kind == kind && (!self.is_over || self.said.elapsed() < TROUBLE_PAUSE)
+    }
 }
 
 /// The SSD. One whose data are in a file has its flash laid out anew.
@@ -339,7 +357,7 @@ impl Server {
         match done {
             Ok((due, data)) => {
                 if kind != Kind::Read {
-                    *self.trouble.lock() = None;
+                    self.trouble.lock().iter_mut().for_each(|trouble| trouble.is_over = true);
                 }
                 (due, cuts, Reply { cookie, data, error: None })
             }
@@ -352,7 +370,13 @@ impl Server {
     fn backing_failed(&self, error: &io::Error) -> Error {
         let kind = error.kind();
         let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if self.trouble.lock().replace(kind) != Some(kind) {
+        let mut trouble = self.trouble.lock();
+        let is_news = trouble.as_ref().is_none_or(|trouble| !trouble.is_known(kind));
+        if is_news {
+            *trouble = Some(Trouble { kind, said: Instant::now(), is_over: false });
+        }
+        drop(trouble);
+        if is_news {
             let file = self.about["backing"].as_str().unwrap_or_default();
             let failure = match is_full {
                 true => failure!(Exit::NoSpace, "{file}: {error}; clients get errors until you free space there"),
