@@ -89,6 +89,33 @@ fn a_file_that_is_in_use_or_has_something_else_is_refused_and_stays_as_it_was() 
     assert_refused(&refused(dir.path(), Path::new("/nowhere/ssd"), &[]), 3, &["/nowhere/ssd"]);
 }
 
+#[test]
+fn a_server_that_does_not_start_leaves_no_file_that_it_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+    drop(Server::start(dir.path(), &["--backing", old.to_str().unwrap()]));
+    fs::write(dir.path().join("taken"), "").unwrap();
+    let taken = dir.path().join("taken").display().to_string();
+    for file in [&new, &old] {
+        for more in [["--control", &taken], ["--control", "/nonexistent/c"], ["--fuse", "/nonexistent/f"]] {
+            let run = refused(dir.path(), file, &[&["--capacity", "64M"], &more[..]].concat());
+            assert_refused(
+                &run,
+                if more[1] == taken { 6 } else { 3 },
+                &[if more[1] == taken { "taken" } else { "/nonexistent" }],
+            );
+        }
+        let socket = format!("unix:{}", dir.path().join("other.sock").display());
+        let serve =
+            ["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd", &socket, "--backing"];
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = Command::new(common::TESSERA).args(serve).arg(file).arg("-q").stdout(full).status().unwrap();
+        assert_eq!(ended.code(), Some(7), "nobody can know where it listens");
+        assert!(!dir.path().join("other.sock").exists() && !dir.path().join("other.sock.control").exists());
+    }
+    assert_eq!((new.exists(), fs::metadata(&old).unwrap().len()), (false, 4096 + nbd::SIZE));
+}
+
 /// A file system of 4 MiB, unmounted when dropped.
 struct SmallDisk<'a>(&'a Path);
 

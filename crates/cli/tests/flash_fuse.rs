@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_file_has_the_bytes_of_the_ssd() {
@@ -115,4 +115,24 @@ fn what_cannot_be_mounted_over_is_refused() {
         "{again:?}"
     );
     assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn a_server_that_cannot_say_where_it_is_leaves_no_mount_and_no_file() {
+    if !nbd::has_fuse() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+    fs::write(&old, "").unwrap();
+    for path in [&new, &old] {
+        let socket = format!("unix:{}", dir.path().join("s").display());
+        let serve = ["flash", "serve", "--capacity", "64M", "--over-provisioning", "60%", "--nbd", &socket, "--fuse"];
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = Command::new(common::TESSERA).args(serve).arg(path).arg("-q").stdout(full).status().unwrap();
+        assert_eq!(ended.code(), Some(7));
+    }
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["old"], "neither sockets nor a file that it made");
+    assert_eq!(fs::read(&old).unwrap(), b"", "nothing is mounted there");
 }

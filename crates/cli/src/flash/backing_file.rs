@@ -1,13 +1,14 @@
 //! The file of `tessera flash serve --backing`: a header of 4 KiB, then the bytes of the SSD. It is sparse: bytes that were never
 //! written or were trimmed take no room. The header is two lines of text, then zeros: the format, and the options that make the SSD.
 
-use crate::exit::{At, Exit, Outcome, bail, failure};
+use super::made::Made;
+use crate::exit::{At, Exit, Outcome, bail};
 use crate::files::holes::next_data;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use tessera_flash::{Backing, Shape};
 
@@ -36,33 +37,40 @@ fn options(capacity: u64, shape: &Shape) -> String {
 }
 
 impl BackingFile {
-    /// Opens a file, or makes it.
+    /// Opens a file, or makes it; then it goes again unless it is kept.
     ///
     /// # Errors
     /// It is in use, has another SSD or something else, or cannot be written.
-    pub fn open(path: &Path, capacity: u64, shape: &Shape) -> Outcome<BackingFile> {
+    pub fn open(path: &Path, capacity: u64, shape: &Shape) -> Outcome<(BackingFile, Made)> {
         let shown = path.display();
         // Neither a device nor a pipe: opening one may wait or do something.
         if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             bail!(Exit::Conflict, "{shown} is no regular file; name another one for --backing");
         }
         let mut how = OpenOptions::new();
-        let file = how.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).at(path)?;
+        how.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let made = Made::create(path).at(path)?;
+        let file = how.open(path).at(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => {
+                // It locked the file first that this one made.
+                made.keep();
                 bail!(Exit::Refused, "{shown}: another server serves this file; end it, or name another file")
             }
             locked => locked.map_err(io::Error::from).at(path)?,
         }
+        if file.metadata().at(path)?.nlink() == 0 {
+            bail!(Exit::Refused, "{shown}: another server made this file, did not start, and removed it; start again");
+        }
         let (options, whole) = (options(capacity, shape), HEADER + capacity);
         let len = file.metadata().at(path)?.len();
         // One that has nothing but its length was being made.
-        if len == 0 || len == whole && next_data(&file, 0, whole).at(path)?.is_none() {
-            make(&file, path, &options, whole).map_err(|error| {
-                // It is this server's alone, and has nothing.
-                let _ = std::fs::remove_file(path);
-                failure!(Exit::NoSpace, "{shown}: {error}; free space there, or name another file")
-            })?;
+        let is_empty = len == 0 || len == whole && next_data(&file, 0, whole).at(path)?.is_none();
+        if is_empty && let Err(error) = make(&file, path, &options, whole) {
+            // It is this server's alone, and has nothing.
+            made.keep();
+            let _ = std::fs::remove_file(path);
+            bail!(Exit::NoSpace, "{shown}: {error}; free space there, or name another file");
         }
         check_header(&file, path, &options)?;
         let len = file.metadata().at(path)?.len();
@@ -72,7 +80,7 @@ impl BackingFile {
                 "{shown} has {len} bytes in place of {whole}: it was cut off or added to; restore it, or name another file"
             );
         }
-        Ok(BackingFile { file, capacity, has_failed: false })
+        Ok((BackingFile { file, capacity, has_failed: false }, made))
     }
 
     /// Where there is data, in order.

@@ -3,6 +3,7 @@
 //! The file is the root of the mount: the kernel mounts over a file as over a directory. The kernel caches nothing of it.
 
 use super::later::Later;
+use super::made::Made;
 use super::serve::Server;
 use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::term::Out;
@@ -13,9 +14,9 @@ use fuser::{
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -251,7 +252,7 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome<Mounted>
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         bail!(Exit::Failed, "/dev/fuse: {error}; load the kernel's module (`modprobe fuse`), or leave out --fuse");
     }
-    let (path, modified) = mount_point(path)?;
+    let (path, modified, made) = mount_point(path)?;
     let later = server.delays().then(|| Later::start(server)).transpose().at("a thread")?;
     let open = Arc::new(Handles::default());
     let attr = attr(server.size(), modified);
@@ -267,12 +268,14 @@ pub fn serve(server: &Arc<Server>, path: &Path, output: Out) -> Outcome<Mounted>
     let session = Session::new(file, &path, &config).at(&path)?;
     let (attached, _) = Attached::new(session, &path).at(&path)?;
     output.note(format!("a disk: losetup --find --show --direct-io=on {}", path.display()));
-    Ok(Mounted { attached, open, path, output })
+    Ok(Mounted { attached, made, open, path, output })
 }
 
 /// The file while it is served.
 pub struct Mounted {
     attached: Attached,
+    /// After the mount: without an order to detach, the server did not start, and leaves no file.
+    made: Made,
     open: Arc<Handles>,
     path: PathBuf,
     output: Out,
@@ -292,18 +295,14 @@ impl Mounted {
         if let Err(error) = &detached {
             self.output.warn(&Failure::io(&self.path, error));
         }
+        self.made.keep();
         detached.is_ok()
     }
 }
 
 /// An empty file there, and when it was changed; it is made if need be.
-fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime)> {
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    if let Err(error) = made
-        && error.kind() != io::ErrorKind::AlreadyExists
-    {
-        return Err(Failure::io(path, &error));
-    }
+fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime, Made)> {
+    let made = Made::create(path).at(path)?;
     let shown = path.display();
     if is_dead(path) {
         bail!(Exit::Conflict, "{shown}: a server that was killed is still mounted there; run `umount {shown}` first");
@@ -319,7 +318,7 @@ fn mount_point(path: &Path) -> Outcome<(PathBuf, SystemTime)> {
             "{shown}: is no empty file, and the SSD would hide what it has; name an empty or new file"
         );
     }
-    Ok((real, meta.modified().at(path)?))
+    Ok((real, meta.modified().at(path)?, made))
 }
 
 fn attr(size: u64, modified: SystemTime) -> FileAttr {

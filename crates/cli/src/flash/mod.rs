@@ -9,6 +9,7 @@ mod html;
 mod input;
 mod later;
 mod listen;
+mod made;
 mod memory;
 mod record;
 mod replay;

@@ -3,6 +3,7 @@
 
 use super::backing_file::BackingFile;
 use super::listen::{Listener, Stream, UnixSocket, Until};
+use super::made::Made;
 use super::replies::{Waiting, send_in_time, send_soon, stay_awake};
 use super::room::Room;
 use super::{control, device_search, fuse, memory};
@@ -71,18 +72,18 @@ impl Trouble {
     }
 }
 
-/// The SSD. One whose data are in a file has its flash laid out anew.
-fn emulator(args: &ServeArgs, config: &Config) -> Outcome<Emulator> {
+/// The SSD. One whose data are in a file has its flash laid out anew; a new file goes unless it is kept.
+fn emulator(args: &ServeArgs, config: &Config) -> Outcome<(Emulator, Made)> {
     if args.backing == Path::new("memory") {
-        return Emulator::new(config).map_err(Failure::usage);
+        return Ok((Emulator::new(config).map_err(Failure::usage)?, Made::default()));
     }
     // What cannot be made leaves no file.
     drop(Emulator::new(config).map_err(Failure::usage)?);
-    let file = BackingFile::open(&args.backing, args.capacity, &args.geometry)?;
+    let (file, made) = BackingFile::open(&args.backing, args.capacity, &args.geometry)?;
     let extents = file.extents().at(&args.backing)?;
     let mut emulator = Emulator::with_backing(config, Box::new(file)).map_err(Failure::usage)?;
     emulator.preload(extents);
-    Ok(emulator)
+    Ok((emulator, made))
 }
 
 /// Whether the layer learns from requests: asked of a device of its own, before there is a backing file.
@@ -110,7 +111,9 @@ pub fn serve(args: &ServeArgs) -> Outcome {
             args.ftl.name
         );
     }
-    let mut emulator = emulator(args, &config)?;
+    let control = control::path(args.control.as_deref(), &args.nbd);
+    let control_socket = control.as_deref().map(control::bind).transpose()?;
+    let (mut emulator, made) = emulator(args, &config)?;
     if let Some(after) = args.cut_after {
         let off_for = args.cut_for.map(|ms| ms * 1_000_000);
         emulator.plan_cuts(Cuts { after, seed: args.cut_seed, off_for });
@@ -118,7 +121,6 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     if let Some(requests) = args.learn_after {
         emulator.plan_learning(requests);
     }
-    let control = control::path(args.control.as_deref(), &args.nbd);
     let about = json!({
         "nbd": listener.uri(), "control": control.as_deref().map(shown), "capacity_bytes": args.capacity, "ftl": args.ftl.name,
         "map_cache_bytes": args.ftl.min_cache.map(|_| args.map_cache), "write_buffer_bytes": args.ssd.write_buffer,
@@ -138,19 +140,22 @@ pub fn serve(args: &ServeArgs) -> Outcome {
         output: args.output,
         trouble: Mutex::new(None),
     });
-    let control = control.map(|path| control::bind(&path)).transpose()?;
-    let sockets = [listener.path(), control.as_ref().map(UnixSocket::path)]
+    // From here on a server that does not start removes the file while nobody else can lock it.
+    let made = made;
+    let sockets = [listener.path(), control_socket.as_ref().map(UnixSocket::path)]
         .into_iter()
         .flatten()
         .map(Path::to_path_buf)
         .collect();
     let mounted = args.fuse.as_ref().map(|file| fuse::serve(&server, file, args.output)).transpose()?;
-    start_end(events, sockets, mounted)?;
-    if let Some(socket) = control {
-        start_control(&server, socket, args.output)?;
-    }
+    // Before the threads: these would keep the sockets and the mount of a server that cannot say where it is.
     args.output.result(&server.about, listener.uri())?;
     args.output.flush()?;
+    start_end(events, sockets, mounted)?;
+    if let Some(socket) = control_socket {
+        start_control(&server, socket, args.output)?;
+    }
+    made.keep();
     loop {
         let output = args.output;
         let stream = match listener.accept() {
