@@ -113,6 +113,10 @@ fn a_stated_mean_is_kept_where_the_trace_has_nothing_of_the_kind() {
     let one = profile(original(1));
     let made = profile(Generator::new(&Plan { gap: Some(30_000), ..plan(100) }, Some(&one)).unwrap());
     is_near("mean gap after a single request", made.mean_gap(), 3e4, 1e3);
+    let at_one_time = |i: u64| Request { at: i / 99, op: Op::Read, device: 0, offset: i * 65_536, bytes: 4096 };
+    let nearly_at_once = profile((0..100).map(at_one_time));
+    let made = profile(Generator::new(&Plan { gap: Some(1_000_000), ..plan(200_000) }, Some(&nearly_at_once)).unwrap());
+    is_near("mean gap where it was below one ns", made.mean_gap(), 1e6, 1e5);
 }
 
 #[test]

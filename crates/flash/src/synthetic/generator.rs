@@ -177,7 +177,7 @@ impl Generator {
         let scale = |op: Op| plan.sizes[op as usize].map_or(1.0, |bytes| bytes as f64 / mean(op));
         // Requests that all come at once have no times between them that could be made longer.
         let gaps = profile.map(|p| &p.gaps).filter(|gaps| plan.gap.is_none() || gaps.sum() > 0);
-        let gap = gaps.map_or(1e6, Histogram::mean).max(1.0);
+        let gap = gaps.map_or(1e6, Histogram::mean);
         Ok(Generator {
             rng,
             left: plan.requests,
