@@ -77,7 +77,8 @@ pub enum ConfigError {
     },
     /// More pages than a map entry can number.
     #[error(
-        "a capacity of {capacity} bytes is too large: with pages of this size and this over-provisioning at most {max} bytes can be addressed; choose larger pages"
+        "a capacity of {capacity} bytes is too large: with pages of this size and this over-provisioning at most {max} bytes can be addressed; choose {}",
+        if *max == 0 { "fewer planes or smaller blocks" } else { "larger pages" }
     )]
     TooLarge {
         /// Bytes asked for.

@@ -202,5 +202,8 @@ mod tests {
             assert_eq!(error, ConfigError::TooLarge { capacity: max + (1 << 21), max });
         }
         assert!(matches!(shape.geometry(1 << 20, 0.07, 1), Err(ConfigError::Spare { .. })));
+        let planes = Shape::parse("channels=256,chips=64,dies=64,planes=64").unwrap();
+        let error = planes.geometry(1 << 30, 0.15, 1).unwrap_err().to_string();
+        assert!(error.ends_with("at most 0 bytes can be addressed; choose fewer planes or smaller blocks"), "{error}");
     }
 }
