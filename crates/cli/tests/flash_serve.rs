@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
@@ -144,6 +145,24 @@ fn a_client_that_never_agrees_on_anything_is_hung_up_on() {
     slow.write_all(&[&[0, 0, 0, 1][..], b"IHAVEOPT", &7u32.to_be_bytes(), &(1u32 << 30).to_be_bytes()].concat())
         .unwrap();
     eventually("it is hung up on", || slow.write_all(&[0]).is_err());
+}
+
+#[test]
+fn a_client_of_the_control_socket_that_sends_a_byte_now_and_then_keeps_no_other_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let mut slow = UnixStream::connect(server.control()).unwrap();
+    let sending = std::thread::spawn(move || {
+        let is_sent = |_: &i32| {
+            std::thread::sleep(Duration::from_millis(300));
+            slow.write_all(b"s").is_ok()
+        };
+        (0..60).take_while(is_sent).count()
+    });
+    let start = Instant::now();
+    assert_eq!(server.stat()["power"], "on");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(sending.join().unwrap() < 20, "it was hung up on");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The control socket of `tessera flash serve`. A client sends one line (`stat`, `restore`, `cut`, or `cut MS`), and gets one JSON
 //! document; then the connection ends.
 
-use super::listen::{self, UnixSocket};
+use super::listen::{self, Stream, UnixSocket, Until};
 use super::replay::cpu_time;
 use super::report::add_figures;
 use super::serve::{ACCEPT_PAUSE, Server};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tessera_flash::Power;
 
 /// What a client's line may have.
@@ -55,10 +55,9 @@ pub fn answer_all(server: &Server, listener: &UnixSocket, refused: impl Fn(io::E
 }
 
 fn answer(server: &Server, stream: UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_TIME))?;
-    stream.set_write_timeout(Some(CLIENT_TIME))?;
-    let mut line = String::new();
-    BufReader::new(&stream).take(LINE_MAX).read_line(&mut line)?;
+    let (mut stream, mut line) = (Stream::Unix(stream), String::new());
+    let timed = Until { stream: &mut stream, end: Instant::now() + CLIENT_TIME };
+    BufReader::new(timed).take(LINE_MAX).read_line(&mut line)?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let document = match words[..] {
         ["stat"] => stat(server),
@@ -67,7 +66,8 @@ fn answer(server: &Server, stream: UnixStream) -> io::Result<()> {
         ["cut", ms] if ms.parse::<u64>().is_ok() => cut(server, ms.parse().ok()),
         _ => json!({ "error": "the server knows stat, restore, cut and cut MS" }),
     };
-    writeln!(&stream, "{document}")
+    let mut timed = Until { stream: &mut stream, end: Instant::now() + CLIENT_TIME };
+    timed.write_all(format!("{document}\n").as_bytes())
 }
 
 fn stat(server: &Server) -> Value {
