@@ -421,6 +421,10 @@ fn bad_input_is_named_with_the_way_out() {
     if total < 60 << 20 {
         let words = ["t.spc", "cola", "of memory", "is available", "--compact", "--wrap", "--ftl"];
         assert_refused(&replay(&[&plain, "--capacity", "7T", "--ftl", "dftl,cola"]), 2, &words);
+        for (option, size) in [("--host-cache", "8T"), ("--map-cache", "4G")] {
+            let run = replay(&[&plain, "--capacity", "256G", "--ftl", "dftl", option, size]);
+            assert_refused(&run, 2, &["of memory", &format!("use a smaller {option}, ")]);
+        }
     }
     let bzip2 = file(dir.path(), "t.bz2", b"BZh91AY");
     assert_refused(&replay(&[&bzip2]), 1, &["t.bz2", "bzip2", "ends within"]);

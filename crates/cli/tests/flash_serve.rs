@@ -75,6 +75,11 @@ fn the_options_of_layers_and_of_collection_are_those_of_replay() {
         (&["--capacity", "1G", "--ftl", "leaftl", "--error-bound", "9999"][..], &["error bound of 9999", "lower"][..]),
         (&["--capacity", "1G", "--ftl", "cola", "--device", "cuda:63"], &["cuda"]),
         (&["--capacity", "7T", "--ftl", "cola"], &["cola", "of memory", "is available", "lower --capacity"]),
+        // Of 70 GB all but 5 are for the map cache.
+        (
+            &["--capacity", "256G", "--ftl", "dftl", "--map-cache", "4G"],
+            &["dftl", "of memory", "lower --map-cache or --capacity"],
+        ),
     ] {
         // 7T needs 76 GB with `cola`.
         if options[1] == "1G" || total_kib < 60 << 20 {

@@ -49,9 +49,13 @@ impl Config {
         let geometry = self.geometry(ftl::find(&self.ftl)?)?;
         let (physical, logical) = (geometry.pages(), u64::from(geometry.logical_pages));
         let contents = if self.contents { 4 * physical } else { 0 };
-        let cache = CACHE_BYTES * self.map_cache.min(CACHE_PAGE_BYTES * logical);
         let buffered = BUFFERED_BYTES * (self.write_buffer / u64::from(self.shape.page_bytes) / 2).min(logical);
         let device = physical * PAGE_BITS / 8 + contents + u64::from(geometry.block_count()) * BLOCK_BYTES;
-        Ok(device + map_bytes(&self.ftl) * logical + cache + buffered)
+        Ok(device + map_bytes(&self.ftl) * logical + self.cache_bytes() + buffered)
+    }
+
+    /// The most bytes of memory that the map cache takes of these.
+    pub fn cache_bytes(&self) -> u64 {
+        CACHE_BYTES * self.map_cache.min(CACHE_PAGE_BYTES * (self.capacity / u64::from(self.shape.page_bytes)))
     }
 }

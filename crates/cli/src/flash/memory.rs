@@ -20,9 +20,14 @@ pub fn at_once(args: &ReplayArgs, runs: &[Run<'_>], most: usize) -> Outcome<usiz
     let threads = fitting(&needs, most, available);
     if threads == 0 {
         let compact = if args.compact { "" } else { "--compact, " };
+        let cache = match largest / 2 {
+            half if host_cache_bytes(args) > half => "a smaller --host-cache, ",
+            half if run.config.cache_bytes() > half => "a smaller --map-cache, ",
+            _ => "",
+        };
         bail!(
             Exit::Usage,
-            "{}: {} with a capacity of {} needs {} of memory, and {} is available; use {compact}a smaller --capacity with --wrap, larger pages (--geometry page=64K), or leave that layer out of --ftl",
+            "{}: {} with a capacity of {} needs {} of memory, and {} is available; use {cache}{compact}a smaller --capacity with --wrap, larger pages (--geometry page=64K), or leave that layer out of --ftl",
             run.input.path.display(),
             run.layer.name,
             units::bytes(run.config.capacity),
@@ -47,9 +52,10 @@ pub fn at_once(args: &ReplayArgs, runs: &[Run<'_>], most: usize) -> Outcome<usiz
 pub fn check(config: &Config) -> Outcome {
     let need = config.memory_bytes().and_then(|bytes| Ok(bytes + config.recovery_bytes()?)).map_err(Failure::usage)?;
     let Some(available) = available().filter(|available| *available < need) else { return Ok(()) };
+    let cache = if config.cache_bytes() > need / 2 { "--map-cache or " } else { "" };
     bail!(
         Exit::Usage,
-        "{} with a capacity of {} needs {} of memory, and {} is available; lower --capacity, or use larger pages (--geometry page=64K)",
+        "{} with a capacity of {} needs {} of memory, and {} is available; lower {cache}--capacity, or use larger pages (--geometry page=64K)",
         config.ftl,
         units::bytes(config.capacity),
         units::bytes(need),
@@ -66,7 +72,11 @@ fn need(args: &ReplayArgs, run: &Run<'_>) -> Outcome<u64> {
         e => Failure::usage(e),
     })?;
     let recovery = if args.cut_every.is_some() { run.config.recovery_bytes().map_err(Failure::usage)? } else { 0 };
-    Ok(device + recovery + args.host_cache / u64::from(args.geometry.page_bytes) * HOST_CACHE_PAGE_BYTES)
+    Ok(device + recovery + host_cache_bytes(args))
+}
+
+fn host_cache_bytes(args: &ReplayArgs) -> u64 {
+    args.host_cache / u64::from(args.geometry.page_bytes) * HOST_CACHE_PAGE_BYTES
 }
 
 /// How many of the largest fit at a time.
