@@ -42,10 +42,12 @@ impl Lockers {
         }
     }
 
-    /// A process closes the file: it has no lock there any more.
+    /// A process closes the file: it has no lock there any more, unless a request of another thread is under way.
     pub fn forget(&self, ino: u64, owner: u64) {
-        self.handles.lock().remove(&(ino, owner));
-        self.released.notify_waiters();
+        let was_locker = self.handles.lock().remove(&(ino, owner)).is_some();
+        if was_locker {
+            self.released.notify_waiters();
+        }
     }
 
     /// The owners that have locked the file by a handle.

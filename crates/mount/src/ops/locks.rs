@@ -78,6 +78,8 @@ impl<B: Backend> Mount<B> {
             self.commit_open(lock.ino).await?;
         }
         self.acquire(lock, wait, interrupted).await?;
+        // Another thread may have closed the file meanwhile. The kernel releases the handle after this request.
+        self.lockers.add(lock.ino, lock.owner, handle);
         let shown = match self.revalidate(lock.ino).await {
             // While this mount was cut off, the manager may have given the lock to another one.
             Ok(()) if self.locks.is_lost(lock.ino, lock.owner).await => Err(Errno::EIO),
@@ -128,12 +130,13 @@ impl<B: Backend> Mount<B> {
 
     /// A process closes the file: commits the writes and releases its `fcntl` locks.
     pub(super) async fn close_locks(&self, ino: u64, owner: u64) -> Outcome {
+        // Before the release: a lock that another thread gets after it counts.
+        self.lockers.forget(ino, owner);
         if !self.locks.holds(ino, owner) {
             return Ok(());
         }
         let committed = self.commit_open(ino).await;
         self.locks.release(ino, owner).await;
-        self.lockers.forget(ino, owner);
         committed
     }
 

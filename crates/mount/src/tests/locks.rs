@@ -325,3 +325,60 @@ fn a_lock_of_an_open_file_ends_with_its_handle() {
     });
     assert!(!store.locks.borrow().held.contains_key(&ino));
 }
+
+/// A thread waits for a lock, and another one closes the descriptor meanwhile: the kernel has flushed when the lock is granted, and releases
+/// the handle after that.
+#[test]
+fn a_lock_that_is_granted_after_the_close_ends_with_the_handle() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let range = move |start| FileLock { ino, ..lock(LockMode::Write, start, start + 9) };
+    let (waiting, is_granted) = (mount.clone(), Rc::new(std::cell::Cell::new(false)));
+    let handles = tasks.run(async {
+        let handles = [mount.open(1, ino, true).await.unwrap().handle, mount.open(1, ino, true).await.unwrap().handle];
+        mount.set_lock(&range(0), handles[0], false, &mut || false).await.unwrap();
+        handles
+    });
+    store.locks.borrow_mut().waits = true;
+    let granted = is_granted.clone();
+    tasks.spawn(async move {
+        waiting.set_lock(&range(20), handles[1], true, &mut || false).await.unwrap();
+        granted.set(true);
+    });
+    tasks.run(async {
+        for _ in 0..20 {
+            pause().await;
+        }
+        mount.flush(ino, handles[1], OWNER).await.unwrap();
+        assert!(!is_granted.get());
+        store.locks.borrow_mut().waits = false;
+        while !is_granted.get() {
+            pause().await;
+        }
+        mount.release(ino, handles[1]).await;
+        assert!(!mount.locks.holds(ino, OWNER));
+        mount.release(ino, handles[0]).await;
+    });
+    assert!(!store.locks.borrow().held.contains_key(&ino));
+}
+
+/// A process unlocks a file that others share the handle of, and ends: nobody waits for that handle.
+#[test]
+fn a_process_that_has_closed_a_file_is_none_of_its_lockers() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    let of_file = |mode, family: LockFamily| FileLock { ino, family: family as i32, ..lock(mode, 0, i64::MAX as u64) };
+    tasks.run(async {
+        let shared = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_lock(&of_file(LockMode::Write, LockFamily::Posix), shared, false, &mut || false).await.unwrap();
+        mount.set_lock(&of_file(LockMode::Unlock, LockFamily::Either), shared, false, &mut || false).await.unwrap();
+        mount.flush(ino, shared, OWNER).await.unwrap();
+        let next = mount.open(1, ino, true).await.unwrap().handle;
+        mount.set_lock(&of_file(LockMode::Write, LockFamily::Flock), next, false, &mut || false).await.unwrap();
+        mount.release(ino, next).await;
+        assert!(!mount.locks.holds(ino, OWNER));
+        mount.release(ino, shared).await;
+    });
+}

@@ -41,6 +41,8 @@ pub struct LockTable {
     pub is_silent: bool,
     /// The client was silent for too long: its locks are gone, and it must assert them.
     pub has_expired: bool,
+    /// While set, requests that may wait do so.
+    pub waits: bool,
 }
 
 impl LockTable {
@@ -57,7 +59,15 @@ impl LockTable {
             return Err(Error::new(Code::SessionExpired, "expired"));
         }
         if kind == Kind::SetLock {
-            let lock = SetLock::decode(request).unwrap().lock.unwrap();
+            let asked = SetLock::decode(request).unwrap();
+            let lock = asked.lock.unwrap();
+            let outcome = match lock.mode() {
+                LockMode::Write if self.waits && asked.wait => LockOutcome::Waiting,
+                _ => LockOutcome::Granted,
+            };
+            if outcome != LockOutcome::Granted {
+                return Ok(SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec());
+            }
             match lock.mode() {
                 LockMode::Unlock => drop(self.held.remove(&lock.ino)),
                 _ => drop(self.held.insert(lock.ino, lock.owner)),
