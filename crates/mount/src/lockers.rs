@@ -50,6 +50,11 @@ impl Lockers {
         }
     }
 
+    /// Whether a handle has locked the file as this owner.
+    pub fn has(&self, ino: u64, owner: u64, handle: u64) -> bool {
+        self.handles.lock().get(&(ino, owner)).is_some_and(|by| by.contains(&handle))
+    }
+
     /// The owners that have locked the file by a handle.
     pub fn owners(&self, ino: u64, handle: u64) -> Vec<u64> {
         let handles = self.handles.lock();

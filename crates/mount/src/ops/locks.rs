@@ -29,9 +29,14 @@ impl<B: Backend> Mount<B> {
         self.closing.count(ino) > 0 && race(self.closing.until_none(ino), self.backend.sleep(CLOSING)).await.is_ok()
     }
 
-    /// A handle is about to lock as this owner. If that is one of a `flock`, waits until no other one does: that one is closed.
+    /// A handle is about to lock as this owner. If that is one of a `flock`, waits until no other one does: that one is closed. Of another
+    /// caller the mount does not know whether it is an open file or a process that has many; it waits for handles that are being closed,
+    /// so that it takes no lock for this caller's that one of them gives up.
     async fn begin_locking(&self, lock: &FileLock, handle: u64, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
         if lock.family() != LockFamily::Flock {
+            if self.locks.holds(lock.ino, lock.owner) && !self.lockers.has(lock.ino, lock.owner, handle) {
+                self.until_closed(lock.ino).await;
+            }
             self.lockers.add(lock.ino, lock.owner, handle);
             return Ok(());
         }
@@ -58,15 +63,7 @@ impl<B: Backend> Mount<B> {
             self.begin_locking(lock, handle, wait, interrupted).await?;
         }
         // Writes made under the lock are committed before another owner can get it.
-        let mut held = self.locks.holds(lock.ino, lock.owner);
-        if held
-            && lock.family() == LockFamily::Either
-            && lock.mode() != LockMode::Unlock
-            && self.until_closed(lock.ino).await
-        {
-            // Of a caller of which the mount cannot see what it calls, it does not know whether this is another open file.
-            held = self.locks.holds(lock.ino, lock.owner);
-        }
+        let held = self.locks.holds(lock.ino, lock.owner);
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {

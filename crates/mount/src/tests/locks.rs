@@ -382,3 +382,35 @@ fn a_process_that_has_closed_a_file_is_none_of_its_lockers() {
         mount.release(ino, shared).await;
     });
 }
+
+/// As [`a_flock_of_the_next_open_outlasts_a_close_that_is_under_way`], for a lock of which the mount cannot see whether it is a `flock`, and
+/// which another client refuses: the next open then holds nothing.
+#[test]
+fn the_next_open_does_not_inherit_a_lock_that_a_close_gives_up() {
+    for family in [LockFamily::Either, LockFamily::Posix] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        let of_file = |mode| FileLock { ino, family: family as i32, ..lock(mode, 0, i64::MAX as u64) };
+        let closing = mount.clone();
+        let handle = tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.set_lock(&of_file(LockMode::Read), handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"while it is shared").await.unwrap();
+            mount.flush(ino, handle, OWNER + 1).await.unwrap();
+            handle
+        });
+        store.locks.borrow_mut().is_shared = true;
+        store.commit_rounds.set(5);
+        tasks.spawn(async move { closing.release(ino, handle).await });
+        tasks.run(async {
+            pause().await;
+            let next = mount.open(1, ino, true).await.unwrap().handle;
+            let refused = mount.set_lock(&of_file(LockMode::Write), next, false, &mut || false).await;
+            assert_eq!((refused, mount.locks.holds(ino, OWNER)), (Err(Errno::EAGAIN), false), "{family:?}");
+            mount.release(ino, next).await;
+        });
+    }
+}

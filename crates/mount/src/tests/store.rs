@@ -41,6 +41,8 @@ pub struct LockTable {
     pub is_silent: bool,
     /// The client was silent for too long: its locks are gone, and it must assert them.
     pub has_expired: bool,
+    /// Another client has a shared lock on every file: an exclusive one is refused.
+    pub is_shared: bool,
     /// While set, requests that may wait do so.
     pub waits: bool,
 }
@@ -62,6 +64,7 @@ impl LockTable {
             let asked = SetLock::decode(request).unwrap();
             let lock = asked.lock.unwrap();
             let outcome = match lock.mode() {
+                LockMode::Write if self.is_shared => LockOutcome::Refused,
                 LockMode::Write if self.waits && asked.wait => LockOutcome::Waiting,
                 _ => LockOutcome::Granted,
             };
