@@ -360,7 +360,9 @@ impl<B: Backend> Mount<B> {
     pub async fn release(&self, ino: u64, number: u64) {
         let handle = self.handles.lock().remove(&number);
         let owners = self.lockers.owners(ino, number);
-        let closing = (!owners.is_empty()).then(|| self.closing.begin(ino));
+        // Nobody waits for a handle whose owners have unlocked.
+        let holds = owners.iter().any(|owner| self.locks.holds(ino, *owner));
+        let closing = holds.then(|| self.closing.begin(ino));
         self.commit_before_unlock(ino, &owners).await;
         if let Some(Handle::File { file, writes, fills_pages, closed }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);

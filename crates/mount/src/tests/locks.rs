@@ -414,3 +414,34 @@ fn the_next_open_does_not_inherit_a_lock_that_a_close_gives_up() {
         });
     }
 }
+
+/// A lock request waits for handles with locks that are being closed. One whose owner has unlocked is none of them: where programs
+/// open, lock, unlock and close a file all the time, there is always one.
+#[test]
+fn nobody_waits_for_the_close_of_a_handle_without_locks() {
+    for unlocks in [true, false] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        let of_file = |mode| FileLock { ino, ..lock(mode, 0, 9) };
+        let closing = mount.clone();
+        let handle = tasks.run(async {
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.set_lock(&of_file(LockMode::Write), handle, false, &mut || false).await.unwrap();
+            if unlocks {
+                mount.set_lock(&of_file(LockMode::Unlock), handle, false, &mut || false).await.unwrap();
+            }
+            mount.write(handle, 0, b"without a lock").await.unwrap();
+            handle
+        });
+        store.commit_rounds.set(8);
+        tasks.spawn(async move { closing.release(ino, handle).await });
+        tasks.run(async {
+            pause().await;
+            assert_eq!(mount.closing.count(ino), usize::from(!unlocks));
+            while store.versions(ino) == 0 || mount.closing.count(ino) > 0 {
+                pause().await;
+            }
+        });
+    }
+}
