@@ -290,11 +290,17 @@ impl<B: Backend> Locks<B> {
         }
     }
 
-    /// Whether an owner holds or lost any lock on a file.
+    /// Whether an owner holds or lost any lock on a file, or may for the manager.
     pub fn holds(&self, ino: u64, owner: u64) -> bool {
         let state = self.state.lock();
         let holds = |owned: &Owned| owned.holds_any() || !owned.pending.is_empty();
         state.owners.get(&(ino, owner)).is_some_and(holds) || state.lost.contains(&(ino, owner))
+    }
+
+    /// Whether an owner holds or lost any lock on a file, as far as it was told: the manager may not have heard that it gave one up.
+    pub fn owns(&self, ino: u64, owner: u64) -> bool {
+        let state = self.state.lock();
+        state.owners.get(&(ino, owner)).is_some_and(Owned::holds_any) || state.lost.contains(&(ino, owner))
     }
 
     /// Whether an owner holds or lost any lock on a file, or has asked for one.

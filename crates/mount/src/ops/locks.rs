@@ -63,7 +63,7 @@ impl<B: Backend> Mount<B> {
             self.begin_locking(lock, handle, wait, interrupted).await?;
         }
         // Writes made under the lock are committed before another owner can get it.
-        let held = self.locks.holds(lock.ino, lock.owner);
+        let held = self.locks.owns(lock.ino, lock.owner);
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {

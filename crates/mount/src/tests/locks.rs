@@ -445,3 +445,31 @@ fn nobody_waits_for_the_close_of_a_handle_without_locks() {
         });
     }
 }
+
+/// The manager was silent, so a request failed, and its withdrawal waits. The next request gets the lock, but what another mount changed
+/// cannot be shown: as in [`a_lock_whose_file_cannot_be_shown_is_given_back`].
+#[test]
+fn a_lock_that_fails_after_one_without_an_answer_is_given_back() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    tasks.run(async {
+        let handle = mount.open(1, ino, false).await.unwrap().handle;
+        store.commit(ino, b"afterwards", 0);
+        let lock = FileLock { ino, ..lock(LockMode::Write, 0, 9) };
+        mount
+            .set_lock(&FileLock { mode: LockMode::Unlock as i32, ..lock }, handle, false, &mut || false)
+            .await
+            .unwrap();
+        mount.locks.set(&lock, false, &mut || false).await.unwrap();
+        mount.locks.release(ino, OWNER).await;
+        store.locks.borrow_mut().is_silent = true;
+        assert!(mount.set_lock(&lock, handle, true, &mut || true).await.is_err());
+        store.locks.borrow_mut().is_silent = false;
+        store.refuses_opens.set(true);
+        assert!(mount.set_lock(&lock, handle, false, &mut || false).await.is_err());
+        assert!(!store.locks.borrow().held.contains_key(&ino));
+        mount.release(ino, handle).await;
+    });
+}
