@@ -282,6 +282,15 @@ impl<B: Backend> Locks<B> {
         self.unlock_here(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, ..FileLock::default() });
     }
 
+    /// Releases what a request got, and no lock that another thread of its process got meanwhile. If they are all lost, they stay so until the
+    /// file is closed: other threads must learn of it.
+    pub async fn give_back(&self, lock: &FileLock) {
+        if !self.state.lock().lost.contains(&(lock.ino, lock.owner)) {
+            let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
+            self.unlock(&FileLock { family, mode, ..*lock }).await;
+        }
+    }
+
     /// Releases all locks of an owner on a file.
     pub async fn release(&self, ino: u64, owner: u64) {
         if self.knows(ino, owner) {

@@ -84,7 +84,7 @@ impl<B: Backend> Mount<B> {
         };
         // A program that gets an error holds no lock, and will not release it.
         if shown.is_err() && !held && !failpoint::is_active("mount.failed_lock_is_held") {
-            self.locks.release(lock.ino, lock.owner).await;
+            self.locks.give_back(lock).await;
         }
         shown
     }

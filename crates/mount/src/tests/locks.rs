@@ -473,3 +473,49 @@ fn a_lock_that_fails_after_one_without_an_answer_is_given_back() {
         mount.release(ino, handle).await;
     });
 }
+
+/// Two threads of a process get a lock each at the same moment. What another mount changed cannot be shown to the first one, or the locks are
+/// lost: the first thread's error is its own affair.
+#[test]
+fn a_lock_that_fails_takes_no_other_threads_lock_with_it() {
+    for are_lost in [false, true] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        let handle = tasks.run(async { mount.open(1, ino, false).await.unwrap().handle });
+        store.commit(ino, b"afterwards", 0);
+        store.open_rounds.set(9);
+        store.refuses_opens.set(!are_lost);
+        let results = [0, 20].map(|start| {
+            let (mount, result) = (mount.clone(), Rc::new(std::cell::Cell::new(None)));
+            let (told, lock) = (result.clone(), FileLock { ino, ..lock(LockMode::Write, start, start + 9) });
+            tasks.spawn(async move { told.set(Some(mount.set_lock(&lock, handle, false, &mut || false).await)) });
+            result
+        });
+        tasks.run(async {
+            while !store.locks.borrow().held.contains_key(&ino) {
+                pause().await;
+            }
+            pause().await;
+            if are_lost {
+                store.locks.borrow_mut().expire();
+            }
+            while results.iter().all(|result| result.get().is_none()) {
+                pause().await;
+            }
+            store.refuses_opens.set(false);
+            while results.iter().any(|result| result.get().is_none()) {
+                pause().await;
+            }
+            let locked = results.iter().filter(|result| result.get() == Some(Ok(()))).count();
+            let owns = mount.locks.owns(ino, OWNER);
+            let is_lost = mount.locks.is_lost(ino, OWNER).await;
+            let expected = if are_lost { (0, true, true) } else { (1, true, false) };
+            assert_eq!((locked, owns, is_lost), expected);
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle).await;
+        });
+        assert!(!mount.locks.holds(ino, OWNER));
+    }
+}
