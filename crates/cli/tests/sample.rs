@@ -118,6 +118,24 @@ fn odd_questions_are_refused_in_words_that_help() {
     refused(&[dir.path().to_str().unwrap()], 2, &["different formats"]);
 }
 
+/// A record that the sample did not meet is not reported as zero.
+#[test]
+fn what_was_not_seen_is_no_zero() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("requests.csv");
+    fs::write(&path, requests(60_000) + "rare,/x,1\n").unwrap();
+    let path = path.to_str().unwrap();
+    for asked in [&["--count-by", "path"][..], &["--sum", "ms"], &["--avg", "ms"], &["--quantile", "50%:ms"]] {
+        // The last unit is not in the samples of these seeds.
+        let rare = ["--where", "host = 'rare'", "--ratio", "2%", "--unit", "4K", "--seed", "2"];
+        let words = [&["sample", path], asked, &rare].concat();
+        let said = json(&[&words[..], &["--json"]].concat());
+        assert_eq!((&said["total"]["estimate"], &said["records_counted"]), (&Value::Null, &Value::from(0.0)), "{said}");
+        let run = tessera(&words);
+        assert!(run.text().contains("none was seen; such records lie in fewer than"), "{run:?}");
+    }
+}
+
 fn put(c: &Cluster, local: &Path, to: &str) {
     let run = c.run(&["put", "-p", "redundancy=ec:4+2", local.to_str().unwrap(), to]);
     assert_eq!(run.code, 0, "{run:?}");

@@ -93,7 +93,9 @@ pub fn sample(args: SampleArgs) -> Outcome {
         !interrupted.load(Ordering::Relaxed)
     })?;
     watch.progress.finish();
-    let was_interrupted = interrupted.load(Ordering::Relaxed) && !progress.complete;
+    // A round that is complete does not suffice if the next one was given up.
+    let is_done = progress.complete && answer.reached;
+    let was_interrupted = interrupted.load(Ordering::Relaxed) && !is_done;
     let shown = report::Shown {
         question: &question,
         terms: &terms,

@@ -47,7 +47,8 @@ pub fn show(shown: &Shown<'_>, out: Out) -> Outcome {
         }
         out.table(&table)?;
     }
-    out.line(format!("{}: {}", total_name(shown.question), brief(&shown.answer.total)))?;
+    let total = none_seen(shown).unwrap_or_else(|| brief(&shown.answer.total));
+    out.line(format!("{}: {total}", total_name(shown.question)))?;
     notes(shown).into_iter().for_each(|note| out.note(note));
     Ok(())
 }
@@ -60,6 +61,18 @@ fn cells(estimate: &Estimate) -> [String; 5] {
     let effect =
         if estimate.design_effect.is_finite() { format!("{:.1}", estimate.design_effect) } else { "-".to_string() };
     [number(estimate.value), low, high, units::count(estimate.units_seen), effect]
+}
+
+/// What is said in place of an estimate if the sample met no record of the question.
+fn none_seen(Shown { answer, progress, .. }: &Shown) -> Option<String> {
+    let is_part = answer.is_random && progress.units < progress.all_units;
+    (is_part && answer.records == 0.0).then(|| match answer.unseen_units {
+        units if units.is_finite() => {
+            let all = units::count(progress.all_units);
+            format!("none was seen; such records lie in fewer than {} of {all} units", number(units))
+        }
+        _ => "none was seen".to_string(),
+    })
 }
 
 /// `1,234 ± 2.0 % (1,210 to 1,260)`.
@@ -189,8 +202,12 @@ pub fn document(shown: &Shown<'_>) -> Value {
         })
         .collect();
     let disks: Vec<Value> = shown.disks.iter().map(|(name, units)| json!({ "disk": name, "units": units })).collect();
+    let mut total = estimate_document(&answer.total);
+    if none_seen(shown).is_some() {
+        total["estimate"] = Value::Null;
+    }
     json!({
-        "total": estimate_document(&answer.total),
+        "total": total,
         "groups": rows,
         "groups_seen": answer.groups,
         "rare_groups": answer.rare_groups,

@@ -28,9 +28,10 @@ impl Table {
     pub fn lines(&self) -> Vec<String> {
         let width = |i: usize| self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
         let columns: Vec<(char, usize)> = self.align.chars().enumerate().map(|(i, align)| (align, width(i))).collect();
-        let cell = |(text, (align, width)): (&String, &(char, usize))| match align {
-            'r' => format!("{text:>width$}"),
-            _ => format!("{text:<width$}"),
+        // A format takes no width above 65,535, and a cell may be a line of a file.
+        let cell = |(text, (align, width)): (&String, &(char, usize))| {
+            let room = " ".repeat(width - text.chars().count());
+            if *align == 'r' { room + text } else { text.clone() + &room }
         };
         let line = |row: &Vec<String>| row.iter().zip(&columns).map(cell).collect::<Vec<_>>().join("  ");
         self.rows.iter().map(|row| line(row).trim_end().to_string()).collect()
@@ -47,5 +48,7 @@ mod tests {
         table.row(["ä".into(), "1".into()]);
         table.row(["longer".into(), "1,000".into()]);
         assert_eq!(table.lines(), ["name     size", "ä           1", "longer  1,000"]);
+        table.row(["x".repeat(70_000), "2".into()]);
+        assert_eq!(table.lines()[1].len(), 70_000 + 2 + 5 + "ä".len() - 1);
     }
 }
