@@ -85,6 +85,11 @@ impl Estimate {
     }
 }
 
+/// Something arrived of each stratum. Of one that gave nothing, as when a sample is interrupted early, nothing is known.
+fn every_stratum_is_seen(strata: &[StratumSample]) -> bool {
+    strata.iter().all(|stratum| stratum.sampled > 0 || stratum.units == 0)
+}
+
 /// The quantile of Student's distribution that a two-sided interval of `confidence` needs.
 pub fn t_quantile(confidence: f64, degrees_of_freedom: f64) -> f64 {
     assert!((0.0..1.0).contains(&confidence), "a confidence of {confidence}");

@@ -1,6 +1,6 @@
 //! Quantiles, with intervals by bootstrap over units.
 
-use super::{Estimate, RARE_UNITS, StratumSample, bootstrap};
+use super::{Estimate, RARE_UNITS, StratumSample, bootstrap, every_stratum_is_seen};
 
 /// Values of a unit that arrived: all of them, or a random part.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ pub fn quantile(
     let stratum_of: Vec<usize> = units.iter().map(|unit| unit.stratum).collect();
     let strata = of_two_stages(strata, units);
     let found = bootstrap(&strata, &stratum_of, confidence, seed, |factors| sorted.at(q, factors))?;
-    let claimed = units_seen >= RARE_UNITS;
+    let claimed = units_seen >= RARE_UNITS && every_stratum_is_seen(&strata);
     Some(Estimate { units_seen, claimed, ..found })
 }
 
@@ -162,6 +162,16 @@ mod tests {
             covered += u32::from(found.low <= truth && truth <= found.high);
         }
         assert!(covered >= 135, "{covered} of 150 intervals hold");
+    }
+
+    #[test]
+    fn nothing_is_claimed_where_a_stratum_gave_no_unit() {
+        let strata = [
+            StratumSample { units: 100, sampled: 40, ..Default::default() },
+            StratumSample { units: 100, sampled: 0, ..Default::default() },
+        ];
+        let unit = UnitValues { stratum: 0, records: 2, values: vec![1.0, 2.0] };
+        assert!(!quantile(0.5, &strata, &[&unit; 40], 0.95, 1).unwrap().claimed);
     }
 
     #[test]

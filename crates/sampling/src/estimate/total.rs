@@ -7,7 +7,7 @@
 //! mean is the ratio of two totals. Degrees of freedom follow Satterthwaite, since strata have
 //! unequal variances.
 
-use super::{Estimate, GroupMoments, GroupTotal, RARE_UNITS, StratumSample, t_quantile};
+use super::{Estimate, GroupMoments, GroupTotal, RARE_UNITS, StratumSample, every_stratum_is_seen, t_quantile};
 
 /// What is estimated of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct Population<'a> {
     sampled_records: f64,
     /// Estimated number of all records.
     records: f64,
+    /// Size of all strata, relative to those of which something arrived.
+    size_of_seen: f64,
 }
 
 /// Variances between the units of strata, from which that of the sum of their expanded totals follows.
@@ -118,7 +120,12 @@ impl<'a> Population<'a> {
             spread_variance: 0.0,
             sampled_records: 0.0,
             records: 0.0,
+            size_of_seen: 1.0,
         };
+        let size = |seen: bool| strata.iter().filter(|s| !seen || s.sampled > 0).map(|s| s.size).sum::<f64>();
+        if size(true) > 0.0 {
+            population.size_of_seen = size(false) / size(true);
+        }
         for (stratum, all) in strata.iter().zip(all) {
             population.size_variance += stratum.variance_factor() * stratum.size_variance();
             let spread = WELL_SPREAD * stratum.sampled_size / stratum.sampled.max(1) as f64;
@@ -155,7 +162,8 @@ impl<'a> Population<'a> {
             Quantity::Mean => self.mean(group),
         };
         estimate.units_seen = units_seen;
-        estimate.claimed = self.is_whole() || units_seen >= RARE_UNITS;
+        let is_known = units_seen >= RARE_UNITS && every_stratum_is_seen(self.strata);
+        estimate.claimed = self.is_whole() || is_known;
         if quantity == Quantity::Count {
             // What was seen is there.
             let seen: f64 = group.iter().map(|(_, m)| m.total.count).sum();
@@ -191,7 +199,8 @@ impl<'a> Population<'a> {
             found.add(stratum, left, third);
         }
         assert!(seen_in.peek().is_none(), "moments are in the order of strata");
-        self.interval(value, found, 1.0)
+        // What is on a disk that gave nothing is taken to be like the rest.
+        self.interval(value * self.size_of_seen, found, 1.0)
     }
 
     /// How much a group grows with the size of its units in a stratum where it has `proportional` to a byte. Where sizes
@@ -291,6 +300,24 @@ mod tests {
         let strata = [stratum];
         let total = Population::new(&strata, &[group], 0.95).estimate(Quantity::Count, &[(0, group)]);
         assert!((total.value - 63.0).abs() < 1e-9 && total.standard_error < 1e-6, "{total:?}");
+    }
+
+    /// An interrupt may come before a disk has given anything.
+    #[test]
+    fn a_stratum_that_gave_no_unit_counts_by_its_size_and_nothing_is_claimed() {
+        let mut seen = StratumSample { units: 100, size: 1000.0, ..Default::default() };
+        let mut group = GroupMoments::default();
+        for unit in 0..40 {
+            let y = f64::from(unit % 5);
+            seen.add_unit(10.0);
+            group.add_unit(Moments { count: 2.0, sum: y, squares: y * y }, 10.0);
+        }
+        let strata = [seen, StratumSample { units: 100, size: 1000.0, ..Default::default() }];
+        let population = Population::new(&strata, &[group, GroupMoments::default()], 0.95);
+        for (quantity, value) in [(Quantity::Count, 400.0), (Quantity::Sum, 400.0), (Quantity::Mean, 1.0)] {
+            let found = population.estimate(quantity, &[(0, group)]);
+            assert!((found.value - value).abs() < 1e-9 && !found.claimed, "{quantity:?}: {found:?}");
+        }
     }
 
     #[test]
