@@ -2,11 +2,12 @@
 
 pub use crate::ask::{Step, WHOLE_UNIT_BYTES, ask, next_step, pilot_units};
 use crate::estimate::{
-    Estimate, GroupMoments, GroupTotal, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
+    Estimate, GroupMoments, GroupTotal, OnceSeen, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
     quantile_of_all,
 };
 use crate::question::{Aggregate, Question};
 use crate::tally::{Group, Key, Totals};
+use hashbrown::HashMap;
 use std::cmp::Ordering;
 
 /// How much is read.
@@ -126,8 +127,8 @@ struct Census {
     groups: usize,
     /// Groups that were seen in too few units.
     rare_groups: usize,
-    /// For each stratum the groups that were seen in one unit only, of this stratum.
-    once: Vec<u64>,
+    /// For each unit of a thread, with its stratum: the groups that were seen in this unit only.
+    once: HashMap<(usize, u32), (usize, u64)>,
     largest: Vec<Ranked>,
     /// A group that is smaller is not among the largest.
     least: Option<Ranked>,
@@ -154,9 +155,11 @@ impl Census {
         let units: u64 = self.parts.iter().map(|part| part.units).sum();
         self.groups += 1;
         self.rare_groups += usize::from(units < RARE_UNITS);
-        if units == 1 {
-            self.once.resize(asked.totals.strata.len(), 0);
-            self.once[self.parts[0].stratum] += 1;
+        if asked.question.aggregate == Aggregate::Distinct
+            && units == 1
+            && let Some(unit) = group.only_unit()
+        {
+            self.once.entry(unit).or_insert((self.parts[0].stratum, 0)).1 += 1;
         }
         let value = asked.population.expanded(quantity(asked.question), &self.parts);
         if asked.terms.top > 0 && self.least.as_ref().is_none_or(|least| least.order(value, group.key).is_gt()) {
@@ -179,8 +182,9 @@ impl Census {
     fn merge(mut self, other: Census) -> Census {
         self.groups += other.groups;
         self.rare_groups += other.rare_groups;
-        self.once.resize(self.once.len().max(other.once.len()), 0);
-        self.once.iter_mut().zip(&other.once).for_each(|(all, once)| *all += once);
+        for (unit, (stratum, groups)) in other.once {
+            self.once.entry(unit).or_insert((stratum, 0)).1 += groups;
+        }
         self.largest.extend(other.largest);
         self
     }
@@ -206,8 +210,8 @@ impl<'a> Asked<'a> {
         let Asked { totals, terms, .. } = self;
         let found = match self.question.aggregate {
             Aggregate::Distinct => {
-                let mut once = census.once.clone();
-                once.resize(totals.strata.len(), 0);
+                let mut once = vec![OnceSeen::default(); totals.strata.len()];
+                census.once.values().for_each(|(stratum, groups)| once[*stratum].add_unit(*groups));
                 distinct(census.groups as u64, &once, &totals.strata, terms.confidence)
             }
             Aggregate::Quantile(q) => self

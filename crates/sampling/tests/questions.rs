@@ -125,6 +125,30 @@ fn csv_is_cut_at_proven_record_starts() {
     }
 }
 
+/// One of eight units has 128 keys of its own, the others have one key in common.
+#[test]
+fn bounds_of_distinct_keys_hold_where_few_units_have_most_of_them() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.txt");
+    let unit = |unit: usize| match unit.wrapping_mul(0x9e37_79b9) >> 7 & 7 {
+        0 => (0..128).map(|key| format!("{:07}\n", unit * 128 + key)).collect(),
+        _ => "no word\n".repeat(128),
+    };
+    let content: String = (0..1000).map(unit).collect();
+    std::fs::write(&path, &content).unwrap();
+    let truth = content.lines().collect::<std::collections::BTreeSet<_>>().len() as f64;
+    let distinct = question(Aggregate::Distinct, Some("line"), None, None);
+    let held = (0..100).filter(|seed| {
+        let total =
+            answer(Arc::new(open(std::slice::from_ref(&path))), text, &distinct, 1024, Amount::Ratio(0.1), *seed)
+                .unwrap()
+                .total;
+        total.claimed && total.low <= truth && truth <= total.high
+    });
+    let held = held.count();
+    assert!(held >= 90, "{held} of 100 intervals hold");
+}
+
 #[test]
 fn csv_without_quotes_is_sampled_too() {
     let dir = TempDir::new().unwrap();

@@ -5,34 +5,54 @@
 //! stratum, of which each is sampled with chance f, is unseen with (1 − f)^K and seen in exactly one unit with
 //! K·f·(1 − f)^(K − 1). So the expected number of unseen keys is at most (1 − f)/f times that of keys seen in one unit,
 //! with equality for keys that lie in one unit. The interval goes from what was seen to that bound; the estimate is the
-//! guaranteed-error one of Charikar et al., with units for rows.
+//! guaranteed-error one of Charikar et al., with units for rows. The bound varies as the number of such keys does between
+//! units: where a few units have most of them, it depends on how many of those were drawn.
 
-use super::{Estimate, RARE_UNITS, StratumSample};
+use super::{Estimate, RARE_UNITS, StratumSample, every_stratum_is_seen};
+
+/// Keys that were seen in one unit only, of a stratum.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct OnceSeen {
+    /// Their number.
+    pub keys: f64,
+    /// Sum over the units of the square of the number in a unit.
+    pub squares: f64,
+}
+
+impl OnceSeen {
+    /// Adds a unit with so many of them.
+    pub fn add_unit(&mut self, keys: u64) {
+        self.keys += keys as f64;
+        self.squares += (keys as f64).powi(2);
+    }
+}
 
 /// Estimates the number of distinct keys. `seen` keys were seen; `once[h]` of them in one unit only, of stratum h.
-pub fn distinct(seen: u64, once: &[u64], strata: &[StratumSample], confidence: f64) -> Estimate {
+pub fn distinct(seen: u64, once: &[OnceSeen], strata: &[StratumSample], confidence: f64) -> Estimate {
     assert_eq!(once.len(), strata.len(), "a number for each stratum");
     let (mut likely, mut bound, mut variance) = (0.0, 0.0, 0.0);
     for (once, stratum) in once.iter().zip(strata) {
         let fraction = stratum.fraction();
-        if fraction == 0.0 || *once == 0 {
+        if fraction == 0.0 || once.keys == 0.0 {
             continue;
         }
         let unseen = (1.0 - fraction) / fraction;
-        likely += *once as f64 * ((1.0 / fraction).sqrt() - 1.0);
-        bound += *once as f64 * unseen;
-        // A number of rare events varies as Poisson's law does.
-        variance += *once as f64 * unseen * unseen;
+        likely += once.keys * ((1.0 / fraction).sqrt() - 1.0);
+        bound += once.keys * unseen;
+        // A number of rare events varies as Poisson's law does, at least.
+        let between = stratum.variance_factor() * stratum.covariance(once.keys, once.keys, once.squares);
+        variance += between.max(once.keys * unseen / fraction);
     }
-    let z = super::t_quantile(confidence, 1e9);
-    let low = seen as f64;
-    let high = low + bound + z * (variance + bound).sqrt();
-    let value = low + likely;
     let sampled: u64 = strata.iter().map(|stratum| stratum.sampled).sum();
+    let freedom: u64 = strata.iter().map(|stratum| stratum.sampled.saturating_sub(1)).sum();
+    let low = seen as f64;
+    let high = low + bound + super::t_quantile(confidence, freedom as f64) * variance.sqrt();
+    let value = low + likely;
     Estimate {
         high,
         standard_error: f64::NAN,
-        claimed: bound == 0.0 || sampled >= RARE_UNITS,
+        claimed: strata.iter().all(|stratum| stratum.sampled == stratum.units)
+            || (sampled >= RARE_UNITS && every_stratum_is_seen(strata)),
         low,
         ..Estimate::exact(value, sampled)
     }
@@ -48,19 +68,29 @@ mod tests {
     #[test]
     fn nothing_unseen_where_everything_was_read() {
         let strata = [StratumSample { units: 9, sampled: 9, ..Default::default() }];
-        let all = distinct(77, &[40], &strata, 0.95);
+        let all = distinct(77, &[OnceSeen { keys: 40.0, squares: 1600.0 }], &strata, 0.95);
         assert_eq!((all.low, all.value, all.high, all.claimed), (77.0, 77.0, 77.0, true));
     }
 
     #[test]
+    fn nothing_is_claimed_where_a_stratum_gave_no_unit() {
+        let strata = [
+            StratumSample { units: 100, sampled: 40, ..Default::default() },
+            StratumSample { units: 100, sampled: 0, ..Default::default() },
+        ];
+        assert!(!distinct(77, &[OnceSeen::default(); 2], &strata, 0.95).claimed);
+    }
+
+    #[test]
     fn the_interval_holds_for_keys_that_lie_in_one_unit_and_in_many() {
-        for (keys_of_unit, spread) in [(20u64, 0u64), (20, 50), (3, 4000)] {
+        // The third number: one of so many units has keys.
+        for (keys_of_unit, spread, burst) in [(20u64, 0u64, 1), (20, 50, 1), (3, 4000, 1), (20, 0, 5)] {
             let mut covered = 0;
             for seed in 0..200 {
                 let mut rng = StdRng::seed_from_u64(seed);
                 let units: Vec<Vec<u64>> = (0..500)
                     .map(|unit| {
-                        (0..keys_of_unit)
+                        (0..if unit % burst == 0 { keys_of_unit } else { 0 })
                             .map(|k| if spread == 0 { unit * keys_of_unit + k } else { rng.random_range(0..spread) })
                             .collect()
                     })
@@ -72,12 +102,17 @@ mod tests {
                         units_of.entry(*key).or_default().insert(i);
                     }
                 }
-                let once = units_of.values().filter(|units| units.len() == 1).count() as u64;
+                let mut once_of: BTreeMap<usize, u64> = BTreeMap::new();
+                for units in units_of.values().filter(|units| units.len() == 1) {
+                    units.iter().for_each(|unit| *once_of.entry(*unit).or_default() += 1);
+                }
+                let mut once = OnceSeen::default();
+                once_of.values().for_each(|keys| once.add_unit(*keys));
                 let strata = [StratumSample { units: 500, sampled: 50, ..Default::default() }];
                 let found = distinct(units_of.len() as u64, &[once], &strata, 0.95);
                 covered += u32::from(found.low <= truth && truth <= found.high);
             }
-            assert!(covered >= 188, "{keys_of_unit} of {spread}: {covered} of 200");
+            assert!(covered >= 188, "{keys_of_unit} of {spread}, bursts of {burst}: {covered} of 200");
         }
     }
 }

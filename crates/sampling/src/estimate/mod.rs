@@ -13,7 +13,7 @@ mod total;
 mod two_stage;
 
 pub use bootstrap::bootstrap;
-pub use distinct::distinct;
+pub use distinct::{OnceSeen, distinct};
 pub use moments::{GroupMoments, GroupTotal, Moments, StratumSample};
 pub use quantile::{UnitValues, quantile, quantile_of_all};
 pub use total::{Population, Quantity};

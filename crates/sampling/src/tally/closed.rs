@@ -17,6 +17,8 @@ struct Entry {
     stratum: u32,
     /// The entry of the group's stratum before this one.
     before: u32,
+    /// The last unit that was added.
+    unit: u32,
     moments: GroupMoments,
 }
 
@@ -47,10 +49,16 @@ impl ClosedUnits {
         ClosedUnits { entries: Vec::new(), index: vec![0; 1 << FIRST_BITS], bits: FIRST_BITS }
     }
 
-    /// Adds a unit of `size` of a stratum to a group.
-    pub fn add(&mut self, list: &mut List, stratum: u32, unit: Moments, size: f64) {
+    /// Adds what a group has in a unit of `size` of a stratum.
+    pub fn add(&mut self, list: &mut List, (unit, stratum): (u32, u32), moments: Moments, size: f64) {
         let at = self.entry(list, stratum);
-        self.entries[at].moments.add_unit(unit, size);
+        self.entries[at].unit = unit;
+        self.entries[at].moments.add_unit(moments, size);
+    }
+
+    /// The last unit that was added to a group.
+    pub fn last_unit(&self, list: List) -> Option<u32> {
+        self.entries.get(list.last as usize).map(|entry| entry.unit)
     }
 
     fn entry(&mut self, list: &mut List, stratum: u32) -> usize {
@@ -68,7 +76,7 @@ impl ClosedUnits {
             place = (place + 1) % self.index.len();
         }
         self.index[place] = new + 1;
-        self.entries.push(Entry { group, stratum, before: list.last, moments: GroupMoments::default() });
+        self.entries.push(Entry { group, stratum, before: list.last, unit: NONE, moments: GroupMoments::default() });
         list.last = new;
         if self.entries.len() * 2 > self.index.len() {
             self.grow();
@@ -144,7 +152,7 @@ mod tests {
             for (number, (group, stratum)) in units.iter().enumerate() {
                 let unit = Moments { count: 1.0, sum: number as f64, squares: 0.0 };
                 closed.touch(lists[*group], *stratum);
-                closed.add(&mut lists[*group], *stratum, unit, 2.0);
+                closed.add(&mut lists[*group], (number as u32, *stratum), unit, 2.0);
                 expected.entry(*group).or_default().entry(*stratum as usize).or_default().add_unit(unit, 2.0);
             }
             for (group, list) in lists.iter().enumerate() {

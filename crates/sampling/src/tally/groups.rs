@@ -160,6 +160,14 @@ impl Group<'_> {
         }
     }
 
+    /// The unit that contains the group, of a sample of which no other one does: the thread that counted it, and its
+    /// number there.
+    pub fn only_unit(&self) -> Option<(usize, u32)> {
+        let Members::Sample([(table, slot)], tallies) = &self.members else { return None };
+        let open = (slot.counts.records > 0).then_some(slot.counts.unit);
+        open.or_else(|| tallies[*table].closed().last_unit(slot.counts.list)).map(|unit| (*table, unit))
+    }
+
     /// What the group has in each stratum where it was seen, in their order, in `into`, which is emptied first.
     pub fn totals(&self, into: &mut Vec<GroupTotal>) {
         into.clear();

@@ -138,7 +138,7 @@ impl OpenUnit {
     /// The unit is complete: its sums become a point of the sample.
     fn close(&mut self, units: &[CountedUnit], closed: &mut ClosedUnits) {
         let (unit, moments) = (units[self.unit as usize], self.moments());
-        closed.add(&mut self.list, unit.stratum, moments, unit.size);
+        closed.add(&mut self.list, (self.unit, unit.stratum), moments, unit.size);
         *self = OpenUnit { list: self.list, ..Default::default() };
     }
 
