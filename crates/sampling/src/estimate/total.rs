@@ -74,7 +74,9 @@ impl StratumSpread {
 
 impl Spread {
     fn add(&mut self, stratum: &StratumSample, variance: f64, third: f64) {
-        self.strata.push(StratumSpread { stratum: *stratum, variance: variance.max(0.0), third });
+        // Squares that are beyond floating-point numbers cancel to nothing.
+        let variance = if variance.is_nan() { f64::INFINITY } else { variance.max(0.0) };
+        self.strata.push(StratumSpread { stratum: *stratum, variance, third });
     }
 
     /// Mean over the strata, by their degrees of freedom.
@@ -162,7 +164,8 @@ impl<'a> Population<'a> {
             Quantity::Mean => self.mean(group),
         };
         estimate.units_seen = units_seen;
-        let is_known = units_seen >= RARE_UNITS && every_stratum_is_seen(self.strata);
+        let is_bounded = estimate.low.is_finite() && estimate.high.is_finite();
+        let is_known = units_seen >= RARE_UNITS && is_bounded && every_stratum_is_seen(self.strata);
         estimate.claimed = self.is_whole() || is_known;
         if quantity == Quantity::Count {
             // What was seen is there.
@@ -234,6 +237,9 @@ impl<'a> Population<'a> {
     /// than too high, and its variance with it; the shift is the second-order term of Cornish and Fisher for a studentized
     /// mean (Hall, Annals of Statistics 11, 1983).
     fn interval(&self, value: f64, found: Spread, divisor: f64) -> Estimate {
+        if value.is_nan() {
+            return Estimate::exact(value, 0);
+        }
         let spread = found.of_sum();
         let standard_error = spread.variance.sqrt() / divisor;
         if standard_error == 0.0 {
@@ -317,6 +323,23 @@ mod tests {
         for (quantity, value) in [(Quantity::Count, 400.0), (Quantity::Sum, 400.0), (Quantity::Mean, 1.0)] {
             let found = population.estimate(quantity, &[(0, group)]);
             assert!((found.value - value).abs() < 1e-9 && !found.claimed, "{quantity:?}: {found:?}");
+        }
+    }
+
+    /// Their squares are beyond floating-point numbers, or their cubes.
+    #[test]
+    fn nothing_is_claimed_of_values_too_large_for_a_variance() {
+        for large in [1e200, 1e120] {
+            let mut stratum = StratumSample { units: 100, size: 1000.0, ..Default::default() };
+            let mut group = GroupMoments::default();
+            for unit in 0..40 {
+                let y = if unit % 3 == 0 { large } else { -large };
+                stratum.add_unit(10.0);
+                group.add_unit(Moments { count: 1.0, sum: y, squares: y * y }, 10.0);
+            }
+            let strata = [stratum];
+            let found = Population::new(&strata, &[group], 0.95).estimate(Quantity::Sum, &[(0, group)]);
+            assert!(!found.claimed && found.needed_factor(0.02) > 1.0, "{large}: {found:?}");
         }
     }
 
