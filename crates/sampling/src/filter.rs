@@ -16,8 +16,8 @@ pub struct Filter {
 
 #[derive(Debug, Clone)]
 enum Node {
-    And(Box<Node>, Box<Node>),
-    Or(Box<Node>, Box<Node>),
+    And(Vec<Node>),
+    Or(Vec<Node>),
     Not(Box<Node>),
     IsNull(usize),
     IsNumber(usize),
@@ -78,8 +78,8 @@ impl Filter {
 impl Node {
     fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> bool {
         match self {
-            Node::And(a, b) => a.matches(field) && b.matches(field),
-            Node::Or(a, b) => a.matches(field) || b.matches(field),
+            Node::And(nodes) => nodes.iter().all(|node| node.matches(field)),
+            Node::Or(nodes) => nodes.iter().any(|node| node.matches(field)),
             Node::Not(node) => !node.matches(field),
             Node::IsNull(at) => field(*at) == FieldValue::Null,
             Node::IsNumber(at) => field(*at).number().is_some(),
@@ -174,19 +174,19 @@ impl Parser {
     }
 
     fn or(&mut self) -> Result<Node, String> {
-        let mut node = self.and()?;
+        let mut nodes = vec![self.and()?];
         while self.skip("or") {
-            node = Node::Or(Box::new(node), Box::new(self.and()?));
+            nodes.push(self.and()?);
         }
-        Ok(node)
+        Ok(Node::Or(nodes))
     }
 
     fn and(&mut self) -> Result<Node, String> {
-        let mut node = self.single()?;
+        let mut nodes = vec![self.single()?];
         while self.skip("and") {
-            node = Node::And(Box::new(node), Box::new(self.single()?));
+            nodes.push(self.single()?);
         }
-        Ok(node)
+        Ok(Node::And(nodes))
     }
 
     fn single(&mut self) -> Result<Node, String> {
@@ -299,6 +299,16 @@ mod tests {
         }
         assert!(!holds("a = 1", None, None) && !holds("a != 1", None, None) && holds("a is null", None, None));
         assert!(holds("b = 'it''s'", None, Some(b"it's")));
+    }
+
+    #[test]
+    fn long_conditions_need_no_deep_stack() {
+        for word in ["or", "and"] {
+            let long = vec!["a != 9"; 200_000].join(&format!(" {word} "));
+            let deep = std::thread::Builder::new().stack_size(256 << 10);
+            let found = deep.spawn(move || holds(&long, Some(b"1"), None)).unwrap();
+            assert!(found.join().unwrap());
+        }
     }
 
     #[test]
