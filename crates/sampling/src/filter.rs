@@ -22,6 +22,7 @@ enum Node {
     IsNull(usize),
     IsNumber(usize),
     Number(usize, Comparison, f64),
+    Whole(usize, Comparison, i128),
     Text(usize, Comparison, Vec<u8>),
     Matches(usize, Regex),
 }
@@ -86,11 +87,27 @@ impl Node {
             Node::Number(at, comparison, with) => {
                 field(*at).number().is_some_and(|value| comparison.holds(&value, with))
             }
+            Node::Whole(at, comparison, with) => match whole(field(*at)) {
+                Some(value) => comparison.holds(&value, with),
+                None => field(*at).number().is_some_and(|value| comparison.holds(&value, &(*with as f64))),
+            },
             Node::Text(at, comparison, with) => {
                 field(*at).with_text(|value| comparison.holds(value, with.as_slice())).unwrap_or(false)
             }
             Node::Matches(at, regex) => field(*at).with_text(|value| regex.is_match(value)).unwrap_or(false),
         }
+    }
+}
+
+/// Whole numbers from here on are not told from their neighbours as floating-point numbers.
+const EXACT_FLOATS: u128 = 1 << 53;
+
+/// The value as a whole number, if it is written as one.
+fn whole(value: FieldValue<'_>) -> Option<i128> {
+    match value {
+        FieldValue::Integer(value) => Some(value.into()),
+        FieldValue::Text(text) => std::str::from_utf8(text).ok()?.trim().parse().ok(),
+        FieldValue::Null | FieldValue::Float(_) => None,
     }
 }
 
@@ -239,7 +256,10 @@ impl Parser {
         };
         let with = self.next("a value")?;
         Ok(match number(with.text.as_bytes()).filter(|_| !with.quoted) {
-            Some(value) => Node::Number(field, comparison, value),
+            Some(value) => match whole(FieldValue::Text(with.text.as_bytes())) {
+                Some(whole) if whole.unsigned_abs() >= EXACT_FLOATS => Node::Whole(field, comparison, whole),
+                _ => Node::Number(field, comparison, value),
+            },
             None => Node::Text(field, comparison, with.text.into_bytes()),
         })
     }
@@ -299,6 +319,20 @@ mod tests {
         }
         assert!(!holds("a = 1", None, None) && !holds("a != 1", None, None) && holds("a is null", None, None));
         assert!(holds("b = 'it''s'", None, Some(b"it's")));
+    }
+
+    #[test]
+    fn whole_numbers_beyond_those_of_floating_point_differ() {
+        let (a, next) = ("9007199254740993", "9007199254740992");
+        for field in [FieldValue::Text(a.as_bytes()), FieldValue::Integer(a.parse().unwrap())] {
+            let holds = |filter: &str| Filter::parse(filter).unwrap().matches(&|_| field);
+            assert!(holds(&format!("a = {a}")) && holds(&format!("a > {next}")) && holds(&format!("a != {next}")));
+            assert!(!holds(&format!("a = {next}")) && !holds(&format!("a <= {next}")) && !holds(&format!("a < {a}")));
+            assert!(holds("a > 5") && holds("a < 1e300") && holds("a >= -9223372036854775809"));
+        }
+        assert!(holds("a = 18446744073709551615", Some(b" 18446744073709551615 "), None));
+        assert!(!holds("a = 18446744073709551615", Some(b"18446744073709551614"), None));
+        assert!(holds("a = 9007199254740992", Some(b"9007199254740992.0"), None));
     }
 
     #[test]
