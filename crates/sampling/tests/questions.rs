@@ -125,6 +125,18 @@ fn csv_is_cut_at_proven_record_starts() {
     }
 }
 
+#[test]
+fn words_and_matches_have_no_sums() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, "5\n7 8\n").unwrap();
+    for key in ["word", "/[0-9]/"] {
+        let sum = question(Aggregate::Sum, Some(key), Some("line"), None);
+        let error = answer(Arc::new(open(std::slice::from_ref(&path))), text, &sum, 4096, Amount::Exact, 0);
+        assert!(error.unwrap_err().to_string().contains("have no value"), "{key}");
+    }
+}
+
 /// One of eight units has 128 keys of its own, the others have one key in common.
 #[test]
 fn bounds_of_distinct_keys_hold_where_few_units_have_most_of_them() {

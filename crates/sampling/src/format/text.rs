@@ -3,7 +3,7 @@
 use super::{Block, Format, bad_record, lines};
 use crate::error::Error;
 use crate::layout::Unit;
-use crate::question::Bound;
+use crate::question::{Bound, KeyBy};
 use crate::source::Source;
 use crate::tally::UnitTally;
 
@@ -16,8 +16,13 @@ impl Text {
     /// Text has one field, `line`.
     ///
     /// # Errors
-    /// The question names another field.
+    /// The question names another field, or asks for the values of words or matches, which have none.
     pub fn new(question: Bound) -> Result<Text, Error> {
+        let parts_lines = matches!(question.question().key, Some(KeyBy::Word | KeyBy::Match(_)));
+        if parts_lines && question.question().value.is_some() {
+            let message = "words and matches have no value to add up; group by `line`, or count them";
+            return Err(Error::Question(message.to_string()));
+        }
         match question.fields.iter().find(|name| *name != "line") {
             Some(name) => Err(Error::Question(format!(
                 "text has no field `{name}`; it has `line`, and `word` or /EXPRESSION/ as keys"
