@@ -125,6 +125,21 @@ fn csv_is_cut_at_proven_record_starts() {
     }
 }
 
+/// As spreadsheets write it.
+#[test]
+fn a_quote_behind_a_byte_order_mark_starts_a_field() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.csv");
+    let content: String = (0..500).map(|i| format!("\"two\nlines\",\"{i}\"\r\n")).collect();
+    std::fs::write(&path, format!("\u{feff}\"note\",\"n\"\r\n{content}")).unwrap();
+    for unit_bytes in [1, 2, 13, 1000, 1 << 20] {
+        let sum = question(Aggregate::Sum, Some("note"), Some("n"), None);
+        let found =
+            answer(Arc::new(open(std::slice::from_ref(&path))), csv, &sum, unit_bytes, Amount::Exact, 0).unwrap();
+        assert_eq!(counts(&found), BTreeMap::from([("two\nlines".to_string(), 124_750.0)]), "units of {unit_bytes}");
+    }
+}
+
 #[test]
 fn words_and_matches_have_no_sums() {
     let dir = TempDir::new().unwrap();

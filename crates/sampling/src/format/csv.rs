@@ -1,6 +1,6 @@
 //! CSV after RFC 4180, with a header. Fields may be quoted and contain line breaks; an empty field is null.
 
-use super::csv_records::{Record, each_record};
+use super::csv_records::{BYTE_ORDER_MARK, Record, each_record};
 use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_open, outside, unquoted_between};
 use super::lines::{self, MARGIN_BYTES};
 use super::{Block, Format, bad_record};
@@ -41,6 +41,8 @@ struct Columns {
     places: Vec<usize>,
     /// Where the records start: behind the header.
     start: u64,
+    /// Length of the byte order mark.
+    mark_len: usize,
 }
 
 impl Csv {
@@ -84,7 +86,14 @@ impl Csv {
         } else {
             self.question.fields.iter().map(place).collect::<Result<_, _>>()?
         };
-        Ok(Columns { count: names.len(), places, start: if header { first.len() as u64 } else { 0 } })
+        let start = if header { first.len() as u64 } else { 0 };
+        Ok(Columns { count: names.len(), places, start, mark_len: mark_len(&first) })
+    }
+
+    /// Length of the mark at the beginning of the unit's file, of which `bytes` may be the first before all headers were read.
+    fn mark_len(&self, unit: Unit, bytes: &[u8]) -> usize {
+        let columns = self.files.get(unit.file as usize);
+        columns.map_or_else(|| mark_len(bytes), |columns| columns.mark_len)
     }
 
     fn first_record(&self, source: &dyn Source, file: FileIndex) -> Result<Vec<u8>, Error> {
@@ -93,7 +102,7 @@ impl Csv {
         let block =
             self.records_of(source, Unit { file, offset: 0, len_bytes, size: len_bytes }, head, States::RECORD_START)?;
         let mut states = States::RECORD_START;
-        for (at, byte) in block.bytes.iter().enumerate() {
+        for (at, byte) in block.bytes.iter().enumerate().skip(mark_len(&block.bytes)) {
             states = self.machine.step(states, *byte);
             if *byte == b'\n' && states.is_outside() {
                 return Ok(block.bytes[..at + 1].to_vec());
@@ -104,7 +113,8 @@ impl Csv {
 
     /// The states in which the unit's first byte may be read; proven, by its own bytes or those before it.
     fn start_states(&self, source: &dyn Source, unit: Unit, own: &[u8]) -> Result<States, Error> {
-        if unit.offset == 0 {
+        let mark = self.mark_len(unit, own);
+        if unit.offset <= mark as u64 {
             return Ok(States::RECORD_START);
         }
         let mut states = self.machine.states_between(States::ANY, &[], own);
@@ -118,8 +128,8 @@ impl Csv {
             let mut more = source.read_vec(unit.file, from, end - from)?;
             more.append(&mut before);
             before = more;
-            let start = if from == 0 { States::RECORD_START } else { States::ANY };
-            states = self.machine.states_between(start, &before, own);
+            let (start, skip) = if from == 0 { (States::RECORD_START, mark) } else { (States::ANY, 0) };
+            states = self.machine.states_between(start, &before[skip..], own);
             back = (back * 4).min(MAX_FIELD_BYTES);
         }
         Ok(states)
@@ -130,7 +140,8 @@ impl Csv {
     fn records_of(&self, source: &dyn Source, unit: Unit, bytes: Vec<u8>, states: States) -> Result<Block, Error> {
         // Before all headers were read, there is no header to leave out.
         let header = self.files.get(unit.file as usize).map_or(0, |columns| columns.start);
-        let mut scan = Scan { machine: &self.machine, states, at: 0, bytes };
+        let at = self.mark_len(unit, &bytes).saturating_sub(unit.offset as usize);
+        let mut scan = Scan { machine: &self.machine, states, at, bytes };
         // The first record belongs to the unit in which the header's line break lies.
         let start = match unit.offset == 0 || unit.offset < header {
             true => Some((header - unit.offset) as usize),
@@ -164,6 +175,11 @@ impl Csv {
         };
         self.question.record_of(&field, tally)
     }
+}
+
+/// Length of the byte order mark with which a file begins, if it does; a quote behind it starts a field.
+fn mark_len(bytes: &[u8]) -> usize {
+    if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 }
 }
 
 /// Goes through the bytes of a unit once.

@@ -11,7 +11,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr, memchr2_iter, memrchr};
 
 /// `csv-core` leaves it out where it stands before the first record.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The fields of a record.
 #[derive(Debug, Clone, Copy)]
