@@ -94,6 +94,23 @@ fn exact_answers_of_all_formats() {
     assert_eq!(answer["exact_because"], "it has a join");
 }
 
+/// Only some files are looked at for types, so each one's header counts.
+#[test]
+fn csv_files_with_other_columns_are_refused() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    for file in 0..50 {
+        std::fs::write(at.join(format!("{file:02}.csv")), "a,b\n1,10\n").unwrap();
+    }
+    std::fs::write(at.join("empty.csv"), "").unwrap();
+    assert_eq!(ask(at, &["SELECT sum(a) AS a, sum(b) AS b FROM '*.csv'"])["rows"][0]["b"], 500);
+    for other in ["b,a\n10,1\n", "a,c\n1,10\n", "a\n1\n"] {
+        std::fs::write(at.join("47.csv"), other).unwrap();
+        let (code, message) = fails(at, &["SELECT sum(a) FROM '*.csv'"]);
+        assert!(code == 2 && message.contains("`00.csv` and `47.csv` have different columns"), "{other}: {message}");
+    }
+}
+
 #[test]
 fn parquet_gives_its_columns_in_any_order() {
     let directory = TempDir::new().unwrap();

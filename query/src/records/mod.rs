@@ -82,6 +82,14 @@ impl Records {
                 let is_tsv = source.files()[0].name.to_ascii_lowercase().ends_with(".tsv");
                 let delimiter = options.delimiter.unwrap_or(if is_tsv { b'\t' } else { b',' });
                 let cut = Csv::open(&*source, no_question(), CsvOptions { delimiter: Some(delimiter), header: true })?;
+                // Types are those of some files, and fields are found by their places.
+                if let Some((first, other)) = cut.differing_files() {
+                    return Err(Error::Usage(format!(
+                        "`{}` and `{}` have different columns; give them to tables of their own",
+                        source.files()[first as usize].name,
+                        source.files()[other as usize].name
+                    )));
+                }
                 (infer::csv(&*source, &cut, delimiter, &options.text)?, Kind::Csv { delimiter, cut: Arc::new(cut) })
             }
             FileFormat::Parquet => {

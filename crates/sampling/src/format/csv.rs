@@ -31,6 +31,8 @@ pub struct Csv {
     delimiter: u8,
     machine: Machine,
     files: Vec<Columns>,
+    /// Two files that name other fields, or the same ones in another order.
+    differing: Option<(FileIndex, FileIndex)>,
 }
 
 /// Where a file has its fields.
@@ -55,15 +57,30 @@ impl Csv {
             Some(delimiter) => delimiter,
             None => find_delimiter(source)?,
         };
-        let mut csv = Csv { question, delimiter, machine: Machine::new(delimiter), files: Vec::new() };
+        let mut csv = Csv { question, delimiter, machine: Machine::new(delimiter), files: Vec::new(), differing: None };
+        let mut first: Option<(FileIndex, Vec<String>)> = None;
         for file in 0..source.files().len() as FileIndex {
-            let columns = csv.columns(source, file, options.header)?;
+            let (columns, names) = csv.columns(source, file, options.header)?;
             csv.files.push(columns);
+            match &first {
+                _ if source.files()[file as usize].len_bytes == 0 => {}
+                None => first = Some((file, names)),
+                Some((of_first, known)) if *known != names => {
+                    csv.differing.get_or_insert((*of_first, file));
+                }
+                Some(_) => {}
+            }
         }
         Ok(csv)
     }
 
-    fn columns(&self, source: &dyn Source, file: FileIndex, header: bool) -> Result<Columns, Error> {
+    /// Two files, if there are such, that name other fields, or the same ones in another order.
+    pub fn differing_files(&self) -> Option<(FileIndex, FileIndex)> {
+        self.differing
+    }
+
+    /// Where a file has its fields, and their names.
+    fn columns(&self, source: &dyn Source, file: FileIndex, header: bool) -> Result<(Columns, Vec<String>), Error> {
         let info = &source.files()[file as usize];
         let first = self.first_record(source, file)?;
         let mut names = Vec::new();
@@ -87,7 +104,7 @@ impl Csv {
             self.question.fields.iter().map(place).collect::<Result<_, _>>()?
         };
         let start = if header { first.len() as u64 } else { 0 };
-        Ok(Columns { count: names.len(), places, start, mark_len: mark_len(&first) })
+        Ok((Columns { count: names.len(), places, start, mark_len: mark_len(&first) }, names))
     }
 
     /// Length of the mark at the beginning of the unit's file, of which `bytes` may be the first before all headers were read.
