@@ -182,6 +182,31 @@ fn ask_again(at: &Path, sql: &str, ratio: &str, first: &Value) -> Value {
 }
 
 #[test]
+fn the_ends_of_intervals_of_decimals_are_rounded_outwards() {
+    let directory = TempDir::new().unwrap();
+    csv_of_rows(directory.path());
+    for seed in ["1", "2", "3", "4", "5", "6"] {
+        let row = |sum: &str| {
+            let sql = format!("SELECT sum({sum}) AS s FROM 'rows.csv'");
+            let answer = ask(directory.path(), &[&sql, "--ratio", "30%", "--seed", seed, "--unit", "2048"]);
+            let number = |name: &str| answer["rows"][0][name].to_string().trim_matches('"').parse::<f64>().unwrap();
+            (number("s_lo"), number("s_hi"))
+        };
+        // The numbers are whole.
+        let (low, high) = row("CAST(near AS double)");
+        for (decimal, step) in [("CAST(near AS decimal(12, 0))", 1.0), ("CAST(near AS decimal(12, 2))", 0.01)] {
+            let (found_low, found_high) = row(decimal);
+            let is = |found: f64, expected: f64| (found - expected).abs() < step / 100.0;
+            let outwards = ((low / step).floor() * step, (high / step).ceil() * step);
+            assert!(
+                is(found_low, outwards.0) && is(found_high, outwards.1),
+                "{decimal}, {seed}: {found_low} {found_high}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_promised_error_is_reached() {
     let directory = TempDir::new().unwrap();
     csv_of_rows(directory.path());

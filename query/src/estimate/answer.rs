@@ -41,14 +41,22 @@ pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
     Ok(LogicalPlanBuilder::scan("estimates", table, None)?.project(renamed)?.build()?)
 }
 
-/// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers
-/// are rounded, the ends away from the estimate. A group without values counts as 0, and has no sum and no mean.
+/// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers and
+/// decimals are rounded, the ends away from the estimate. A group without values counts as 0, and has no sum and no mean.
 fn columns_of(estimates: &[Estimate], of_type: &DataType, is_count: bool) -> Result<[ArrayRef; 3], Error> {
-    let is_whole = of_type.is_integer();
+    // How many there are of the smallest difference in 1.
+    let steps = match of_type {
+        of_type if of_type.is_integer() => Some(1.0),
+        DataType::Decimal32(_, scale)
+        | DataType::Decimal64(_, scale)
+        | DataType::Decimal128(_, scale)
+        | DataType::Decimal256(_, scale) => Some(10f64.powi(i32::from(*scale))),
+        _ => None,
+    };
     let has_value = |estimate: &Estimate| is_count || estimate.units_seen > 0;
     let given = |estimate: &Estimate, number: f64| if has_value(estimate) { number } else { f64::NAN };
     let end = |estimate: &Estimate, number: f64| given(estimate, if estimate.claimed { number } else { f64::NAN });
-    let rounded = |number: f64, round: fn(f64) -> f64| if is_whole { round(number) } else { number };
+    let rounded = |number: f64, round: fn(f64) -> f64| steps.map_or(number, |steps: f64| round(number * steps) / steps);
     Ok([
         column(estimates.iter().map(|e| given(e, rounded(e.value, f64::round))), of_type)?,
         column(estimates.iter().map(|e| end(e, rounded(e.low, f64::floor))), of_type)?,
