@@ -7,6 +7,7 @@
 //! mean is the ratio of two totals. Degrees of freedom follow Satterthwaite, since strata have
 //! unequal variances.
 
+use super::two_stage::at_least_0;
 use super::{Estimate, GroupMoments, GroupTotal, RARE_UNITS, StratumSample, every_stratum_is_seen, t_quantile};
 
 /// What is estimated of a group.
@@ -74,9 +75,7 @@ impl StratumSpread {
 
 impl Spread {
     fn add(&mut self, stratum: &StratumSample, variance: f64, third: f64) {
-        // Squares that are beyond floating-point numbers cancel to nothing.
-        let variance = if variance.is_nan() { f64::INFINITY } else { variance.max(0.0) };
-        self.strata.push(StratumSpread { stratum: *stratum, variance, third });
+        self.strata.push(StratumSpread { stratum: *stratum, variance: at_least_0(variance), third });
     }
 
     /// Mean over the strata, by their degrees of freedom.

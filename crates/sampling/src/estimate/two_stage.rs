@@ -27,9 +27,17 @@ impl PartitionSample {
             return 0.0;
         }
         let m = self.sampled as f64;
-        let between = (self.squares - self.sum * self.sum / m) / (m - 1.0);
-        self.records as f64 * (self.records - self.sampled) as f64 * between.max(0.0) / m
+        let between = at_least_0((self.squares - self.sum * self.sum / m) / (m - 1.0));
+        match self.records - self.sampled {
+            0 => 0.0,
+            left => self.records as f64 * left as f64 * between / m,
+        }
     }
+}
+
+/// A variance; an unbounded one where squares are beyond floating-point numbers, and cancel to nothing.
+pub(super) fn at_least_0(variance: f64) -> f64 {
+    if variance.is_nan() { f64::INFINITY } else { variance.max(0.0) }
 }
 
 /// Equations 1.1 to 1.3: the sum over `partitions` partitions of which some were sampled, and records inside these.
@@ -38,12 +46,13 @@ pub fn two_stage_total(partitions: u64, samples: &[PartitionSample], confidence:
     let (all, n) = (partitions as f64, samples.len() as f64);
     let sum: f64 = samples.iter().map(PartitionSample::total).sum();
     let squares: f64 = samples.iter().map(|s| s.total().powi(2)).sum();
-    let between = if samples.len() < 2 { 0.0 } else { ((squares - sum * sum / n) / (n - 1.0)).max(0.0) };
+    let between = if samples.len() < 2 { 0.0 } else { at_least_0((squares - sum * sum / n) / (n - 1.0)) };
     let within: f64 = samples.iter().map(PartitionSample::variance).sum();
-    let variance = all * (all - n) * between / n + all / n * within;
+    let outer = if all > n { all * (all - n) * between / n } else { 0.0 };
+    let variance = outer + all / n * within;
     let half = t_quantile(confidence, n - 1.0) * variance.sqrt();
     let value = all / n * sum;
-    let claimed = samples.len() as u64 >= RARE_UNITS.min(partitions);
+    let claimed = variance.is_finite() && samples.len() as u64 >= RARE_UNITS.min(partitions);
     Estimate {
         low: value - half,
         high: value + half,
@@ -56,6 +65,15 @@ pub fn two_stage_total(partitions: u64, samples: &[PartitionSample], confidence:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_claimed_of_values_whose_squares_overflow() {
+        let partition = |sum: f64| PartitionSample { records: 10, sampled: 10, sum, squares: sum * sum };
+        let samples: Vec<_> = (0..40).map(|i| partition(if i % 3 == 0 { 1e200 } else { -1e200 })).collect();
+        assert!(!two_stage_total(100, &samples, 0.95).claimed);
+        let whole = two_stage_total(40, &samples, 0.95);
+        assert!(whole.claimed && whole.low == whole.high, "{whole:?}");
+    }
 
     #[test]
     fn equations_1_1_to_1_3_by_hand() {

@@ -275,7 +275,7 @@ fn total(population: &[u64], strata: &[Vec<PartitionSample>], basis: Basis, conf
         low: value - half,
         high: value + half,
         standard_error: variance.sqrt(),
-        claimed: known && units >= crate::estimate::RARE_UNITS.min(population.iter().sum()),
+        claimed: known && variance.is_finite() && units >= crate::estimate::RARE_UNITS.min(population.iter().sum()),
         ..Estimate::exact(value, units)
     }
 }
