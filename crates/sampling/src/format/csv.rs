@@ -1,7 +1,7 @@
 //! CSV after RFC 4180, with a header. Fields may be quoted and contain line breaks; an empty field is null.
 
 use super::csv_records::{BYTE_ORDER_MARK, Record, each_record};
-use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_open, outside, unquoted_between};
+use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_inside, is_open, outside, unquoted_between};
 use super::lines::{self, MARGIN_BYTES};
 use super::{Block, Format, bad_record};
 use crate::error::Error;
@@ -169,6 +169,7 @@ impl Csv {
             return Ok(Block { unit, offset: unit.offset, bytes: Vec::new(), records: 0..0 });
         };
         scan.run_to(unit.len_bytes as usize);
+        let crosses = is_inside(scan.states);
         let end = loop {
             scan.check(source, unit)?;
             if let Some(end) = scan.record_end(scan.bytes.len()) {
@@ -179,6 +180,7 @@ impl Csv {
             }
         };
         scan.check(source, unit)?;
+        scan.check_field(source, unit, crosses, end)?;
         Ok(Block { unit, offset: unit.offset, bytes: scan.bytes, records: start.min(end)..end })
     }
 
@@ -237,6 +239,25 @@ impl Scan<'_> {
         }
         let message = "a quote stands where RFC 4180 allows none; sample the file as text, or write it anew with an RFC 4180 writer";
         Err(bad_record(&source.files()[unit.file as usize].name, unit.offset + self.at as u64, message))
+    }
+
+    /// Checks the last record, which ends at `end`: that a quote ends its last field, and that the units behind this one can prove where
+    /// their records start if a field in quotes goes on there (`crosses`).
+    fn check_field(&self, source: &dyn Source, unit: Unit, crosses: bool, end: usize) -> Result<(), Error> {
+        let bad =
+            |at: usize, message| bad_record(&source.files()[unit.file as usize].name, unit.offset + at as u64, message);
+        let border = (unit.len_bytes as usize).min(end);
+        let opened = || memchr::memrchr(b'"', &self.bytes[..end]).unwrap_or(0);
+        if end == self.bytes.len() && is_inside(self.states) {
+            return Err(bad(opened(), "no quote ends the field that begins here"));
+        }
+        match crosses && unquoted_between(&self.bytes[..border], &self.bytes[border..end]) >= MAX_FIELD_BYTES {
+            true => Err(bad(
+                border,
+                "a field in quotes has more than 64 KiB here; write the file anew as Parquet or JSON lines",
+            )),
+            false => Ok(()),
+        }
     }
 }
 
@@ -334,5 +355,42 @@ mod tests {
         assert_eq!(before as u64, MAX_FIELD_BYTES, "each byte before it is read once");
         let quoted = Memory::new("1,\"2\"\n".repeat(100_000));
         assert_eq!(quoted.reads_of(offset, 1000).len(), 1, "its own quotes are the proof");
+    }
+
+    /// What loading the units of a file gives: records of each, or the error.
+    fn load_all(content: &str, unit_bytes: u64) -> Result<usize, String> {
+        let file = Memory::new(content.to_string());
+        let question = Question { aggregate: Aggregate::Count, key: None, value: None, filter: None };
+        let csv = Csv::open(&file, question.bind(), CsvOptions::default()).map_err(|e| e.to_string())?;
+        let mut records = 0;
+        for offset in (0..content.len() as u64).step_by(unit_bytes as usize) {
+            let len_bytes = unit_bytes.min(content.len() as u64 - offset);
+            let block =
+                csv.load(&file, Unit { file: 0, offset, len_bytes, size: len_bytes }).map_err(|e| e.to_string())?;
+            each_record(b',', block.records(), 0, |_| Ok(records += 1)).map_err(|(_, message)| message)?;
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn a_quote_that_nothing_ends_is_an_error() {
+        let error = load_all("a,b\n1,x\n2,\"y\n3,z\n", 1 << 20).unwrap_err();
+        assert!(error.contains("byte 10") && error.contains("no quote ends the field"), "{error}");
+        assert_eq!(load_all("a,b\n1,x\n2,\"y\"", 1 << 20), Ok(2));
+    }
+
+    #[test]
+    fn a_field_too_long_for_proofs_is_an_error_where_it_crosses_a_border() {
+        let of = |len: usize| {
+            let rows = "1,2\n".repeat(len / 4);
+            format!("a,b\n{rows}5,\"{rows}\"\n{rows}")
+        };
+        let len = 3 * MAX_FIELD_BYTES as usize;
+        assert_eq!(load_all(&of(len), 1 << 20), Ok(len / 2 + 1), "in one unit");
+        for unit_bytes in [4096, 1 << 16, len as u64 + 1000] {
+            let error = load_all(&of(len), unit_bytes).unwrap_err();
+            assert!(error.contains("more than 64 KiB"), "{unit_bytes}: {error}");
+            assert_eq!(load_all(&of(20_000), unit_bytes), Ok(10_001), "{unit_bytes}");
+        }
     }
 }

@@ -132,6 +132,11 @@ pub(super) fn is_open(states: States) -> bool {
     !states.is_outside() && !states.and(States::OUTSIDE).is_empty()
 }
 
+/// Only the reading inside of quotes is left.
+pub(super) fn is_inside(states: States) -> bool {
+    states == States::INSIDE
+}
+
 /// The reading outside of quotes, for bytes behind so many without a quote that no field is so long.
 pub(super) fn outside(states: States) -> States {
     states.and(States::OUTSIDE)
