@@ -25,6 +25,14 @@ pub enum Error {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// One of these, which several threads have.
+    #[error("{text}")]
+    Shared {
+        /// Its text.
+        text: String,
+        /// Its exit code.
+        exit: u8,
+    },
 }
 
 impl Error {
@@ -35,9 +43,15 @@ impl Error {
             Error::Files(SamplingError::NoFiles { .. } | SamplingError::NotFound { .. }) => 3,
             Error::Files(SamplingError::Changed { .. }) => 6,
             Error::Files(SamplingError::Store { code: Code::Corrupt, .. }) => 5,
-            Error::Files(SamplingError::Store { code, .. }) if code.is_retryable() => 4,
+            Error::Files(SamplingError::Store { code, .. })
+                if code.is_retryable() || *code == Code::TooFewFragments =>
+            {
+                4
+            }
             Error::Store(_) => 4,
+            Error::Output(error) if error.kind() == std::io::ErrorKind::StorageFull => 7,
             Error::Interrupted => 130,
+            Error::Shared { exit, .. } => *exit,
             Error::Files(_) | Error::Engine(_) | Error::Output(_) => 1,
         }
     }
@@ -45,25 +59,46 @@ impl Error {
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Error {
-        let error = match error {
-            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => return Error::from(*inner),
+        match error {
+            DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => Error::from(*inner),
             DataFusionError::Shared(shared) => match std::sync::Arc::try_unwrap(shared) {
-                Ok(error) => return Error::from(error),
-                Err(shared) => return Error::Engine(brief(&shared.to_string())),
+                Ok(error) => Error::from(error),
+                // Another thread has it, too.
+                Err(shared) => of_shared(&shared),
             },
             DataFusionError::External(inner) => match inner.downcast::<Error>() {
-                Ok(error) => return *error,
-                Err(inner) => return Error::Engine(brief(&inner.to_string())),
+                Ok(error) => *error,
+                Err(inner) => Error::Engine(brief(&inner.to_string())),
             },
-            error => error,
-        };
-        match error {
-            DataFusionError::SQL(..) | DataFusionError::Plan(_) | DataFusionError::SchemaError(..) => {
-                Error::Usage(brief(&error.to_string()))
-            }
-            DataFusionError::NotImplemented(_) => Error::Usage(brief(&error.to_string())),
-            error => Error::Engine(brief(&error.to_string())),
+            error => of_engine(&error),
         }
+    }
+}
+
+/// The error below what the engine wrapped it into.
+fn of_shared(error: &DataFusionError) -> Error {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => of_shared(inner),
+        DataFusionError::Shared(inner) => of_shared(inner),
+        DataFusionError::External(inner) => {
+            match (inner.downcast_ref::<Error>(), inner.downcast_ref::<DataFusionError>()) {
+                (Some(error), _) => Error::Shared { text: error.to_string(), exit: error.exit_code() },
+                (_, Some(error)) => of_shared(error),
+                _ => Error::Engine(brief(&inner.to_string())),
+            }
+        }
+        error => of_engine(error),
+    }
+}
+
+fn of_engine(error: &DataFusionError) -> Error {
+    let text = brief(&error.to_string());
+    match error {
+        DataFusionError::SQL(..)
+        | DataFusionError::Plan(_)
+        | DataFusionError::SchemaError(..)
+        | DataFusionError::NotImplemented(_) => Error::Usage(text),
+        _ => Error::Engine(text),
     }
 }
 

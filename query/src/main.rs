@@ -10,6 +10,7 @@ mod estimate;
 mod paths;
 mod records;
 mod show;
+mod sum;
 mod tables;
 mod units;
 
@@ -18,7 +19,7 @@ use clap::Parser;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider};
-use datafusion::logical_expr::{LogicalPlan, TableScan};
+use datafusion::logical_expr::{AggregateUDF, LogicalPlan, TableScan};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use error::Error;
 use estimate::{Outcome, Terms, estimate, recognize};
@@ -34,10 +35,12 @@ use units::Reading;
 
 const STORE_UNIT_BYTES: u64 = 64 << 10;
 const LOCAL_UNIT_BYTES: u64 = 16 << 10;
+/// The engine follows an expression by recursion: this suffices for some 100,000 terms.
+const STACK_BYTES: usize = 256 << 20;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args) {
+    match on_a_large_stack(|| run(&args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tessera: {error}");
@@ -46,12 +49,21 @@ fn main() -> ExitCode {
     }
 }
 
+fn on_a_large_stack(run: impl FnOnce() -> Result<(), Error> + Send) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, run);
+        let thread = thread.map_err(|error| Error::Engine(format!("no thread can be started: {error}")))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 fn run(args: &Args) -> Result<(), Error> {
     let seed = args.seed.unwrap_or_else(rand::random);
     let watch = Arc::new(Watch::new(catch_interrupt()?, args.quiet || args.json));
     let reading = Reading { threads: args.threads(), seed, watch };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.threads().max(2))
+        .thread_stack_size(STACK_BYTES)
         .enable_time()
         .build()
         .map_err(|error| Error::Engine(format!("no thread can be started: {error}")))?;
@@ -147,6 +159,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
     let catalog = MemoryCatalogProvider::new();
     catalog.register_schema("files", Arc::new(Tables::new(cluster, options, reading.clone())))?;
     context.register_catalog("tessera", Arc::new(catalog));
+    context.register_udaf(AggregateUDF::from(sum::WideSum::new()));
     Ok(context)
 }
 

@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::estimate::Estimated;
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::array::{Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::json::ArrayWriter;
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ fn print(shown: &Shown<'_>, json: bool, quiet: bool) -> Result<(), Error> {
     }
     let table = pretty_format_batches(shown.batches).map_err(|error| Error::Engine(error.to_string()))?;
     if shown.batches.iter().any(|batch| batch.num_columns() > 0) {
-        writeln!(out, "{table}")?;
+        writeln!(out, "{}", escaped(&table.to_string()))?;
     }
     if !quiet {
         notes(shown).iter().for_each(|note| eprintln!("{note}"));
@@ -134,10 +135,11 @@ fn document(shown: &Shown<'_>) -> Result<Value, Error> {
     writer.write_batches(&shown.batches.iter().collect::<Vec<_>>()).map_err(engine)?;
     writer.finish().map_err(engine)?;
     let written = writer.into_inner();
-    let rows: Value = match written.is_empty() {
+    let mut rows: Value = match written.is_empty() {
         true => json!([]),
         false => serde_json::from_slice(&written).map_err(|error| Error::Engine(error.to_string()))?,
     };
+    keep_digits(&mut rows, shown.batches)?;
     let columns: Vec<Value> = shown
         .schema
         .fields()
@@ -162,6 +164,40 @@ fn document(shown: &Shown<'_>) -> Result<Value, Error> {
         "seconds": shown.elapsed.as_secs_f64(),
         "seed": if estimated { Some(shown.seed) } else { None },
     }))
+}
+
+/// Characters that would steer a terminal, or turn its text around, as escapes.
+fn escaped(text: &str) -> String {
+    let steers =
+        |c: char| c.is_control() && c != '\n' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().fold(String::new(), |mut all, c| {
+        if steers(c) {
+            all.extend(c.escape_default())
+        } else {
+            all.push(c)
+        }
+        all
+    })
+}
+
+/// Whole numbers beyond 64 bits become text: as numbers they would lose digits.
+fn keep_digits(rows: &mut Value, batches: &[RecordBatch]) -> Result<(), Error> {
+    let mut rows = rows.as_array_mut().into_iter().flatten();
+    for batch in batches {
+        let schema = batch.schema();
+        let is_whole = |i: &usize| matches!(schema.field(*i).data_type(), DataType::Decimal128(_, 0));
+        let wide: Vec<usize> = (0..batch.num_columns()).filter(is_whole).collect();
+        for (number, row) in (0..batch.num_rows()).zip(rows.by_ref()) {
+            for i in &wide {
+                let text = array_value_to_string(batch.column(*i), number)
+                    .map_err(|error| Error::Engine(error.to_string()))?;
+                if batch.column(*i).is_valid(number) && text.parse::<i64>().is_err() && text.parse::<u64>().is_err() {
+                    row[schema.field(*i).name()] = text.into();
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn notes(shown: &Shown<'_>) -> Vec<String> {

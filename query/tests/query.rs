@@ -301,3 +301,45 @@ fn errors_name_the_fact_and_the_way_out() {
     let answer = ask(at, &["SELECT count(n) AS n, max(n) AS m FROM 'types.csv'", "--text", "n"]);
     assert_eq!(answer["rows"], serde_json::json!([{"n": 40_001, "m": "x"}]));
 }
+
+/// The engine's own sum adds 64 bits and wraps.
+#[test]
+fn sums_of_whole_numbers_do_not_wrap() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), format!("a,b\n{0},1\n{0},2\n-{0},3\n", i64::MAX)).unwrap();
+    let of = |sql: &str, more: &[&str]| ask(dir.path(), &[&[sql], more].concat())["rows"][0]["s"].clone();
+    assert_eq!(of("SELECT sum(a) AS s FROM 'w.csv' WHERE b < 3", &[]), "18446744073709551614".parse::<u64>().unwrap());
+    assert_eq!(of("SELECT sum(a) AS s FROM 'w.csv'", &[]), i64::MAX);
+    assert_eq!(of("SELECT sum(b) AS s FROM 'w.csv'", &[]), 6);
+    assert_eq!(of("SELECT sum(a) + sum(a) AS s FROM 'w.csv' WHERE b < 3", &[]), "36893488147419103228");
+    assert_eq!(of("SELECT b AS k, sum(a) AS s FROM 'w.csv' GROUP BY b ORDER BY s LIMIT 1", &[]), -i64::MAX);
+    assert_eq!(of("SELECT sum(DISTINCT a) AS s FROM 'w.csv'", &[]), 0);
+}
+
+/// A condition of thousands of terms is followed by recursion.
+#[test]
+fn long_conditions_are_followed() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "a\n1\n2\n").unwrap();
+    let terms: Vec<String> = (0..1_500).map(|i| format!("a <> {}", i + 2)).collect();
+    let said = ask(dir.path(), &[&format!("SELECT count(*) AS n FROM 'w.csv' WHERE {}", terms.join(" AND "))]);
+    assert_eq!(said["rows"][0]["n"], 1);
+}
+
+#[test]
+fn a_count_of_what_was_not_seen_is_no_zero() {
+    let dir = TempDir::new().unwrap();
+    csv_of_rows(dir.path());
+    let sql = "SELECT count(*) AS n, sum(ms) AS s FROM 'rows.csv' WHERE key = 'k99'";
+    let said = ask(dir.path(), &[sql, "--ratio", "5%", "--unit", "4096", "--seed", "1"]);
+    assert_eq!((&said["rows"][0]["n"], &said["estimated"]), (&Value::Null, &Value::Bool(true)), "{said}");
+    assert_eq!(ask(dir.path(), &[sql])["rows"][0]["n"], 0, "exactly");
+}
+
+#[test]
+fn what_would_steer_a_terminal_is_escaped() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "a\n\u{1b}]0;title\u{7}\n").unwrap();
+    let text = String::from_utf8(run(dir.path(), &["SELECT a FROM 'w.csv'"]).stdout).unwrap();
+    assert!(text.contains("\\u{1b}]0;title\\u{7}") && !text.contains('\u{1b}'), "{text:?}");
+}
