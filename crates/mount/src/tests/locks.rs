@@ -161,26 +161,46 @@ fn a_flock_that_a_close_gives_up_leaves_nothing_in_the_spool() {
     }
 }
 
-/// A program closes a file under `flock`, opens it again and locks it: the kernel names the new owner as the old one, since it gave
-/// the new open file the memory of the old one. The lock that the close gives up is not that of the new open.
-#[test]
-fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
+fn whole_file(family: LockFamily, mode: LockMode) -> FileLock {
+    FileLock { family: family as i32, ..lock(mode, 0, i64::MAX as u64) }
+}
+
+/// A mount on which a handle is being released.
+struct Closing {
+    store: Rc<Store>,
+    mount: Arc<Mount<Client>>,
+    tasks: Tasks,
+    ino: u64,
+}
+
+/// A program writes a file under a lock and closes it. The kernel releases the handle meanwhile; its commit takes so many rounds.
+fn close_under(of_file: &FileLock, commit_rounds: u32) -> Closing {
     let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
     let (mount, _) = mount(&store, &disk, 1);
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"before", 0);
-    let whole = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
-    let closing = mount.clone();
     let handle = tasks.run(async {
         mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let handle = mount.open(1, ino, true).await.unwrap().handle;
-        mount.set_lock(&whole, handle, false, &mut || false).await.unwrap();
+        mount.set_lock(&FileLock { ino, ..*of_file }, handle, false, &mut || false).await.unwrap();
         mount.write(handle, 0, b"under the lock").await.unwrap();
+        // The kernel names another owner here than for the lock.
         mount.flush(ino, handle, OWNER + 1).await.unwrap();
         handle
     });
-    store.commit_rounds.set(5);
+    store.commit_rounds.set(commit_rounds);
+    let closing = mount.clone();
     tasks.spawn(async move { closing.release(ino, handle).await });
+    Closing { store, mount, tasks, ino }
+}
+
+/// A program closes a file under `flock`, opens it again and locks it: the kernel names the new owner as the old one, since it gave
+/// the new open file the memory of the old one. The lock that the close gives up is not that of the new open.
+#[test]
+fn a_flock_of_the_next_open_outlasts_a_close_that_is_under_way() {
+    let whole = whole_file(LockFamily::Flock, LockMode::Write);
+    let Closing { store, mount, mut tasks, ino } = close_under(&whole, 5);
+    let whole = FileLock { ino, ..whole };
     tasks.run(async {
         pause().await;
         let next = mount.open(1, ino, true).await.unwrap().handle;
@@ -223,22 +243,9 @@ fn an_unlock_leaves_nothing_of_an_earlier_close_in_the_spool() {
 #[test]
 fn a_flock_of_the_next_open_outlasts_a_close_that_takes_long() {
     for waits in [true, false] {
-        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
-        let (mount, _) = mount(&store, &disk, 1);
-        let ino = store.create(ROOT, b"file", 0).unwrap();
-        store.commit(ino, b"before", 0);
-        let whole = FileLock { ino, family: LockFamily::Flock as i32, ..lock(LockMode::Write, 0, i64::MAX as u64) };
-        let closing = mount.clone();
-        let handle = tasks.run(async {
-            mount.lookup(0, (ROOT, b"file")).await.unwrap();
-            let handle = mount.open(1, ino, true).await.unwrap().handle;
-            mount.set_lock(&whole, handle, false, &mut || false).await.unwrap();
-            mount.write(handle, 0, b"under the lock").await.unwrap();
-            mount.flush(ino, handle, OWNER + 1).await.unwrap();
-            handle
-        });
-        store.commit_rounds.set(200);
-        tasks.spawn(async move { closing.release(ino, handle).await });
+        let whole = whole_file(LockFamily::Flock, LockMode::Write);
+        let Closing { store, mount, mut tasks, ino } = close_under(&whole, 200);
+        let whole = FileLock { ino, ..whole };
         tasks.run(async {
             pause().await;
             let next = mount.open(1, ino, true).await.unwrap().handle;
@@ -388,27 +395,13 @@ fn a_process_that_has_closed_a_file_is_none_of_its_lockers() {
 #[test]
 fn the_next_open_does_not_inherit_a_lock_that_a_close_gives_up() {
     for family in [LockFamily::Either, LockFamily::Posix] {
-        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
-        let (mount, _) = mount(&store, &disk, 1);
-        let ino = store.create(ROOT, b"file", 0).unwrap();
-        store.commit(ino, b"before", 0);
-        let of_file = |mode| FileLock { ino, family: family as i32, ..lock(mode, 0, i64::MAX as u64) };
-        let closing = mount.clone();
-        let handle = tasks.run(async {
-            mount.lookup(0, (ROOT, b"file")).await.unwrap();
-            let handle = mount.open(1, ino, true).await.unwrap().handle;
-            mount.set_lock(&of_file(LockMode::Read), handle, false, &mut || false).await.unwrap();
-            mount.write(handle, 0, b"while it is shared").await.unwrap();
-            mount.flush(ino, handle, OWNER + 1).await.unwrap();
-            handle
-        });
+        let Closing { store, mount, mut tasks, ino } = close_under(&whole_file(family, LockMode::Read), 5);
+        let exclusive = FileLock { ino, ..whole_file(family, LockMode::Write) };
         store.locks.borrow_mut().is_shared = true;
-        store.commit_rounds.set(5);
-        tasks.spawn(async move { closing.release(ino, handle).await });
         tasks.run(async {
             pause().await;
             let next = mount.open(1, ino, true).await.unwrap().handle;
-            let refused = mount.set_lock(&of_file(LockMode::Write), next, false, &mut || false).await;
+            let refused = mount.set_lock(&exclusive, next, false, &mut || false).await;
             assert_eq!((refused, mount.locks.holds(ino, OWNER)), (Err(Errno::EAGAIN), false), "{family:?}");
             mount.release(ino, next).await;
         });
