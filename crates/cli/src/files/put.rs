@@ -272,7 +272,7 @@ fn put_file(
     let options = condition.options(found.owner, found.mtime_ns, &mut steps);
     let put = store.put(to, source, options).map_err(|e| Failure::from(e).of(path.display()))?;
     if put.number > 1 {
-        keep_owner(store, found, to)?;
+        set_owner(store, found, to)?;
     }
     sums.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
     sums.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
@@ -285,8 +285,8 @@ fn put_file(
     Ok(())
 }
 
-/// A file that was there already got a version, and has the mode and owner that it had.
-fn keep_owner(store: &Store, found: &LocalEntry, to: &StorePath) -> Outcome {
+/// Gives a file the mode and owner of its source: one that was there before has its old ones.
+fn set_owner(store: &Store, found: &LocalEntry, to: &StorePath) -> Outcome {
     let there = store.stat(to)?;
     let has = Owner { mode: there.mode, uid: there.uid, gid: there.gid };
     if has != found.owner {

@@ -1,13 +1,13 @@
-//! What of a local tree the store has already, by size and modification time as `rsync` compares: nothing of it is read.
+//! What of a local tree the store has already, by size, modification time, mode and owner: no file is read.
 
 use super::local::{Kind, LocalEntry};
 use super::pool;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_client::path::StorePath;
-use tessera_wire::{Attr, InodeKind};
+use tessera_wire::{Attr, Code, InodeKind};
 
 /// A file that was stored so soon after its last change, ns, is stored again: its time may not tell a change that followed at once.
 const SETTLED_NS: i64 = 2_000_000_000;
@@ -25,16 +25,16 @@ impl Known {
     pub fn list(store: &Store, directories: BTreeSet<StorePath>, jobs: usize) -> Outcome<Known> {
         let found = Mutex::new(BTreeMap::new());
         let list = |path: StorePath| {
-            match store.list(&path).map_err(Failure::from) {
+            match store.list(&path) {
                 Ok(entries) => {
                     let named = entries.into_iter().map(|entry| (entry.name, entry.attr.unwrap_or_default()));
                     found.lock().insert(path, named.collect());
+                    Ok(())
                 }
                 // The command says itself why nothing can be stored there.
-                Err(failure) if failure.exit == Exit::NotFound || failure.exit == Exit::Failed => {}
-                Err(failure) => return Err(failure),
+                Err(error) if matches!(error.code(), Code::NotFound | Code::NotDirectory) => Ok(()),
+                Err(error) => Err(Failure::from(error)),
             }
-            Ok(())
         };
         pool::run(directories.into_iter().collect(), |_| 0, jobs, list, |_| ()).first_failure()?;
         Ok(Known { directories: found.into_inner() })

@@ -137,24 +137,15 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
     notes
 }
 
-/// What may be there although it was not seen.
+/// How many records a key may have that was not seen.
 fn unseen(shown: &Shown<'_>) -> Option<String> {
-    let Shown { answer, progress, .. } = shown;
+    let answer = shown.answer;
     let units = answer.unseen_units;
     if units == 0.0 || !units.is_finite() {
         return None;
     }
-    match (shown.question.key.is_some(), answer.records > 0.0) {
-        (true, true) => {
-            Some(format!("a key that was not seen has fewer than {} records", number(answer.unseen_records)))
-        }
-        (_, false) => Some(format!(
-            "no such record was seen; they lie in fewer than {} of {} units",
-            number(units),
-            number(progress.all_units as f64)
-        )),
-        _ => None,
-    }
+    (shown.question.key.is_some() && answer.records > 0.0)
+        .then(|| format!("a key that was not seen has fewer than {} records", number(answer.unseen_records)))
 }
 
 fn noun(question: &Question) -> &'static str {
