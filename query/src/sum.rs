@@ -1,4 +1,4 @@
-//! `sum` of whole numbers as a decimal number, as PostgreSQL has it: the engine's own adds 64 bits and wraps without a word.
+//! `sum` of whole numbers as a decimal number, as PostgreSQL has it: the engine's own sum has 64 bits and wraps without an error.
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::Result;
