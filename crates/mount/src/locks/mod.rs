@@ -12,6 +12,7 @@ mod owner;
 use crate::backend::Backend;
 use crate::mount::Mount;
 use crate::race::race;
+pub(crate) use owner::HeldBefore;
 use owner::{Owned, Pending};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,11 +142,18 @@ impl<B: Backend> Locks<B> {
 
     /// Sets, changes or releases a lock. `wait`: waits until it is granted, or until `interrupted` returns true (then
     /// [`LockOutcome::Cancelled`]). Returns [`LockOutcome::Granted`], `Refused`, `Deadlock`, `TooMany` or `Cancelled`.
-    /// A lock of mode `Unlock` is released here even if the manager cannot be reached.
+    /// A lock of mode `Unlock` is released here even if the manager cannot be reached. `before`: set to what the owner held of the range when
+    /// a lock is granted.
     ///
     /// # Errors
     /// The manager cannot be reached, or refused; [`Code::SessionExpired`]: the owner's locks on this file were lost.
-    pub async fn set(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<LockOutcome, Error> {
+    pub async fn set(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: Interrupted<'_>,
+        before: &mut HeldBefore,
+    ) -> Result<LockOutcome, Error> {
         let key = (lock.ino, lock.owner);
         if lock.mode() == LockMode::Unlock {
             return Ok(self.unlock(lock).await);
@@ -158,7 +166,7 @@ impl<B: Backend> Locks<B> {
             state.owners.entry(key).or_default().begin();
         }
         self.wake.notify_one();
-        let done = self.lock(lock, wait, interrupted).await;
+        let done = self.lock(lock, wait, interrupted, before).await;
         let mut state = self.state.lock();
         assert!(state.waiting > 0, "a lock request ends that did not begin");
         state.waiting -= 1;
@@ -171,11 +179,17 @@ impl<B: Backend> Locks<B> {
         done
     }
 
-    async fn lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Result<LockOutcome, Error> {
+    async fn lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: Interrupted<'_>,
+        before: &mut HeldBefore,
+    ) -> Result<LockOutcome, Error> {
         let key = (lock.ino, lock.owner);
         let (mut seq, mut wait_ms, mut until_ns) = (self.state.lock().next_seq(), 0, self.deadline_ns());
         loop {
-            let answer = self.request(lock, seq, wait, wait_ms, interrupted).await;
+            let answer = self.request(lock, seq, wait.then_some(wait_ms), interrupted, before).await;
             self.check_lost(key)?;
             match answer {
                 // The attempt that failed may have been granted.
@@ -200,15 +214,16 @@ impl<B: Backend> Locks<B> {
     }
 
     /// Requests the lock once, and records it if granted. A table that is no longer the manager's is replaced first.
-    /// A request that waits is withdrawn when `interrupted` returns true.
+    /// A request that waits (`wait_ms`) is withdrawn when `interrupted` returns true.
     async fn request(
         &self,
         lock: &FileLock,
         seq: u64,
-        wait: bool,
-        wait_ms: u64,
+        wait_ms: Option<u64>,
         interrupted: Interrupted<'_>,
+        before: &mut HeldBefore,
     ) -> Result<LockOutcome, Error> {
+        let (wait, wait_ms) = (wait_ms.is_some(), wait_ms.unwrap_or(0));
         let table = self.table().await?;
         let shared = self.gate.read().await;
         if self.state.lock().table != table {
@@ -240,7 +255,9 @@ impl<B: Backend> Locks<B> {
         state.heard(sent_ns);
         if reply.outcome() == LockOutcome::Granted {
             state.granted(lock.ino, reply.fence);
-            state.owners.entry((lock.ino, lock.owner)).or_default().changed(lock, reply.change);
+            let owned = state.owners.entry((lock.ino, lock.owner)).or_default();
+            *before = owned.held(lock);
+            owned.changed(lock, reply.change);
         }
         Ok(reply.outcome())
     }
@@ -282,13 +299,27 @@ impl<B: Backend> Locks<B> {
         self.unlock_here(&FileLock { ino, owner, family, mode, start: 0, end: i64::MAX as u64, ..FileLock::default() });
     }
 
-    /// Releases what a request got, and no lock that another thread of its process got meanwhile. If they are all lost, they stay so until the
-    /// file is closed: other threads must learn of it.
-    pub async fn give_back(&self, lock: &FileLock) {
-        if !self.state.lock().lost.contains(&(lock.ino, lock.owner)) {
-            let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
-            self.unlock(&FileLock { family, mode, ..*lock }).await;
+    /// Gives up what a request got: the owner holds what it held `before`, and what other threads of its process got meanwhile beside it. If
+    /// its locks are all lost, they stay so until the file is closed: other threads must learn of it.
+    pub async fn give_back(&self, lock: &FileLock, before: &HeldBefore) {
+        {
+            let (mut state, key) = (self.state.lock(), (lock.ino, lock.owner));
+            if state.lost.contains(&key) {
+                return;
+            }
+            let Some(owned) = state.owners.get_mut(&key) else { return };
+            owned.give_back(lock, before);
+            if !state.is_locked(lock.ino) {
+                state.fences.remove(&lock.ino);
+            }
         }
+        self.tell(lock.ino, lock.owner).await;
+    }
+
+    /// Whether an owner excludes all others from a range.
+    pub fn excludes_others(&self, range: &FileLock) -> bool {
+        let state = self.state.lock();
+        state.owners.get(&(range.ino, range.owner)).is_some_and(|owned| owned.excludes_others(range))
     }
 
     /// Releases all locks of an owner on a file.

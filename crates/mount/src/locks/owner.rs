@@ -1,7 +1,8 @@
 //! The locks of one owner on one file, and the messages about them that the manager has not received.
 
 use rangemap::{RangeInclusiveMap, RangeInclusiveSet};
-use tessera_wire::meta::{FileLock, LockMode};
+use std::ops::RangeInclusive;
+use tessera_wire::meta::{FileLock, LockFamily, LockMode};
 
 /// A message that the manager has not received.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,6 +19,19 @@ struct Held {
     family: i32,
     mode: i32,
     pid: u32,
+}
+
+/// What an owner held of a range before it got a lock there.
+#[derive(Default)]
+pub(crate) struct HeldBefore(RangeInclusiveMap<u64, Held>);
+
+impl HeldBefore {
+    /// Whether the owner excluded all others from `range`.
+    pub fn excluded_others(&self, range: &FileLock) -> bool {
+        let exclusive = self.0.iter().filter(|(_, held)| held.mode == LockMode::Write as i32);
+        let exclusive: RangeInclusiveSet<u64> = exclusive.map(|(bytes, _)| bytes.clone()).collect();
+        exclusive.gaps(&(range.start..=range.end)).next().is_none()
+    }
 }
 
 #[derive(Default)]
@@ -93,6 +107,43 @@ impl Owned {
         })
     }
 
+    /// What this owner holds of the bytes of `range`.
+    pub fn held(&self, range: &FileLock) -> HeldBefore {
+        let pieces = self.ranges.overlapping(range.start..=range.end);
+        HeldBefore(pieces.map(|(bytes, held)| (common(bytes, range), *held)).collect())
+    }
+
+    /// Whether this owner excludes all others from `range`.
+    pub fn excludes_others(&self, range: &FileLock) -> bool {
+        self.held(range).excluded_others(range)
+    }
+
+    /// A request that got `lock` fails: gives up what the owner had not before, and shares again what it shared. Queues the messages about
+    /// it.
+    pub fn give_back(&mut self, lock: &FileLock, before: &HeldBefore) {
+        let range = lock.start..=lock.end;
+        let exclusive: Vec<FileLock> = self.over(*lock).filter(|held| held.mode() == LockMode::Write).collect();
+        let shared =
+            before.0.iter().filter(|(_, held)| held.mode == LockMode::Read as i32).flat_map(|(bytes, held)| {
+                let Held { family, mode, pid } = *held;
+                let shared = FileLock { start: *bytes.start(), end: *bytes.end(), family, mode, pid, ..*lock };
+                // Another thread may have unlocked a part of it meanwhile.
+                let still_held =
+                    exclusive.iter().filter(move |held| held.start <= shared.end && shared.start <= held.end);
+                still_held.map(move |held| {
+                    let bytes = common(&(held.start..=held.end), &shared);
+                    FileLock { start: *bytes.start(), end: *bytes.end(), ..shared }
+                })
+            });
+        let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
+        let free = before.0.gaps(&range);
+        let free = free.map(|gap| FileLock { family, mode, start: *gap.start(), end: *gap.end(), ..*lock });
+        for change in shared.chain(free) {
+            self.set(&change);
+            self.pending.push(Pending::Set(change));
+        }
+    }
+
     /// All locks of this owner on the file.
     pub fn locks(&self, ino: u64, owner: u64) -> impl Iterator<Item = FileLock> {
         self.over(FileLock { ino, owner, start: 0, end: u64::MAX, ..FileLock::default() })
@@ -102,7 +153,7 @@ impl Owned {
     /// first, so that no other client gets them meanwhile.
     pub fn set_again(&mut self, asked: &FileLock, seq: u64) {
         let held: Vec<FileLock> = self.over(*asked).collect();
-        let free = |gap: std::ops::RangeInclusive<u64>| FileLock {
+        let free = |gap: RangeInclusive<u64>| FileLock {
             mode: LockMode::Unlock as i32,
             start: *gap.start(),
             end: *gap.end(),
@@ -125,6 +176,11 @@ impl Owned {
     pub fn is_idle(&self) -> bool {
         self.ranges.is_empty() && self.pending.is_empty() && self.requests == 0
     }
+}
+
+/// The bytes of `bytes` in `range`, of which there are some.
+fn common(bytes: &RangeInclusive<u64>, range: &FileLock) -> RangeInclusive<u64> {
+    *bytes.start().max(&range.start)..=*bytes.end().min(&range.end)
 }
 
 #[cfg(test)]

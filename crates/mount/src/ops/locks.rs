@@ -6,7 +6,7 @@
 
 use crate::backend::Backend;
 use crate::errno::{Errno, Outcome};
-use crate::locks::Interrupted;
+use crate::locks::{HeldBefore, Interrupted};
 use crate::mount::Mount;
 use crate::open_file::Current;
 use crate::race::race;
@@ -67,42 +67,51 @@ impl<B: Backend> Mount<B> {
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {
-            return self.acquire(lock, wait, interrupted).await;
+            return self.acquire(lock, wait, interrupted).await.map(drop);
         }
         written_back?;
         if !held {
             // What was closed before must not depend on a lock that may be lost.
             self.commit_open(lock.ino).await?;
         }
-        self.acquire(lock, wait, interrupted).await?;
+        // What others may have at once cannot be given back, so what can fail comes first.
+        let only_shares = lock.mode() == LockMode::Read && self.locks.excludes_others(lock);
+        if only_shares {
+            self.revalidate(lock.ino).await?;
+        }
+        let before = self.acquire(lock, wait, interrupted).await?;
         // Another thread may have closed the file meanwhile. The kernel releases the handle after this request.
         self.lockers.add(lock.ino, lock.owner, handle);
-        let shown = match self.revalidate(lock.ino).await {
+        let is_shown = only_shares && before.excluded_others(lock);
+        let shown = if is_shown { Ok(()) } else { self.revalidate(lock.ino).await };
+        let shown = match shown {
             // While this mount was cut off, the manager may have given the lock to another one.
             Ok(()) if self.locks.is_lost(lock.ino, lock.owner).await => Err(Errno::EIO),
             shown => shown,
         };
-        // A program that gets an error holds no lock, and will not release it.
-        if shown.is_err() && !held && !failpoint::is_active("mount.failed_lock_is_held") {
-            self.locks.give_back(lock).await;
+        // A program that gets an error holds what it held before, and will not release more.
+        if shown.is_err() && !failpoint::is_active("mount.failed_lock_is_held") {
+            self.locks.give_back(lock, &before).await;
         }
         shown
     }
 
-    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome {
+    /// Returns what the owner held of the range before.
+    async fn acquire(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome<HeldBefore> {
+        let mut before = HeldBefore::default();
         // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask
         // for an exclusive lock would deadlock.
         let converts = lock.family() == LockFamily::Flock && wait && self.locks.holds(lock.ino, lock.owner);
-        let mut outcome = self.request_lock(lock, wait && !converts, interrupted).await?;
+        let mut outcome = self.request_lock(lock, wait && !converts, interrupted, &mut before).await?;
         if outcome == LockOutcome::Refused && converts {
             self.locks.release(lock.ino, lock.owner).await;
-            outcome = self.request_lock(lock, true, interrupted).await?;
+            outcome = self.request_lock(lock, true, interrupted, &mut before).await?;
         }
         if outcome == LockOutcome::Refused && self.until_closed(lock.ino).await {
-            outcome = self.request_lock(lock, wait, interrupted).await?;
+            outcome = self.request_lock(lock, wait, interrupted, &mut before).await?;
         }
         match outcome {
-            LockOutcome::Granted => Ok(()),
+            LockOutcome::Granted => Ok(before),
             LockOutcome::Refused => Err(Errno::EAGAIN),
             LockOutcome::Deadlock => Err(Errno::EDEADLK),
             LockOutcome::Cancelled => Err(Errno::EINTR),
@@ -111,8 +120,14 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    async fn request_lock(&self, lock: &FileLock, wait: bool, interrupted: Interrupted<'_>) -> Outcome<LockOutcome> {
-        self.locks.set(lock, wait, interrupted).await.map_err(|error| refused(lock.ino, &error))
+    async fn request_lock(
+        &self,
+        lock: &FileLock,
+        wait: bool,
+        interrupted: Interrupted<'_>,
+        before: &mut HeldBefore,
+    ) -> Outcome<LockOutcome> {
+        self.locks.set(lock, wait, interrupted, before).await.map_err(|error| refused(lock.ino, &error))
     }
 
     /// The first `fcntl` lock that conflicts with `lock`.

@@ -1,6 +1,7 @@
 //! Locks that are lost while messages about them wait.
 
 use super::*;
+use crate::locks::HeldBefore;
 use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
@@ -24,10 +25,13 @@ fn locks_again_after_a_loss() -> bool {
     let (store, mount) = locking();
     let (mut tasks, unlocking) = (Tasks::default(), mount.clone());
     let (whole, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
-    assert_eq!(tasks.run(mount.locks.set(&whole, false, &mut || false)), Ok(LockOutcome::Granted));
+    assert_eq!(
+        tasks.run(mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default())),
+        Ok(LockOutcome::Granted)
+    );
     store.locks.borrow_mut().is_silent = true;
     tasks.spawn(async move {
-        unlocking.locks.set(&unlock, false, &mut || false).await.unwrap();
+        unlocking.locks.set(&unlock, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
     });
     tasks.run(pause());
     store.locks.borrow_mut().expire();
@@ -36,7 +40,10 @@ fn locks_again_after_a_loss() -> bool {
         while store.locks.borrow().assertions < 2 {
             pause().await;
         }
-        assert_eq!(mount.locks.set(&whole, false, &mut || false).await, Ok(LockOutcome::Granted));
+        assert_eq!(
+            mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default()).await,
+            Ok(LockOutcome::Granted)
+        );
         for _ in 0..20 {
             pause().await;
         }
@@ -63,12 +70,18 @@ fn waits_through_a_loss(rounds: usize) {
     let (store, mount) = locking();
     let mut tasks = Tasks::default();
     let first = lock(LockMode::Write, 0, 9);
-    assert_eq!(tasks.run(mount.locks.set(&first, false, &mut || false)), Ok(LockOutcome::Granted));
+    assert_eq!(
+        tasks.run(mount.locks.set(&first, false, &mut || false, &mut HeldBefore::default())),
+        Ok(LockOutcome::Granted)
+    );
     store.locks.borrow_mut().is_silent = true;
     let (waiting, outcome) = (mount.clone(), Rc::new(std::cell::OnceCell::new()));
     let told = outcome.clone();
     tasks.spawn(async move {
-        told.set(waiting.locks.set(&lock(LockMode::Write, 10, 19), true, &mut || false).await).unwrap();
+        told.set(
+            waiting.locks.set(&lock(LockMode::Write, 10, 19), true, &mut || false, &mut HeldBefore::default()).await,
+        )
+        .unwrap();
     });
     (0..rounds).for_each(|_| tasks.run(pause()));
     store.locks.borrow_mut().expire();
@@ -455,7 +468,7 @@ fn a_lock_that_fails_after_one_without_an_answer_is_given_back() {
             .set_lock(&FileLock { mode: LockMode::Unlock as i32, ..lock }, handle, false, &mut || false)
             .await
             .unwrap();
-        mount.locks.set(&lock, false, &mut || false).await.unwrap();
+        mount.locks.set(&lock, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
         mount.locks.release(ino, OWNER).await;
         store.locks.borrow_mut().is_silent = true;
         assert!(mount.set_lock(&lock, handle, true, &mut || true).await.is_err());
@@ -510,5 +523,37 @@ fn a_lock_that_fails_takes_no_other_threads_lock_with_it() {
             mount.release(ino, handle).await;
         });
         assert!(!mount.locks.holds(ino, OWNER));
+    }
+}
+
+/// A request of an owner that holds locks on the file already is granted, and what another mount changed cannot be shown: the owner holds what
+/// it held before. Bytes 0 to 9 are locked by the first mode before.
+#[test]
+fn a_lock_that_fails_leaves_what_its_owner_held_before() {
+    let (read, write) = (LockMode::Read, LockMode::Write);
+    for (before, asked) in [
+        (write, lock(write, 20, 29)),
+        (read, lock(read, 5, 29)),
+        (read, lock(write, 0, 9)),
+        (read, lock(write, 5, 14)),
+        (write, lock(read, 0, 9)),
+        (write, lock(read, 3, 6)),
+    ] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        tasks.run(async {
+            let handle = mount.open(1, ino, false).await.unwrap().handle;
+            mount.set_lock(&FileLock { ino, ..lock(before, 0, 9) }, handle, false, &mut || false).await.unwrap();
+            store.commit(ino, b"afterwards", 0);
+            store.refuses_opens.set(true);
+            assert!(mount.set_lock(&FileLock { ino, ..asked }, handle, false, &mut || false).await.is_err());
+            let expected = (0..10).map(|byte| ((ino, byte), before)).collect();
+            assert_eq!(store.locks.borrow().modes, expected, "{before:?}, {asked:?}");
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle).await;
+        });
+        assert!(store.locks.borrow().modes.is_empty());
     }
 }

@@ -35,6 +35,8 @@ pub struct Version {
 pub struct LockTable {
     /// Holders by file.
     pub held: BTreeMap<u64, u64>,
+    /// Modes of the locks on a file's first 64 bytes, by file and byte.
+    pub modes: BTreeMap<(u64, u64), LockMode>,
     /// Number of times that the client asserted its locks.
     pub assertions: u32,
     /// While set, no request is answered.
@@ -71,6 +73,12 @@ impl LockTable {
             if outcome != LockOutcome::Granted {
                 return Ok(SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec());
             }
+            for byte in (lock.start..=lock.end).take_while(|byte| *byte < 64) {
+                match lock.mode() {
+                    LockMode::Unlock => drop(self.modes.remove(&(lock.ino, byte))),
+                    mode => drop(self.modes.insert((lock.ino, byte), mode)),
+                }
+            }
             match lock.mode() {
                 LockMode::Unlock => drop(self.held.remove(&lock.ino)),
                 _ => drop(self.held.insert(lock.ino, lock.owner)),
@@ -84,6 +92,7 @@ impl LockTable {
     /// The manager takes the locks of the client away.
     pub fn expire(&mut self) {
         self.held.clear();
+        self.modes.clear();
         self.has_expired = true;
     }
 }
