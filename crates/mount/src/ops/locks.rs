@@ -104,7 +104,9 @@ impl<B: Backend> Mount<B> {
         let converts = lock.family() == LockFamily::Flock && wait && self.locks.holds(lock.ino, lock.owner);
         let mut outcome = self.request_lock(lock, wait && !converts, interrupted, &mut before).await?;
         if outcome == LockOutcome::Refused && converts {
-            self.locks.release(lock.ino, lock.owner).await;
+            self.write_back(lock.ino).await?;
+            // What is lost meanwhile stays so, and the request fails.
+            self.locks.give_back(lock, &HeldBefore::default()).await;
             outcome = self.request_lock(lock, true, interrupted, &mut before).await?;
         }
         if outcome == LockOutcome::Refused && self.until_closed(lock.ino).await {

@@ -557,3 +557,32 @@ fn a_lock_that_fails_leaves_what_its_owner_held_before() {
         assert!(store.locks.borrow().modes.is_empty());
     }
 }
+
+/// A waiting `flock` that makes a shared lock exclusive gives the shared one up first: the next owner on another mount must find what was
+/// written under it (P7). If that cannot be stored, the lock stays.
+#[test]
+fn a_flock_that_is_converted_leaves_nothing_in_the_spool() {
+    for is_full in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        let flock = |mode| FileLock { ino, family: LockFamily::Flock as i32, ..lock(mode, 0, i64::MAX as u64) };
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            mount.set_lock(&flock(LockMode::Read), handle, true, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"under the lock").await.unwrap();
+            store.locks.borrow_mut().is_shared = true;
+            store.is_full.set(is_full);
+            let converted = mount.set_lock(&flock(LockMode::Write), handle, true, &mut || false).await;
+            let expected = if is_full { Errno::ENOSPC } else { Errno::EAGAIN };
+            assert_eq!((converted, mount.locks.holds(ino, OWNER)), (Err(expected), is_full));
+            let current = String::from_utf8(store.current(ino).bytes).unwrap();
+            assert_eq!(current, if is_full { "before" } else { "under the lock" });
+            store.is_full.set(false);
+            let _ = mount.flush(ino, handle, OWNER + 1).await;
+            mount.release(ino, handle).await;
+        });
+    }
+}
