@@ -57,12 +57,13 @@ impl<B: Backend> OpenFile<B> {
         let pushed_as = log.pushed_as(attr.content).filter(|_| !failpoint::is_active("mount.push_not_recognized"));
         let Some(closed_end) = pushed_as else { return false };
         drop(state);
-        self.stored(mount, attr.version, attr.content, &view.closed_at(closed_end)).await;
+        let of_version = (attr.content, attr.size_bytes);
+        self.stored(mount, attr.version, of_version, &view.closed_at(closed_end)).await;
         true
     }
 
-    /// The store has the state of `view` as `version`, whose content is named `content`.
-    pub async fn stored(&self, mount: &Mount<B>, version: u64, content: u64, view: &View) {
+    /// The store has the state of `view` as `version`, whose content is named `content`, and which is so long.
+    pub async fn stored(&self, mount: &Mount<B>, version: u64, (content, size_bytes): (u64, u64), view: &View) {
         let mut state = self.state.lock().await;
         // An fsync that did not wait for the push may have committed a later version.
         let is_newest = version >= state.version;
@@ -70,7 +71,10 @@ impl<B: Backend> OpenFile<B> {
             (state.version, state.content) = (version, content);
         }
         state.created = None;
-        let done = state.pending.log_mut().is_some_and(|log| log.gave(view) && log.stored(version, content, view));
+        let done = state.pending.log_mut().filter(|log| log.gave(view)).is_some_and(|log| {
+            log.origin.base_bytes = size_bytes;
+            log.stored(version, content, view)
+        });
         if done {
             state.below = Below::Kept;
         }

@@ -210,7 +210,7 @@ async fn push_view<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &View
     let content = file.is_pushed(mount, view).await;
     match upload(mount, ino, view, over, content).await {
         Ok(done) => {
-            file.stored(mount, done.version, content, view).await;
+            file.stored(mount, done.version, (content, view.overlay.size_bytes()), view).await;
             Ok(true)
         }
         Err(PushError::File(error)) if error.code() == Code::VersionConflict => {
@@ -301,7 +301,7 @@ async fn keep_beside<B: Backend>(mount: &Mount<B>, file: &OpenFile<B>, view: &Vi
     let content = Content { view, below };
     if content.is(&current).await? {
         // Both versions have the same content.
-        file.stored(mount, attr.version, attr.content, view).await;
+        file.stored(mount, attr.version, (attr.content, attr.size_bytes), view).await;
         return Ok(true);
     }
     let Some((parent, name, other)) = make_conflict_file(mount, &content, attr).await? else {
