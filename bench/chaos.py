@@ -270,6 +270,8 @@ class Breaker:
     def pause(self):
         """Stops a process for a while. That is worse than a kill: the process wakes up and goes on."""
         candidates = [n for n in ["manager", *self.cluster.node_names] if n not in self.away()]
+        if not candidates:
+            return
         away = len([n for n in self.away() if n != "manager"])
         name = self.rng.choice(candidates)
         if name != "manager" and away >= MAX_DOWN:

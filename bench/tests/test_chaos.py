@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHAOS = os.path.join(os.path.dirname(HERE), "chaos.py")
+sys.path.insert(0, os.path.dirname(HERE))
+
+import chaos  # noqa: E402
 
 
 def run(bug, kills=12, seed=1):
@@ -41,6 +45,13 @@ class Chaos(unittest.TestCase):
 
     def test_a_daemon_that_ends_by_itself_is_found(self):
         self.caught("crash", "ended by itself")
+
+    def test_nothing_is_stopped_while_all_daemons_are_away(self):
+        cluster = types.SimpleNamespace(node_names=["node1", "node2"])
+        breaker = chaos.Breaker(types.SimpleNamespace(seed=1), cluster, None, None, None)
+        breaker.later = [(0, "start", name) for name in ["manager", *cluster.node_names]]
+        breaker.pause()
+        self.assertEqual(breaker.stops, 0)
 
     def caught(self, bug, words):
         # Each run of the toy is random; three misses in a row have a chance of one in thousands.
