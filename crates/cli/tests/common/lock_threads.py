@@ -1,9 +1,10 @@
 """Threads of one process lock overlapping ranges of a file with fcntl: every second one a POSIX lock, the others locks of the open file.
 
 The pattern of the Linux Test Project's fcntl36. Each thread takes a range, waits for it if it must, changes its bytes and gives it up.
-Bytes are counted under write locks, so a lock that two owners hold at once shows.
+Bytes are counted under write locks, so a lock that two owners hold at once shows. A wait that is refused with EDEADLK is repeated: the
+mount cannot tell locks of open files from POSIX locks (docs/mount.md), and threads of one process wait for one another without a cycle.
 """
-import fcntl, os, random, struct, sys, threading
+import errno, fcntl, os, random, struct, sys, threading, time, traceback
 
 path, threads, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 F_OFD_SETLKW = 38
@@ -14,7 +15,13 @@ holders, guard, wrong = [set() for _ in range(STEPS)], threading.Lock(), []
 
 
 def lock(fd, command, kind, start, length):
-    fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, start * STEP, length * STEP, 0))
+    while True:
+        try:
+            return fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, start * STEP, length * STEP, 0))
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            time.sleep(0.01)
 
 
 def work(number):
@@ -40,7 +47,16 @@ def work(number):
         lock(fd, command, fcntl.F_UNLCK, start, length)
 
 
-workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
+def run(number):
+    """Does the work; a failure of one thread ends the program at once."""
+    try:
+        work(number)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+workers = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(threads)]
 [worker.start() for worker in workers]
 [worker.join() for worker in workers]
 if wrong:
