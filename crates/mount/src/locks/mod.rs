@@ -337,6 +337,11 @@ impl<B: Backend> Locks<B> {
         state.owners.get(&(ino, owner)).is_some_and(holds) || state.lost.contains(&(ino, owner))
     }
 
+    /// Whether any owner holds a lock on a file.
+    pub fn is_locked(&self, ino: u64) -> bool {
+        self.state.lock().is_locked(ino)
+    }
+
     /// Whether an owner holds or lost any lock on a file, as far as it was told: the manager may not have heard that it gave one up.
     pub fn owns(&self, ino: u64, owner: u64) -> bool {
         let state = self.state.lock();

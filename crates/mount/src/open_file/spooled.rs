@@ -124,12 +124,17 @@ impl<B: Backend> OpenFile<B> {
         done
     }
 
-    /// Acknowledges the writes: from the log, or by a commit.
+    /// Acknowledges the writes: from the log, or by a commit. Where a program holds a lock on the file, another mount may write other
+    /// ranges of it: what is committed goes over its version, what the log acknowledged is kept beside it.
     pub(super) async fn acknowledge<'a>(
         &'a self,
         mount: &Mount<B>,
         mut state: MutexGuard<'a, State<B>>,
     ) -> (MutexGuard<'a, State<B>>, Outcome) {
+        if state.pending.log().is_some() && mount.locks.is_locked(self.ino) {
+            drop(state);
+            return self.in_turn(mount, AfterPush::Commit).await;
+        }
         let error = match state.close(mount).await {
             Ok(done) => return (state, done),
             Err(error) => error,

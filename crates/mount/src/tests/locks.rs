@@ -197,8 +197,9 @@ fn close_under(of_file: &FileLock, commit_rounds: u32) -> Closing {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         mount.set_lock(&FileLock { ino, ..*of_file }, handle, false, &mut || false).await.unwrap();
         mount.write(handle, 0, b"under the lock").await.unwrap();
-        // The kernel names another owner here than for the lock.
+        // The kernel names another owner here than for the lock. A copy of the descriptor writes after that.
         mount.flush(ino, handle, OWNER + 1).await.unwrap();
+        mount.write(handle, 0, b"after it").await.unwrap();
         handle
     });
     store.commit_rounds.set(commit_rounds);
@@ -260,8 +261,9 @@ fn a_flock_of_the_next_open_outlasts_a_close_that_takes_long() {
         let Closing { store, mount, mut tasks, ino } = close_under(&whole, 200);
         let whole = FileLock { ino, ..whole };
         tasks.run(async {
-            pause().await;
+            // The kernel reports the close after it. An open after that would wait for the commit.
             let next = mount.open(1, ino, true).await.unwrap().handle;
+            pause().await;
             let locked = mount.set_lock(&whole, next, waits, &mut || false).await;
             for _ in 0..400 {
                 pause().await;
@@ -584,5 +586,41 @@ fn a_flock_that_is_converted_leaves_nothing_in_the_spool() {
             let _ = mount.flush(ino, handle, OWNER + 1).await;
             mount.release(ino, handle).await;
         });
+    }
+}
+
+/// Programs on two mounts lock ranges of a file, write them, and close the file while a lock is held: neither is kept beside the other's
+/// version (P7). The second one that closes here has no lock.
+#[test]
+fn what_is_closed_under_a_lock_is_written_over_another_mounts_range() {
+    for closes_another in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"aabbcc", 0);
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            let range = FileLock { ino, ..lock(LockMode::Write, 0, 1) };
+            mount.set_lock(&range, handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"AA").await.unwrap();
+            let mut expected = b"AABBcc".to_vec();
+            if closes_another {
+                let other = mount.open(2, ino, true).await.unwrap().handle;
+                mount.write(other, 4, b"C").await.unwrap();
+                mount.flush(ino, other, OWNER + 1).await.unwrap();
+                mount.release(ino, other).await;
+                expected[4] = b'C';
+            }
+            let mut over = store.current(ino).bytes;
+            over[2..4].copy_from_slice(b"BB");
+            store.commit(ino, &over, 0);
+            mount.flush(ino, handle, OWNER).await.unwrap();
+            mount.release(ino, handle).await;
+            until_pushed(&mount).await;
+            assert_eq!(String::from_utf8(store.current(ino).bytes), String::from_utf8(expected), "{closes_another}");
+        });
+        assert_eq!(store.list(ROOT).len(), 1, "nothing is kept beside it");
     }
 }
