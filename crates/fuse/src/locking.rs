@@ -18,7 +18,7 @@ const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
 /// Last byte of the longest range.
 const LAST_BYTE: u64 = i64::MAX as u64;
-/// Limit of requests in progress, including those that wait.
+/// Limit of requests in progress, including those that wait. Unlocking is never refused: they would wait for it.
 const MAX_REQUESTS: usize = 2_048;
 const STACK_BYTES: usize = 512 << 10;
 
@@ -87,7 +87,7 @@ impl Locking {
     /// Serves a request on a thread of its own.
     pub fn set(&self, mount: &Arc<Mount<FuseBackend>>, request: LockRequest, reply: ReplyEmpty) {
         let in_progress = self.0.clone();
-        if in_progress.fetch_add(1, Ordering::AcqRel) >= MAX_REQUESTS {
+        if in_progress.fetch_add(1, Ordering::AcqRel) >= MAX_REQUESTS && request.kind != F_UNLCK {
             in_progress.fetch_sub(1, Ordering::AcqRel);
             return reply.error(errno(Errno::ENOLCK));
         }

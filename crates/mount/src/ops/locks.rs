@@ -19,8 +19,6 @@ use tessera_wire::{Code, Error};
 
 /// Longest wait for a handle that is being closed.
 const CLOSING: Duration = Duration::from_secs(10);
-/// How often a request that waits for a handle to be closed checks whether it must stop.
-const LOOK: Duration = Duration::from_millis(50);
 
 impl<B: Backend> Mount<B> {
     /// Waits for handles with locks that are being closed: the kernel reports a close after `close` has returned, and the next
@@ -41,8 +39,8 @@ impl<B: Backend> Mount<B> {
             return Ok(());
         }
         let mut owned = pin!(self.lockers.add_alone(lock.ino, lock.owner, handle));
-        let patience = if wait { LOOK } else { CLOSING };
-        while race(owned.as_mut(), self.backend.sleep(patience)).await.is_err() {
+        let patience = || if wait { self.locks.look_every() } else { CLOSING };
+        while race(owned.as_mut(), self.backend.sleep(patience())).await.is_err() {
             match wait {
                 true if interrupted() => return Err(Errno::EINTR),
                 true => {}

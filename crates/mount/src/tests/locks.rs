@@ -624,3 +624,22 @@ fn what_is_closed_under_a_lock_is_written_over_another_mounts_range() {
         assert_eq!(store.list(ROOT).len(), 1, "nothing is kept beside it");
     }
 }
+
+/// A program that must end does not wait for a manager that says nothing, whether it waits for the lock or tries it. What the manager
+/// granted is given up.
+#[test]
+fn a_request_that_must_stop_does_not_wait_for_its_answer() {
+    for waits in [true, false] {
+        let (store, mount) = locking();
+        store.lock_rounds.set(u32::MAX);
+        let whole = lock(LockMode::Write, 0, 9);
+        Tasks::default().run(async {
+            let outcome = mount.locks.set(&whole, waits, &mut || true, &mut HeldBefore::default()).await;
+            assert_eq!(outcome, Ok(LockOutcome::Cancelled));
+            assert!(store.locks.borrow().held.contains_key(&INO), "it was granted");
+            store.lock_rounds.set(0);
+            mount.locks.tell(INO, OWNER).await;
+        });
+        assert!(!mount.locks.holds(INO, OWNER) && !store.locks.borrow().held.contains_key(&INO));
+    }
+}

@@ -166,6 +166,8 @@ pub struct Store {
     pub commit_rounds: Cell<u32>,
     /// A commit reaches the store after so many rounds.
     pub commit_waits: Cell<u32>,
+    /// How long the answer to a lock request is on its way.
+    pub lock_rounds: Cell<u32>,
     /// Lifetime of the lease on what a client looks up, ms.
     pub lease_ms: Cell<u64>,
     /// Locks of the client.
@@ -603,6 +605,9 @@ impl Backend for Client {
             super::tasks::pause().await;
         }
         let reply = self.store.locks.borrow_mut().answer(R::KIND, &request.encode_to_vec())?;
+        for _ in 0..if R::KIND == Kind::SetLock { self.store.lock_rounds.get() } else { 0 } {
+            super::tasks::pause().await;
+        }
         Ok(R::Reply::decode(&reply[..]).unwrap())
     }
 

@@ -11,6 +11,7 @@ pub mod ranges;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use crate::config::{Config, ns};
 use crate::db::Db;

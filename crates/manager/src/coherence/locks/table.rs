@@ -9,7 +9,8 @@
 //! process wait for several, a request may be refused although another thread could have gone on, as on Linux.
 
 use super::ranges::{Bytes, Held, Ranges};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tessera_wire::meta::LockFence;
 
 /// The owner of a lock.
@@ -52,15 +53,15 @@ pub struct Want {
 }
 
 #[derive(Debug, Clone)]
-struct Waiter {
+pub(super) struct Waiter {
     ticket: Ticket,
-    want: Want,
+    pub(super) want: Want,
 }
 
 #[derive(Debug, Default)]
-struct File {
-    held: BTreeMap<Owner, Ranges>,
-    queue: Vec<Waiter>,
+pub(super) struct File {
+    pub(super) held: BTreeMap<Owner, Ranges>,
+    pub(super) queue: Vec<Waiter>,
     /// One for each client that holds locks here. A client that releases its last one and locks again gets another.
     fences: BTreeMap<u64, LockFence>,
 }
@@ -68,13 +69,15 @@ struct File {
 /// Locks and queues of all files. See the module.
 #[derive(Debug, Default)]
 pub struct LockTable {
-    files: HashMap<u64, File>,
+    pub(super) files: HashMap<u64, File>,
     /// Files at which an owner waits, one entry per request.
-    waits: HashMap<Owner, Vec<u64>>,
+    pub(super) waits: HashMap<Owner, Vec<u64>>,
     /// The file at which a request waits.
     tickets: BTreeMap<Ticket, u64>,
     /// Number of locks of each client.
     counts: HashMap<u64, usize>,
+    /// Number of locks of each owner.
+    owned: HashMap<Owner, usize>,
     /// Requests granted after a wait and not yet reported.
     granted: Vec<(Ticket, LockFence)>,
     number: u64,
@@ -97,11 +100,7 @@ impl File {
     /// Owners of the requests among the first `before` that `want` may not overtake.
     fn earlier(&self, want: &Want, before: usize) -> impl Iterator<Item = Owner> {
         let want = *want;
-        let in_the_way = move |w: &&Waiter| {
-            let w = &w.want;
-            w.owner != want.owner && w.bytes.overlaps(&want.bytes) && w.held.excludes(&want.held)
-        };
-        self.queue[..before].iter().filter(in_the_way).map(|w| w.want.owner)
+        self.queue[..before].iter().filter(move |w| w.want.is_in_the_way(&want)).map(|w| w.want.owner)
     }
 }
 
@@ -135,15 +134,14 @@ impl LockTable {
             }
             return LockResult::Refused;
         };
-        if holders.is_empty()
-            && (earlier.is_empty() || earlier.iter().any(|&other| self.waits_for(other, want.owner, true)))
-        {
+        let is_waited_for = || self.holds_somewhere(want.owner) || self.waits.contains_key(&want.owner);
+        if holders.is_empty() && (earlier.is_empty() || is_waited_for() && self.wait_for(earlier, want.owner, true)) {
             self.take(want);
             return LockResult::Granted;
         }
         // Only `fcntl` locks are checked for deadlock.
-        let looks = want.held.families & 1 != 0;
-        if looks && holders.iter().any(|&other| self.waits_for(other, want.owner, false)) {
+        let looks = want.held.families & 1 != 0 && self.holds_somewhere(want.owner);
+        if looks && self.wait_for(holders, want.owner, false) {
             return LockResult::Deadlock;
         }
         self.queue(want, ticket);
@@ -155,11 +153,7 @@ impl LockTable {
         self.waits.entry(want.owner).or_default().push(want.ino);
         self.tickets.insert(ticket, want.ino);
         // A request that only queues behind another may now wait for itself.
-        let circle = self.reach(want.owner, true);
-        if circle.contains(&want.owner) {
-            let inos: BTreeSet<u64> = circle.iter().filter_map(|o| self.waits.get(o)).flatten().copied().collect();
-            inos.into_iter().for_each(|ino| self.settle(ino));
-        }
+        self.circle(want.owner).into_iter().for_each(|ino| self.settle(ino));
     }
 
     /// Unlocks a range of an owner.
@@ -188,6 +182,11 @@ impl LockTable {
         *count = *count + ranges.len() - before;
         if *count == 0 {
             self.counts.remove(&owner.client_id);
+        }
+        let owned = self.owned.entry(owner).or_default();
+        *owned = *owned + ranges.len() - before;
+        if *owned == 0 {
+            self.owned.remove(&owner);
         }
         if ranges.is_empty() {
             file.held.remove(&owner);
@@ -219,13 +218,14 @@ impl LockTable {
 
     fn next_served(&self, ino: u64) -> Option<usize> {
         let file = self.files.get(&ino)?;
+        let may_have_circles = LazyCell::new(|| self.may_have_circles());
         (0..file.queue.len()).find(|&at| {
             let want = &file.queue[at].want;
             if file.holders(want).next().is_some() {
                 return false;
             }
             let mut earlier = file.earlier(want, at).peekable();
-            earlier.peek().is_none() || earlier.any(|other| self.waits_for(other, want.owner, true))
+            earlier.peek().is_none() || *may_have_circles && self.wait_for(earlier, want.owner, true)
         })
     }
 
@@ -239,27 +239,6 @@ impl LockTable {
                 self.waits.remove(&owner);
             }
         }
-    }
-
-    /// Whether `owner` waits for `other`, directly or through further owners.
-    fn waits_for(&self, owner: Owner, other: Owner, with_queue: bool) -> bool {
-        self.reach(owner, with_queue).contains(&other)
-    }
-
-    /// All owners that `from` waits for: holders, and with `with_queue` also the owners of earlier requests.
-    fn reach(&self, from: Owner, with_queue: bool) -> HashSet<Owner> {
-        let (mut seen, mut next) = (HashSet::new(), vec![from]);
-        while let Some(owner) = next.pop() {
-            for ino in self.waits.get(&owner).into_iter().flatten() {
-                let Some(file) = self.files.get(ino) else { continue };
-                for (at, waiter) in file.queue.iter().enumerate().filter(|(_, w)| w.want.owner == owner) {
-                    let holders = file.holders(&waiter.want).map(|(other, _, _)| other);
-                    let earlier = file.earlier(&waiter.want, if with_queue { at } else { 0 });
-                    next.extend(holders.chain(earlier).filter(|&other| seen.insert(other)));
-                }
-            }
-        }
-        seen
     }
 
     /// Whether a request waits.
@@ -293,6 +272,7 @@ impl LockTable {
         self.waits.retain(|owner, _| owner.client_id != client_id);
         self.tickets.retain(|ticket, _| ticket.client_id != client_id);
         self.counts.remove(&client_id);
+        self.owned.retain(|owner, _| owner.client_id != client_id);
         touched.into_iter().for_each(|ino| self.settle(ino));
     }
 
@@ -311,6 +291,11 @@ impl LockTable {
     /// Whether an owner holds any lock on a file.
     pub fn holds_any(&self, ino: u64, owner: Owner) -> bool {
         self.files.get(&ino).is_some_and(|file| file.held.contains_key(&owner))
+    }
+
+    /// Whether an owner holds any lock.
+    pub(super) fn holds_somewhere(&self, owner: Owner) -> bool {
+        self.owned.contains_key(&owner)
     }
 
     /// Whether an owner waits for any lock on a file.

@@ -3,7 +3,7 @@
 use super::table::{LockResult, LockTable, Owner, Ticket, Want};
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const INO: u64 = 5;
 
@@ -117,6 +117,37 @@ fn the_wait_that_closes_a_circle_is_refused_and_flock_waits() {
     }
 }
 
+/// Thousands of requests wait for one lock: each request that comes and each lock that goes must take steps that the table can
+/// afford, not as many as there are triples of requests.
+#[test]
+fn thousands_that_wait_are_served_in_turn() {
+    const WRITERS: u64 = 800;
+    for families in [1, 2] {
+        let mut table = LockTable::default();
+        let whole = |number, mode| want(INO, number, 0, LAST_BYTE, mode, families);
+        for reader in [1, 2] {
+            assert_eq!(table.lock(whole(reader, LockMode::Read), None), LockResult::Granted);
+        }
+        for number in 10..10 + 2 * WRITERS {
+            let mode = if number < 10 + WRITERS { LockMode::Write } else { LockMode::Read };
+            assert_eq!(table.lock(whole(number, mode), Some(ticket(number, number))), LockResult::Waiting);
+        }
+        // A holder that waits, too, may be in a circle.
+        table.lock(want(INO + 1, 3, 0, 9, LockMode::Write, families), None);
+        let elsewhere = want(INO + 1, 1, 0, 9, LockMode::Write, families);
+        assert_eq!(table.lock(elsewhere, Some(ticket(1, 2))), LockResult::Waiting);
+        let whole = Bytes { start: 0, end: LAST_BYTE };
+        table.unlock(INO, owner(2), whole);
+        assert!(granted(&mut table).is_empty(), "a reader holds it");
+        table.unlock(INO, owner(1), whole);
+        for number in 10..10 + WRITERS {
+            assert_eq!(granted(&mut table), [ticket(number, number)]);
+            table.unlock(INO, owner(number), whole);
+        }
+        assert_eq!(granted(&mut table).len(), WRITERS as usize, "the readers share it");
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Lock { number: u64, ino: u64, a: u64, b: u64, write: bool, families: u8, wait: bool },
@@ -151,6 +182,45 @@ fn take(model: &mut Model, want: &Want) {
     for byte in want.bytes.start..=want.bytes.end {
         model.entry((want.ino, byte)).or_default().insert(want.owner, want.held);
     }
+}
+
+/// All owners that an owner waits for, pair by pair.
+fn waits_for(table: &LockTable, from: Owner, with_queue: bool) -> BTreeSet<Owner> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(owner) = next.pop() {
+        for file in table.files.values() {
+            for (at, waiter) in file.queue.iter().enumerate().filter(|(_, waiter)| waiter.want.owner == owner) {
+                let excludes = |held: &Held| held.excludes(&waiter.want.held);
+                let holders = file.held.iter().filter(|(other, ranges)| {
+                    **other != owner && ranges.over(waiter.want.bytes).any(|(_, held)| excludes(held))
+                });
+                let earlier = file.queue[..at].iter().map(|earlier| &earlier.want).filter(|earlier| {
+                    with_queue
+                        && earlier.owner != owner
+                        && earlier.bytes.overlaps(&waiter.want.bytes)
+                        && excludes(&earlier.held)
+                });
+                let others = holders.map(|(other, _)| *other).chain(earlier.map(|earlier| earlier.owner));
+                next.extend(others.filter(|other| seen.insert(*other)));
+            }
+        }
+    }
+    seen
+}
+
+/// The table finds the same owners as [`waits_for`], and no circle where it does not look for one.
+fn search_is_complete(table: &LockTable) -> Result<(), TestCaseError> {
+    for number in 0..6 {
+        for with_queue in [false, true] {
+            let found = waits_for(table, owner(number), with_queue);
+            for other in 0..6 {
+                let waits = table.wait_for([owner(number)], owner(other), with_queue);
+                prop_assert_eq!(waits, found.contains(&owner(other)), "{} for {}", number, other);
+            }
+            prop_assert!(table.may_have_circles() || !found.contains(&owner(number)));
+        }
+    }
+    Ok(())
 }
 
 proptest! {
@@ -204,6 +274,7 @@ proptest! {
                     model.values_mut().for_each(|h| h.retain(|owner, _| owner.client_id != client_id));
                 }
             }
+            search_is_complete(&table)?;
             for granted in granted(&mut table) {
                 let at = waiting.iter().position(|(t, _)| *t == granted);
                 prop_assert!(at.is_some(), "granted what no request waits for");
