@@ -408,6 +408,34 @@ fn waiters_among_the_threads_of_a_process_get_their_turn() {
     });
 }
 
+/// P7: programs on two mounts enter a section by the lock file that its holder removes: they lock it, and look whether its name still
+/// stands for it. None enters while another one is inside.
+#[test]
+fn a_lock_file_that_its_holder_removes_lets_one_program_in() {
+    let program = "import fcntl, os, sys, time\n\
+                   path, inside, entered = sys.argv[1], sys.argv[2], 0\n\
+                   while entered < 40:\n \
+                   try:\n  \
+                   f = open(path, 'w')\n  \
+                   fcntl.flock(f, fcntl.LOCK_EX)\n  \
+                   if os.stat(path).st_ino != os.fstat(f.fileno()).st_ino: continue\n \
+                   except FileNotFoundError: continue\n \
+                   os.mkdir(inside)\n \
+                   time.sleep(0.001)\n \
+                   os.rmdir(inside)\n \
+                   os.unlink(path)\n \
+                   entered += 1";
+    with_two_mounts(|c, a, b| {
+        let inside = c.path().join("inside");
+        let start = |m: &Mounted| {
+            let mut python = Command::new("python3");
+            Killed(python.args(["-c", program]).arg(m.at("lock")).arg(&inside).spawn().expect("python3 starts"))
+        };
+        let mut programs = [start(a), start(b), start(a), start(b)];
+        programs.iter_mut().for_each(|p| assert!(p.0.wait().unwrap().success()));
+    });
+}
+
 /// A program that is killed when dropped.
 struct Killed(Child);
 

@@ -67,13 +67,18 @@ impl TesseraFs {
         if self.mount.was_recalled_since(attr.ino, since_ns) { Duration::ZERO } else { self.options.cache_ttl }
     }
 
+    /// How long the kernel may cache a name: no longer than its change is recalled.
+    fn name_ttl_of(&self, attr: &Attr, since_ns: i64) -> Duration {
+        self.mount.name_ttl(attr, self.ttl_of(attr, since_ns))
+    }
+
     fn now_ns(&self) -> i64 {
         self.mount.backend.now_ns()
     }
 
     fn reply_entry(&self, result: Outcome<ShownEntry>, since_ns: i64, reply: ReplyEntry) {
         answer!(result, reply, ShownEntry { attr, generation } => {
-            reply.entry(&self.ttl_of(&attr, since_ns), &file_attr(&attr), Generation(generation));
+            reply.entry(&self.name_ttl_of(&attr, since_ns), &file_attr(&attr), Generation(generation));
         });
     }
 
@@ -295,7 +300,7 @@ impl Filesystem for TesseraFs {
         let (caller, mode, since_ns) = (caller(req), mode & 0o7777, self.now_ns());
         let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
         answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache, direct }) => {
-            let (ttl, generation) = (self.ttl_of(&attr, since_ns), Generation(generation));
+            let (ttl, generation) = (self.name_ttl_of(&attr, since_ns), Generation(generation));
             let flags = open_flags(keep_cache, direct);
             reply.created(&ttl, &file_attr(&attr), generation, FileHandle(handle), flags);
         });

@@ -18,6 +18,8 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tessera_wire::Attr;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Inodes that wait for a background task. Several tasks may share a queue.
@@ -141,6 +143,12 @@ impl<B: Backend> Mount<B> {
     /// kernel was told to drop what it had before it gets it, so it must not cache the answer.
     pub fn was_recalled_since(&self, ino: u64, since_ns: i64) -> bool {
         self.kernel.lock().was_changed_since(ino, since_ns)
+    }
+
+    /// How long a kernel that may cache names for `ttl` may cache the one that stands for this inode.
+    pub fn name_ttl(&self, attr: &Attr, ttl: Duration) -> Duration {
+        let left_ns = self.namespace.with(|core, now_ns| core.recalled_for_ns(now_ns, attr));
+        left_ns.map_or(ttl, |left_ns| ttl.min(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0))))
     }
 
     /// The state now. Waits for nothing.

@@ -8,7 +8,7 @@
 //! since its stamp.
 
 use super::ms_to_ns;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_failpoint as failpoint;
 use tessera_policy::Policy;
 use tessera_wire::meta::Entry;
@@ -117,6 +117,11 @@ impl EntryCache {
         self.inodes.get(&ino).filter(|leased| leased.until_ns > now_ns).map(|leased| leased.entry.clone())
     }
 
+    /// How much longer the lease on an inode lasts, ns; none: nothing is known of one.
+    pub fn lease_left_ns(&self, now_ns: i64, ino: u64) -> Option<i64> {
+        self.inodes.get(&ino).map(|leased| leased.until_ns.saturating_sub(now_ns).max(0))
+    }
+
     /// Counts a lookup as a hit or a miss.
     pub fn count(&mut self, hit: bool) {
         self.hits += u64::from(hit);
@@ -171,7 +176,7 @@ impl EntryCache {
     }
 
     /// Removes inodes and the names by which they were reached; none: everything. Returns the names, in order, which the
-    /// kernel must forget too.
+    /// kernel must forget too. The kernel may know a name of an inode that is not cached here any more.
     pub fn forget(&mut self, inos: Option<&[u64]>) -> Vec<Name> {
         let Some(inos) = inos else {
             self.note(Change::Anything);
@@ -180,13 +185,13 @@ impl EntryCache {
             forgotten.sort_unstable();
             return forgotten;
         };
-        let mut forgotten = Vec::new();
+        let mut forgotten = BTreeSet::new();
         for ino in inos {
             self.note(Change::Inode(*ino));
             forgotten.extend(self.remove(*ino));
+            forgotten.extend(self.last_name(*ino));
         }
-        forgotten.sort_unstable();
-        forgotten
+        forgotten.into_iter().collect()
     }
 
     /// Removes a name that was created, removed or moved, and its directory's attributes.
@@ -390,6 +395,18 @@ mod tests {
         assert_eq!(forgotten, [(1, b"a".to_vec()), (2, b"b".to_vec())]);
         assert!(cache.lookup(NOW, 1, b"a").is_none() && cache.lookup(NOW, 2, b"b").is_none());
         assert!(cache.get(NOW, 7).is_none() && cache.lookup(NOW, 1, b"c").is_some());
+    }
+
+    /// The kernel may have it from before.
+    #[test]
+    fn a_recall_tells_the_name_of_an_inode_that_is_not_cached_any_more() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 60_000));
+        let before = stamp(&cache, NOW);
+        cache.changed_here(stamp(&cache, NOW), &entry(7, 0));
+        cache.changed_here(before, &entry(7, 60_000));
+        assert!(cache.get(NOW, 7).is_none());
+        assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec())]);
     }
 
     #[test]

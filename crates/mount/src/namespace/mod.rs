@@ -36,7 +36,7 @@ use entry_cache::EntryCache;
 use std::collections::{HashMap, VecDeque};
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Entry, InoRange};
-use tessera_wire::{Attr, Code};
+use tessera_wire::{Attr, Code, InodeKind};
 
 const MS: i64 = 1_000_000;
 /// The manager rejects longer names.
@@ -238,6 +238,16 @@ impl Namespace {
             Some(entry) => LookupResult::Found(entry.clone()),
             None if self.delegations.is_absent(now_ns, parent, name) => LookupResult::Absent,
             None => LookupResult::Unknown,
+        }
+    }
+
+    /// How much longer a change of the name that stands for this inode is recalled, ns; none: it is a deferred create, whose directory is
+    /// recalled, or has several names, for which there is no promise. The manager grants no lease on what it is about to change.
+    pub fn recalled_for_ns(&self, now_ns: i64, attr: &Attr) -> Option<i64> {
+        let has_names = attr.nlink > 1 && attr.kind() != InodeKind::Directory;
+        match self.cache.lease_left_ns(now_ns, attr.ino) {
+            None if has_names || self.deferred.entry(attr.ino).is_some() => None,
+            left_ns => Some(left_ns.unwrap_or(0)),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ops::directories;
 use std::cell::Cell;
+use std::time::Duration;
 
 /// The reply to a listing is full before the entry of a file that another mount changed.
 #[test]
@@ -452,5 +453,29 @@ fn a_listing_tells_nothing_from_before_a_change_on_this_mount() {
         mount.set_attributes(d, NewAttr { mode: Some(0o600), ..NewAttr::default() }, None).await.unwrap();
         assert_eq!(listed(from + 3).await, ("d".into(), false), "it has another mode");
         assert_eq!(listed(from + 4).await, ("e".into(), true));
+    });
+}
+
+/// The manager recalls what it gave a lease on, and gives none on what it is about to change. A kernel that kept the name of a removed file
+/// would let two programs into a lock file's section, each with its own file.
+#[test]
+fn the_kernel_keeps_a_name_no_longer_than_its_change_is_recalled() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    store.create(ROOT, b"file", 0).unwrap();
+    tasks.run(async {
+        let ttl = async || {
+            let attr = mount.lookup(0, (ROOT, b"file")).await.unwrap().attr;
+            (mount.name_ttl(&attr, SECOND), mount.name_ttl(&tessera_wire::Attr { nlink: 2, ..attr }, SECOND))
+        };
+        assert_eq!(ttl().await, (Duration::ZERO, SECOND), "no lease; one of several names");
+        store.lease_ms.set(1_200);
+        assert_eq!(ttl().await.0, SECOND);
+        store.clock.update(|now_ns| now_ns + 900_000_000);
+        assert_eq!(ttl().await.0, Duration::from_millis(300), "what is left of the lease");
+        let directory = mount.make_directory(CALLER, (ROOT, b"d"), 0o755).await.unwrap().attr.ino;
+        let new = mount.create(CALLER, (directory, b"new"), 0o644, true, true).await.unwrap().0.attr;
+        assert_eq!(mount.name_ttl(&new, SECOND), SECOND, "the directory is recalled");
     });
 }
