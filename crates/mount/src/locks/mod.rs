@@ -101,6 +101,21 @@ impl State {
         }
     }
 
+    /// The manager does not let an owner have again what it held: another request of the owner gave it up, whose answer was lost.
+    fn lose(&mut self, lock: &FileLock) {
+        let key = (lock.ino, lock.owner);
+        if let Some(owned) = self.owners.get_mut(&key) {
+            let free = FileLock { mode: LockMode::Unlock as i32, ..*lock };
+            owned.set(&free);
+            owned.pending.push(Pending::Set(free));
+            self.lost.insert(key);
+            tracing::error!(
+                ino = lock.ino,
+                "another client has a lock that a program here held: what was done under it fails"
+            );
+        }
+    }
+
     fn is_locked(&self, ino: u64) -> bool {
         self.owners.range((ino, 0)..=(ino, u64::MAX)).any(|(_, owned)| owned.holds_any())
     }
@@ -531,7 +546,15 @@ impl<B: Backend> Locks<B> {
                 }
                 Ok(())
             }
-            answer => answer.map(drop),
+            Ok(_) => {
+                let mut state = self.state.lock();
+                let held = lock.filter(|lock| lock.mode() != LockMode::Unlock && state.losses == losses);
+                if let Some(lock) = held {
+                    state.lose(&lock);
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -643,3 +643,32 @@ fn a_request_that_must_stop_does_not_wait_for_its_answer() {
         assert!(!mount.locks.holds(INO, OWNER) && !store.locks.borrow().held.contains_key(&INO));
     }
 }
+
+/// A program that held a lock shares it, and the answer is lost, so it gets an error and holds what it held. By then another client may share
+/// it, too: then the program's lock is lost.
+#[test]
+fn a_lock_that_the_manager_does_not_give_again_is_lost() {
+    for others_share in [false, true] {
+        let (store, mount) = locking();
+        let (whole, shared) = (lock(LockMode::Write, 0, 9), lock(LockMode::Read, 0, 9));
+        Tasks::default().run(async {
+            mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
+            store.lock_rounds.set(u32::MAX);
+            let outcome = mount.locks.set(&shared, false, &mut || true, &mut HeldBefore::default()).await;
+            assert_eq!(outcome, Ok(LockOutcome::Cancelled));
+            store.lock_rounds.set(0);
+            store.locks.borrow_mut().is_shared = others_share;
+            mount.locks.tell(INO, OWNER).await;
+            assert_eq!(mount.locks.knows_lost(INO), others_share);
+            assert_eq!(mount.locks.excludes_others(&whole), !others_share);
+            if others_share {
+                let again = mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default()).await;
+                assert_eq!(again.unwrap_err().code(), Code::SessionExpired);
+                assert!(!store.locks.borrow().held.contains_key(&INO), "nothing is left at the manager");
+                let unlock = FileLock { end: i64::MAX as u64, ..lock(LockMode::Unlock, 0, 9) };
+                mount.locks.set(&unlock, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
+                assert!(!mount.locks.knows_lost(INO), "the program has begun anew");
+            }
+        });
+    }
+}
