@@ -125,7 +125,8 @@ impl<B: Backend> OpenFile<B> {
     }
 
     /// Acknowledges the writes: from the log, or by a commit. Where a program holds a lock on the file, another mount may write other
-    /// ranges of it: what is committed goes over its version, what the log acknowledged is kept beside it.
+    /// ranges of it: what is committed goes over its version, what the log acknowledged is kept beside it. What cannot be committed waits
+    /// in the log, and the program gets the error, unless the file was removed.
     pub(super) async fn acknowledge<'a>(
         &'a self,
         mount: &Mount<B>,
@@ -133,7 +134,12 @@ impl<B: Backend> OpenFile<B> {
     ) -> (MutexGuard<'a, State<B>>, Outcome) {
         if state.pending.log().is_some() && mount.locks.is_locked(self.ino) {
             drop(state);
-            return self.in_turn(mount, AfterPush::Commit).await;
+            let committed;
+            (state, committed) = self.in_turn(mount, AfterPush::Commit).await;
+            if committed.is_ok() || state.pending.log().is_none() || state.close(mount).await.is_err() {
+                return (state, committed);
+            }
+            return (state, if committed == Err(Errno::ENOENT) { Ok(()) } else { committed });
         }
         let error = match state.close(mount).await {
             Ok(done) => return (state, done),

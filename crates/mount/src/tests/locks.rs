@@ -672,3 +672,35 @@ fn a_lock_that_the_manager_does_not_give_again_is_lost() {
         });
     }
 }
+
+/// As above, and the close finds that another mount has removed the file, or that the store is full.
+#[test]
+fn what_cannot_be_committed_under_a_lock_waits_in_the_spool() {
+    for is_full in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"aabbcc", 0);
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            let range = FileLock { ino, ..lock(LockMode::Write, 0, 1) };
+            mount.set_lock(&range, handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"AA").await.unwrap();
+            match is_full {
+                true => store.is_full.set(true),
+                false => store.remove(ino),
+            }
+            let closed = mount.flush(ino, handle, OWNER + 1).await;
+            assert_eq!(closed, if is_full { Err(Errno::ENOSPC) } else { Ok(()) });
+            mount.release(ino, handle).await;
+            store.is_full.set(false);
+            until_pushed(&mount).await;
+        });
+        assert_eq!(mount.stats().uncommitted_files, 0);
+        if is_full {
+            assert_eq!(store.current(ino).bytes, b"AAbbcc");
+        }
+    }
+}

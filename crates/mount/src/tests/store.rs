@@ -351,6 +351,9 @@ impl Session {
         if self.ended_sessions != self.store.ended_sessions.get() {
             return Err(failed(Cause::Refused(Error::new(Code::SessionExpired, "the session is over"))));
         }
+        if !self.store.files.borrow().contains_key(&self.ino) {
+            return Err(failed(Cause::Refused(Error::new(Code::NotFound, "no such inode"))));
+        }
         match self.store.is_full.get() {
             true => Err(failed(Cause::Refused(Error::new(Code::NoSpace, "no room")))),
             false => Ok(()),
@@ -555,6 +558,7 @@ impl Backend for Client {
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {
+        self.store.entry(ino).map_err(|error| failed(Cause::Refused(error)))?;
         let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
         let patch = patch.then(Vec::new);
         let ended_sessions = self.store.ended_sessions.get();
