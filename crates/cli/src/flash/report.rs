@@ -71,7 +71,10 @@ fn row(run: &Run<'_>, done: &Done) -> Vec<String> {
     vec![
         run.input.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         run.layer.name.into(),
-        units::bytes(cache.peak),
+        match run.layer.min_cache {
+            Some(_) => format!("{} of {}", units::bytes(cache.peak), units::bytes(run.config.map_cache)),
+            None => units::bytes(cache.peak),
+        },
         units::percent(cache.hits, cache.lookups),
         short(response.mean()),
         quantile(0.5),
