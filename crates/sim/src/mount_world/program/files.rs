@@ -278,13 +278,17 @@ impl<F: FileSystem> Program<F> {
 
     pub(super) async fn unlock(&mut self) {
         let Some(at) = self.open.iter().position(|open| open.locked) else { return };
-        let Open { handle, ino, .. } = self.open[at];
+        let Open { handle, ino, since_ns, .. } = self.open[at];
         let number = self.begin(format!("unlock inode {ino}"));
         // From here on another mount may get it.
         self.model.borrow_mut().unlocked(self.mount, ino);
         let done = self.fs.unlock(ino, handle.0).await;
         self.end(number, &[ino], &done);
         self.open[at].locked = false;
+        // An unlock does not say that what was written under a lost lock is not committed; the next operation does.
+        if done.is_ok() && self.shared.locks_may_be_lost(self.mount, since_ns, self.now_ns()) {
+            self.model.borrow_mut().locks_lost(self.mount, ino);
+        }
         self.note_failure("unlock", ino, done);
     }
 }
