@@ -54,7 +54,7 @@ pub struct Want {
 
 #[derive(Debug, Clone)]
 pub(super) struct Waiter {
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
     pub(super) want: Want,
 }
 
@@ -218,14 +218,15 @@ impl LockTable {
 
     fn next_served(&self, ino: u64) -> Option<usize> {
         let file = self.files.get(&ino)?;
-        let may_have_circles = LazyCell::new(|| self.may_have_circles());
+        let may_be_in_circles = LazyCell::new(|| self.may_be_in_circles());
         (0..file.queue.len()).find(|&at| {
             let want = &file.queue[at].want;
             if file.holders(want).next().is_some() {
                 return false;
             }
             let mut earlier = file.earlier(want, at).peekable();
-            earlier.peek().is_none() || *may_have_circles && self.wait_for(earlier, want.owner, true)
+            earlier.peek().is_none()
+                || may_be_in_circles.contains(&want.owner) && self.wait_for(earlier, want.owner, true)
         })
     }
 

@@ -63,20 +63,24 @@ impl LockTable {
         self.reach(owners, with_queue).contains(&other)
     }
 
-    /// Whether an owner that waits may wait for itself: it holds a lock, or another request of it waits. Of the others nobody waits for a
-    /// lock, and who waits behind their request came later.
-    pub(super) fn may_wait_for_itself(&self, owner: Owner) -> bool {
-        self.holds_somewhere(owner) || self.waits.get(&owner).is_some_and(|inos| inos.len() > 1)
+    /// Owners of which some is in each circle of owners that wait: who waits, and holds a lock where others wait, or has two requests. In a
+    /// circle without them each owner waits behind an earlier request of the next one.
+    fn pivots(&self) -> impl Iterator<Item = Owner> {
+        let inos: BTreeSet<u64> = self.waits.values().flatten().copied().collect();
+        let held = inos.into_iter().filter_map(|ino| self.files.get(&ino)).flat_map(|file| file.held.keys().copied());
+        let twice = self.waits.iter().filter(|(_, inos)| inos.len() > 1).map(|(owner, _)| *owner);
+        held.filter(|owner| self.waits.contains_key(owner)).chain(twice)
     }
 
-    /// Whether owners that wait may wait in a circle: one of them must be such an owner.
-    pub(super) fn may_have_circles(&self) -> bool {
-        self.waits.keys().any(|owner| self.may_wait_for_itself(*owner))
+    /// The owners that may be in a circle: some owner that each circle has one of waits for them.
+    pub(super) fn may_be_in_circles(&self) -> HashSet<Owner> {
+        self.reach(self.pivots(), true)
     }
 
-    /// The files at which those owners wait that an owner waits for, if it is one of them.
+    /// The files at which those owners wait that an owner waits for, if it is one of them. Its request is the last of a queue.
     pub(super) fn circle(&self, owner: Owner) -> BTreeSet<u64> {
-        if !self.may_wait_for_itself(owner) {
+        // Nobody waits behind its request yet.
+        if !self.holds_somewhere(owner) && self.waits.get(&owner).is_none_or(|inos| inos.len() < 2) {
             return BTreeSet::new();
         }
         let circle = self.reach([owner], true);
@@ -87,8 +91,11 @@ impl LockTable {
     /// All owners that any of `from` waits for: holders, and with `with_queue` also the owners of earlier requests.
     fn reach(&self, from: impl IntoIterator<Item = Owner>, with_queue: bool) -> HashSet<Owner> {
         let (mut seen, mut next) = (HashSet::new(), from.into_iter().collect::<Vec<_>>());
-        let mut files: HashMap<u64, Unmet<'_>> = HashMap::new();
+        let (mut files, mut done): (HashMap<u64, Unmet<'_>>, HashSet<Owner>) = Default::default();
         while let Some(owner) = next.pop() {
+            if !done.insert(owner) {
+                continue;
+            }
             let inos: BTreeSet<u64> = self.waits.get(&owner).into_iter().flatten().copied().collect();
             for ino in inos {
                 let Some(file) = self.files.get(&ino) else { continue };
