@@ -479,8 +479,11 @@ impl Model {
         // So may a handle on which an operation failed, or of a file that another mount removed: its log is dropped, and the
         // kernel may keep the length.
         let dropped = is_spooled && is_gone(&self.history.borrow().now(), ino);
+        // While a length is being set, the kernel fills what it reads behind the new end up to the old one.
+        let under_way = |write: &Write| write.done_ns.is_none() && matches!(write.change, Change::Length(_));
+        let is_cut = local.writes.iter().chain(&local.stays_in_log).any(under_way);
         let mixed =
-            (others || turned || dropped || local.failed) && is_between && blocks.iter().enumerate().all(from_any);
+            (others || turned || dropped || is_cut || local.failed) && is_between && blocks.iter().enumerate().all(from_any);
         if allowed.contains(blocks) || mixed {
             return Ok(());
         }
