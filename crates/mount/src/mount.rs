@@ -13,6 +13,7 @@ use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
 use crate::spool::speed::SpeedTable;
 use crate::spool::{Spool, SpoolConfig, SpoolStats};
+use crate::synthetic::SyntheticInode;
 use crate::under_way::UnderWay;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -147,6 +148,10 @@ impl<B: Backend> Mount<B> {
 
     /// How long a kernel that may cache names for `ttl` may cache the one that stands for this inode.
     pub fn name_ttl(&self, attr: &Attr, ttl: Duration) -> Duration {
+        // What the mount computes has no lease.
+        if SyntheticInode::of(attr.ino).is_some() {
+            return ttl;
+        }
         let left_ns = self.namespace.with(|core, now_ns| core.recalled_for_ns(now_ns, attr));
         left_ns.map_or(ttl, |left_ns| ttl.min(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0))))
     }

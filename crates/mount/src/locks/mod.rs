@@ -7,6 +7,7 @@
 //! clients are *lost*: their owner gets an error and must stop. Commits name the *fence* of the locks on their file, so that
 //! the manager refuses a commit that arrives after the locks were lost.
 
+mod asked;
 mod owner;
 
 use crate::backend::Backend;
@@ -28,8 +29,10 @@ use tokio::sync::{Notify, RwLock};
 const WAIT_MS: u64 = 2_000;
 /// How often a waiting request checks whether it must stop, while no more than [`LOOKERS`] wait.
 const LOOK: Duration = Duration::from_millis(50);
-/// Requests that may check so often. Where more wait, each checks less often: a thousand checks a second take a twentieth of a CPU.
+/// Requests that may check so often. Where more wait, each checks less often, so that a thousand checks a second take a twentieth of a CPU.
 const LOOKERS: usize = 50;
+/// The least often that a waiting request checks.
+const LOOK_RARELY: Duration = Duration::from_millis(WAIT_MS / 4);
 /// How long a request that must stop waits for the answer, which a mount that is cut off does not get.
 const STOPPING: Duration = Duration::from_secs(1);
 /// How often a request is repeated that was not answered, or that a manager did not carry out because it has just
@@ -131,7 +134,7 @@ impl State {
 
     /// How often a waiting request checks whether it must stop.
     fn look_every(&self) -> Duration {
-        LOOK.mul_f64((self.waiting as f64 / LOOKERS as f64).max(1.0))
+        LOOK.mul_f64((self.waiting as f64 / LOOKERS as f64).max(1.0)).min(LOOK_RARELY)
     }
 
     fn are_lost(&self, ino: u64) -> bool {
@@ -253,6 +256,7 @@ impl<B: Backend> Locks<B> {
         before: &mut HeldBefore,
     ) -> Result<LockOutcome, Error> {
         let (wait, wait_ms) = (wait_ms.is_some(), wait_ms.unwrap_or(0));
+        let Some(_asked) = self.begin_asking(lock, seq, interrupted).await? else { return Ok(LockOutcome::Cancelled) };
         let table = self.table().await?;
         let shared = self.gate.read().await;
         if self.state.lock().table != table {
@@ -494,7 +498,7 @@ impl<B: Backend> Locks<B> {
     }
 
     /// The owner's next pending message, for the caller to send, and the number of losses by then. Waits while another
-    /// task sends one of them.
+    /// task sends one of them, or the message depends on an answer.
     async fn next_pending(&self, key: Key) -> Option<(Pending, u64)> {
         loop {
             let sent = self.sent.notified();
@@ -502,12 +506,13 @@ impl<B: Backend> Locks<B> {
                 let mut state = self.state.lock();
                 let losses = state.losses;
                 let owned = state.owners.get_mut(&key)?;
-                if !owned.sending {
-                    let next = owned.pending.first().copied();
-                    owned.sending = next.is_some();
-                    if owned.is_idle() {
-                        state.owners.remove(&key);
-                    }
+                let next = if owned.sending { None } else { owned.next_message() };
+                owned.sending |= next.is_some();
+                if owned.is_idle() {
+                    state.owners.remove(&key);
+                    return None;
+                }
+                if next.is_some() || owned.pending.is_empty() {
                     return next.map(|next| (next, losses));
                 }
             }
@@ -520,7 +525,7 @@ impl<B: Backend> Locks<B> {
         let table = self.table().await?;
         let lock = match message {
             Pending::Withdraw(seq) => return self.sign_of_life(table, seq).await,
-            Pending::Set(lock) => Some(lock),
+            Pending::Set(lock) | Pending::Again(lock) => Some(lock),
         };
         let shared = self.gate.read().await;
         if self.state.lock().losses != losses && !failpoint::is_active("mount.stale_lock_message_sent") {

@@ -11,6 +11,8 @@ pub(super) enum Pending {
     Withdraw(u64),
     /// The owner holds this lock.
     Set(FileLock),
+    /// The owner holds of this range what it does once the requests for it that are under way are answered.
+    Again(FileLock),
 }
 
 /// What a lock is, but for its range.
@@ -42,8 +44,10 @@ pub(super) struct Owned {
     pub pending: Vec<Pending>,
     /// One task is sending the first of them. Sent twice, the second could undo a lock granted in between.
     pub sending: bool,
-    /// Requests under way. Threads of one process are one owner.
+    /// Requests that have begun. Threads of one process are one owner.
     requests: usize,
+    /// Those that are on their way to the manager, or their answers: their numbers, and what they ask for.
+    asked: Vec<(u64, FileLock)>,
     /// The manager's number of the last change of each byte, as far as answers have told while several requests are under
     /// way: the answers may be read in another order than the manager's.
     changed: RangeInclusiveMap<u64, u64>,
@@ -149,24 +153,54 @@ impl Owned {
         self.over(FileLock { ino, owner, start: 0, end: u64::MAX, ..FileLock::default() })
     }
 
-    /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds. Held locks come
-    /// first, so that no other client gets them meanwhile.
+    /// A request is on its way.
+    pub fn asks(&mut self, seq: u64, lock: &FileLock) {
+        self.asked.push((seq, *lock));
+    }
+
+    /// The answer to a request is known, or nobody waits for it.
+    pub fn answered(&mut self, seq: u64) {
+        self.asked.retain(|(number, _)| *number != seq);
+    }
+
+    /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds.
     pub fn set_again(&mut self, asked: &FileLock, seq: u64) {
-        let held: Vec<FileLock> = self.over(*asked).collect();
-        let free = |gap: RangeInclusive<u64>| FileLock {
+        self.pending.extend([Pending::Withdraw(seq), Pending::Again(*asked)]);
+    }
+
+    /// The message to send next; none while it depends on answers.
+    pub fn next_message(&mut self) -> Option<Pending> {
+        while let Some(Pending::Again(range)) = self.pending.first().copied() {
+            if self.is_asked(&range) {
+                return None;
+            }
+            let again = self.again(&range);
+            self.pending.splice(..1, again);
+        }
+        self.pending.first().copied()
+    }
+
+    /// Whether a request for a part of `range` is on its way.
+    fn is_asked(&self, range: &FileLock) -> bool {
+        self.asked.iter().any(|(_, asked)| asked.start <= range.end && range.start <= asked.end)
+    }
+
+    /// Messages that set `range` to what the owner holds. Held locks come first, so that no other client gets them meanwhile.
+    fn again(&self, range: &FileLock) -> Vec<Pending> {
+        let (held, bytes) = (self.over(*range), range.start..=range.end);
+        let free = self.ranges.gaps(&bytes).map(|gap| FileLock {
             mode: LockMode::Unlock as i32,
             start: *gap.start(),
             end: *gap.end(),
-            ..*asked
-        };
-        let free: Vec<FileLock> = self.ranges.gaps(&(asked.start..=asked.end)).map(free).collect();
-        self.pending.push(Pending::Withdraw(seq));
-        self.pending.extend(held.into_iter().chain(free).map(Pending::Set));
+            ..*range
+        });
+        held.chain(free).map(Pending::Set).collect()
     }
 
-    /// Whether there are messages that no task is sending.
+    /// Whether there are messages to send, and no task does.
     pub fn has_unsent(&self) -> bool {
-        !self.pending.is_empty() && !self.sending
+        let depends = |first: &Pending| matches!(first, Pending::Again(range) if self.is_asked(range));
+        !self.sending && self.pending.first().is_some_and(|first| !depends(first))
     }
 
     pub fn holds_any(&self) -> bool {
@@ -204,8 +238,13 @@ mod tests {
         assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), held);
         owned.set_again(&lock(10, 45, LockMode::Write), 7);
         let set = held.into_iter().chain([lock(25, 39, LockMode::Unlock)]);
-        let wanted: Vec<Pending> = std::iter::once(Pending::Withdraw(7)).chain(set.map(Pending::Set)).collect();
-        assert_eq!(owned.pending, wanted);
+        assert_eq!(owned.next_message(), Some(Pending::Withdraw(7)));
+        owned.message_sent();
+        owned.asks(8, &lock(45, 50, write));
+        assert_eq!((owned.next_message(), owned.has_unsent()), (None, false), "it may be granted");
+        owned.answered(8);
+        assert!(owned.has_unsent() && owned.next_message().is_some());
+        assert_eq!(owned.pending, set.map(Pending::Set).collect::<Vec<_>>());
         owned.set(&lock(0, LAST_BYTE, LockMode::Unlock));
         assert!(!owned.holds_any() && !owned.is_idle());
     }
@@ -235,6 +274,8 @@ mod tests {
         assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), [lock(0, 999, LockMode::Write)]);
         owned.set(&lock(0, LAST_BYTE, LockMode::Read));
         owned.set_again(&lock(LAST_BYTE, LAST_BYTE, LockMode::Write), 1);
-        assert_eq!(owned.pending.len(), 2);
+        owned.message_sent();
+        assert_eq!(owned.next_message(), Some(Pending::Set(lock(0, LAST_BYTE, LockMode::Read))));
+        assert_eq!(owned.pending.len(), 1);
     }
 }

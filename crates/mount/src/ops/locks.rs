@@ -81,7 +81,12 @@ impl<B: Backend> Mount<B> {
         // Another thread may have closed the file meanwhile. The kernel releases the handle after this request.
         self.lockers.add(lock.ino, lock.owner, handle);
         let is_shown = only_shares && before.excluded_others(lock);
-        let shown = if is_shown { Ok(()) } else { self.revalidate(lock.ino).await };
+        // What another program closed while this one waited is in no version yet.
+        let committed = if held { Ok(()) } else { self.commit_open(lock.ino).await };
+        let shown = match committed {
+            Ok(()) if !is_shown => self.revalidate(lock.ino).await,
+            committed => committed,
+        };
         let shown = match shown {
             // While this mount was cut off, the manager may have given the lock to another one.
             Ok(()) if self.locks.is_lost(lock.ino, lock.owner).await => Err(Errno::EIO),

@@ -6,6 +6,7 @@ mod cuts;
 mod direct;
 mod lengths;
 mod locks;
+mod locks_and_closes;
 mod opens;
 mod removals;
 mod store;

@@ -477,5 +477,7 @@ fn the_kernel_keeps_a_name_no_longer_than_its_change_is_recalled() {
         let directory = mount.make_directory(CALLER, (ROOT, b"d"), 0o755).await.unwrap().attr.ino;
         let new = mount.create(CALLER, (directory, b"new"), 0o644, true, true).await.unwrap().0.attr;
         assert_eq!(mount.name_ttl(&new, SECOND), SECOND, "the directory is recalled");
+        let versions = mount.lookup(0, (ROOT, b".tessera")).await.unwrap().attr;
+        assert_eq!(mount.name_ttl(&versions, SECOND), SECOND, "no other mount changes it");
     });
 }

@@ -482,8 +482,9 @@ impl Model {
         // While a length is being set, the kernel fills what it reads behind the new end up to the old one.
         let under_way = |write: &Write| write.done_ns.is_none() && matches!(write.change, Change::Length(_));
         let is_cut = local.writes.iter().chain(&local.stays_in_log).any(under_way);
-        let mixed =
-            (others || turned || dropped || is_cut || local.failed) && is_between && blocks.iter().enumerate().all(from_any);
+        let mixed = (others || turned || dropped || is_cut || local.failed)
+            && is_between
+            && blocks.iter().enumerate().all(from_any);
         if allowed.contains(blocks) || mixed {
             return Ok(());
         }
