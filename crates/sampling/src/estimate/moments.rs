@@ -2,6 +2,9 @@
 
 use std::ops::AddAssign;
 
+/// Relative error of a sum for each root of its number of terms, at most.
+const ROUNDED_DIGITS: f64 = 16.0 * f64::EPSILON;
+
 /// What a unit contributes to a group: a point of the sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Moments {
@@ -38,6 +41,10 @@ pub struct GroupMoments {
     pub sum_cubed: f64,
     /// Σ count · sum.
     pub count_sum: f64,
+    /// Σ count² · sum.
+    pub count_count_sum: f64,
+    /// Σ count · sum².
+    pub count_sum_sum: f64,
     /// Σ count · size of the unit.
     pub count_size: f64,
     /// Σ sum · size of the unit.
@@ -54,8 +61,26 @@ impl GroupMoments {
         self.count_cubed += unit.count.powi(3);
         self.sum_cubed += unit.sum.powi(3);
         self.count_sum += unit.count * unit.sum;
+        self.count_count_sum += unit.count * unit.count * unit.sum;
+        self.count_sum_sum += unit.count * unit.sum * unit.sum;
         self.count_size += unit.count * size;
         self.sum_size += unit.sum * size;
+    }
+
+    /// Sums of the residuals sum − `mean` · count of units: what a unit adds to the error of a mean.
+    pub(super) fn residuals(&self, mean: f64) -> ResidualSums {
+        let cubes = [
+            self.sum_cubed,
+            -3.0 * mean * self.count_sum_sum,
+            3.0 * mean * mean * self.count_count_sum,
+            -mean.powi(3) * self.count_cubed,
+        ];
+        ResidualSums {
+            sum: self.total.sum - mean * self.total.count,
+            square: self.sum_sum - 2.0 * mean * self.count_sum + mean * mean * self.count_count,
+            cube: cubes.iter().sum(),
+            cube_terms: cubes.iter().map(|term| term.abs()).sum(),
+        }
     }
 }
 
@@ -68,9 +93,23 @@ impl AddAssign<&GroupMoments> for GroupMoments {
         self.count_cubed += other.count_cubed;
         self.sum_cubed += other.sum_cubed;
         self.count_sum += other.count_sum;
+        self.count_count_sum += other.count_count_sum;
+        self.count_sum_sum += other.count_sum_sum;
         self.count_size += other.count_size;
         self.sum_size += other.sum_size;
     }
+}
+
+/// Sums over units of powers of their residuals.
+pub(super) struct ResidualSums {
+    /// Σ residual.
+    pub sum: f64,
+    /// Σ residual².
+    pub square: f64,
+    /// Σ residual³.
+    pub cube: f64,
+    /// Sum of the sizes of the terms that make up `cube`.
+    pub cube_terms: f64,
 }
 
 /// What a group has in the units of one stratum that arrived, without what variances need.
@@ -135,13 +174,17 @@ impl StratumSample {
         (product - sum_a * sum_b / n) / (n - 1.0)
     }
 
-    /// Third cumulant of a quantity of units (k₃), from the sums of its powers.
-    pub(super) fn third_cumulant(&self, sum: f64, square: f64, cube: f64) -> f64 {
+    /// Third cumulant of a quantity of units (k₃), from the sums of its powers; 0 if rounding may make up most of it.
+    /// `cube_terms` is the size of what was added up to `cube`.
+    pub(super) fn third_cumulant(&self, sum: f64, square: f64, cube: f64, cube_terms: f64) -> f64 {
         if self.sampled < 3 {
             return 0.0;
         }
         let (n, mean) = (self.sampled as f64, sum / self.sampled as f64);
         let central = cube - 3.0 * mean * square + 3.0 * mean * mean * sum - n * mean.powi(3);
+        if central.abs() < ROUNDED_DIGITS * n.sqrt() * cube_terms {
+            return 0.0;
+        }
         n / ((n - 1.0) * (n - 2.0)) * central
     }
 
@@ -165,5 +208,35 @@ impl StratumSample {
     /// Sampled share (n/N).
     pub(super) fn fraction(&self) -> f64 {
         if self.units == 0 { 1.0 } else { self.sampled as f64 / self.units as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residuals_are_those_of_units_one_by_one() {
+        let units = [(1.0, 5.0), (4.0, -2.0), (3.0, 30.0), (2.0, 0.5)];
+        let (mut first, mut second) = (GroupMoments::default(), GroupMoments::default());
+        for (i, (count, sum)) in units.into_iter().enumerate() {
+            let of = if i < 2 { &mut first } else { &mut second };
+            of.add_unit(Moments { count, sum, squares: sum * sum }, 1.0);
+        }
+        first += &second;
+        let mean = 3.35;
+        let power = |k| units.iter().map(|(count, sum)| (sum - mean * count).powi(k)).sum::<f64>();
+        let found = first.residuals(mean);
+        for (found, expected) in [(found.sum, power(1)), (found.square, power(2)), (found.cube, power(3))] {
+            assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_third_cumulant_that_is_rounded_away_is_0() {
+        let stratum = StratumSample { units: 9, sampled: 4, ..Default::default() };
+        // 1, 2, 3 and 10: the mean is 4, Σ (y − 4)³ = 180, k₃ = 4 / 6 · 180.
+        assert!((stratum.third_cumulant(16.0, 114.0, 1036.0, 1036.0) - 120.0).abs() < 1e-9);
+        assert_eq!(stratum.third_cumulant(16.0, 114.0, 1036.0, 1e18), 0.0);
     }
 }

@@ -4,8 +4,8 @@
 //! where sizes hardly vary (chapter 6): where larger units hold more of a group, the error that comes from having drawn
 //! larger or smaller units than average is taken out. With
 //! equal units it is the plain Horvitz–Thompson estimate, equation 1.1 of ApproxSSD with all records of a unit read. A
-//! mean is the ratio of two totals. Degrees of freedom follow Satterthwaite, since strata have
-//! unequal variances.
+//! mean is the ratio of two totals; its error is that of the total of residuals, sum − mean · count of units (chapter 6).
+//! Degrees of freedom follow Satterthwaite, since strata have unequal variances.
 
 use super::two_stage::at_least_0;
 use super::{Estimate, GroupMoments, GroupTotal, RARE_UNITS, StratumSample, every_stratum_is_seen, t_quantile};
@@ -197,7 +197,7 @@ impl<'a> Population<'a> {
             // Where sizes explain a part of the variance, the third cumulant would be theirs, which the slope takes out: that of one
             // short unit at the end of a file, perhaps.
             let is_of_sizes = sizes_differ || left < UNEXPLAINED * own;
-            let third = if is_of_sizes { 0.0 } else { stratum.third_cumulant(sum, square, cube) };
+            let third = if is_of_sizes { 0.0 } else { stratum.third_cumulant(sum, square, cube, cube.abs()) };
             found.add(stratum, left, third);
         }
         assert!(seen_in.peek().is_none(), "moments are in the order of strata");
@@ -224,10 +224,9 @@ impl<'a> Population<'a> {
         let mean = sum / count;
         let mut found = Spread::default();
         for (h, m) in group {
-            let residual = m.total.sum - mean * m.total.count;
-            let square = m.sum_sum - 2.0 * mean * m.count_sum + mean * mean * m.count_count;
-            let stratum = &self.strata[*h];
-            found.add(stratum, stratum.covariance(residual, residual, square), 0.0);
+            let (stratum, r) = (&self.strata[*h], m.residuals(mean));
+            let third = stratum.third_cumulant(r.sum, r.square, r.cube, r.cube_terms);
+            found.add(stratum, stratum.covariance(r.sum, r.sum, r.square), third);
         }
         self.interval(mean, found, count)
     }
@@ -343,8 +342,10 @@ mod tests {
                 group.add_unit(Moments { count: 1.0, sum: y, squares: y * y }, 10.0);
             }
             let strata = [stratum];
-            let found = Population::new(&strata, &[group], 0.95).estimate(Quantity::Sum, &[(0, group)]);
-            assert!(!found.claimed && found.needed_factor(0.02) > 1.0, "{large}: {found:?}");
+            for quantity in [Quantity::Sum, Quantity::Mean] {
+                let found = Population::new(&strata, &[group], 0.95).estimate(quantity, &[(0, group)]);
+                assert!(!found.claimed && found.needed_factor(0.02) > 1.0, "{large}: {found:?}");
+            }
         }
     }
 
