@@ -1,7 +1,8 @@
 //! Conditions on records: `status >= 500 and (method = 'GET' or not path ~ '^/api')`.
 //!
-//! A number compares as a number, a quoted text byte by byte. A comparison with null, or of a text with a number, is
-//! false, and so is its negation by `!=`; `is null`, `is number` and `not` ask for these.
+//! A number compares as a number, a quoted text byte by byte. A comparison of null, or of a text with a number, is neither
+//! true nor false but unknown, as in SQL, and so is its negation by `not` or `!=`. A record matches where the condition is
+//! true; `is null` and `is number` are always known.
 
 use crate::error::Error;
 use crate::question::{FieldValue, number};
@@ -72,31 +73,41 @@ impl Filter {
 
     /// A record matches, of which `field` gives the fields.
     pub fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> bool {
-        self.node.matches(field)
+        self.node.matches(field) == Some(true)
     }
 }
 
 impl Node {
-    fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> bool {
+    /// `None` if it is unknown.
+    fn matches<'a>(&self, field: &dyn Fn(usize) -> FieldValue<'a>) -> Option<bool> {
         match self {
-            Node::And(nodes) => nodes.iter().all(|node| node.matches(field)),
-            Node::Or(nodes) => nodes.iter().any(|node| node.matches(field)),
-            Node::Not(node) => !node.matches(field),
-            Node::IsNull(at) => field(*at) == FieldValue::Null,
-            Node::IsNumber(at) => field(*at).number().is_some(),
-            Node::Number(at, comparison, with) => {
-                field(*at).number().is_some_and(|value| comparison.holds(&value, with))
-            }
+            Node::And(nodes) => first_or_unknown(nodes, field, false),
+            Node::Or(nodes) => first_or_unknown(nodes, field, true),
+            Node::Not(node) => node.matches(field).map(|holds| !holds),
+            Node::IsNull(at) => Some(field(*at) == FieldValue::Null),
+            Node::IsNumber(at) => Some(field(*at).number().is_some()),
+            Node::Number(at, comparison, with) => field(*at).number().map(|value| comparison.holds(&value, with)),
             Node::Whole(at, comparison, with) => match whole(field(*at)) {
-                Some(value) => comparison.holds(&value, with),
-                None => field(*at).number().is_some_and(|value| comparison.holds(&value, &(*with as f64))),
+                Some(value) => Some(comparison.holds(&value, with)),
+                None => field(*at).number().map(|value| comparison.holds(&value, &(*with as f64))),
             },
-            Node::Text(at, comparison, with) => {
-                field(*at).with_text(|value| comparison.holds(value, with.as_slice())).unwrap_or(false)
-            }
-            Node::Matches(at, regex) => field(*at).with_text(|value| regex.is_match(value)).unwrap_or(false),
+            Node::Text(at, comparison, with) => field(*at).with_text(|value| comparison.holds(value, with.as_slice())),
+            Node::Matches(at, regex) => field(*at).with_text(|value| regex.is_match(value)),
         }
     }
+}
+
+/// `decides` if one of the nodes is so, whatever the others are; else unknown if one is unknown.
+fn first_or_unknown<'a>(nodes: &[Node], field: &dyn Fn(usize) -> FieldValue<'a>, decides: bool) -> Option<bool> {
+    let mut found = Some(!decides);
+    for node in nodes {
+        match node.matches(field) {
+            Some(holds) if holds == decides => return Some(decides),
+            Some(_) => {}
+            None => found = None,
+        }
+    }
+    found
 }
 
 /// Whole numbers from here on are not told from their neighbours as floating-point numbers.
@@ -319,6 +330,38 @@ mod tests {
         }
         assert!(!holds("a = 1", None, None) && !holds("a != 1", None, None) && holds("a is null", None, None));
         assert!(holds("b = 'it''s'", None, Some(b"it's")));
+    }
+
+    /// As in SQL: what compares with null is unknown, and a record of which the condition is unknown does not match.
+    #[test]
+    fn a_comparison_with_null_is_unknown_and_not_leaves_it_so() {
+        let holds = |filter: &str| holds(filter, None, Some(b"GET"));
+        for no in [
+            "not a = 1",
+            "not a != 1",
+            "not (not a = 1)",
+            "not a = 'x'",
+            "not a > 9007199254740993",
+            "not a ~ 'x'",
+            "not b = 12",
+            "a = 1 or b = 'PUT'",
+            "not (a = 1 and b = GET)",
+            "not (a = 1 or b = PUT)",
+            "not a is null",
+        ] {
+            assert!(!holds(no), "{no}");
+        }
+        for yes in [
+            "not (a = 1 and b = 'PUT')",
+            "not (b = 'PUT' and a = 1)",
+            "a = 1 or b = GET",
+            "not a is not null",
+            "not a is number",
+            "a is not number",
+            "a is null or not a = 1",
+        ] {
+            assert!(holds(yes), "{yes}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ units are called rare and get no interval. Ctrl-C prints what is known so far. d
 KEY is a field, `word` (of text), or /EXPRESSION/, whose matches in each line are counted. Fields of text: line;
 of CSV: the names in the header; of JSON lines and Parquet: paths such as user.name.
 Conditions: status >= 500 and (method = 'GET' or not path ~ '^/api'), size is not null.
+A comparison of null is unknown, as in SQL: neither `ms = 1` nor `not ms = 1` has records without ms.
 
 Examples:
   tessera sample tess:/wiki --count-by word              the most frequent words, within 2 %
