@@ -51,14 +51,15 @@ impl JsonLines {
     }
 }
 
-/// The text of a value: a string without quotes, anything else as it is written, null as nothing.
-fn scalar(raw: &RawValue) -> Option<Cow<'_, str>> {
+/// The text of a value: a string without quotes, anything else as it is written, null as nothing. An error if escapes
+/// have half of a surrogate pair, which is no character; other mistakes are found before.
+fn scalar(raw: &RawValue) -> Result<Option<Cow<'_, str>>, serde_json::Error> {
     let text = raw.get();
-    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+    Ok(match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
         Some(inner) if !inner.contains('\\') => Some(Cow::Borrowed(inner)),
-        Some(_) => serde_json::from_str(text).ok().map(Cow::Owned),
+        Some(_) => Some(Cow::Owned(serde_json::from_str(text)?)),
         None => (text != "null").then_some(Cow::Borrowed(text)),
-    }
+    })
 }
 
 impl<'p, 'de> Found<'p, 'de> {
@@ -98,18 +99,20 @@ impl<'de> Object<'_, '_, 'de> {
     }
 
     /// Takes a value to which the paths in `open` lead. Those that end here are taken out; some may be left.
-    fn take(&mut self, open: Range<usize>, value: &'de RawValue) -> Range<usize> {
+    fn take(&mut self, open: Range<usize>, value: &'de RawValue) -> Result<Range<usize>, String> {
         let mut end = open.start;
         for at in open.clone() {
             let number = self.found.open[at];
             if self.found.paths[number].len() == self.depth + 1 {
-                self.found.texts[number] = scalar(value);
+                let field = || self.found.paths[number].join(".");
+                self.found.texts[number] = scalar(value)
+                    .map_err(|_| format!("the text of `{}` has an escape with half of a surrogate pair", field()))?;
             } else {
                 self.found.open[end] = number;
                 end += 1;
             }
         }
-        open.start..end
+        Ok(open.start..end)
     }
 }
 
@@ -157,7 +160,7 @@ impl<'de> Visitor<'de> for Object<'_, '_, 'de> {
             }
             let value = map.next_value::<&'de RawValue>()?;
             let start = open.start;
-            let open = self.take(open, value);
+            let open = self.take(open, value).map_err(serde::de::Error::custom)?;
             if !open.is_empty() && value.get().starts_with('{') {
                 let mut reader = serde_json::Deserializer::from_str(value.get());
                 let object = Object { depth: self.depth + 1, open, found: &mut *self.found };
@@ -237,6 +240,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_an_error_where_it_is_asked_for() {
+        let paths = [vec!["a".to_string()], vec!["b".to_string(), "c".to_string()]];
+        let mut found = Found::new(&paths);
+        let mut read = |line| found.object().deserialize(&mut serde_json::Deserializer::from_str(line));
+        for line in [r#"{"a":"\ud800"}"#, r#"{"a":"x\udc00y"}"#, r#"{"a":"\ud83d\u0041"}"#, r#"{"b":{"c":"\ud800"}}"#] {
+            let error = read(line).unwrap_err().to_string();
+            let field = if line.contains('b') { "`b.c`" } else { "`a`" };
+            assert!(error.contains(field) && error.contains("surrogate"), "{line}: {error}");
+        }
+        read(r#"{"a":"\ud83d\ude00","d":"\ud800"}"#).unwrap();
+        assert_eq!(found.texts[0].as_deref(), Some("\u{1f600}"));
     }
 
     #[test]
