@@ -118,6 +118,20 @@ fn odd_questions_are_refused_in_words_that_help() {
     refused(&[dir.path().to_str().unwrap()], 2, &["different formats"]);
 }
 
+#[test]
+fn null_and_the_text_that_reads_so_are_different_keys() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.jsonl");
+    fs::write(&path, "{\"k\":null}\n{\"k\":\"NULL\"}\n{}\n").unwrap();
+    let asked = ["sample", path.to_str().unwrap(), "--count-by", "k", "--exact"];
+    let said = json(&[&asked[..], &["--json"]].concat());
+    let groups: Vec<_> = said["groups"].as_array().unwrap().iter().map(|row| (&row["key"], &row["estimate"])).collect();
+    assert_eq!(groups, [(&Value::Null, &Value::from(2.0)), (&Value::from("NULL"), &Value::from(1.0))]);
+    let text = tessera(&asked).text();
+    let keys: Vec<_> = text.lines().skip(1).take(2).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(keys, ["NULL", "\"NULL\""], "{text}");
+}
+
 /// A record that the sample did not meet is not reported as zero.
 #[test]
 fn what_was_not_seen_is_no_zero() {

@@ -37,7 +37,7 @@ pub struct Terms {
 /// A group's estimate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its key; none if records are not grouped.
+    /// Its key; none for null.
     pub key: Option<Key>,
     /// The estimate.
     pub estimate: Estimate,
@@ -232,7 +232,7 @@ impl<'a> Asked<'a> {
 
     fn rows(&self, census: &Census) -> Vec<Row> {
         let row = |sized: &Ranked| Row {
-            key: Some(sized.key.clone()),
+            key: self.question.key_of(&sized.key),
             estimate: self.estimate(&self.totals.group(&sized.key)),
         };
         census.largest.iter().map(row).collect()

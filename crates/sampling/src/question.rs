@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::format::stretches;
-use crate::tally::UnitTally;
+use crate::tally::{Key, UnitTally};
 use regex::bytes::Regex;
 
 /// The aggregate.
@@ -132,14 +132,36 @@ impl Question {
         Bound { fields, question: self, key, value, filter_fields }
     }
 
+    /// The key that was counted as `counted`; `None` for null.
+    pub(crate) fn key_of(&self, counted: &[u8]) -> Option<Key> {
+        match (&self.key, counted) {
+            (Some(KeyBy::Field(_)), [NULL_BYTE]) => None,
+            (Some(KeyBy::Field(_)), [NULL_BYTE, field @ ..]) => Some(field.to_vec()),
+            _ => Some(counted.to_vec()),
+        }
+    }
+
     /// Values are kept for a quantile.
     pub fn keeps_values(&self) -> bool {
         matches!(self.aggregate, Aggregate::Quantile(_))
     }
 }
 
-/// The key that a null has in the answer.
-pub const NULL_KEY: &[u8] = b"NULL";
+/// The first byte of what is counted for null, and of fields that begin with it. No text in UTF-8 has it.
+const NULL_BYTE: u8 = 0xff;
+
+/// Calls `count` with what stands for a field among the keys that are counted: the field itself, null as [`NULL_BYTE`],
+/// and a field that begins with that with one more of it. [`Question::key_of`] is the reverse.
+#[inline]
+fn with_counted_key(field: FieldValue<'_>, mut count: impl FnMut(&[u8])) {
+    let counted = field.with_text(|key| match key.first() {
+        Some(&NULL_BYTE) => count(&[&[NULL_BYTE], key].concat()),
+        _ => count(key),
+    });
+    if counted.is_none() {
+        count(&[NULL_BYTE]);
+    }
+}
 
 impl Bound {
     /// The question.
@@ -174,11 +196,7 @@ impl Bound {
             Some(value) => value.number().ok_or_else(|| self.no_number(value))?,
         };
         match self.key.map(field) {
-            Some(key) => {
-                if key.with_text(|key| tally.add(key, value)).is_none() {
-                    tally.add(NULL_KEY, value);
-                }
-            }
+            Some(key) => with_counted_key(key, |key| tally.add(key, value)),
             None => tally.add_ungrouped(value),
         }
         Ok(())

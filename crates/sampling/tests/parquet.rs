@@ -100,7 +100,7 @@ fn question(aggregate: Aggregate, key: Option<&str>, value: Option<&str>, filter
 
 fn keys(answer: &Answer) -> Vec<(String, f64)> {
     let row = |row: &tessera_sampling::answer::Row| {
-        (String::from_utf8(row.key.clone().unwrap()).unwrap(), row.estimate.value)
+        (row.key.clone().map_or("NULL".into(), |key| String::from_utf8(key).unwrap()), row.estimate.value)
     };
     let mut keys: Vec<_> = answer.rows.iter().map(row).collect();
     keys.sort_by(|a, b| a.0.cmp(&b.0));

@@ -63,7 +63,7 @@ fn answer(
 
 fn counts(answer: &Answer) -> BTreeMap<String, f64> {
     let row = |row: &tessera_sampling::answer::Row| {
-        (String::from_utf8(row.key.clone().unwrap()).unwrap(), row.estimate.value)
+        (row.key.clone().map_or("NULL".into(), |key| String::from_utf8(key).unwrap()), row.estimate.value)
     };
     answer.rows.iter().map(row).collect()
 }
@@ -440,6 +440,24 @@ fn a_key_that_was_not_seen_has_a_bound_and_no_zero() {
     let found = answer(Arc::new(open(&[path])), text, &rare, 1024, Amount::Ratio(0.05), 3).unwrap();
     assert!(!found.total.claimed, "nothing is claimed of what was not seen");
     assert!((1.0..200.0).contains(&found.unseen_units), "{}", found.unseen_units);
+}
+
+#[test]
+fn null_is_a_key_of_its_own() {
+    let dir = TempDir::new().unwrap();
+    let (lines, table) = (dir.path().join("a.jsonl"), dir.path().join("a.csv"));
+    std::fs::write(&lines, "{\"k\":null}\n{\"k\":\"NULL\"}\n{}\n{\"k\":\"\"}\n".repeat(10)).unwrap();
+    std::fs::write(&table, b"k,v\nNULL,1\n,2\n\xff,3\n\xff\xffa,4\nn,5\n").unwrap();
+    let groups = |path: PathBuf, format, asked: Question| {
+        let found = answer(Arc::new(open(&[path])), format, &asked, 1024, Amount::Exact, 1).unwrap();
+        found.rows.into_iter().map(|row| (row.key, row.estimate.value)).collect::<BTreeMap<_, _>>()
+    };
+    let key = |text: &[u8]| Some(text.to_vec());
+    let counts = groups(lines, json, question(Aggregate::Count, Some("k"), None, None));
+    assert_eq!(counts, BTreeMap::from([(None, 20.0), (key(b"NULL"), 10.0), (key(b""), 10.0)]));
+    let sums = groups(table, csv, question(Aggregate::Sum, Some("k"), Some("v"), None));
+    let expected = [(key(b"NULL"), 1.0), (None, 2.0), (key(b"\xff"), 3.0), (key(b"\xff\xffa"), 4.0), (key(b"n"), 5.0)];
+    assert_eq!(sums, BTreeMap::from(expected));
 }
 
 /// 3000 values in one unit: a thousand twice, and 0 to 999 once.

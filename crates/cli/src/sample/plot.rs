@@ -1,6 +1,6 @@
 //! The page of `--plot`: groups with their intervals, in one file without scripts or other files.
 
-use super::report::{Shown, brief, number};
+use super::report::{Shown, brief, key_text, number};
 use crate::term::html_text;
 use std::fmt::Write;
 use tessera_sampling::estimate::Estimate;
@@ -17,10 +17,7 @@ svg{max-width:100%;height:auto}svg text{font:13px system-ui,sans-serif;fill:curr
 /// The page.
 pub fn page(shown: &Shown<'_>) -> String {
     let total = ("all".to_string(), shown.answer.total);
-    let row = |row: &tessera_sampling::answer::Row| {
-        (String::from_utf8_lossy(row.key.as_deref().unwrap_or_default()).into_owned(), row.estimate)
-    };
-    let groups: Vec<(String, Estimate)> = shown.answer.rows.iter().map(row).collect();
+    let groups: Vec<(String, Estimate)> = shown.answer.rows.iter().map(|row| (key_text(row), row.estimate)).collect();
     let rows = if groups.is_empty() { vec![total] } else { groups };
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>tessera sample</title><style>{STYLE}</style>\

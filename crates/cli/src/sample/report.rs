@@ -4,7 +4,7 @@ use crate::exit::Outcome;
 use crate::term::{Out, Table, units};
 use serde_json::{Value, json};
 use std::time::Duration;
-use tessera_sampling::answer::{Amount, Answer, Terms};
+use tessera_sampling::answer::{Amount, Answer, Row, Terms};
 use tessera_sampling::engine::Progress;
 use tessera_sampling::estimate::{Estimate, RARE_UNITS};
 use tessera_sampling::question::{Aggregate, Question};
@@ -42,8 +42,7 @@ pub fn show(shown: &Shown<'_>, out: Out) -> Outcome {
     if !shown.answer.rows.is_empty() {
         let mut table = Table::new("<>>>>>", &["KEY", noun(shown.question), "LOW", "HIGH", "UNITS", "DESIGN EFFECT"]);
         for row in &shown.answer.rows {
-            let key = String::from_utf8_lossy(row.key.as_deref().unwrap_or_default()).into_owned();
-            table.row(std::iter::once(key).chain(cells(&row.estimate)));
+            table.row(std::iter::once(key_text(row)).chain(cells(&row.estimate)));
         }
         out.table(&table)?;
     }
@@ -51,6 +50,15 @@ pub fn show(shown: &Shown<'_>, out: Out) -> Outcome {
     out.line(format!("{}: {total}", total_name(shown.question)))?;
     notes(shown).into_iter().for_each(|note| out.note(note));
     Ok(())
+}
+
+/// A row's key for people: `NULL` for null, and the text that reads so in quotes.
+pub fn key_text(row: &Row) -> String {
+    match row.key.as_deref() {
+        None => "NULL".to_string(),
+        Some(b"NULL") => "\"NULL\"".to_string(),
+        Some(key) => String::from_utf8_lossy(key).into_owned(),
+    }
 }
 
 fn cells(estimate: &Estimate) -> [String; 5] {
@@ -188,7 +196,7 @@ pub fn document(shown: &Shown<'_>) -> Value {
         .iter()
         .map(|row| {
             let mut document = estimate_document(&row.estimate);
-            document["key"] = String::from_utf8_lossy(row.key.as_deref().unwrap_or_default()).into();
+            document["key"] = row.key.as_deref().map(String::from_utf8_lossy).into();
             document
         })
         .collect();

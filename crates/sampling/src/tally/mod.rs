@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 /// Values of a sampled unit that are kept for quantiles; of more, a random part is kept.
 const UNIT_VALUES: usize = 256;
 
-/// A key as it stands in the file.
+/// A key, as it is counted.
 pub type Key = Vec<u8>;
 
 #[derive(Debug)]
