@@ -60,7 +60,7 @@ pub struct Answer {
     pub unseen_records: f64,
     /// Records that were counted.
     pub records: f64,
-    /// The promised error was reached; true if none was promised.
+    /// The promised error was reached; if none was promised, the sample did not end before what was to be exact.
     pub reached: bool,
     /// What was read is a random part, or everything. It is not where reading everything was interrupted: that is the
     /// beginning of each disk.
@@ -94,7 +94,7 @@ impl Answer {
             unseen_units,
             unseen_records: (unseen_units * records_of_a_unit(totals)).ceil(),
             records: totals.all.iter().map(|moments| moments.total.count).sum(),
-            reached: true,
+            reached: !asked.is_interrupted,
             is_random: !asked.is_interrupted,
         };
         if let Amount::Error(error) = terms.amount {

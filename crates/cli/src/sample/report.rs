@@ -214,7 +214,7 @@ pub fn document(shown: &Shown<'_>) -> Value {
         "unseen_records": answer.unseen_records,
         "records_counted": answer.records,
         "confidence": shown.terms.confidence,
-        "reached": answer.reached,
+        "reached": answer.reached && !shown.was_interrupted,
         "interrupted": shown.was_interrupted,
         "units": progress.units,
         "all_units": progress.all_units,
