@@ -9,6 +9,7 @@
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -160,13 +161,22 @@ def trace_names(traces):
     return sorted(name for name in os.listdir(traces) if not name.endswith(".md")) if os.path.isdir(traces) else []
 
 
+def remove(root, data):
+    """Removes files of another size, or of a run that did not end: what is measured is all that lies there."""
+    for name in os.listdir(root):
+        if name.partition(".")[0] == data and name.partition(".")[2].isdigit():
+            os.remove(os.path.join(root, name))
+    shutil.rmtree(os.path.join(root, data), ignore_errors=True)
+
+
 def make(root, size, binary, traces):
-    """Makes what is not there yet."""
+    """Makes what is not there yet in this size."""
     for data in DATA:
         done = os.path.join(root, f"{data}.{size}")
         if os.path.exists(done) or data == "accesses" and not trace_names(traces):
             continue
         print(f"making {data}", file=sys.stderr, flush=True)
+        remove(root, data)
         if data == "text":
             text(root, size)
         elif data == "accesses":

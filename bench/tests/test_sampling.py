@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -51,6 +53,28 @@ class Data(unittest.TestCase):
         self.assertTrue(samplingdata.is_text("Zürich\n".encode()))
         for contents in (b"\xff\xfe", b"a\0b", b"x" * 1_000_000):
             self.assertFalse(samplingdata.is_text(contents))
+
+    def test_data_of_another_size_is_made_anew(self):
+        def text(root, size):
+            for number in range(size):
+                with open(samplingdata.path_of(root, "text", number), "w") as out:
+                    out.write(f"{size}\n")
+
+        def found():
+            paths = [os.path.join(parent, name) for parent, _, names in os.walk(os.path.join(root, "text")) for name in names]
+            return sorted(open(path).read() for path in paths)
+
+        with tempfile.TemporaryDirectory() as root, mock.patch.multiple(samplingdata, DATA=("text",), text=text):
+            other = os.path.join(root, "packages")
+            os.mkdir(other)
+            for size in (9, 2, 9):
+                samplingdata.make(root, size, None, None)
+                self.assertEqual(found(), [f"{size}\n"] * size)
+            with open(samplingdata.path_of(root, "text", 0), "w") as out:
+                out.write("kept\n")
+            samplingdata.make(root, 9, None, None)
+            self.assertIn("kept\n", found(), "what is there in the right size is not made again")
+            self.assertTrue(os.path.isdir(other))
 
 
 class Committed(unittest.TestCase):
