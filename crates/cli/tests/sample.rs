@@ -132,6 +132,22 @@ fn null_and_the_text_that_reads_so_are_different_keys() {
     assert_eq!(keys, ["NULL", "\"NULL\""], "{text}");
 }
 
+#[test]
+fn a_small_error_is_not_shown_as_zero() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("requests.csv");
+    fs::write(&path, requests(60_000)).unwrap();
+    let run = tessera(&["sample", path.to_str().unwrap(), "--sum", "ms", "--error", "0.01%", "--unit", "4K"]);
+    assert!(run.stderr.contains("an error of 0.01 % needed everything"), "{run:?}");
+    // Values are nearly equal, so that the interval of a sample is narrow.
+    let row = |i: u64| format!("{}\n", 1_000_000 + i.wrapping_mul(7919) % 1000);
+    let rows = std::iter::once("ms\n".to_string()).chain((0..60_000).map(row));
+    fs::write(&path, rows.collect::<String>()).unwrap();
+    let words = ["sample", path.to_str().unwrap(), "--avg", "ms", "--ratio", "40%", "--unit", "4K", "--seed", "1"];
+    let run = tessera(&words);
+    assert!(run.text().contains("± 0.00") && !run.text().contains("± 0.0 %"), "{run:?}");
+}
+
 /// A record that the sample did not meet is not reported as zero.
 #[test]
 fn what_was_not_seen_is_no_zero() {

@@ -98,8 +98,8 @@ pub fn brief(estimate: &Estimate) -> String {
     if estimate.low == estimate.high {
         return format!("{}, exactly", number(estimate.value));
     }
-    let error = 100.0 * estimate.relative_error();
-    format!("{} ± {error:.1} % ({} to {})", number(estimate.value), number(estimate.low), number(estimate.high))
+    let (value, error) = (number(estimate.value), percent(estimate.relative_error()));
+    format!("{value} ± {error} % ({} to {})", number(estimate.low), number(estimate.high))
 }
 
 fn notes(shown: &Shown<'_>) -> Vec<String> {
@@ -135,10 +135,10 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
     }
     match terms.amount {
         Amount::Error(error) if !answer.reached => {
-            notes.push(format!("the promised error of {:.1} % was not reached", 100.0 * error))
+            notes.push(format!("the promised error of {} % was not reached", percent(error)))
         }
         Amount::Error(error) if progress.units == progress.all_units => {
-            notes.push(format!("an error of {:.1} % needed everything", 100.0 * error));
+            notes.push(format!("an error of {} % needed everything", percent(error)));
         }
         _ => {}
     }
@@ -173,6 +173,17 @@ fn total_name(question: &Question) -> String {
         Aggregate::Quantile(share) => format!("{} % quantile", 100.0 * share),
         Aggregate::Distinct => "distinct keys".to_string(),
     }
+}
+
+/// A share in percent: with a digit behind the point, and below 1 % with two that are not 0.
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if !(1e-12..0.995).contains(&percent) {
+        return format!("{percent:.1}");
+    }
+    let decimals = (1.0 - percent.log10().floor()) as usize;
+    let text = format!("{percent:.decimals$}");
+    text.strip_suffix('0').map_or(text.clone(), str::to_string)
 }
 
 /// A number with separators, and with digits behind the point only where they count.
@@ -237,4 +248,27 @@ fn estimate_document(estimate: &Estimate) -> Value {
         "units_seen": estimate.units_seen,
         "claimed": estimate.claimed,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_in_percent_has_digits_that_count() {
+        for (share, text) in [
+            (0.02, "2.0"),
+            (0.1234, "12.3"),
+            (0.01, "1.0"),
+            (0.0099, "0.99"),
+            (0.005, "0.5"),
+            (0.001, "0.1"),
+            (0.0001, "0.01"),
+            (0.000_012_34, "0.0012"),
+            (0.0, "0.0"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
 }
