@@ -148,6 +148,22 @@ fn a_small_error_is_not_shown_as_zero() {
     assert!(run.text().contains("± 0.00") && !run.text().contains("± 0.0 %"), "{run:?}");
 }
 
+#[test]
+fn a_file_that_is_named_twice_counts_once_and_this_is_said() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.csv");
+    fs::write(&path, requests(100)).unwrap();
+    let (path, root) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
+    let around = format!("{root}/../{}/a.csv", dir.path().file_name().unwrap().to_str().unwrap());
+    for words in [[path, path], [root, path], [path, &around]] {
+        let run = tessera(&["sample", words[0], words[1], "--exact", "--json"]);
+        assert_eq!((run.code, &run.json()["total"]["estimate"]), (0, &Value::from(100.0)), "{run:?}");
+        assert!(run.stderr.contains("named more than once") && run.stderr.contains("counts once"), "{run:?}");
+    }
+    let once = tessera(&["sample", path, "--exact", "--json"]);
+    assert!(once.code == 0 && once.stderr.is_empty(), "{once:?}");
+}
+
 /// A record that the sample did not meet is not reported as zero.
 #[test]
 fn what_was_not_seen_is_no_zero() {

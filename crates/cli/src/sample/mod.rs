@@ -7,7 +7,7 @@ use crate::args::{SampleArgs, ShareRule};
 use crate::exit::{Exit, Failure, Outcome, bail};
 use crate::files::store_paths;
 use crate::remote::Store;
-use crate::term::Progress;
+use crate::term::{Progress, units};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -59,6 +59,9 @@ pub fn sample(args: SampleArgs) -> Outcome {
         Some(store) => Arc::new(StoreFiles::open((**store).clone(), &store_paths(&args.paths)?)?),
         None => Arc::new(local(&args)?),
     };
+    if let Some(caution) = repeated(&source.contents().repeated) {
+        args.common.output.caution(caution);
+    }
     let format = args.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
     let question = question(&args, format)?;
     let reader = reader(&args, format, &question, &*source)?;
@@ -132,6 +135,17 @@ impl Watch {
             self.shown = Instant::now();
         }
     }
+}
+
+/// What is said of files that were named more than once.
+fn repeated(names: &[String]) -> Option<String> {
+    let first = names.first()?;
+    Some(match names.len() {
+        1 => format!("`{first}` is named more than once; it counts once"),
+        n => {
+            format!("`{first}` and {} are named more than once; each counts once", units::plural(n as u64 - 1, "other"))
+        }
+    })
 }
 
 fn is_in_store(paths: &[OsString]) -> Outcome<bool> {

@@ -308,6 +308,7 @@ mod tests {
                 files: vec![SourceFile { name: "f".into(), len_bytes }],
                 disks: vec!["d".into()],
                 runs: vec![Run { file: 0, offset: 0, len_bytes, disk: 0, rows: None }],
+                ..Default::default()
             };
             Memory { contents, bytes: content.into_bytes(), reads: Mutex::default() }
         }

@@ -3,6 +3,7 @@
 use super::{Contents, DiskIndex, FileIndex, Source, SourceFile};
 use crate::error::Error;
 use crate::layout::Run;
+use hashbrown::HashSet;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ struct Open {
 }
 
 impl LocalFiles {
-    /// Opens files, and all files under directories. Hidden files in directories are left out, as other engines do.
+    /// Opens files, and all files under directories. Hidden files in directories are left out, as other engines do. A file
+    /// that was named before is left out, but not another name of it, which a link is.
     /// `disk_of` names the disk of a path; by default it is the device number.
     ///
     /// # Errors
@@ -31,8 +33,12 @@ impl LocalFiles {
             collect(path, &mut found)?;
         }
         let mut source = LocalFiles { contents: Contents::default(), open: Vec::new() };
+        let mut names = HashSet::new();
         for path in found {
-            source.add(&path, disk_of)?;
+            match names.insert(full_name(&path)?) {
+                true => source.add(&path, disk_of)?,
+                false => source.contents.repeated.push(path.display().to_string()),
+            }
         }
         if source.contents.files.is_empty() {
             return Err(Error::NoFiles { paths: paths.iter().map(|p| p.display().to_string()).collect() });
@@ -64,6 +70,13 @@ impl LocalFiles {
         self.open.push(Open { file, mtime: (meta.mtime(), meta.mtime_nsec()) });
         Ok(())
     }
+}
+
+/// The file's name in its directory, whatever way led there.
+fn full_name(path: &Path) -> Result<PathBuf, Error> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = parent.canonicalize().map_err(|error| Error::io(path.display(), error))?;
+    Ok(path.file_name().map_or(parent.clone(), |name| parent.join(name)))
 }
 
 /// The device as `lsblk` shows its numbers.

@@ -36,6 +36,8 @@ pub struct Contents {
     pub disks: Vec<String>,
     /// On which disk each byte lies. The runs of a file follow each other and cover it.
     pub runs: Vec<Run>,
+    /// Files that were named more than once. Each is in `files` once.
+    pub repeated: Vec<String>,
 }
 
 /// Files with known places: local ones, or versions of files in the store. Threads share it.

@@ -178,7 +178,7 @@ mod tests {
 
     fn played() -> PlayedDisks<Empty> {
         let file = SourceFile { name: "f".into(), len_bytes: 0 };
-        let contents = Contents { files: vec![file], disks: vec!["a".into(), "b".into()], runs: Vec::new() };
+        let contents = Contents { files: vec![file], disks: vec!["a".into(), "b".into()], ..Default::default() };
         PlayedDisks::new(Empty(contents), &[DiskSpeed { bytes_per_s: 1e6, latency: 2 * MS }])
     }
 

@@ -3,7 +3,7 @@
 use super::{Contents, DiskIndex, FileIndex, Source, SourceFile};
 use crate::error::Error;
 use crate::layout::Run;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tessera_client::locate::Located;
@@ -23,7 +23,7 @@ pub struct StoreFiles {
 }
 
 impl StoreFiles {
-    /// Locates files, and all files under directories.
+    /// Locates files, and all files under directories; each once, however often it was named.
     ///
     /// # Errors
     /// A path does not exist, or the manager does not answer; there are no files.
@@ -39,7 +39,12 @@ impl StoreFiles {
             handles: Mutex::new(HashMap::new()),
         };
         let mut numbers = HashMap::new();
+        let mut names = HashSet::new();
         for path in found {
+            if !names.insert(path.clone()) {
+                source.contents.repeated.push(path.brief().to_string());
+                continue;
+            }
             let located =
                 source.client.locate(&path).map_err(|error| Error::store(path.brief(), &error, error.code()))?;
             source.add(&path, &located, &mut numbers);
