@@ -68,17 +68,17 @@ impl TesseraFs {
     }
 
     /// How long the kernel may cache a name: no longer than its change is recalled.
-    fn name_ttl_of(&self, attr: &Attr, since_ns: i64) -> Duration {
-        self.mount.name_ttl(attr, self.ttl_of(attr, since_ns))
+    fn name_ttl_of(&self, parent: INodeNo, attr: &Attr, since_ns: i64) -> Duration {
+        self.mount.name_ttl(parent.0, attr.ino, self.ttl_of(attr, since_ns))
     }
 
     fn now_ns(&self) -> i64 {
         self.mount.backend.now_ns()
     }
 
-    fn reply_entry(&self, result: Outcome<ShownEntry>, since_ns: i64, reply: ReplyEntry) {
+    fn reply_entry(&self, parent: INodeNo, result: Outcome<ShownEntry>, since_ns: i64, reply: ReplyEntry) {
         answer!(result, reply, ShownEntry { attr, generation } => {
-            reply.entry(&self.name_ttl_of(&attr, since_ns), &file_attr(&attr), Generation(generation));
+            reply.entry(&self.name_ttl_of(parent, &attr, since_ns), &file_attr(&attr), Generation(generation));
         });
     }
 
@@ -161,7 +161,7 @@ impl Filesystem for TesseraFs {
         }
         let since_ns = self.now_ns();
         let looked_up = block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes())));
-        self.reply_entry(looked_up, since_ns, reply);
+        self.reply_entry(parent, looked_up, since_ns, reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -224,13 +224,13 @@ impl Filesystem for TesseraFs {
     ) {
         let since_ns = self.now_ns();
         let made = block_on(self.mount.make_node(caller(req), (parent.0, name.as_bytes()), mode, rdev));
-        self.reply_entry(made, since_ns, reply);
+        self.reply_entry(parent, made, since_ns, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let since_ns = self.now_ns();
         let made = block_on(self.mount.make_directory(caller(req), (parent.0, name.as_bytes()), mode));
-        self.reply_entry(made, since_ns, reply);
+        self.reply_entry(parent, made, since_ns, reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -245,7 +245,7 @@ impl Filesystem for TesseraFs {
         let target = target.as_os_str().as_bytes();
         let since_ns = self.now_ns();
         let made = block_on(self.mount.make_symlink(caller(req), (parent.0, name.as_bytes()), target));
-        self.reply_entry(made, since_ns, reply);
+        self.reply_entry(parent, made, since_ns, reply);
     }
 
     fn rename(
@@ -271,7 +271,7 @@ impl Filesystem for TesseraFs {
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let since_ns = self.now_ns();
         let made = block_on(self.mount.link(ino.0, (parent.0, name.as_bytes())));
-        self.reply_entry(made, since_ns, reply);
+        self.reply_entry(parent, made, since_ns, reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -300,7 +300,7 @@ impl Filesystem for TesseraFs {
         let (caller, mode, since_ns) = (caller(req), mode & 0o7777, self.now_ns());
         let created = block_on(self.mount.create(caller, (parent.0, name.as_bytes()), mode, writes, exclusive));
         answer!(created, reply, (ShownEntry { attr, generation }, Opened { handle, keep_cache, direct }) => {
-            let (ttl, generation) = (self.name_ttl_of(&attr, since_ns), Generation(generation));
+            let (ttl, generation) = (self.name_ttl_of(parent, &attr, since_ns), Generation(generation));
             let flags = open_flags(keep_cache, direct);
             reply.created(&ttl, &file_attr(&attr), generation, FileHandle(handle), flags);
         });
@@ -396,11 +396,10 @@ impl Filesystem for TesseraFs {
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.counts.asked(Op::List);
+        let ttl = if self.mount.is_shared(ino.0) { Duration::ZERO } else { self.options.cache_ttl };
         let add = |entry: &ListedEntry<'_>| {
             let (attr, ttl, generation) = match &entry.shown {
-                Some(shown) => {
-                    (file_attr(&shown.attr), self.options.cache_ttl.saturating_sub(entry.age), shown.generation)
-                }
+                Some(shown) => (file_attr(&shown.attr), ttl.saturating_sub(entry.age), shown.generation),
                 None => (name_only(entry.ino, entry.kind), Duration::ZERO, 0),
             };
             let name = OsStr::from_bytes(entry.name);

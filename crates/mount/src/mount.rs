@@ -20,7 +20,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tessera_wire::Attr;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Inodes that wait for a background task. Several tasks may share a queue.
@@ -146,14 +145,19 @@ impl<B: Backend> Mount<B> {
         self.kernel.lock().was_changed_since(ino, since_ns)
     }
 
-    /// How long a kernel that may cache names for `ttl` may cache the one that stands for this inode.
-    pub fn name_ttl(&self, attr: &Attr, ttl: Duration) -> Duration {
+    /// How long a kernel that may cache names for `ttl` may cache the one in `parent` that stands for this inode.
+    pub fn name_ttl(&self, parent: u64, ino: u64, ttl: Duration) -> Duration {
         // What the mount computes has no lease.
-        if SyntheticInode::of(attr.ino).is_some() {
+        if SyntheticInode::of(ino).is_some() {
             return ttl;
         }
-        let left_ns = self.namespace.with(|core, now_ns| core.recalled_for_ns(now_ns, attr));
+        let left_ns = self.namespace.with(|core, now_ns| core.recalled_for_ns(now_ns, parent, ino));
         left_ns.map_or(ttl, |left_ns| ttl.min(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0))))
+    }
+
+    /// Whether another mount changed something in a directory lately: then the kernel keeps no names of a listing, which have no lease.
+    pub fn is_shared(&self, directory: u64) -> bool {
+        self.namespace.with(|core, now_ns| core.is_shared(now_ns, directory))
     }
 
     /// The state now. Waits for nothing.

@@ -16,8 +16,14 @@ use tessera_wire::{Attr, Hint, InodeKind};
 
 /// Limit of cached inodes; beyond it the cache is emptied.
 const MAX_INODES: usize = 200_000;
-/// Limit of last known names of inodes. They are kept beyond leases, so that people recognise files by them.
+/// Limit of inodes whose last known names are kept. They are kept beyond leases, so that people recognise files by them.
 const MAX_LAST_NAMES: usize = 16_384;
+/// Limit of the last known names of one inode.
+const MAX_NAMES_OF_INODE: usize = 4;
+/// A directory in which another mount changed something counts as shared for so long after it, ns.
+const SHARED_NS: i64 = 10_000_000_000;
+/// Limit of such directories.
+const MAX_SHARED: usize = 4_096;
 /// Number of recent changes against which answers are checked.
 const MAX_CHANGES: usize = 1_024;
 
@@ -72,8 +78,12 @@ pub struct CacheStats {
 pub struct EntryCache {
     inodes: HashMap<u64, Leased>,
     names: HashMap<Name, u64>,
-    /// Name under which an inode was last seen; it may be outdated.
-    last_names: HashMap<u64, Name>,
+    /// Names under which an inode was seen, the last one last; they may be outdated.
+    last_names: HashMap<u64, Vec<Name>>,
+    /// Until when the manager recalls inodes that have several names, which are not cached.
+    several_names: HashMap<u64, i64>,
+    /// Until when directories count as shared.
+    shared: HashMap<u64, i64>,
     /// Number of recalls and changes so far: part of a [`Stamp`].
     pub changes: u64,
     /// The most recent of them.
@@ -119,7 +129,23 @@ impl EntryCache {
 
     /// How much longer the lease on an inode lasts, ns; none: nothing is known of one.
     pub fn lease_left_ns(&self, now_ns: i64, ino: u64) -> Option<i64> {
-        self.inodes.get(&ino).map(|leased| leased.until_ns.saturating_sub(now_ns).max(0))
+        let until_ns = self.inodes.get(&ino).map(|leased| leased.until_ns).or(self.several_names.get(&ino).copied());
+        until_ns.map(|until_ns| until_ns.saturating_sub(now_ns).max(0))
+    }
+
+    /// Another mount changes something in these directories.
+    pub fn note_shared(&mut self, directories: impl IntoIterator<Item = u64>) {
+        for directory in directories {
+            if self.shared.len() >= MAX_SHARED {
+                self.shared.clear();
+            }
+            self.shared.insert(directory, self.now_ns.saturating_add(SHARED_NS));
+        }
+    }
+
+    /// Whether another mount changed something in a directory lately.
+    pub fn is_shared(&self, now_ns: i64, directory: u64) -> bool {
+        self.shared.get(&directory).is_some_and(|until_ns| *until_ns > now_ns)
     }
 
     /// Counts a lookup as a hit or a miss.
@@ -136,7 +162,7 @@ impl EntryCache {
 
     /// Directory and name under which an inode was last seen.
     pub fn last_name(&self, ino: u64) -> Option<Name> {
-        self.last_names.get(&ino).cloned()
+        self.last_names.get(&ino)?.last().cloned()
     }
 
     /// The manager answered a question; `name`: how the inode was reached.
@@ -189,7 +215,9 @@ impl EntryCache {
         for ino in inos {
             self.note(Change::Inode(*ino));
             forgotten.extend(self.remove(*ino));
-            forgotten.extend(self.last_name(*ino));
+            let means_another = |name: &&Name| self.names.get(*name).is_some_and(|other| other != ino);
+            let seen = self.last_names.get(ino).into_iter().flatten();
+            forgotten.extend(seen.filter(|name| !means_another(name)).cloned());
         }
         forgotten.into_iter().collect()
     }
@@ -216,17 +244,39 @@ impl EntryCache {
         }
     }
 
-    fn note_last_name(&mut self, ino: u64, name: Name) {
+    /// This mount is about to give the inode that `from` stands for, if that is known, the name `to`: the kernel keeps what it knows of the old name for
+    /// the new one, and a recall must tell it. Returns whether it is known.
+    pub fn begin_move(&mut self, from: NameRef<'_>, to: NameRef<'_>) -> bool {
+        let ino = self.names.get(&(from.0, from.1.to_vec())).copied();
+        if let Some(ino) = ino {
+            self.note_last_name(ino, (to.0, to.1.to_vec()));
+        }
+        ino.is_some()
+    }
+
+    /// An inode is seen under a name, or will be.
+    pub fn note_last_name(&mut self, ino: u64, name: Name) {
         if self.last_names.len() >= MAX_LAST_NAMES {
             self.last_names.clear();
         }
-        self.last_names.insert(ino, name);
+        let names = self.last_names.entry(ino).or_default();
+        names.retain(|known| *known != name);
+        if names.len() == MAX_NAMES_OF_INODE {
+            names.remove(0);
+        }
+        names.push(name);
     }
 
     /// Caches an inode, unless it has several names: a removed name would not say which inode changed.
     fn put(&mut self, stamp: Stamp, name: Option<NameRef<'_>>, entry: &Entry, attr: &Attr) {
+        // The manager granted the lease no earlier than the request was sent.
+        let until_ns = stamp.at_ns.saturating_add(ms_to_ns(entry.lease_ms));
         if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
             self.remove(attr.ino);
+            if self.several_names.len() >= MAX_LAST_NAMES {
+                self.several_names.clear();
+            }
+            self.several_names.insert(attr.ino, until_ns);
             return;
         }
         if self.inodes.len() >= MAX_INODES {
@@ -238,8 +288,6 @@ impl EntryCache {
         {
             self.remove(attr.ino);
         }
-        // The manager granted the lease no earlier than the request was sent.
-        let until_ns = stamp.at_ns.saturating_add(ms_to_ns(entry.lease_ms));
         let known = EntryAttr { attr: attr.clone(), hints: entry.hints.clone() };
         let fresh = || Leased { entry: EntryAttr::default(), until_ns, names: HashSet::new() };
         let leased = self.inodes.entry(attr.ino).or_insert_with(fresh);
@@ -253,6 +301,7 @@ impl EntryCache {
 
     /// Removes an inode, and those of its names that still stand for it. Returns all its names.
     fn remove(&mut self, ino: u64) -> HashSet<Name> {
+        self.several_names.remove(&ino);
         let names = self.inodes.remove(&ino).map(|leased| leased.names).unwrap_or_default();
         for name in &names {
             if self.names.get(name) == Some(&ino) {
@@ -407,6 +456,30 @@ mod tests {
         cache.changed_here(before, &entry(7, 60_000));
         assert!(cache.get(NOW, 7).is_none());
         assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec())]);
+    }
+
+    /// The kernel moves what it knows of the old name.
+    #[test]
+    fn a_recall_tells_the_name_that_this_mount_gave_an_inode() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 60_000));
+        cache.fetched(stamp(&cache, NOW), Some((1, b"c")), &entry(8, 60_000));
+        assert!(cache.begin_move((1, b"a"), (2, b"b")) && !cache.begin_move((1, b"unknown"), (1, b"other")));
+        [(1, &b"a"[..]), (2, b"b")].iter().for_each(|(parent, name)| cache.forget_name(*parent, name));
+        cache.note_last_name(7, (1, b"c".to_vec()));
+        assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec()), (2, b"b".to_vec())], "`c` stands for another one");
+    }
+
+    #[test]
+    fn an_inode_with_several_names_is_recalled_by_each() {
+        let mut cache = EntryCache::default();
+        let attr = Some(Attr { ino: 7, nlink: 2, ..Attr::default() });
+        let linked = Entry { attr, lease_ms: 500, ..Entry::default() };
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &linked);
+        cache.fetched(stamp(&cache, NOW), Some((1, b"b")), &linked);
+        assert_eq!((cache.get(NOW, 7), cache.lease_left_ns(NOW, 7)), (None, Some(500 * MS)));
+        assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec()), (1, b"b".to_vec())]);
+        assert_eq!(cache.lease_left_ns(NOW, 7), None);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use entry_cache::EntryCache;
 use std::collections::{HashMap, VecDeque};
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Entry, InoRange};
-use tessera_wire::{Attr, Code, InodeKind};
+use tessera_wire::{Attr, Code};
 
 const MS: i64 = 1_000_000;
 /// The manager rejects longer names.
@@ -241,14 +241,20 @@ impl Namespace {
         }
     }
 
-    /// How much longer a change of the name that stands for this inode is recalled, ns; none: it is a deferred create, whose directory is
-    /// recalled, or has several names, for which there is no promise. The manager grants no lease on what it is about to change.
-    pub fn recalled_for_ns(&self, now_ns: i64, attr: &Attr) -> Option<i64> {
-        let has_names = attr.nlink > 1 && attr.kind() != InodeKind::Directory;
-        match self.cache.lease_left_ns(now_ns, attr.ino) {
-            None if has_names || self.deferred.entry(attr.ino).is_some() => None,
+    /// How much longer a kernel that is told of recalls may keep a name in `parent` that stands for this inode, ns; none: it is a deferred
+    /// create, whose directory is recalled. The manager grants no lease on what it is about to change. The kernel hears of a recall a
+    /// moment after it is answered; where mounts take turns, a program could look up the name within that moment.
+    pub fn recalled_for_ns(&self, now_ns: i64, parent: u64, ino: u64) -> Option<i64> {
+        match self.cache.lease_left_ns(now_ns, ino) {
+            _ if self.cache.is_shared(now_ns, parent) => Some(0),
+            None if self.deferred.entry(ino).is_some() => None,
             left_ns => Some(left_ns.unwrap_or(0)),
         }
+    }
+
+    /// Whether another mount changed something in a directory lately.
+    pub fn is_shared(&self, now_ns: i64, directory: u64) -> bool {
+        self.cache.is_shared(now_ns, directory)
     }
 
     /// None if the file is a deferred create; otherwise the result that [`Event::Settle`] would give at once.
@@ -336,6 +342,7 @@ impl Namespace {
                 if failpoint::is_active("mount.delegation_recall_ignored") {
                     return self.actions.push_back(Action::AnswerRecall(recall));
                 }
+                self.cache.note_shared(directories.iter().copied());
                 directories.iter().for_each(|directory| self.delegations.recall(Some(*directory)));
                 let files = directories.iter().flat_map(|directory| self.deferred.in_directory(Some(*directory)));
                 let files = files.collect();
@@ -382,6 +389,9 @@ impl Namespace {
             return;
         }
         let names = self.cache.forget(inos.as_deref());
+        if inos.is_some() {
+            self.cache.note_shared(names.iter().map(|(parent, _)| *parent));
+        }
         if !names.is_empty() {
             self.actions.push_back(Action::InvalidateNames(names));
         }

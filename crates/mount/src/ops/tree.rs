@@ -6,7 +6,7 @@ use crate::backend::{self, Backend, NewAttr, RenameMode};
 use crate::errno::{Errno, Outcome, explained};
 use crate::kernel_cache::{Asked, KernelCache};
 use crate::mount::Mount;
-use crate::namespace::{EntryAttr, INOS, NameRef, Namespace, Scope};
+use crate::namespace::{EntryAttr, INOS, Name, NameRef, Namespace, Scope};
 use crate::open_file::{OpenFile, Removal};
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::sync::Arc;
@@ -263,6 +263,7 @@ impl<B: Backend> Mount<B> {
         let made = {
             let _in_flight = self.namespace.begin_create(parent, name);
             let request = Link { op_id: self.backend.op_id(), ino, parent, name: name.to_vec() };
+            self.namespace.with(|core, _| core.cache.note_last_name(ino, (parent, name.to_vec())));
             let made = self.backend.ask(&request).await.and_then(backend::attr);
             self.namespace.forget(&[ino, parent]);
             made.map_err(|e| explained("link", ino, &e))?
@@ -437,9 +438,20 @@ impl<B: Backend> Mount<B> {
             no_replace: mode == RenameMode::NoReplace,
             exchange: mode == RenameMode::Exchange,
         };
+        let moves = [(from, to), (to, from)];
+        let moves = &moves[..if mode == RenameMode::Exchange { 2 } else { 1 }];
+        let begin_moves =
+            |core: &mut Namespace, _| moves.iter().map(|(from, to)| core.cache.begin_move(*from, *to)).collect();
+        let known: Vec<bool> = self.namespace.with(begin_moves);
         let done = self.backend.ask(&request).await;
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
+        // The kernel keeps the name for as long as the old one, though nothing may tell when another mount changes it.
+        let untold = moves.iter().zip(known).filter(|(_, known)| !known).map(|((_, to), _)| (to.0, to.1.to_vec()));
+        let untold: Vec<Name> = untold.collect();
+        if !untold.is_empty() {
+            self.backend.invalidate_names(untold);
+        }
         end_removal(replaced, &done, |_| true).await;
         done.map(drop).map_err(|e| explained("rename", from.0, &e))
     }

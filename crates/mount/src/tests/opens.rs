@@ -463,21 +463,28 @@ fn the_kernel_keeps_a_name_no_longer_than_its_change_is_recalled() {
     const SECOND: Duration = Duration::from_secs(1);
     let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
     let (mount, _) = mount_with(&store, &disk, 1, false);
-    store.create(ROOT, b"file", 0).unwrap();
+    let ino = store.create(ROOT, b"file", 0).unwrap();
     tasks.run(async {
         let ttl = async || {
             let attr = mount.lookup(0, (ROOT, b"file")).await.unwrap().attr;
-            (mount.name_ttl(&attr, SECOND), mount.name_ttl(&tessera_wire::Attr { nlink: 2, ..attr }, SECOND))
+            mount.name_ttl(ROOT, attr.ino, SECOND)
         };
-        assert_eq!(ttl().await, (Duration::ZERO, SECOND), "no lease; one of several names");
+        assert_eq!(ttl().await, Duration::ZERO, "no lease");
         store.lease_ms.set(1_200);
-        assert_eq!(ttl().await.0, SECOND);
+        assert_eq!(ttl().await, SECOND);
         store.clock.update(|now_ns| now_ns + 900_000_000);
-        assert_eq!(ttl().await.0, Duration::from_millis(300), "what is left of the lease");
+        assert_eq!(ttl().await, Duration::from_millis(300), "what is left of the lease");
         let directory = mount.make_directory(CALLER, (ROOT, b"d"), 0o755).await.unwrap().attr.ino;
         let new = mount.create(CALLER, (directory, b"new"), 0o644, true, true).await.unwrap().0.attr;
-        assert_eq!(mount.name_ttl(&new, SECOND), SECOND, "the directory is recalled");
+        assert_eq!(mount.name_ttl(directory, new.ino, SECOND), SECOND, "the directory is recalled");
         let versions = mount.lookup(0, (ROOT, b".tessera")).await.unwrap().attr;
-        assert_eq!(mount.name_ttl(&versions, SECOND), SECOND, "no other mount changes it");
+        assert_eq!(mount.name_ttl(ROOT, versions.ino, SECOND), SECOND, "no other mount changes it");
+        store.lease_ms.set(60_000);
+        store.clock.update(|now_ns| now_ns + 1_000_000_000);
+        assert_eq!((ttl().await, mount.is_shared(ROOT)), (SECOND, false));
+        mount.leases_recalled(Some(&[ino]));
+        assert_eq!((ttl().await, mount.is_shared(ROOT)), (Duration::ZERO, true), "mounts take turns there");
+        store.clock.update(|now_ns| now_ns + 10_000_000_001);
+        assert_eq!((ttl().await, mount.is_shared(ROOT)), (SECOND, false));
     });
 }
