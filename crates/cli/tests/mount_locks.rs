@@ -436,6 +436,32 @@ fn a_lock_file_that_its_holder_removes_lets_one_program_in() {
     });
 }
 
+/// P7: git's way to change a reference: whoever creates `ref.lock` reads `ref`, writes its successor, and renames that over it. Programs on two
+/// mounts lose no change, though one on each keeps the reference open.
+#[test]
+fn a_file_that_is_replaced_under_its_lock_file_loses_no_change() {
+    let program = "import os, sys\n\
+                   path, changes = sys.argv[1], 0\n\
+                   kept = open(path)\n\
+                   while changes < 60:\n \
+                   try: lock = os.open(path + '.lock', os.O_CREAT | os.O_EXCL | os.O_WRONLY)\n \
+                   except FileExistsError: continue\n \
+                   os.write(lock, b'%d' % (int(open(path).read()) + 1)); os.close(lock)\n \
+                   os.rename(path + '.lock', path)\n \
+                   changes += 1\n \
+                   if changes % 10 == 0: kept = open(path)";
+    with_two_mounts(|c, a, b| {
+        fs::write(a.path.join("ref"), b"0").unwrap();
+        let start = |m: &Mounted| {
+            let mut python = Command::new("python3");
+            Killed(python.args(["-c", program]).arg(m.at("ref")).spawn().expect("python3 starts"))
+        };
+        let mut programs = [start(a), start(b), start(a), start(b)];
+        programs.iter_mut().for_each(|p| assert!(p.0.wait().unwrap().success()));
+        assert_eq!(String::from_utf8_lossy(&c.ok(&["cat", "tess:/ref"]).stdout), "240");
+    });
+}
+
 /// A program that is killed when dropped.
 struct Killed(Child);
 

@@ -65,6 +65,12 @@ impl<B: Backend> Mount<B> {
         let gives_up = lock.mode() != LockMode::Write && held;
         let written_back = if gives_up { self.write_back(lock.ino).await } else { Ok(()) };
         if lock.mode() == LockMode::Unlock {
+            // A file that was removed has nobody who would read it.
+            if let Err(errno) = written_back
+                && errno != Errno::ENOENT
+            {
+                self.unlock_failed(handle, errno);
+            }
             return self.acquire(lock, wait, interrupted).await.map(drop);
         }
         written_back?;

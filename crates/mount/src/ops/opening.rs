@@ -25,6 +25,16 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Attributes of a listing that were asked for longer ago tell the kernel nothing: a program may read a directory slowly.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
+/// What an unlock could not commit. Programs do not expect an error of it, so the next sync or close through the handle returns that.
+#[derive(Default)]
+pub(crate) struct UnlockFailed(parking_lot::Mutex<Option<Errno>>);
+
+impl UnlockFailed {
+    fn take(&self) -> Outcome {
+        self.0.lock().take().map_or(Ok(()), Err)
+    }
+}
+
 /// What a handle stands for.
 pub(crate) enum Handle<B: Backend> {
     File {
@@ -33,6 +43,7 @@ pub(crate) enum Handle<B: Backend> {
         /// When it was opened, if programs read through the kernel's pages.
         fills_pages: Option<i64>,
         closed: IsClosed,
+        unlock_failed: UnlockFailed,
     },
     Directory(tokio::sync::Mutex<OpenDirectory>),
     /// One old version of a file.
@@ -189,7 +200,13 @@ impl<B: Backend> Mount<B> {
             self.files.set_fills(file.ino, true);
         }
         let fills_pages = fills_pages.then(|| self.backend.now_ns());
-        self.add_handle(Handle::File { file, writes, fills_pages, closed: IsClosed::default() })
+        self.add_handle(Handle::File {
+            file,
+            writes,
+            fills_pages,
+            closed: IsClosed::default(),
+            unlock_failed: UnlockFailed::default(),
+        })
     }
 
     /// Opens a file for a loopback thread of the shell, without looking for a newer version. Returns the handle.
@@ -342,7 +359,11 @@ impl<B: Backend> Mount<B> {
             _ => Ok(()),
         };
         let unlocked = self.close_locks(ino, owner).await;
-        flushed.and(unlocked)
+        let unlocked_before = match handle.as_deref() {
+            Ok(Handle::File { unlock_failed, .. }) => unlock_failed.take(),
+            _ => Ok(()),
+        };
+        flushed.and(unlocked).and(unlocked_before)
     }
 
     /// Commits the file.
@@ -353,7 +374,19 @@ impl<B: Backend> Mount<B> {
         let file = self.open_file(handle)?;
         let committed = file.commit(self).await;
         file.drop_old_end(self).await;
-        committed
+        committed.and(match &*self.handle(handle)? {
+            Handle::File { unlock_failed, .. } => unlock_failed.take(),
+            _ => Ok(()),
+        })
+    }
+
+    /// An unlock through a handle could not commit the file.
+    pub(super) fn unlock_failed(&self, handle: u64, errno: Errno) {
+        if let Ok(handle) = self.handle(handle)
+            && let Handle::File { unlock_failed, .. } = &*handle
+        {
+            *unlock_failed.0.lock() = Some(errno);
+        }
     }
 
     /// The last reference to a handle is gone.
@@ -364,7 +397,7 @@ impl<B: Backend> Mount<B> {
         let holds = owners.iter().any(|owner| self.locks.holds(ino, *owner));
         let closing = holds.then(|| self.closing.begin(ino));
         self.commit_before_unlock(ino, &owners).await;
-        if let Some(Handle::File { file, writes, fills_pages, closed }) = handle.as_deref() {
+        if let Some(Handle::File { file, writes, fills_pages, closed, .. }) = handle.as_deref() {
             self.files.set_closed(ino, closed, *writes, false);
             if fills_pages.is_some() {
                 self.files.set_fills(ino, false);

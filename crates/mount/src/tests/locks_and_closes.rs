@@ -475,3 +475,33 @@ fn a_close_while_a_lock_is_waited_for_makes_no_conflict_file() {
     let current = String::from_utf8(store.current(ino).bytes).unwrap();
     assert!(current.starts_with("AABB"), "{current}, {:?}", store.list(ROOT));
 }
+
+/// What an unlock cannot commit is not what the next owner reads. The program hears of it at its next sync or close, also where the spool
+/// takes what it closes.
+#[test]
+fn an_unlock_that_cannot_commit_fails_the_next_close_of_its_handle() {
+    for syncs in [false, true] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"before", 0);
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let (handle, other) =
+                (mount.open(1, ino, true).await.unwrap().handle, mount.open(2, ino, true).await.unwrap().handle);
+            let of_file = |mode| FileLock { ino, ..whole_file(LockFamily::Flock, mode) };
+            mount.set_lock(&of_file(LockMode::Write), handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"under the lock").await.unwrap();
+            store.is_full.set(true);
+            mount.set_lock(&of_file(LockMode::Unlock), handle, false, &mut || false).await.unwrap();
+            if syncs {
+                store.is_full.set(false);
+                assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
+                assert_eq!(mount.fsync(handle).await, Ok(()), "it was told");
+            }
+            assert_eq!(mount.flush(ino, other, OWNER + 1).await, Ok(()), "another program");
+            let expected = if syncs { Ok(()) } else { Err(Errno::ENOSPC) };
+            assert_eq!(mount.flush(ino, handle, OWNER + 2).await, expected);
+        });
+    }
+}
