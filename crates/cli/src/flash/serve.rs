@@ -230,6 +230,8 @@ fn start_control(server: &Arc<Server>, socket: UnixSocket, output: Out) -> Outco
 impl Server {
     fn connection(&self, mut stream: Stream) -> io::Result<()> {
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "the client took too long to agree on anything");
+        // Before the client has its answer: it must hear of each cut after that.
+        let seen_cuts = self.cut_count();
         let mut timed = Until { stream: &mut stream, end: Instant::now() + HANDSHAKE_TIME };
         let agreed = negotiate(&mut timed, self.size, self.page_bytes);
         let agreed = agreed.map_err(|error| if error.kind() == io::ErrorKind::WouldBlock { silent() } else { error });
@@ -238,7 +240,7 @@ impl Server {
         let (mut replies, input) = (stream.try_clone()?, BufReader::new(stream));
         let room = Room::default();
         if !self.delays {
-            return self.commands(input, session, &room, |_, reply| {
+            return self.commands(input, (session, seen_cuts), &room, |_, reply| {
                 replies.write_all(&reply.bytes)?;
                 room.free(reply.room);
                 Ok(())
@@ -254,7 +256,7 @@ impl Server {
                 sent
             })?;
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-            let read = self.commands(input, session, &room, |input, reply| {
+            let read = self.commands(input, (session, seen_cuts), &room, |input, reply| {
                 match send_soon(self, session, (input, &room), &mut soon, reply)? {
                     Some(reply) => sender.send(reply).map_err(gone)?,
                     None => stay_awake(self, input),
@@ -271,11 +273,10 @@ impl Server {
     fn commands(
         &self,
         mut input: BufReader<Stream>,
-        session: Session,
+        (session, mut seen_cuts): (Session, CutCount),
         room: &Room,
         mut answer: impl FnMut(&BufReader<Stream>, Waiting) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut seen_cuts = self.cut_count();
         while let Some(command) = Command::read(&mut input, self.size)? {
             let taken = if command.kind == Ok(Kind::Read) { command.length as usize } else { 0 };
             if !room.take(taken) {
