@@ -137,10 +137,10 @@ impl Client {
         RpcTable::<()>::new(self.context.seed()).op_id()
     }
 
-    /// Registers a function that the client calls with the inodes whose leases the manager recalls, before it answers
-    /// the recall. `None`: all leases ended, because the connection was lost. The function must not send requests to
-    /// the cluster.
-    pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>) + Send + Sync + 'static) {
+    /// Registers a function that the client calls with the inodes whose leases the manager recalls. The manager waits until the closure in
+    /// the second argument is called. `None`: all leases ended, because the connection was lost. The function must not send requests to
+    /// the cluster, and not wait.
+    pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
         let _ = self.directories.recall_hook.set(Box::new(hook));
     }
 

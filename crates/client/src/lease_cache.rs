@@ -24,11 +24,14 @@ pub(crate) struct DirectoryCache {
     pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
 }
 
-/// Called with the recalled inodes; `None`: all.
-type RecallHook = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
+/// Answers a recall.
+pub type Answer = Box<dyn FnOnce() + Send>;
+
+/// Called with the recalled inodes, `None`: all; the closure reports that they are given back.
+type RecallHook = Box<dyn Fn(Option<&[u64]>, Answer) + Send + Sync>;
 
 /// Called with the directories whose delegation is recalled; the closure reports that it is given back.
-type DelegationRecallHook = Box<dyn Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync>;
+type DelegationRecallHook = Box<dyn Fn(Vec<u64>, Answer) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -86,16 +89,28 @@ impl DirectoryCache {
         entries.by_path.retain(|_, cached| !cached.inos.iter().any(|ino| inos.contains(ino)));
     }
 
-    fn notify(&self, inos: Option<&[u64]>) {
-        if let Some(recall_hook) = self.recall_hook.get() {
-            recall_hook(inos);
+    fn notify(&self, inos: Option<&[u64]>, answer: Answer) {
+        match self.recall_hook.get() {
+            Some(recall_hook) => recall_hook(inos, answer),
+            None => answer(),
         }
+    }
+
+    /// The holder gives back these leases, then the delegations of these directories.
+    fn give_back(self: &Arc<Self>, request: RecallLease, answer: Answer) {
+        self.recall(&request.inos);
+        let (cache, directories) = (self.clone(), request.delegated_dirs);
+        let then = move || match cache.delegation_recall_hook.get().filter(|_| !directories.is_empty()) {
+            Some(recall_hook) => recall_hook(directories, answer),
+            None => answer(),
+        };
+        self.notify(Some(&request.inos), Box::new(then));
     }
 
     /// Drops everything that came under leases.
     fn recall_all(&self) {
         self.clear();
-        self.notify(None);
+        self.notify(None, Box::new(|| ()));
     }
 
     /// Empties the cache: this client changed names itself, and the manager recalls no leases for its own changes.
@@ -119,18 +134,12 @@ impl Service for RecallService {
         let connection = connection.clone();
         let answer = move || connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
         match RecallLease::decode(&frame.body[..]) {
-            Ok(request) => {
-                self.0.recall(&request.inos);
-                self.0.notify(Some(&request.inos));
-                if let Some(recall_hook) =
-                    self.0.delegation_recall_hook.get().filter(|_| !request.delegated_dirs.is_empty())
-                {
-                    return recall_hook(request.delegated_dirs, Box::new(answer));
-                }
+            Ok(request) => self.0.give_back(request, Box::new(answer)),
+            Err(_) => {
+                self.0.recall_all();
+                answer();
             }
-            Err(_) => self.0.recall_all(),
         }
-        answer();
     }
 
     /// The manager counts all leases as given back when the stream ends, so the cache must be empty before.

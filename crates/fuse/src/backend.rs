@@ -28,6 +28,8 @@ use tokio::sync::oneshot;
 
 /// Longest wait for the kernel to drop names.
 const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a recall waits for the kernel to forget names.
+const FORGET_WITHIN: Duration = Duration::from_millis(50);
 /// Longest wait for the kernel to drop pages. It waits for reads of them, which may wait for the thread that waits for it.
 const DROP_PAGES_WITHIN: Duration = Duration::from_secs(1);
 
@@ -263,19 +265,41 @@ impl Backend for FuseBackend {
     }
 }
 
-/// Hears recalls for the mount. The core answers them at once, and another thread tells the kernel: a recall must not
-/// wait for the kernel, which may be waiting for this mount.
+type Answer = Box<dyn FnOnce() + Send>;
+
+/// Hears recalls for the mount, of which another thread tells the kernel. A recall must not wait for the kernel, which may be waiting for this
+/// mount; but where it keeps names, a program could use one of them after the other mount's change is answered. So such a recall waits
+/// for a moment.
 pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
     let client = &mount.backend.client;
     let weak = Arc::downgrade(mount);
-    client.on_recall(move |inos| {
-        if let Some(mount) = weak.upgrade() {
-            mount.leases_recalled(inos);
-        }
+    client.on_recall(move |inos, answer| match weak.upgrade() {
+        Some(mount) if mount.leases_recalled(inos) => answer_when_told(mount, answer),
+        _ => answer(),
     });
     let namespace = Arc::downgrade(&mount.namespace);
     client.on_delegation_recall(move |directories, answer| match namespace.upgrade() {
         Some(namespace) => namespace.delegation_recalled(directories, answer),
         None => answer(),
     });
+}
+
+/// Answers a recall once the kernel has forgotten the names, or after a moment.
+fn answer_when_told(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, answer: Answer) {
+    let ticket = mount.backend.names.last();
+    let answer = Arc::new(parking_lot::Mutex::new(Some(answer)));
+    let later = answer.clone();
+    let wait = move || {
+        mount.backend.names.is_told_within(ticket, FORGET_WITHIN);
+        give(&later);
+    };
+    if std::thread::Builder::new().name("recall".into()).spawn(wait).is_err() {
+        give(&answer);
+    }
+}
+
+fn give(answer: &parking_lot::Mutex<Option<Answer>>) {
+    if let Some(answer) = answer.lock().take() {
+        answer();
+    }
 }

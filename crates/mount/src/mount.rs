@@ -121,14 +121,18 @@ impl<B: Backend> Mount<B> {
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }
 
-    /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases.
-    pub fn leases_recalled(&self, inos: Option<&[u64]>) {
+    /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases. Returns whether the kernel may
+    /// keep their names until it is told.
+    pub fn leases_recalled(&self, inos: Option<&[u64]>) -> bool {
         // Before the kernel is told, which may get the answer to an earlier request right after that.
         self.changed_elsewhere(inos.unwrap_or_default());
-        self.namespace.recalled(inos);
-        let Some(inos) = inos else { return self.locks.cut_off() };
-        // For requests that arrived since, and were answered by what was cached here.
-        self.changed_elsewhere(inos);
+        let keeps_names = self.namespace.recalled(inos);
+        match inos {
+            // For requests that arrived since, and were answered by what was cached here.
+            Some(inos) => self.changed_elsewhere(inos),
+            None => self.locks.cut_off(),
+        }
+        keeps_names
     }
 
     fn changed_elsewhere(&self, inos: &[u64]) {

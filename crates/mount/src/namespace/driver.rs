@@ -191,9 +191,13 @@ impl<B: Backend> NamespaceDriver<B> {
     }
 
     /// Leases on these inodes end; none: all leases and delegations end. Does not wait for the kernel, which may be
-    /// waiting for this mount.
-    pub(crate) fn recalled(&self, inos: Option<&[u64]>) {
-        self.handle(&mut self.state.lock(), Event::Recalled(inos.map(<[u64]>::to_vec)));
+    /// waiting for this mount. Returns whether that may keep their names until it is told.
+    pub(crate) fn recalled(&self, inos: Option<&[u64]>) -> bool {
+        let mut state = self.state.lock();
+        let now_ns = self.backend.now_ns();
+        let keeps_names = state.core.cache.keeps_names(now_ns, inos.unwrap_or_default());
+        self.handle(&mut state, Event::Recalled(inos.map(<[u64]>::to_vec)));
+        keeps_names
     }
 
     /// Delegations end. Calls `answer` once the manager knows the files that were created in these directories.

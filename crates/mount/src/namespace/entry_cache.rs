@@ -22,6 +22,8 @@ const MAX_LAST_NAMES: usize = 16_384;
 const MAX_NAMES_OF_INODE: usize = 4;
 /// A directory in which another mount changed something counts as shared for so long after it, ns.
 const SHARED_NS: i64 = 10_000_000_000;
+/// What the kernel knew of a directory when it began to count as shared it has forgotten by then, ns.
+const FORGOTTEN_NS: i64 = 2_000_000_000;
 /// Limit of such directories.
 const MAX_SHARED: usize = 4_096;
 /// Number of recent changes against which answers are checked.
@@ -82,8 +84,8 @@ pub struct EntryCache {
     last_names: HashMap<u64, Vec<Name>>,
     /// Until when the manager recalls inodes that have several names, which are not cached.
     several_names: HashMap<u64, i64>,
-    /// Until when directories count as shared.
-    shared: HashMap<u64, i64>,
+    /// Since when and until when directories count as shared.
+    shared: HashMap<u64, (i64, i64)>,
     /// Number of recalls and changes so far: part of a [`Stamp`].
     pub changes: u64,
     /// The most recent of them.
@@ -135,17 +137,35 @@ impl EntryCache {
 
     /// Another mount changes something in these directories.
     pub fn note_shared(&mut self, directories: impl IntoIterator<Item = u64>) {
+        let now_ns = self.now_ns;
         for directory in directories {
             if self.shared.len() >= MAX_SHARED {
                 self.shared.clear();
             }
-            self.shared.insert(directory, self.now_ns.saturating_add(SHARED_NS));
+            let (since_ns, until_ns) = self.shared.entry(directory).or_insert((now_ns, now_ns));
+            if *until_ns < now_ns {
+                *since_ns = now_ns;
+            }
+            *until_ns = now_ns.saturating_add(SHARED_NS);
         }
     }
 
     /// Whether another mount changed something in a directory lately.
     pub fn is_shared(&self, now_ns: i64, directory: u64) -> bool {
-        self.shared.get(&directory).is_some_and(|until_ns| *until_ns > now_ns)
+        self.shared.get(&directory).is_some_and(|(_, until_ns)| *until_ns > now_ns)
+    }
+
+    /// Whether the kernel may keep names of these inodes: where it does not look up each name again, or does so for a moment only.
+    pub fn keeps_names(&self, now_ns: i64, inos: &[u64]) -> bool {
+        let keeps = |(parent, _): &Name| {
+            let since_ns =
+                self.shared.get(parent).filter(|_| self.is_shared(now_ns, *parent)).map(|(since_ns, _)| *since_ns);
+            since_ns.is_none_or(|since_ns| now_ns.saturating_sub(since_ns) < FORGOTTEN_NS)
+        };
+        inos.iter().any(|ino| {
+            let leased = self.inodes.get(ino).is_some_and(|leased| leased.names.iter().any(keeps));
+            leased || self.last_names.get(ino).is_some_and(|names| names.iter().any(keeps))
+        })
     }
 
     /// Counts a lookup as a hit or a miss.

@@ -482,8 +482,10 @@ fn the_kernel_keeps_a_name_no_longer_than_its_change_is_recalled() {
         store.lease_ms.set(60_000);
         store.clock.update(|now_ns| now_ns + 1_000_000_000);
         assert_eq!((ttl().await, mount.is_shared(ROOT)), (SECOND, false));
-        mount.leases_recalled(Some(&[ino]));
+        assert!(mount.leases_recalled(Some(&[ino])), "the kernel keeps the name");
         assert_eq!((ttl().await, mount.is_shared(ROOT)), (Duration::ZERO, true), "mounts take turns there");
+        store.clock.update(|now_ns| now_ns + 2_000_000_001);
+        assert!(!mount.leases_recalled(Some(&[ino])) && !mount.leases_recalled(Some(&[99])));
         store.clock.update(|now_ns| now_ns + 10_000_000_001);
         assert_eq!((ttl().await, mount.is_shared(ROOT)), (SECOND, false));
     });
