@@ -256,7 +256,6 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.log_close_not_synced", Theme::Spool),
     ("mount.lost_locks_count", Theme::Locks),
     ("mount.patch_keeps_pages", Theme::Locks),
-    ("mount.push_not_recognized", Theme::Spool),
     ("mount.push_over_newer", Theme::Spool),
     ("mount.pushed_log_stays", Theme::Spool),
     ("mount.recall_answered_early", Theme::Creates),
@@ -278,6 +277,7 @@ pub const OF_ONE_TEST: &[&str] = &[
     "manager.readers_hold_garbage",
     "mount.failed_lock_is_held",
     "mount.generation_not_delayed",
+    "mount.push_not_recognized",
     "mount.pushed_file_leaves_early",
 ];
 

@@ -179,3 +179,41 @@ fn what_is_written_around_a_full_spool_goes_over_another_mounts_version() {
     });
     assert_eq!(String::from_utf8(store.current(ino).bytes).unwrap(), "morenother mount");
 }
+
+/// A mount dies when the store has its push, and after a program closed the file again. Returns the names and the file's bytes once the next
+/// mount has pushed the rest.
+fn pushed_before_a_crash() -> (usize, Vec<u8>) {
+    let (store, disk) = (store("complete-local"), SimDisk::new(1));
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    store.commit_rounds.set(1_000_000);
+    let mut tasks = Tasks::default();
+    let (first, queues) = mount(&store, &disk, 1);
+    start_pushes(&mut tasks, &first, queues);
+    tasks.run(async {
+        first.lookup(0, (ROOT, b"file")).await.unwrap();
+        write(&first, ino, b"pushed").await;
+        while store.current(ino).bytes != b"pushed" {
+            pause().await;
+        }
+        write(&first, ino, b"closed").await;
+    });
+    drop((tasks, first));
+    store.commit_rounds.set(0);
+    let mut tasks = Tasks::default();
+    let (second, queues) = mount(&store, &disk.crash(CrashKind::KeepAll), 2);
+    start_pushes(&mut tasks, &second, queues);
+    tasks.run(async {
+        second.recover().await;
+        until_pushed(&second).await;
+    });
+    (store.list(ROOT).len(), store.current(ino).bytes)
+}
+
+/// The version that the dead mount pushed is its own: what it acknowledged after that goes over it, and not into a conflict file.
+#[test]
+fn a_mount_recognizes_what_it_pushed_before_it_died() {
+    assert_eq!(pushed_before_a_crash(), (1, b"closed".to_vec()));
+    let _mistake = tessera_failpoint::activate("mount.push_not_recognized");
+    assert_eq!(pushed_before_a_crash(), (2, b"pushed".to_vec()));
+}
