@@ -4,7 +4,7 @@
 use crate::config::Options;
 use crate::context::{Context, wait_until};
 use crate::error::Error;
-use crate::lease_cache::{DirectoryCache, RecallService};
+use crate::lease_cache::{DirectoryCache, RecallAnswer, RecallService};
 use crate::read::core::ReadReport;
 use crate::rpc_table::RpcTable;
 use crate::transport::NetTransport;
@@ -140,14 +140,14 @@ impl Client {
     /// Registers a function that the client calls with the inodes whose leases the manager recalls. The manager waits until the closure in
     /// the second argument is called. `None`: all leases ended, because the connection was lost. The function must not send requests to
     /// the cluster, and not wait.
-    pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
+    pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>, RecallAnswer) + Send + Sync + 'static) {
         let _ = self.directories.recall_hook.set(Box::new(hook));
     }
 
     /// Registers a function that the client calls with the directories whose delegation the manager recalls. A lost
     /// connection is reported by [`Client::on_recall`] only. The manager waits until the closure in the second argument
     /// is called. Flush the deferred creates of those directories before that, on another thread.
-    pub fn on_delegation_recall(&self, hook: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
+    pub fn on_delegation_recall(&self, hook: impl Fn(Vec<u64>, RecallAnswer) + Send + Sync + 'static) {
         let _ = self.directories.delegation_recall_hook.set(Box::new(hook));
     }
 

@@ -24,14 +24,14 @@ pub(crate) struct DirectoryCache {
     pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
 }
 
-/// Answers a recall.
-pub type Answer = Box<dyn FnOnce() + Send>;
+/// Tells the manager that what it recalls is given back.
+pub type RecallAnswer = Box<dyn FnOnce() + Send>;
 
 /// Called with the recalled inodes, `None`: all; the closure reports that they are given back.
-type RecallHook = Box<dyn Fn(Option<&[u64]>, Answer) + Send + Sync>;
+type RecallHook = Box<dyn Fn(Option<&[u64]>, RecallAnswer) + Send + Sync>;
 
 /// Called with the directories whose delegation is recalled; the closure reports that it is given back.
-type DelegationRecallHook = Box<dyn Fn(Vec<u64>, Answer) + Send + Sync>;
+type DelegationRecallHook = Box<dyn Fn(Vec<u64>, RecallAnswer) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -89,7 +89,7 @@ impl DirectoryCache {
         entries.by_path.retain(|_, cached| !cached.inos.iter().any(|ino| inos.contains(ino)));
     }
 
-    fn notify(&self, inos: Option<&[u64]>, answer: Answer) {
+    fn notify(&self, inos: Option<&[u64]>, answer: RecallAnswer) {
         match self.recall_hook.get() {
             Some(recall_hook) => recall_hook(inos, answer),
             None => answer(),
@@ -97,7 +97,7 @@ impl DirectoryCache {
     }
 
     /// The holder gives back these leases, then the delegations of these directories.
-    fn give_back(self: &Arc<Self>, request: RecallLease, answer: Answer) {
+    fn give_back(self: &Arc<Self>, request: RecallLease, answer: RecallAnswer) {
         self.recall(&request.inos);
         let (cache, directories) = (self.clone(), request.delegated_dirs);
         let then = move || match cache.delegation_recall_hook.get().filter(|_| !directories.is_empty()) {

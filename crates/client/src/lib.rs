@@ -41,6 +41,7 @@ pub mod write;
 pub use client::Client;
 pub use config::Options;
 pub use error::{Cause, Error, FileError};
+pub use lease_cache::RecallAnswer;
 pub use path::{PathError, StorePath};
 pub use paths::{GetOptions, PutOptions};
 pub use read::core::{Opened, ReadReport};

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{
-    Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, Times, WriteDone, WriteHandle, boot_ns,
+    Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, RecallAnswer, Times, WriteDone, WriteHandle, boot_ns,
 };
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
@@ -265,8 +265,6 @@ impl Backend for FuseBackend {
     }
 }
 
-type Answer = Box<dyn FnOnce() + Send>;
-
 /// Hears recalls for the mount, of which another thread tells the kernel. A recall must not wait for the kernel, which may be waiting for this
 /// mount; but where it keeps names, a program could use one of them after the other mount's change is answered. So such a recall waits
 /// for a moment.
@@ -285,12 +283,12 @@ pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
 }
 
 /// Answers a recall once the kernel has forgotten the names, or after a moment.
-fn answer_when_told(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, answer: Answer) {
+fn answer_when_told(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, answer: RecallAnswer) {
     let ticket = mount.backend.names.last();
     let answer = Arc::new(parking_lot::Mutex::new(Some(answer)));
     let later = answer.clone();
     let wait = move || {
-        mount.backend.names.is_told_within(ticket, FORGET_WITHIN);
+        mount.backend.names.wait_a_moment(ticket, FORGET_WITHIN);
         give(&later);
     };
     if std::thread::Builder::new().name("recall".into()).spawn(wait).is_err() {
@@ -298,7 +296,7 @@ fn answer_when_told(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, answer
     }
 }
 
-fn give(answer: &parking_lot::Mutex<Option<Answer>>) {
+fn give(answer: &parking_lot::Mutex<Option<RecallAnswer>>) {
     if let Some(answer) = answer.lock().take() {
         answer();
     }

@@ -95,16 +95,11 @@ impl<K: Ord + Clone, N: Notice> Notices<K, N> {
         self.0.queue.lock().last
     }
 
-    /// Whether the kernel has answered a notice within this time. Others wait for it as long as before.
-    pub fn is_told_within(&self, ticket: Ticket, within: Duration) -> bool {
+    /// Waits for this time at most until the kernel has answered a notice. Others wait for it as long as before.
+    pub fn wait_a_moment(&self, ticket: Ticket, within: Duration) {
         let deadline = Instant::now() + within;
         let mut queue = self.0.queue.lock();
-        while queue.told < ticket && !queue.is_over {
-            if self.0.changed.wait_until(&mut queue, deadline).timed_out() {
-                return queue.told >= ticket;
-            }
-        }
-        true
+        while queue.told < ticket && !queue.is_over && !self.0.changed.wait_until(&mut queue, deadline).timed_out() {}
     }
 
     /// Waits until the kernel has answered a notice, or nobody tells it any more; false: not within this time. Once it took longer,

@@ -525,7 +525,8 @@ impl<B: Backend> Locks<B> {
         let table = self.table().await?;
         let lock = match message {
             Pending::Withdraw(seq) => return self.sign_of_life(table, seq).await,
-            Pending::Set(lock) | Pending::Again(lock) => Some(lock),
+            Pending::Set(lock) => Some(lock),
+            Pending::Again(lock) => panic!("{lock:?} is sent as what is held of it"),
         };
         let shared = self.gate.read().await;
         if self.state.lock().losses != losses && !failpoint::is_active("mount.stale_lock_message_sent") {
