@@ -68,14 +68,8 @@ impl<B: Backend> State<B> {
                 }
             }
         }
-        let is_exact = self.pending.length() != NextLength::AtLeast && !failpoint::is_active("mount.cut_is_forgotten");
-        let (ino, size_bytes) = (self.ino, self.size_bytes);
+        let (ino, size_bytes, is_exact) = (self.ino, self.size_bytes, self.has_exact_length());
         let cannot = |error: FileError| failed("set the length", ino, error.code(), &error);
-        let session = self.session(mount).await?;
-        // Before the bytes: a session that has some commits them before it changes the length.
-        if is_exact && session.patches && session.handle.len_bytes() > size_bytes {
-            session.handle.set_len(size_bytes).await.map_err(cannot)?;
-        }
         self.feed(mount, true).await?;
         // Another mount may have made the file shorter than it is here: that stays, unless a program set the length.
         let end = if is_exact { size_bytes } else { self.pending.write().grown_bytes };
@@ -93,6 +87,11 @@ impl<B: Backend> State<B> {
         let written = self.pending.write();
         (written.length, written.grown_bytes) = (NextLength::AtLeast, 0);
         self.sync_session(mount).await
+    }
+
+    /// Whether the next version gets the length that is shown here, over any version below.
+    pub(super) fn has_exact_length(&self) -> bool {
+        self.pending.length() != NextLength::AtLeast && !failpoint::is_active("mount.cut_is_forgotten")
     }
 
     /// Commits the whole content in one request, if the version below is the one that this mount knows or does not

@@ -131,8 +131,12 @@ impl<B: Backend> State<B> {
         }
         // After the commit above nothing may be unsaved.
         self.pending.write();
-        let ino = self.ino;
+        let (ino, size_bytes, is_exact) = (self.ino, self.size_bytes, self.has_exact_length());
         let session = self.session(mount).await?;
+        // Before the first bytes: a session that has some commits them before it changes the length.
+        if is_exact && session.patches && session.uncommitted.is_none() && session.handle.len_bytes() > size_bytes {
+            session.handle.set_len(size_bytes).await.map_err(|e| failed("set the length", ino, e.code(), &e))?;
+        }
         session.handle.write_at(offset, bytes).await.map_err(|e| failed("write", ino, e.code(), &e))?;
         session.position = offset + bytes.len() as u64;
         let hull = session.uncommitted.get_or_insert(offset..offset);

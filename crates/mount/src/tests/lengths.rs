@@ -79,6 +79,41 @@ fn a_length_that_a_program_sets_holds_over_what_another_mount_wrote_since() {
     }
 }
 
+/// Or another mount's version between the two is cut off by the second.
+#[test]
+fn what_is_written_and_cut_off_becomes_one_version() {
+    for (mode, durability) in
+        [("incremental", "optimistic"), ("incremental", "pessimistic"), ("sliding-window", "pessimistic")]
+    {
+        // A long write goes to the session at once.
+        for len in [4, (4 << 20) + 1] {
+            let before = vec![b'b'; len + 100];
+            let (store, disk, mut tasks) = (store(mode), SimDisk::new(1), Tasks::default());
+            store.set_hint("durability", durability);
+            let (mount, queues) = mount(&store, &disk, 1);
+            start_pushes(&mut tasks, &mount, queues);
+            tasks.spawn(run_drains(store.clone()));
+            let ino = store.create(ROOT, b"file", 0).unwrap();
+            store.commit(ino, &before, 0);
+            tasks.run(async {
+                mount.lookup(0, (ROOT, b"file")).await.unwrap();
+                let handle = mount.open(1, ino, true).await.unwrap().handle;
+                // Its session stays open.
+                mount.write(handle, 1, b"x").await.unwrap();
+                mount.fsync(handle).await.unwrap();
+                let versions = store.versions(ino);
+                mount.set_attributes(ino, NewAttr::default(), Some(len as u64 + 10)).await.unwrap();
+                mount.write(handle, 0, &vec![b'w'; len]).await.unwrap();
+                mount.flush(ino, handle, OWNER).await.unwrap();
+                mount.release(ino, handle).await;
+                until_pushed(&mount).await;
+                assert_eq!(store.versions(ino), versions + 1, "{mode} {durability} {len}");
+            });
+            assert_eq!(store.current(ino).bytes, [vec![b'w'; len], before[len..len + 10].to_vec()].concat());
+        }
+    }
+}
+
 /// As editors do: the whole file, then its length.
 #[test]
 fn a_length_that_the_writes_gave_already_holds_too() {

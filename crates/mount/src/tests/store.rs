@@ -387,7 +387,12 @@ impl Writer for Session {
         Ok(())
     }
 
+    // As the client's, commits the bytes that it has before it changes the length.
     async fn set_len(&mut self, size_bytes: u64) -> Result<(), FileError> {
+        let has_bytes = self.patch.iter().flatten().any(|change| matches!(change, Change::Write(..)));
+        if has_bytes && size_bytes != self.len_bytes() {
+            self.sync(Times::default(), 0).await?;
+        }
         self.change(Change::SetLen(size_bytes as usize));
         Ok(())
     }
