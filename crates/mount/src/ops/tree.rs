@@ -117,12 +117,13 @@ impl<B: Backend> Mount<B> {
 
     /// What to answer to a lookup. `held_open`: the file is open for the one that asks.
     pub(super) async fn answer(&self, asked: Asked, mut attr: Attr, held_open: bool) -> Answer {
-        if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
-            self.files.until_decided(&*self.backend, attr.ino).await;
-        }
         let mut file;
         let mut waits = 0..MOST_WAITS;
         loop {
+            // An open that is refused is none. It may have begun during the last wait.
+            if !held_open && self.kernel.lock().lacks(attr.ino, attr.size_bytes) {
+                self.files.until_decided(&*self.backend, attr.ino).await;
+            }
             (file, attr) = self.file_and(attr).await;
             let open = held_open || self.files.is_open(attr.ino);
             let wait = self.kernel.lock().wait_for_opens(&attr, open, self.backend.now_ns());
