@@ -1,12 +1,12 @@
 //! Several mounts over one manager, from seeds (ARCHITECTURE.md, "How it is tested").
 //!
 //! `SIM_SEEDS=N` runs N seeds instead of the everyday number, `SIM_FROM` is the first. `SIM_LOG=1` prints the trace.
-//! `SIM_MISTAKE` names the only mistake to look for.
+//! `SIM_THEME=Spool` runs plans of one theme only. `SIM_MISTAKE` names the only mistake to look for.
 
 use std::time::Instant;
 use tessera_failpoint::activate;
 use tessera_sim::mount_host::host::MountHost;
-use tessera_sim::mount_world::plan::Plan;
+use tessera_sim::mount_world::plan::{Plan, Theme};
 use tessera_sim::mount_world::{MountWorld, Report};
 use tessera_sim::mutants::OF_MOUNTS;
 
@@ -27,17 +27,24 @@ fn run(seed: u64) -> Report {
     world(Plan::new(seed)).run()
 }
 
+/// The plan of a seed, of the theme that was asked for.
+fn plan(seed: u64) -> Plan {
+    let Ok(wanted) = std::env::var("SIM_THEME") else { return Plan::new(seed) };
+    let theme = Theme::ALL.into_iter().find(|theme| format!("{theme:?}") == wanted);
+    Plan::themed(seed, theme.unwrap_or_else(|| panic!("no theme is called {wanted}: {:?}", Theme::ALL)))
+}
+
 #[test]
 fn no_seed_breaks_a_promise() {
     let (from, seeds) = (number("SIM_FROM", 1), number("SIM_SEEDS", SEEDS));
     let (started, mut answers, mut versions) = (Instant::now(), 0, 0);
     for seed in from..from + seeds {
-        let report = run(seed);
+        let report = world(plan(seed)).run();
         report.log.iter().for_each(|line| println!("{line}"));
         if let Some(violation) = report.violation {
             let again =
                 format!("SIM_LOG=1 SIM_FROM={seed} SIM_SEEDS=1 cargo test -p tessera-sim --test mounts no_seed");
-            panic!("seed {seed}: {} {}{:?}\nagain: {again}", violation.promise, violation.fact, Plan::new(seed));
+            panic!("seed {seed}: {} {}{:?}\nagain: {again}", violation.promise, violation.fact, plan(seed));
         }
         answers += report.checked;
         versions += report.versions;

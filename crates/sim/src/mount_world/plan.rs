@@ -60,6 +60,11 @@ pub enum Theme {
     Creates,
 }
 
+impl Theme {
+    /// Every theme.
+    pub const ALL: [Theme; 4] = [Theme::Mixed, Theme::Locks, Theme::Spool, Theme::Creates];
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Plan {

@@ -474,14 +474,16 @@ impl Model {
         // A hole may be where one of them ends.
         let from_any =
             |(at, block): (usize, &Block)| allowed.iter().any(|content| content.get(at).unwrap_or(&HOLE) == block);
-        let lengths = || allowed.iter().map(Vec::len);
-        let is_between = lengths().min() <= Some(blocks.len()) && Some(blocks.len()) <= lengths().max();
         // So may a handle on which an operation failed, or of a file that another mount removed: its log is dropped, and the
         // kernel may keep the length.
         let dropped = is_spooled && is_gone(&self.history.borrow().now(), ino);
         // While a length is being set, the kernel fills what it reads behind the new end up to the old one.
         let under_way = |write: &Write| write.done_ns.is_none() && matches!(write.change, Change::Length(_));
         let is_cut = local.writes.iter().chain(&local.stays_in_log).any(under_way);
+        // The version with the new length may be there, and the kernel not have heard that it is done.
+        let before_cut = local.shown.iter().filter(|_| is_cut).map(|len| *len as usize);
+        let lengths: Vec<usize> = allowed.iter().map(Vec::len).chain(before_cut).collect();
+        let is_between = lengths.iter().min() <= Some(&blocks.len()) && Some(&blocks.len()) <= lengths.iter().max();
         let mixed = (others || turned || dropped || is_cut || local.failed)
             && is_between
             && blocks.iter().enumerate().all(from_any);
