@@ -111,5 +111,23 @@ impl From<Error> for DataFusionError {
 /// In one line, without the engine's request to report it.
 fn brief(text: &str) -> String {
     let text = text.split("\n\nbacktrace:").next().unwrap_or_default();
+    if let Some((function, _)) = text.split_once(" failed to match any signature") {
+        let function = function.rsplit(": ").next().unwrap_or_default();
+        return format!("{function} does not take values of this type; CAST(x AS DOUBLE) makes a number of text");
+    }
     text.split("This issue was likely caused by a bug").next().unwrap_or_default().replace('\n', " ").trim().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_function_of_the_wrong_type_is_named_in_one_sentence() {
+        let failed = datafusion::prelude::SessionContext::new().sql("SELECT sum(a) FROM (VALUES ('x')) AS t(a)").await;
+        let Error::Usage(text) = Error::from(failed.err().expect("text has no sum")) else {
+            panic!("the query is wrong")
+        };
+        assert_eq!(text, "Function 'sum' does not take values of this type; CAST(x AS DOUBLE) makes a number of text");
+    }
 }
