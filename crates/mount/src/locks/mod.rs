@@ -217,7 +217,10 @@ impl<B: Backend> Locks<B> {
         let (mut seq, mut wait_ms, mut until_ns) = (self.state.lock().next_seq(), 0, self.deadline_ns());
         loop {
             let answer = self.request(lock, seq, wait.then_some(wait_ms), interrupted, before).await;
-            self.check_lost(key)?;
+            if let Err(lost) = self.check_lost(key) {
+                self.may_be_granted(lock, seq);
+                return Err(lost);
+            }
             match answer {
                 // The attempt that failed may have been granted.
                 Err(error) => {
@@ -256,7 +259,11 @@ impl<B: Backend> Locks<B> {
         before: &mut HeldBefore,
     ) -> Result<LockOutcome, Error> {
         let (wait, wait_ms) = (wait_ms.is_some(), wait_ms.unwrap_or(0));
-        let Some(_asked) = self.begin_asking(lock, seq, interrupted).await? else { return Ok(LockOutcome::Cancelled) };
+        let Some(_asked) = self.begin_asking(lock, seq, interrupted).await? else {
+            // It may wait at the manager already.
+            self.may_be_granted(lock, seq);
+            return Ok(LockOutcome::Cancelled);
+        };
         let table = self.table().await?;
         let shared = self.gate.read().await;
         if self.state.lock().table != table {

@@ -313,3 +313,77 @@ fn a_request_that_stops_does_not_take_another_threads_lock() {
     tasks.run(mount.locks.tell(INO, OWNER));
     assert!(store.locks.borrow().held.contains_key(&INO), "the second thread was told that it holds the lock");
 }
+
+/// A thread waits for a lock, and another one unlocks, which the manager does not hear: then a signal interrupts the first. Its request does not
+/// stay in the manager's queue, or nobody would know of the lock that it gets.
+#[test]
+fn a_request_that_stops_behind_an_unlock_does_not_stay_in_the_queue() {
+    let (store, mount) = locking();
+    let (mut tasks, stops) = (Tasks::default(), Rc::new(std::cell::Cell::new(false)));
+    let (first, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
+    tasks.run(mount.locks.set(&first, false, &mut || false, &mut HeldBefore::default())).unwrap();
+    (store.locks.borrow_mut().waits, _) = (true, store.lock_rounds.set(20));
+    let (waiting, told, is_over) = (mount.clone(), Rc::new(std::cell::OnceCell::new()), stops.clone());
+    let outcome = told.clone();
+    tasks.spawn(async move {
+        let second = lock(LockMode::Write, 20, 29);
+        let done = waiting.locks.set(&second, true, &mut || is_over.get(), &mut HeldBefore::default()).await;
+        outcome.set(done).unwrap();
+    });
+    tasks.run(async {
+        while store.locks.borrow().queued.is_empty() {
+            pause().await;
+        }
+    });
+    store.locks.borrow_mut().is_silent = true;
+    let unlocking = mount.clone();
+    tasks.spawn(async move {
+        unlocking.locks.set(&unlock, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
+    });
+    tasks.run(async {
+        for _ in 0..50 {
+            pause().await;
+        }
+        stops.set(true);
+        while told.get().is_none() {
+            pause().await;
+        }
+        store.locks.borrow_mut().is_silent = false;
+        mount.locks.tell(INO, OWNER).await;
+    });
+    assert_eq!(told.get(), Some(&Ok(LockOutcome::Cancelled)));
+    assert!(!mount.locks.holds(INO, OWNER));
+    assert!(store.locks.borrow().queued.is_empty(), "a request that nobody waits for");
+}
+
+/// As above, and the owner's locks on the file are lost while one of its threads waits.
+#[test]
+fn a_request_that_fails_because_a_lock_is_lost_does_not_stay_in_the_queue() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    let (whole, shared) = (lock(LockMode::Write, 0, 9), lock(LockMode::Read, 0, 9));
+    tasks.run(mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default())).unwrap();
+    store.locks.borrow_mut().waits = true;
+    let (waiting, told) = (mount.clone(), Rc::new(std::cell::OnceCell::new()));
+    let outcome = told.clone();
+    tasks.spawn(async move {
+        let second = lock(LockMode::Write, 20, 29);
+        outcome.set(waiting.locks.set(&second, true, &mut || false, &mut HeldBefore::default()).await).unwrap();
+    });
+    tasks.run(async {
+        store.lock_rounds.set(100);
+        let outcome = mount.locks.set(&shared, false, &mut || true, &mut HeldBefore::default()).await;
+        assert_eq!(outcome, Ok(LockOutcome::Cancelled));
+        store.lock_rounds.set(0);
+        store.locks.borrow_mut().is_shared = true;
+        mount.locks.tell(INO, OWNER).await;
+        assert!(mount.locks.knows_lost(INO));
+        while told.get().is_none() {
+            pause().await;
+        }
+        assert_eq!(told.get().unwrap().as_ref().unwrap_err().code(), Code::SessionExpired);
+        mount.locks.release(INO, OWNER).await;
+    });
+    assert!(!mount.locks.holds(INO, OWNER));
+    assert!(store.locks.borrow().queued.is_empty(), "a request that nobody waits for");
+}

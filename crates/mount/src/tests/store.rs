@@ -47,6 +47,8 @@ pub struct LockTable {
     pub is_shared: bool,
     /// While set, requests that may wait do so.
     pub waits: bool,
+    /// Numbers of the requests that wait.
+    pub queued: BTreeSet<u64>,
 }
 
 impl LockTable {
@@ -65,11 +67,15 @@ impl LockTable {
         if kind == Kind::SetLock {
             let asked = SetLock::decode(request).unwrap();
             let lock = asked.lock.unwrap();
+            self.queued.remove(&asked.seq);
             let outcome = match lock.mode() {
                 LockMode::Write if self.is_shared => LockOutcome::Refused,
                 LockMode::Write if self.waits && asked.wait => LockOutcome::Waiting,
                 _ => LockOutcome::Granted,
             };
+            if outcome == LockOutcome::Waiting {
+                self.queued.insert(asked.seq);
+            }
             if outcome != LockOutcome::Granted {
                 return Ok(SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec());
             }
@@ -86,6 +92,9 @@ impl LockTable {
             let fence = Some(LockFence { table: 1, number: 1 });
             return Ok(SetLockReply { outcome: LockOutcome::Granted as i32, change: 0, fence }.encode_to_vec());
         }
+        if kind == Kind::CancelLock {
+            self.queued.remove(&CancelLock::decode(request).unwrap().seq);
+        }
         Ok(Ack {}.encode_to_vec())
     }
 
@@ -93,6 +102,7 @@ impl LockTable {
     pub fn expire(&mut self) {
         self.held.clear();
         self.modes.clear();
+        self.queued.clear();
         self.has_expired = true;
     }
 }
