@@ -185,9 +185,14 @@ impl Owned {
         self.asked.iter().any(|(_, asked)| asked.start <= range.end && range.start <= asked.end)
     }
 
-    /// Messages that set `range` to what the owner holds. Held locks come first, so that no other client gets them meanwhile.
+    /// Messages that set `range` to what the owner holds. Held locks come first, so that no other client gets them meanwhile. What lies beside
+    /// `range` is left alone: a request for it may be on its way.
     fn again(&self, range: &FileLock) -> Vec<Pending> {
-        let (held, bytes) = (self.over(*range), range.start..=range.end);
+        let bytes = range.start..=range.end;
+        let held = self.over(*range).map(|held| {
+            let bytes = common(&(held.start..=held.end), range);
+            FileLock { start: *bytes.start(), end: *bytes.end(), ..held }
+        });
         let free = self.ranges.gaps(&bytes).map(|gap| FileLock {
             mode: LockMode::Unlock as i32,
             start: *gap.start(),
@@ -237,7 +242,8 @@ mod tests {
         let held = [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read)];
         assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), held);
         owned.set_again(&lock(10, 45, LockMode::Write), 7);
-        let set = held.into_iter().chain([lock(25, 39, LockMode::Unlock)]);
+        let parts = [lock(10, 19, read), lock(20, 24, write), lock(40, 45, read)];
+        let set = parts.into_iter().chain([lock(25, 39, LockMode::Unlock)]);
         assert_eq!(owned.next_message(), Some(Pending::Withdraw(7)));
         owned.message_sent();
         owned.asks(8, &lock(45, 50, write));
@@ -275,7 +281,7 @@ mod tests {
         owned.set(&lock(0, LAST_BYTE, LockMode::Read));
         owned.set_again(&lock(LAST_BYTE, LAST_BYTE, LockMode::Write), 1);
         owned.message_sent();
-        assert_eq!(owned.next_message(), Some(Pending::Set(lock(0, LAST_BYTE, LockMode::Read))));
+        assert_eq!(owned.next_message(), Some(Pending::Set(lock(LAST_BYTE, LAST_BYTE, LockMode::Read))));
         assert_eq!(owned.pending.len(), 1);
     }
 }

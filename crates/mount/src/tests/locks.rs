@@ -387,3 +387,39 @@ fn a_request_that_fails_because_a_lock_is_lost_does_not_stay_in_the_queue() {
     assert!(!mount.locks.holds(INO, OWNER));
     assert!(store.locks.borrow().queued.is_empty(), "a request that nobody waits for");
 }
+
+/// P7: a process has shared a range. One of its threads makes a part of it exclusive, while another thread's request for another part gets no
+/// answer: what that one sets again is not the first one's.
+#[test]
+fn a_request_that_stops_leaves_what_another_thread_gets_beside_it() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    tasks.run(mount.locks.set(&lock(LockMode::Read, 0, 49), false, &mut || false, &mut HeldBefore::default())).unwrap();
+    store.lock_rounds.set(1_000);
+    let first = mount.clone();
+    tasks.spawn(async move {
+        let part = lock(LockMode::Write, 0, 9);
+        let done = first.locks.set(&part, true, &mut || true, &mut HeldBefore::default()).await;
+        assert_eq!(done, Ok(LockOutcome::Cancelled));
+        first.locks.tell(INO, OWNER).await;
+    });
+    (0..10).for_each(|_| tasks.run(pause()));
+    store.lock_rounds.set(60);
+    let (second, got) = (mount.clone(), Rc::new(std::cell::OnceCell::new()));
+    let outcome = got.clone();
+    tasks.spawn(async move {
+        let part = lock(LockMode::Write, 20, 29);
+        outcome.set(second.locks.set(&part, true, &mut || false, &mut HeldBefore::default()).await).unwrap();
+    });
+    tasks.run(async {
+        while got.get().is_none() {
+            pause().await;
+        }
+        store.lock_rounds.set(0);
+        mount.locks.tell(INO, OWNER).await;
+    });
+    assert_eq!(got.get(), Some(&Ok(LockOutcome::Granted)));
+    let modes = store.locks.borrow().modes.clone();
+    assert_eq!(modes[&(INO, 0)], LockMode::Read, "the first thread was told that it got nothing");
+    assert_eq!(modes[&(INO, 25)], LockMode::Write, "the second thread was told that it excludes all others");
+}
