@@ -148,6 +148,19 @@ impl<B: Backend> OpenFile<B> {
         self.without_spool(mount, state, &error, AfterPush::Commit).await
     }
 
+    /// What was written under a lock that goes could not be committed. In the log it counts as closed from now on: if another mount makes a
+    /// version, it is kept beside that.
+    pub async fn keep_in_spool(&self, mount: &Mount<B>) {
+        let mut state = self.state.lock().await;
+        if state.pending.log().is_none() || state.pending.check().is_err() {
+            return;
+        }
+        if let Err(error) = state.close(mount).await {
+            tracing::error!(ino = self.ino, %error, "what was written under a lock can neither be stored nor kept");
+            state.pending.fail(Errno::EIO);
+        }
+    }
+
     /// The spool is full: pours the log into a session, and commits at once what was acknowledged from it. A failure is
     /// recorded, because the writes that follow are lost. If another mount's version replaced the acknowledged state,
     /// that state is kept beside it, and the write gets `ESTALE`.

@@ -69,6 +69,7 @@ impl<B: Backend> Mount<B> {
             if let Err(errno) = written_back
                 && errno != Errno::ENOENT
             {
+                self.keep_uncommitted(lock.ino).await;
                 self.unlock_failed(handle, errno);
             }
             return self.acquire(lock, wait, interrupted).await.map(drop);
@@ -159,6 +160,9 @@ impl<B: Backend> Mount<B> {
             return Ok(());
         }
         let committed = self.commit_open(ino).await;
+        if committed.is_err() {
+            self.keep_uncommitted(ino).await;
+        }
         self.locks.release(ino, owner).await;
         committed
     }
@@ -169,7 +173,16 @@ impl<B: Backend> Mount<B> {
         let holds = owners.iter().any(|owner| self.locks.holds(ino, *owner));
         if holds && !failpoint::is_active("mount.close_gives_up_flock_early") {
             // The log has the error: nobody waits for this answer. Others wait for the lock, so it goes all the same.
-            let _ = self.commit_open(ino).await;
+            if self.commit_open(ino).await.is_err() {
+                self.keep_uncommitted(ino).await;
+            }
+        }
+    }
+
+    /// A lock goes, though what was written could not be committed: that is not written over the next owner's version.
+    async fn keep_uncommitted(&self, ino: u64) {
+        if let Some(file) = self.files.get(ino) {
+            file.keep_in_spool(self).await;
         }
     }
 

@@ -505,3 +505,36 @@ fn an_unlock_that_cannot_commit_fails_the_next_close_of_its_handle() {
         });
     }
 }
+
+/// What an unlock could not commit was not there for the next owner, so it does not go over what that one wrote: it is kept beside it.
+#[test]
+fn what_an_unlock_could_not_commit_does_not_go_over_the_next_owners_bytes() {
+    for syncs in [true, false] {
+        let (store, disk, mut tasks) = (store("complete-local"), SimDisk::new(1), Tasks::default());
+        let (mount, queues) = mount(&store, &disk, 1);
+        let ino = store.create(ROOT, b"file", 0).unwrap();
+        store.commit(ino, b"aabb", 0);
+        start_pushes(&mut tasks, &mount, queues);
+        tasks.run(async {
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            let handle = mount.open(1, ino, true).await.unwrap().handle;
+            let of_file = |mode| FileLock { ino, ..lock(mode, 0, 9) };
+            mount.set_lock(&of_file(LockMode::Write), handle, false, &mut || false).await.unwrap();
+            mount.write(handle, 0, b"AA").await.unwrap();
+            store.is_full.set(true);
+            mount.set_lock(&of_file(LockMode::Unlock), handle, false, &mut || false).await.unwrap();
+            store.is_full.set(false);
+            // Another mount, under its lock of the same bytes.
+            store.commit(ino, b"BBbb", 0);
+            if syncs {
+                assert_eq!(mount.fsync(handle).await, Err(Errno::ENOSPC));
+            }
+            let closed = mount.flush(ino, handle, OWNER).await;
+            assert_eq!(closed, if syncs { Ok(()) } else { Err(Errno::ENOSPC) });
+            mount.release(ino, handle).await;
+            until_pushed(&mount).await;
+        });
+        assert_eq!(String::from_utf8(store.current(ino).bytes).unwrap(), "BBbb", "{syncs}");
+        assert_eq!(store.list(ROOT).len(), 2, "it is kept beside the file");
+    }
+}
