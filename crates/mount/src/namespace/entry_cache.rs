@@ -16,7 +16,8 @@ use tessera_wire::{Attr, Hint, InodeKind};
 
 /// Limit of cached inodes; beyond it the cache is emptied.
 const MAX_INODES: usize = 200_000;
-/// Limit of inodes whose last known names are kept. They are kept beyond leases, so that people recognise files by them.
+/// So many inodes' last known names are kept, at least: those that were seen last. They are kept beyond leases, so that people recognise files
+/// by them.
 const MAX_LAST_NAMES: usize = 16_384;
 /// Limit of the last known names of one inode.
 const MAX_NAMES_OF_INODE: usize = 4;
@@ -82,6 +83,8 @@ pub struct EntryCache {
     names: HashMap<Name, u64>,
     /// Names under which an inode was seen, the last one last; they may be outdated.
     last_names: HashMap<u64, Vec<Name>>,
+    /// As `last_names`, of before that was full: the kernel may still keep these names, and a recall must tell them.
+    last_names_before: HashMap<u64, Vec<Name>>,
     /// Until when the manager recalls inodes that have several names, which are not cached.
     several_names: HashMap<u64, i64>,
     /// Since when and until when directories count as shared.
@@ -164,7 +167,7 @@ impl EntryCache {
         };
         inos.iter().any(|ino| {
             let leased = self.inodes.get(ino).is_some_and(|leased| leased.names.iter().any(keeps));
-            leased || self.last_names.get(ino).is_some_and(|names| names.iter().any(keeps))
+            leased || self.seen_names(*ino).iter().any(keeps)
         })
     }
 
@@ -182,7 +185,11 @@ impl EntryCache {
 
     /// Directory and name under which an inode was last seen.
     pub fn last_name(&self, ino: u64) -> Option<Name> {
-        self.last_names.get(&ino)?.last().cloned()
+        self.seen_names(ino).last().cloned()
+    }
+
+    fn seen_names(&self, ino: u64) -> &[Name] {
+        self.last_names.get(&ino).or_else(|| self.last_names_before.get(&ino)).map_or(&[], Vec::as_slice)
     }
 
     /// The manager answered a question; `name`: how the inode was reached.
@@ -236,7 +243,7 @@ impl EntryCache {
             self.note(Change::Inode(*ino));
             forgotten.extend(self.remove(*ino));
             let means_another = |name: &&Name| self.names.get(*name).is_some_and(|other| other != ino);
-            let seen = self.last_names.get(ino).into_iter().flatten();
+            let seen = self.seen_names(*ino).iter();
             forgotten.extend(seen.filter(|name| !means_another(name)).cloned());
         }
         forgotten.into_iter().collect()
@@ -276,10 +283,11 @@ impl EntryCache {
 
     /// An inode is seen under a name, or will be.
     pub fn note_last_name(&mut self, ino: u64, name: Name) {
-        if self.last_names.len() >= MAX_LAST_NAMES {
-            self.last_names.clear();
+        let before = self.last_names_before.remove(&ino);
+        if self.last_names.len() >= MAX_LAST_NAMES && !self.last_names.contains_key(&ino) {
+            self.last_names_before = std::mem::take(&mut self.last_names);
         }
-        let names = self.last_names.entry(ino).or_default();
+        let names = self.last_names.entry(ino).or_insert_with(|| before.unwrap_or_default());
         names.retain(|known| *known != name);
         if names.len() == MAX_NAMES_OF_INODE {
             names.remove(0);
@@ -296,7 +304,10 @@ impl EntryCache {
             if self.several_names.len() >= MAX_LAST_NAMES {
                 self.several_names.clear();
             }
-            self.several_names.insert(attr.ino, until_ns);
+            // Of more names, a recall would not tell all.
+            if attr.nlink as usize <= MAX_NAMES_OF_INODE {
+                self.several_names.insert(attr.ino, until_ns);
+            }
             return;
         }
         if self.inodes.len() >= MAX_INODES {
@@ -500,6 +511,36 @@ mod tests {
         assert_eq!((cache.get(NOW, 7), cache.lease_left_ns(NOW, 7)), (None, Some(500 * MS)));
         assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec()), (1, b"b".to_vec())]);
         assert_eq!(cache.lease_left_ns(NOW, 7), None);
+    }
+
+    /// The kernel may keep a name only as long as a recall tells it.
+    #[test]
+    fn a_name_that_no_recall_would_tell_has_no_lease() {
+        let mut cache = EntryCache::default();
+        let names: Vec<Name> = (b'a'..b'f').map(|name| (1, vec![name])).collect();
+        let attr = Some(Attr { ino: 7, nlink: names.len() as u32, ..Attr::default() });
+        let linked = Entry { attr, lease_ms: 500, ..Entry::default() };
+        for (parent, name) in &names {
+            cache.fetched(stamp(&cache, NOW), Some((*parent, name)), &linked);
+        }
+        let may_be_kept = cache.lease_left_ns(NOW, 7).is_some_and(|left_ns| left_ns > 0);
+        let told = cache.forget(Some(&[7]));
+        assert!(!may_be_kept || told == names, "the kernel keeps {names:?}, and is told of {told:?}");
+    }
+
+    #[test]
+    fn a_recall_tells_a_name_though_many_others_were_seen_since() {
+        let mut cache = EntryCache::default();
+        let attr = Some(Attr { ino: 7, nlink: 2, ..Attr::default() });
+        let other = (1..).take(MAX_LAST_NAMES).map(|at| entry(1_000 + at, 500));
+        for other in other.take(MAX_LAST_NAMES - 1) {
+            let ino = other.attr.as_ref().unwrap().ino;
+            cache.fetched(stamp(&cache, NOW), Some((2, &ino.to_le_bytes())), &other);
+        }
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &Entry { attr, lease_ms: 500, ..Entry::default() });
+        cache.fetched(stamp(&cache, NOW), Some((1, b"b")), &entry(8, 500));
+        assert_eq!(cache.lease_left_ns(NOW, 7), Some(500 * MS), "the kernel may keep it");
+        assert_eq!(cache.forget(Some(&[7])), [(1, b"a".to_vec())]);
     }
 
     #[test]
