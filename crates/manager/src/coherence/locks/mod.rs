@@ -85,6 +85,8 @@ pub struct Lockers {
     noted: BTreeSet<u64>,
     /// Clients that may have held locks when this manager started, and have not come back.
     expected: BTreeSet<u64>,
+    /// Those that did not come back in time and are on record still: another manager would let them assert their locks.
+    missed: BTreeSet<u64>,
     grace_until_ns: i64,
     /// Number of the last change ([`SetLockReply::change`]).
     changes: u64,
@@ -117,6 +119,7 @@ impl Lockers {
                 false => self.table.end(client_id),
             }
         }
+        self.missed.retain(|client_id| clients.contains(client_id));
         self.noted = clients;
     }
 
@@ -164,6 +167,10 @@ impl Lockers {
         }
         let client = Client { machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
+        // If it did not come back in time, it has heard of its losses.
+        for absent in [&mut self.expected, &mut self.missed] {
+            absent.remove(&client_id);
+        }
         Ok(reply(false))
     }
 
@@ -218,18 +225,18 @@ impl Lockers {
                 self.table.unlock(lock.ino, owner(client_id, lock), bytes);
                 LockAnswer::Granted(self.table.fence(lock.ino, client_id))
             }
-            Some(want) => self.want(now_ns, want, ticket, request, config),
+            Some(want) => self.want(want, ticket, request, config),
         };
         self.forget_idle(client_id, key);
         Ok(answer)
     }
 
-    fn want(&mut self, now_ns: i64, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
+    fn want(&mut self, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
         let (ino, client_id) = (want.ino, ticket.client_id);
         if self.table.holds(&want) {
             return LockAnswer::Granted(self.table.fence(ino, client_id));
         }
-        if self.in_grace(now_ns) {
+        if !self.expected.is_empty() || !self.missed.is_empty() {
             return LockAnswer::Now(LockOutcome::Grace);
         }
         if self.table.held_by(client_id) + self.table.waiting_of(client_id) >= config.max_locks_per_client {
@@ -324,7 +331,7 @@ impl Lockers {
         }
         if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
-            self.expected.clear();
+            self.missed.append(&mut self.expected);
         }
     }
 

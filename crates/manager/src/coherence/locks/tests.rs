@@ -477,3 +477,29 @@ fn a_waiting_request_is_not_overtaken_by_its_owners_others() {
     assert_eq!(ask(6, of(60, 0, 9, LockMode::Unlock), false).0, LockAnswer::Granted(None));
     assert_eq!(lockers.stats(), (0, 0, 1), "nothing is held or waits once all have released");
 }
+
+/// P11: a client that did not come back in time may claim its locks at the next manager, as long as it is on record.
+#[test]
+fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record() {
+    let noted = BTreeSet::from([1, 2]);
+    let (write, over) = (file_lock(1, 0, 9, LockMode::Write), 1_001_000_000);
+    let mut lockers = Lockers::start(9, noted.clone(), 0, &config());
+    let claim = |held| HoldLocks { table: 8, held, ..Default::default() };
+    assert!(!lockers.hold(0, 2, &claim(Vec::new()), &config()).unwrap().lost);
+    let ask = |lockers: &mut Lockers, seq| lockers.set(over, 2, &set(seq, 9, write), &config()).unwrap();
+    assert_eq!(ask(&mut lockers, 1), LockAnswer::Now(LockOutcome::Grace));
+    lockers.expire(over, over - 1_000);
+    assert_eq!(ask(&mut lockers, 2), LockAnswer::Now(LockOutcome::Grace), "client 1 is on record");
+    // What the next manager would do if this one ended here.
+    let mut next = Lockers::start(10, noted, over, &config());
+    let claimed = next.hold(over, 1, &HoldLocks { table: 8, held: vec![write], ..Default::default() }, &config());
+    assert!(!claimed.unwrap().lost);
+    let note = lockers.note().unwrap();
+    lockers.noted(note.client_ids.into_iter().collect());
+    assert!(matches!(ask(&mut lockers, 3), LockAnswer::Granted(Some(_))));
+    // A client that begins anew when the time is over is not waited for.
+    let mut lockers = Lockers::start(9, BTreeSet::from([2]), 0, &config());
+    lockers.hold(over, 2, &HoldLocks::default(), &config()).unwrap();
+    lockers.expire(over, over - 1_000);
+    assert!(matches!(ask(&mut lockers, 1), LockAnswer::Granted(Some(_))));
+}
