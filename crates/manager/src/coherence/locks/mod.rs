@@ -136,8 +136,8 @@ impl Lockers {
     ) -> Result<HoldLocksReply> {
         let (table, lease_ms) = (self.number, config.lock_session_ms);
         let reply = |lost| HoldLocksReply { table, lease_ms, lost };
-        if request.held.len() > config.max_locks_per_client {
-            let most = config.max_locks_per_client;
+        if request.held.len() > most_pieces(config) {
+            let most = most_pieces(config);
             return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
@@ -221,14 +221,20 @@ impl Lockers {
         }
         client.last.insert(key, request.seq);
         let answer = match want {
-            None => {
-                self.table.unlock(lock.ino, owner(client_id, lock), bytes);
-                LockAnswer::Granted(self.table.fence(lock.ino, client_id))
-            }
+            None => self.unlock((lock.ino, owner(client_id, lock)), bytes, config),
             Some(want) => self.want(want, ticket, request, config),
         };
         self.forget_idle(client_id, key);
         Ok(answer)
+    }
+
+    fn unlock(&mut self, (ino, owner): (u64, Owner), bytes: Bytes, config: &Config) -> LockAnswer {
+        let divides = self.table.pieces_beside(ino, owner, bytes) > 0;
+        if divides && self.table.held_by(owner.client_id) >= most_pieces(config) {
+            return LockAnswer::Now(LockOutcome::TooMany);
+        }
+        self.table.unlock(ino, owner, bytes);
+        LockAnswer::Granted(self.table.fence(ino, owner.client_id))
     }
 
     fn want(&mut self, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
@@ -239,7 +245,13 @@ impl Lockers {
         if !self.expected.is_empty() || !self.missed.is_empty() {
             return LockAnswer::Now(LockOutcome::Grace);
         }
-        if self.table.held_by(client_id) + self.table.waiting_of(client_id) >= config.max_locks_per_client {
+        let (count, more) = (self.table.held_by(client_id), 1 + self.table.pieces_beside(ino, want.owner, want.bytes));
+        let too_many = match self.table.holds_some(ino, want.owner, want.bytes) {
+            // A change of what is held may divide it.
+            true => more > 0 && count.saturating_add_signed(more) > most_pieces(config),
+            false => count + self.table.waiting_of(client_id) >= config.max_locks_per_client,
+        };
+        if too_many {
             return LockAnswer::Now(LockOutcome::TooMany);
         }
         match self.table.lock(want, request.wait.then_some(ticket)) {
@@ -362,6 +374,11 @@ impl Client {
         self.heard_ns = now_ns;
         self.orphan_until_ns = None;
     }
+}
+
+/// Most ranges that one client may hold. What it unlocks and changes may divide its locks.
+fn most_pieces(config: &Config) -> usize {
+    config.max_locks_per_client.saturating_mul(2)
 }
 
 fn park(ticket: Ticket, request: &SetLock) -> LockAnswer {

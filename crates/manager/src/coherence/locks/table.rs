@@ -289,6 +289,19 @@ impl LockTable {
         ranges.is_some_and(|ranges| ranges.covers(want.bytes, &want.held))
     }
 
+    /// Whether an owner holds a lock on any of these bytes.
+    pub fn holds_some(&self, ino: u64, owner: Owner, bytes: Bytes) -> bool {
+        let ranges = self.files.get(&ino).and_then(|file| file.held.get(&owner));
+        ranges.is_some_and(|ranges| ranges.over(bytes).next().is_some())
+    }
+
+    /// How many more ranges an owner holds once these bytes are unlocked; below 0: fewer.
+    pub fn pieces_beside(&self, ino: u64, owner: Owner, bytes: Bytes) -> isize {
+        let Some(ranges) = self.files.get(&ino).and_then(|file| file.held.get(&owner)) else { return 0 };
+        let left = |held: &Bytes| isize::from(held.start < bytes.start) + isize::from(bytes.end < held.end);
+        ranges.over(bytes).map(|(held, _)| left(&held) - 1).sum()
+    }
+
     /// Whether an owner holds any lock on a file.
     pub fn holds_any(&self, ino: u64, owner: Owner) -> bool {
         self.files.get(&ino).is_some_and(|file| file.held.contains_key(&owner))

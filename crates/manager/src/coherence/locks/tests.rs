@@ -411,7 +411,7 @@ fn nonsense_is_refused_and_changes_nothing() {
         lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().into_wire().code(),
         Code::Invalid
     );
-    let too_many = HoldLocks { held: vec![good; 4], ..Default::default() };
+    let too_many = HoldLocks { held: vec![good; 7], ..Default::default() };
     assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().into_wire().code(), Code::Invalid);
     for (client, table) in [(1, 8), (2, 9)] {
         let error = lockers.set(0, client, &set(1, table, good), &config()).unwrap_err();
@@ -502,4 +502,32 @@ fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record
     lockers.hold(over, 2, &HoldLocks::default(), &config()).unwrap();
     lockers.expire(over, over - 1_000);
     assert!(matches!(ask(&mut lockers, 1), LockAnswer::Granted(Some(_))));
+}
+
+/// P14: what a client unlocks divides its locks, and it may hold all pieces on at the next manager.
+#[test]
+fn locks_are_divided_no_further_than_a_client_may_claim() {
+    let mut lockers = Lockers::start(9, BTreeSet::from([1]), 0, &config());
+    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    let mut seq = 0;
+    let mut ask = |start, end, mode| {
+        seq += 1;
+        lockers.set(0, 1, &set(seq, 9, file_lock(1, start, end, mode)), &config()).unwrap()
+    };
+    let granted = |answer: LockAnswer| matches!(answer, LockAnswer::Granted(Some(_)));
+    assert!(granted(ask(0, 99, LockMode::Write)));
+    for at in (10..60).step_by(10) {
+        assert!(granted(ask(at, at, LockMode::Unlock)), "{at}");
+    }
+    assert_eq!(ask(60, 60, LockMode::Unlock), LockAnswer::Now(LockOutcome::TooMany));
+    assert_eq!(ask(62, 62, LockMode::Read), LockAnswer::Now(LockOutcome::TooMany));
+    assert!(granted(ask(51, 60, LockMode::Unlock)), "it divides nothing");
+    assert_eq!(ask(200, 209, LockMode::Write), LockAnswer::Now(LockOutcome::TooMany));
+    let ranges = [(0, 9), (11, 19), (21, 29), (31, 39), (41, 49), (61, 99)];
+    let held: Vec<FileLock> = ranges.map(|(start, end)| file_lock(1, start, end, LockMode::Write)).into();
+    let mut next = Lockers::start(10, BTreeSet::from([1]), 0, &config());
+    let claim = HoldLocks { table: 9, held: held.clone(), ..Default::default() };
+    assert!(!next.hold(0, 1, &claim, &config()).unwrap().lost);
+    let ask = set(1, 10, file_lock(1, 0, 9, LockMode::Read));
+    assert!(granted(next.set(0, 1, &ask, &config()).unwrap()), "a lock that is shared again is not lost");
 }
