@@ -16,6 +16,8 @@ use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind, Request};
 
+/// Names that are removed by one request.
+const REMOVED_NAMES: u32 = 1_024;
 /// Bytes read at a time from a file with holes.
 const SPARSE_BUFFER_BYTES: usize = 1 << 20;
 
@@ -168,12 +170,42 @@ impl Client {
     fn remove_tree(&self, path: &StorePath, attr: &Attr) -> Result<u64, Error> {
         let (directory, mut removed) = (attr.kind() == InodeKind::Directory, 1);
         if directory {
-            for entry in self.list(path)? {
-                removed += self.remove_tree(&path.join(&entry.name)?, &entry.attr.unwrap_or_default())?;
-            }
+            removed += self.empty(path, attr.ino)?;
         }
         self.unlink(path, directory)?;
         Ok(removed)
+    }
+
+    /// Removes everything in a directory, page by page.
+    fn empty(&self, path: &StorePath, ino: u64) -> Result<u64, Error> {
+        let mut removed = 0;
+        loop {
+            let page = List { ino, after: Vec::new(), limit: REMOVED_NAMES };
+            let entries = self.ask_at("list", path, &page)?.entries;
+            if entries.is_empty() {
+                return Ok(removed);
+            }
+            for entry in &entries {
+                if let Some(attr) = entry.attr.as_ref().filter(|attr| attr.kind() == InodeKind::Directory) {
+                    removed += self.empty(&path.join(&entry.name)?, attr.ino)?;
+                }
+            }
+            removed += self.remove_names(path, ino, entries.into_iter().map(|entry| entry.name).collect())?;
+        }
+    }
+
+    /// Removes names of a directory; returns how many. Some may be gone already.
+    fn remove_names(&self, path: &StorePath, parent: u64, names: Vec<Vec<u8>>) -> Result<u64, Error> {
+        let request = RemoveNames { op_id: self.op_id(), parent, names };
+        let refused = self.change("remove names in", path, &request)?.refused;
+        for NotRemoved { index, error } in &refused {
+            let error = error.clone().unwrap_or_default();
+            if error.code() != Code::NotFound {
+                let name = request.names.get(*index as usize).map_or(&[][..], Vec::as_slice);
+                at("remove", &path.join(name)?, Err(error))?;
+            }
+        }
+        Ok(request.names.len().saturating_sub(refused.len()) as u64)
     }
 
     /// Moves a name; an existing target is replaced unless `no_replace`. Hints stay with the file.

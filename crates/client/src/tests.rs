@@ -290,6 +290,11 @@ fn directories_names_and_attributes() {
     let wrong = client.set_hints(&path("tess:/z"), &[("redundancy".into(), "raid0".into())]).unwrap_err();
     assert!(wrong.to_string().contains("allowed"), "{wrong}");
     assert_eq!(client.remove_all(&path("tess:/z")).unwrap(), 7);
+    // More names than one request removes.
+    for i in 0..1_030 {
+        client.mkdir_all(&path(&format!("tess:/many/d{i}"))).unwrap();
+    }
+    assert_eq!(client.remove_all(&path("tess:/many")).unwrap(), 1_031);
     assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
 }
 

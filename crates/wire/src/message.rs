@@ -101,6 +101,7 @@ messages! {
     0x010d ListVersions => ListVersionsReply, from Client;
     0x010e RecallLease => Ack, from Manager;
     0x010f MakeNode => Entry, from Client;
+    0x0110 RemoveNames => RemoveNamesReply, from Client;
 
     0x0200 OpenWrite => OpenWriteReply, from Client;
     0x0201 AllocateChunks => AllocateChunksReply, from Client;

@@ -6,7 +6,8 @@ use crate::coherence::leases::{GrantedNames, LeaseGrants};
 use crate::db::{Db, sessions};
 use crate::error::Result;
 use crate::namespace::inodes;
-use tessera_wire::meta::{Commit, Link, MakeDir, MakeNode, Rename};
+use crate::namespace::names::MAX_REMOVED_NAMES;
+use tessera_wire::meta::{Commit, Link, MakeDir, MakeNode, RemoveNames, Rename};
 
 /// The command changes nothing that is leased.
 pub fn nothing<C>(_: &Db, _: &C) -> Result<Vec<LeaseTarget>> {
@@ -34,6 +35,18 @@ pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
 /// The database fails.
 pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
     inodes(&named(db, parent, name)?.into_iter().collect::<Vec<_>>())
+}
+
+/// As [`entry`], for each name of [`RemoveNames`].
+///
+/// # Errors
+/// The database fails.
+pub fn entries(db: &Db, r: &RemoveNames) -> Result<Vec<LeaseTarget>> {
+    let mut inos = Vec::with_capacity(r.names.len().min(MAX_REMOVED_NAMES));
+    for name in r.names.iter().take(MAX_REMOVED_NAMES) {
+        inos.extend(named(db, r.parent, name)?);
+    }
+    inodes(&inos)
 }
 
 fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {

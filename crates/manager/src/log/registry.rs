@@ -171,6 +171,7 @@ table! {
         MakeDir => names::make_dir, recalls |_, r| leases::names_in(r.parent), grants leases::new_directory;
         MakeNode => names::make_node, recalls |_, r| leases::names_in(r.parent), grants leases::new_node;
         Unlink => names::unlink, recalls |db, r| leases::entry(db, r.parent, &r.name), grants leases::no_grant;
+        RemoveNames => names::remove_names, recalls leases::entries, grants leases::no_grant;
         Rename => names::rename, recalls leases::renamed, grants leases::no_grant;
         Link => names::link, recalls leases::linked, grants leases::no_grant;
         Symlink => names::symlink, recalls |_, r| leases::names_in(r.parent), grants leases::no_grant;

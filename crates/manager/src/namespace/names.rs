@@ -21,6 +21,8 @@ pub const MAX_TARGET_BYTES: usize = 4095;
 pub const MAX_XATTR_BYTES: usize = 64 << 10;
 /// Most components of a path in one request.
 pub const MAX_COMPONENTS: usize = 4096;
+/// Most names that one [`RemoveNames`] removes.
+pub const MAX_REMOVED_NAMES: usize = 1_024;
 /// Permission bits that are stored.
 const MODE_BITS: u32 = 0o7777;
 
@@ -246,13 +248,40 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
         (true, false) => return refuse(Code::NotDirectory, format!("{name} is not a directory")),
         _ => {}
     }
-    check_removable(ctx, &inode, &request.name)?;
-    inodes::remove_name(ctx.db, parent.ino, &request.name)?;
-    inodes::touch(ctx.db, parent.ino, ctx.wall_ns)?;
     let links = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
     let left = Inode { nlink: links, ctime_ns: ctx.wall_ns, ..inode.clone() };
-    drop_name(ctx, inode)?;
+    take_name(ctx, &parent, &request.name, inode)?;
+    inodes::touch(ctx.db, parent.ino, ctx.wall_ns)?;
     Ok(left.entry())
+}
+
+/// Removes names of one directory. A refusal of one changes nothing, and the others go.
+pub fn remove_names(ctx: &mut Ctx, request: &RemoveNames) -> Result<RemoveNamesReply> {
+    if request.names.len() > MAX_REMOVED_NAMES {
+        let count = request.names.len();
+        return invalid(format!("{count} names to remove; a request has at most {MAX_REMOVED_NAMES}"));
+    }
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    let mut refused = Vec::new();
+    for (index, name) in (0..).zip(&request.names) {
+        let found = check_name(name).and_then(|()| child(ctx.db, &parent, name));
+        match found.and_then(|inode| take_name(ctx, &parent, name, inode)) {
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => refused.push(NotRemoved { index, error: Some(error) }),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if refused.len() < request.names.len() {
+        inodes::touch(ctx.db, parent.ino, ctx.wall_ns)?;
+    }
+    Ok(RemoveNamesReply { refused })
+}
+
+/// Removes a name of an inode that may go. A refusal changes nothing.
+fn take_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], inode: Inode) -> Result<()> {
+    check_removable(ctx, &inode, name)?;
+    inodes::remove_name(ctx.db, parent.ino, name)?;
+    drop_name(ctx, inode)
 }
 
 /// Moves a name and atomically replaces an existing target.

@@ -171,6 +171,24 @@ fn commits_unlinks_and_renames_recall_too() {
     recalls(Kind::Unlink, unlink.encode_to_vec());
 }
 
+/// Each of its names counts.
+#[test]
+fn a_removal_of_many_names_recalls_the_lease_on_each() {
+    let mut rig = rig();
+    rig.put(1, "f", b"c").unwrap();
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
+    let names = [&b"absent"[..], b"f"].map(<[u8]>::to_vec).into();
+    let request = RemoveNames { op_id: rig.op(), parent: 1, names };
+    let id = rig.send(Role::Client, BOB, &request);
+    rig.settle();
+    assert!(!rig.replies.contains_key(&id), "ALICE may still show it");
+    let token = rig.calls.pop_front().expect("a recall").token;
+    rig.answer(token, Ok(Bytes::new()));
+    rig.settle();
+    let reply = RemoveNamesReply::decode(rig.replies[&id].clone().unwrap()).unwrap();
+    assert_eq!(reply.refused.iter().map(|r| r.index).collect::<Vec<_>>(), [0]);
+}
+
 /// The reply to a create or change carries a lease on request. It is recalled like any other; a repeated request gets none.
 #[test]
 fn answers_to_changes_carry_leases() {

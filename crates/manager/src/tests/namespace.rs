@@ -413,3 +413,37 @@ fn a_new_file_takes_its_directorys_hints_and_keeps_them() {
     let error = set(&mut rig, a, "raid0").unwrap_err();
     assert!(error.message.contains("allowed"), "{error}");
 }
+
+/// A name that is refused stays, and no other one with it.
+#[test]
+fn a_removal_of_many_names_removes_each_that_may_go() {
+    let mut rig = Rig::new(4);
+    let make = |rig: &mut Rig, parent: u64, name: &str| {
+        let op_id = rig.op();
+        let made = rig.ask(&MakeDir { op_id, parent, name: name.into(), ..Default::default() }).unwrap();
+        made.attr.unwrap().ino
+    };
+    let full = make(&mut rig, 1, "full");
+    make(&mut rig, full, "d");
+    make(&mut rig, 1, "empty");
+    let held = rig.put(1, "held", b"abc").unwrap().ino;
+    let reader = rig.read(1, "held").unwrap().session_id;
+    rig.put(1, "file", b"abc").unwrap();
+    let names = ["file", "full", "absent", "", "empty", "held", "file"].map(|name| name.as_bytes().to_vec()).to_vec();
+    let request = RemoveNames { op_id: rig.op(), parent: 1, names };
+    let refused = |reply: RemoveNamesReply| -> Vec<(u32, Code)> {
+        reply.refused.into_iter().map(|r| (r.index, r.error.unwrap().code())).collect()
+    };
+    let expected = [(1, Code::NotEmpty), (2, Code::NotFound), (3, Code::Invalid), (6, Code::NotFound)];
+    assert_eq!(refused(rig.ask(&request).unwrap()), expected);
+    assert_eq!(refused(rig.ask(&request).unwrap()), expected, "a repeated request has the same answer");
+    let listed = rig.ask(&List { ino: 1, ..Default::default() }).unwrap().entries;
+    assert_eq!(listed.iter().map(|e| &e.name[..]).collect::<Vec<_>>(), [b"full"]);
+    assert_eq!(rig.ask(&GetAttr { ino: 1, want_lease: false }).unwrap().attr.unwrap().nlink, 3);
+    assert_eq!(rig.ask(&GetAttr { ino: held, want_lease: false }).unwrap().attr.unwrap().nlink, 0, "a reader has it");
+    rig.ask(&CloseSession { session_id: reader, ..Default::default() }).unwrap();
+    rig.tick(100);
+    rig.tick(100);
+    assert_eq!(rig.ask(&GetAttr { ino: held, want_lease: false }).unwrap_err().code(), Code::NotFound);
+    rig.audit();
+}
