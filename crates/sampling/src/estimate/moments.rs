@@ -75,9 +75,11 @@ impl GroupMoments {
             3.0 * mean * mean * self.count_count_sum,
             -mean.powi(3) * self.count_cubed,
         ];
+        let squares = [self.sum_sum, -2.0 * mean * self.count_sum, mean * mean * self.count_count];
         ResidualSums {
             sum: self.total.sum - mean * self.total.count,
-            square: self.sum_sum - 2.0 * mean * self.count_sum + mean * mean * self.count_count,
+            square: squares.iter().sum(),
+            square_terms: squares.iter().map(|term| term.abs()).sum(),
             cube: cubes.iter().sum(),
             cube_terms: cubes.iter().map(|term| term.abs()).sum(),
         }
@@ -106,6 +108,8 @@ pub(super) struct ResidualSums {
     pub sum: f64,
     /// Σ residual².
     pub square: f64,
+    /// Sum of the sizes of the terms that make up `square`.
+    pub square_terms: f64,
     /// Σ residual³.
     pub cube: f64,
     /// Sum of the sizes of the terms that make up `cube`.
@@ -172,6 +176,12 @@ impl StratumSample {
         }
         let n = self.sampled as f64;
         (product - sum_a * sum_b / n) / (n - 1.0)
+    }
+
+    /// What rounding may make of a variance, where `terms` is the size of what is added up to the sum of squares.
+    pub(super) fn rounded_variance(&self, terms: f64) -> f64 {
+        let n = self.sampled as f64;
+        if self.sampled < 2 { 0.0 } else { ROUNDED_DIGITS * n.sqrt() * terms / (n - 1.0) }
     }
 
     /// Third cumulant of a quantity of units (k₃), from the sums of its powers; 0 if rounding may make up most of it.

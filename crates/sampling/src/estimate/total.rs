@@ -50,6 +50,8 @@ pub struct Population<'a> {
 #[derive(Default)]
 struct Spread {
     strata: Vec<StratumSpread>,
+    /// What rounding may make of the variance of the sum.
+    rounded: f64,
 }
 
 /// How a quantity differs between the units of a stratum.
@@ -74,8 +76,16 @@ impl StratumSpread {
 }
 
 impl Spread {
-    fn add(&mut self, stratum: &StratumSample, variance: f64, third: f64) {
+    /// `terms` is the size of what was added up to the sum of squares.
+    fn add(&mut self, stratum: &StratumSample, variance: f64, terms: f64, third: f64) {
+        self.rounded += stratum.variance_factor() * stratum.rounded_variance(terms);
         self.strata.push(StratumSpread { stratum: *stratum, variance: at_least_0(variance), third });
+    }
+
+    /// The units that were drawn do not differ by more than rounding. That the others do not either is not known: values
+    /// that are rare may all lie there.
+    fn is_rounding(&self) -> bool {
+        self.strata.iter().map(|s| s.stratum.variance_factor() * s.variance).sum::<f64>() <= self.rounded
     }
 
     /// Mean over the strata, by their degrees of freedom.
@@ -158,13 +168,13 @@ impl<'a> Population<'a> {
     pub fn estimate(&self, quantity: Quantity, group: &[(usize, GroupMoments)]) -> Estimate {
         let units_seen = group.iter().map(|(_, moments)| moments.units).sum();
         let mut estimate = match quantity {
-            Quantity::Count => self.total(group, |m| [m.total.count, m.count_count, m.count_cubed, m.count_size]),
-            Quantity::Sum => self.total(group, |m| [m.total.sum, m.sum_sum, m.sum_cubed, m.sum_size]),
+            Quantity::Count => self.total(true, group, |m| [m.total.count, m.count_count, m.count_cubed, m.count_size]),
+            Quantity::Sum => self.total(false, group, |m| [m.total.sum, m.sum_sum, m.sum_cubed, m.sum_size]),
             Quantity::Mean => self.mean(group),
         };
         estimate.units_seen = units_seen;
         let is_bounded = estimate.low.is_finite() && estimate.high.is_finite();
-        let is_known = units_seen >= RARE_UNITS && is_bounded && every_stratum_is_seen(self.strata);
+        let is_known = estimate.claimed && units_seen >= RARE_UNITS && is_bounded && every_stratum_is_seen(self.strata);
         estimate.claimed = self.is_whole() || is_known;
         if quantity == Quantity::Count {
             // What was seen is there.
@@ -177,7 +187,12 @@ impl<'a> Population<'a> {
     }
 
     /// `sums` gives of a stratum's units Σy, Σy², Σy³ and Σy·size.
-    fn total(&self, group: &[(usize, GroupMoments)], sums: impl Fn(&GroupMoments) -> [f64; 4]) -> Estimate {
+    fn total(
+        &self,
+        is_count: bool,
+        group: &[(usize, GroupMoments)],
+        sums: impl Fn(&GroupMoments) -> [f64; 4],
+    ) -> Estimate {
         let with_size = |(h, m): &(usize, GroupMoments)| {
             let (stratum, [sum, _, _, by_size]) = (&self.strata[*h], sums(m));
             stratum.variance_factor() * stratum.covariance(sum, stratum.sampled_size, by_size)
@@ -198,11 +213,13 @@ impl<'a> Population<'a> {
             // short unit at the end of a file, perhaps.
             let is_of_sizes = sizes_differ || left < UNEXPLAINED * own;
             let third = if is_of_sizes { 0.0 } else { stratum.third_cumulant(sum, square, cube, cube.abs()) };
-            found.add(stratum, left, third);
+            // Numbers of records may well be in proportion to sizes, which are known of all units.
+            let terms = if is_count { 0.0 } else { square + sum * sum / stratum.sampled.max(1) as f64 };
+            found.add(stratum, left, terms, third);
         }
         assert!(seen_in.peek().is_none(), "moments are in the order of strata");
         // What is on a disk that gave nothing is taken to be like the rest.
-        self.interval(value * self.size_of_seen, found, 1.0)
+        self.interval(value * self.size_of_seen, found, 1.0, !is_count)
     }
 
     /// How much a group grows with the size of its units in a stratum where it has `proportional` to a byte. Where sizes
@@ -226,18 +243,23 @@ impl<'a> Population<'a> {
         for (h, m) in group {
             let (stratum, r) = (&self.strata[*h], m.residuals(mean));
             let third = stratum.third_cumulant(r.sum, r.square, r.cube, r.cube_terms);
-            found.add(stratum, stratum.covariance(r.sum, r.sum, r.square), third);
+            let variance = stratum.covariance(r.sum, r.sum, r.square);
+            found.add(stratum, variance, r.square_terms + r.sum * r.sum / stratum.sampled.max(1) as f64, third);
         }
-        self.interval(mean, found, count)
+        self.interval(mean, found, count, true)
     }
 
     /// Student's interval, corrected for skewness. Where few units hold much of a group, the estimate is too low more
     /// often than too high, and its variance with it. The shift and the greater width are the terms of first and second order
     /// of Cornish and Fisher for a studentized mean (Hall, The Bootstrap and Edgeworth Expansion, 1992, sections 2.5 and
     /// 2.6), with the kurtosis of a gamma law, 1.5 skewness², for which it makes no difference that skewness is estimated.
-    fn interval(&self, value: f64, found: Spread, divisor: f64) -> Estimate {
+    /// Where values must differ for a variance, and those of the sample do not, nothing is claimed.
+    fn interval(&self, value: f64, found: Spread, divisor: f64, must_differ: bool) -> Estimate {
         if value.is_nan() {
             return Estimate::exact(value, 0);
+        }
+        if must_differ && found.is_rounding() && !self.is_whole() {
+            return Estimate::unclaimed(value, 0);
         }
         let spread = found.of_sum();
         let standard_error = spread.variance.sqrt() / divisor;
@@ -346,6 +368,41 @@ mod tests {
                 let found = Population::new(&strata, &[group], 0.95).estimate(quantity, &[(0, group)]);
                 assert!(!found.claimed && found.needed_factor(0.02) > 1.0, "{large}: {found:?}");
             }
+        }
+    }
+
+    /// What a sample says of 40 of 100 units with 100 records each, of which these are the values.
+    fn of_values(quantity: Quantity, value: impl Fn(usize) -> f64) -> Estimate {
+        let mut stratum = StratumSample { units: 100, size: 1000.0, ..Default::default() };
+        let mut group = GroupMoments::default();
+        for unit in 0..40 {
+            let values = (0..100).map(|i| value(100 * unit + i));
+            let (sum, squares) = values.fold((0.0, 0.0), |(sum, squares), v| (sum + v, squares + v * v));
+            stratum.add_unit(10.0);
+            group.add_unit(Moments { count: 100.0, sum, squares }, 10.0);
+        }
+        Population::new(&[stratum], &[group], 0.95).estimate(quantity, &[(0, group)])
+    }
+
+    /// All records of the sample succeeded: that none failed in the other units is not known.
+    #[test]
+    fn nothing_is_claimed_where_the_units_of_a_sample_do_not_differ() {
+        for quantity in [Quantity::Sum, Quantity::Mean] {
+            for value in [0.0, 1.0, 0.1] {
+                let found = of_values(quantity, |_| value);
+                assert!(!found.claimed && found.needed_factor(0.5) > 1.0, "{quantity:?} of {value}: {found:?}");
+            }
+            assert!(of_values(quantity, |i| f64::from(i == 7)).claimed);
+        }
+    }
+
+    /// Times in milliseconds of a minute: sums of squares have fewer digits than the difference needs.
+    #[test]
+    fn nothing_is_claimed_where_rounding_makes_up_the_variance() {
+        let time = |i: usize| 1.7e12 + (i * 7919 % 60_000) as f64;
+        for quantity in [Quantity::Sum, Quantity::Mean] {
+            assert!(!of_values(quantity, time).claimed, "{:?}", of_values(quantity, time));
+            assert!(of_values(quantity, |i| time(i) - 1.7e12).claimed);
         }
     }
 
