@@ -30,12 +30,13 @@ impl OnceSeen {
 /// Estimates the number of distinct keys. `seen` keys were seen; `once[h]` of them in one unit only, of stratum h.
 pub fn distinct(seen: u64, once: &[OnceSeen], strata: &[StratumSample], confidence: f64) -> Estimate {
     assert_eq!(once.len(), strata.len(), "a number for each stratum");
-    let (mut likely, mut bound, mut variance) = (0.0, 0.0, 0.0);
+    let (mut likely, mut bound, mut variance, mut most) = (0.0, 0.0, 0.0, 0f64);
     for (once, stratum) in once.iter().zip(strata) {
         let fraction = stratum.fraction();
-        if fraction == 0.0 || once.keys == 0.0 {
+        if fraction == 0.0 || fraction == 1.0 {
             continue;
         }
+        most = most.max(1.0 / fraction);
         let unseen = (1.0 - fraction) / fraction;
         likely += once.keys * ((1.0 / fraction).sqrt() - 1.0);
         bound += once.keys * unseen;
@@ -46,7 +47,11 @@ pub fn distinct(seen: u64, once: &[OnceSeen], strata: &[StratumSample], confiden
     let sampled: u64 = strata.iter().map(|stratum| stratum.sampled).sum();
     let freedom: u64 = strata.iter().map(|stratum| stratum.sampled.saturating_sub(1)).sum();
     let low = seen as f64;
-    let high = low + bound + super::t_quantile(confidence, freedom as f64) * variance.sqrt();
+    // The variance is that of the number that was seen, which may be less than was to be expected. So the bound is the
+    // largest one from which it differs by t standard errors (Wilson's interval): it says something where none was seen.
+    let t = super::t_quantile(confidence, freedom as f64);
+    let more = t * t * most / 2.0;
+    let high = low + bound + more + (t * t * variance + more * more).sqrt();
     let value = low + likely;
     Estimate {
         high,
@@ -79,6 +84,24 @@ mod tests {
             StratumSample { units: 100, sampled: 0, ..Default::default() },
         ];
         assert!(!distinct(77, &[OnceSeen::default(); 2], &strata, 0.95).claimed);
+    }
+
+    /// A few keys lie in one unit each, and most samples meet none of these units.
+    #[test]
+    fn the_interval_holds_where_few_keys_are_rare() {
+        for rare in [0u64, 1, 5, 20, 60] {
+            let mut covered = 0;
+            for seed in 0..200 {
+                let mut rng = StdRng::seed_from_u64(seed);
+                let mut once = OnceSeen::default();
+                let units = rand::seq::index::sample(&mut rng, 500, 50);
+                units.iter().filter(|unit| (*unit as u64) < rare).for_each(|_| once.add_unit(1));
+                let strata = [StratumSample { units: 500, sampled: 50, ..Default::default() }];
+                let found = distinct(100 + once.keys as u64, &[once], &strata, 0.95);
+                covered += u32::from(found.low <= (100 + rare) as f64 && (100 + rare) as f64 <= found.high);
+            }
+            assert!(covered >= 188, "{rare} rare keys: {covered} of 200");
+        }
     }
 
     #[test]
