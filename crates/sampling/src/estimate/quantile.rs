@@ -2,6 +2,10 @@
 
 use super::{Estimate, RARE_UNITS, StratumSample, bootstrap, every_stratum_is_seen};
 
+/// Units that must have a value at a quantile or beyond it, on both sides, before an interval is claimed. No sample of the
+/// bootstrap has a value beyond the outermost one, but the truth may well lie there.
+const TAIL_UNITS: usize = 10;
+
 /// Values of a unit that arrived: all of them, or a random part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnitValues {
@@ -49,7 +53,11 @@ pub fn quantile(
     let stratum_of: Vec<usize> = units.iter().map(|unit| unit.stratum).collect();
     let strata = of_two_stages(strata, units);
     let found = bootstrap(&strata, &stratum_of, confidence, seed, |factors| sorted.at(q, factors))?;
-    let claimed = units_seen >= RARE_UNITS && every_stratum_is_seen(&strata);
+    let has_tails = [f64::le, f64::ge].iter().all(|is_beyond| {
+        let has = |unit: &&&UnitValues| unit.values.iter().any(|of_unit| is_beyond(of_unit, &value));
+        units.iter().filter(has).count() >= TAIL_UNITS
+    });
+    let claimed = units_seen >= RARE_UNITS && has_tails && every_stratum_is_seen(&strata);
     Some(Estimate { units_seen, claimed, ..found })
 }
 
@@ -162,6 +170,30 @@ mod tests {
             covered += u32::from(found.low <= truth && truth <= found.high);
         }
         assert!(covered >= 135, "{covered} of 150 intervals hold");
+    }
+
+    /// Of 60 units of 500, with 50 values each: where few units have a value beyond the quantile, nothing is claimed.
+    #[test]
+    fn claimed_intervals_of_extreme_quantiles_hold() {
+        use rand::rngs::StdRng;
+        use rand::seq::index::sample;
+        use rand::{RngExt, SeedableRng};
+        let mut rng = StdRng::seed_from_u64(5);
+        let all: Vec<Vec<f64>> = (0..500).map(|_| (0..50).map(|_| rng.random()).collect()).collect();
+        let strata = [StratumSample { units: 500, sampled: 60, ..Default::default() }];
+        for q in [0.0, 0.001, 0.003, 0.995, 0.997, 0.998, 0.999, 0.9995, 1.0] {
+            let truth = quantile_of_all(q, all.concat()).unwrap();
+            let (mut claimed, mut covered) = (0, 0);
+            for seed in 0..200 {
+                let of_unit = |i: usize| UnitValues { stratum: 0, records: 50, values: all[i].clone() };
+                let units: Vec<UnitValues> = sample(&mut rng, 500, 60).into_iter().map(of_unit).collect();
+                let found = quantile(q, &strata, &units.iter().collect::<Vec<_>>(), 0.95, seed).unwrap();
+                claimed += u32::from(found.claimed);
+                covered += u32::from(found.claimed && found.low <= truth && truth <= found.high);
+            }
+            assert!(q > 0.0 && q < 1.0 || claimed == 0, "{q}: the truth may lie beyond all values");
+            assert!(covered * 100 >= claimed * 90, "{q}: {covered} of {claimed} intervals hold");
+        }
     }
 
     #[test]
