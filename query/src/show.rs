@@ -217,7 +217,7 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
         How::Estimated(estimated) => {
             if estimated.rare_groups > 0 {
                 notes.push(format!(
-                    "{} of {} groups were seen in fewer than {RARE_UNITS} units: too rare for an interval",
+                    "{} of {} groups have no interval: they were seen in fewer than {RARE_UNITS} units, or their units do not differ",
                     estimated.rare_groups, estimated.groups
                 ));
             }
