@@ -83,6 +83,11 @@ fn exact_answers_of_all_formats() {
         .unwrap();
     let answer = ask(at, &["SELECT u['id'] AS id, n FROM 'e.jsonl' WHERE n > 1"]);
     assert_eq!(answer["rows"], serde_json::json!([{"id": 8, "n": 2.5}]));
+    // Types are those of the first 256 KiB.
+    let late = format!("{}{{\"x\":1.9}}\n", "{\"x\":1}\n".repeat(40_000));
+    std::fs::write(at.join("late.jsonl"), late).unwrap();
+    let (code, why) = fails(at, &["SELECT sum(x) FROM 'late.jsonl'"]);
+    assert!(code != 0 && why.contains("late.jsonl") && why.contains("1.9"), "{why}");
     std::fs::write(at.join("m.jsonl"), "{\"v\":1,\"b\":true}\n{\"v\":\"x\",\"b\":false}\n").unwrap();
     let answer = ask(at, &["SELECT v, b FROM 'm.jsonl' ORDER BY v", "--text", "b"]);
     assert_eq!(answer["rows"], serde_json::json!([{"v": "1", "b": "true"}, {"v": "x", "b": "false"}]));

@@ -2,8 +2,12 @@
 
 use super::{no_question, nullable};
 use crate::error::Error;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::csv::reader::Format as CsvFormat;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::json;
 use datafusion::arrow::json::reader::infer_json_schema;
 use std::io::Cursor;
 use std::sync::Arc;
@@ -45,6 +49,37 @@ pub fn json(source: &dyn Source, text: &[String]) -> Result<SchemaRef, Error> {
             .map(|(schema, _)| schema)
             .map_err(|error| error.to_string())
     })
+}
+
+/// The records of JSON lines as columns of `schema`.
+///
+/// # Errors
+/// They are malformed, or not of these types.
+pub fn read_json(records: &[u8], schema: &SchemaRef, batch_rows: usize) -> Result<Vec<RecordBatch>, ArrowError> {
+    // Arrow's reader cuts off what stands behind the point where a whole number is expected; its cast refuses that.
+    let as_text: Vec<FieldRef> = schema.fields().iter().map(with_whole_numbers_as_text).collect();
+    let reader = json::ReaderBuilder::new(Arc::new(Schema::new(as_text)))
+        .with_batch_size(batch_rows)
+        // Numbers are text where some records have text.
+        .with_coerce_primitive(true)
+        .build(Cursor::new(records))?;
+    let strict = CastOptions { safe: false, ..Default::default() };
+    let typed = |batch: RecordBatch| {
+        let columns = batch.columns().iter().zip(schema.fields());
+        let columns = columns.map(|(column, field)| cast_with_options(column, field.data_type(), &strict));
+        RecordBatch::try_new(schema.clone(), columns.collect::<Result<_, _>>()?)
+    };
+    reader.map(|batch| typed(batch?)).collect()
+}
+
+fn with_whole_numbers_as_text(field: &FieldRef) -> FieldRef {
+    let of_type = match field.data_type() {
+        DataType::Int64 => DataType::Utf8,
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(with_whole_numbers_as_text).collect()),
+        DataType::List(of_list) => DataType::List(with_whole_numbers_as_text(of_list)),
+        _ => return field.clone(),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(of_type))
 }
 
 fn infer(
@@ -114,6 +149,7 @@ fn common_type(a: &DataType, b: &DataType) -> Option<DataType> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datafusion::arrow::array::{Array, AsArray};
 
     fn schema(fields: &[(&str, DataType)]) -> Schema {
         Schema::new(fields.iter().map(|(name, kind)| Field::new(*name, kind.clone(), true)).collect::<Vec<_>>())
@@ -128,6 +164,23 @@ mod tests {
         assert_eq!(both, expected);
         let nested = schema(&[("n", DataType::Struct(Vec::<Field>::new().into()))]);
         assert!(merged(&a, &nested).unwrap_err().contains("`n`"));
+    }
+
+    #[test]
+    fn a_fraction_is_no_whole_number() {
+        let one = DataType::Int64;
+        let list = DataType::List(Arc::new(Field::new("item", one.clone(), true)));
+        let inner = DataType::Struct(vec![Field::new("x", one.clone(), true)].into());
+        let whole = Arc::new(schema(&[("n", one), ("l", list), ("s", inner)]));
+        let read = |text: &str| read_json(text.as_bytes(), &whole, 10);
+        let rows =
+            read("{\"n\":9223372036854775807,\"l\":[1,null,-2],\"s\":{\"x\":3}}\n{\"l\":null}\n{\"s\":{}}\n").unwrap();
+        assert_eq!(rows[0].num_rows(), 3);
+        let numbers = rows[0].column(0).as_primitive::<datafusion::arrow::datatypes::Int64Type>();
+        assert_eq!((numbers.value(0), numbers.null_count()), (i64::MAX, 2));
+        for text in ["{\"n\":1.9}", "{\"l\":[1,2.5]}", "{\"s\":{\"x\":0.1}}", "{\"n\":1e30}", "{\"n\":true}"] {
+            assert!(read(text).is_err(), "{text}: {:?}", read(text));
+        }
     }
 
     #[test]

@@ -9,9 +9,9 @@ mod parquet;
 use crate::args::RecordFormat;
 use crate::error::Error;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringBuilder};
+use datafusion::arrow::csv;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
-use datafusion::arrow::{csv, json};
 use std::io::Cursor;
 use std::sync::Arc;
 use tessera_sampling::Error as SamplingError;
@@ -151,12 +151,7 @@ impl Reader {
                 .with_projection(self.columns.clone())
                 .build_buffered(Cursor::new(block.records()))
                 .and_then(Iterator::collect),
-            Kind::Json => json::ReaderBuilder::new(self.read_schema.clone())
-                .with_batch_size(BATCH_ROWS)
-                // Numbers are text where some records have text.
-                .with_coerce_primitive(true)
-                .build(Cursor::new(block.records()))
-                .and_then(Iterator::collect),
+            Kind::Json => infer::read_json(block.records(), &self.read_schema, BATCH_ROWS),
             Kind::Parquet(parquet) => parquet.decode(&self.columns, block),
         };
         let given = batches.and_then(|batches: Vec<RecordBatch>| match self.schema.fields().is_empty() {
