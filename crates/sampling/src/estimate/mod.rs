@@ -18,6 +18,7 @@ pub use moments::{GroupMoments, GroupTotal, Moments, StratumSample};
 pub use quantile::{UnitValues, quantile, quantile_of_all};
 pub use total::{Population, Quantity};
 pub use two_stage::{PartitionSample, two_stage_total};
+pub(crate) use two_stage::{is_whole, rounded_variance};
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};

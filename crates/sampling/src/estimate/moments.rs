@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 /// Relative error of a sum for each root of its number of terms, at most.
-const ROUNDED_DIGITS: f64 = 16.0 * f64::EPSILON;
+pub(super) const ROUNDED_DIGITS: f64 = 16.0 * f64::EPSILON;
 
 /// What a unit contributes to a group: a point of the sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

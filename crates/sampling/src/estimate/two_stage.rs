@@ -1,5 +1,6 @@
 //! ApproxSSD's own estimate of a sum: partitions are sampled, and records inside them.
 
+use super::moments::ROUNDED_DIGITS;
 use super::{Estimate, RARE_UNITS, t_quantile};
 
 /// A sampled partition: how many records it has, and those that were looked at.
@@ -40,6 +41,27 @@ pub(super) fn at_least_0(variance: f64) -> f64 {
     if variance.is_nan() { f64::INFINITY } else { variance.max(0.0) }
 }
 
+/// Everything of `partitions` partitions was sampled.
+pub(crate) fn is_whole(partitions: u64, samples: &[PartitionSample]) -> bool {
+    samples.len() as u64 == partitions && samples.iter().all(|s| s.sampled >= s.records)
+}
+
+/// What rounding may make of the variance of [`two_stage_total`]. One that is not larger says nothing about what was not
+/// sampled.
+pub(crate) fn rounded_variance(partitions: u64, samples: &[PartitionSample]) -> f64 {
+    let (all, n) = (partitions as f64, samples.len() as f64);
+    let rounded = |n: f64, squares: f64, sum: f64| match n < 2.0 {
+        true => 0.0,
+        false => ROUNDED_DIGITS * n.sqrt() * (squares + sum * sum / n) / (n - 1.0),
+    };
+    let total = |of: fn(f64) -> f64| samples.iter().map(|s| of(s.total())).sum::<f64>();
+    let within = |s: &PartitionSample| {
+        let (all, m) = (s.records as f64, s.sampled as f64);
+        if all > m { all * (all - m) / m * rounded(m, s.squares, s.sum) } else { 0.0 }
+    };
+    all * (all - n) / n * rounded(n, total(|y| y * y), total(|y| y)) + all / n * samples.iter().map(within).sum::<f64>()
+}
+
 /// Equations 1.1 to 1.3: the sum over `partitions` partitions of which some were sampled, and records inside these.
 pub fn two_stage_total(partitions: u64, samples: &[PartitionSample], confidence: f64) -> Estimate {
     assert!(samples.len() as u64 <= partitions, "{} samples of {partitions} partitions", samples.len());
@@ -52,7 +74,8 @@ pub fn two_stage_total(partitions: u64, samples: &[PartitionSample], confidence:
     let variance = outer + all / n * within;
     let half = t_quantile(confidence, n - 1.0) * variance.sqrt();
     let value = all / n * sum;
-    let claimed = variance.is_finite() && samples.len() as u64 >= RARE_UNITS.min(partitions);
+    let is_known = is_whole(partitions, samples) || variance > rounded_variance(partitions, samples);
+    let claimed = is_known && variance.is_finite() && samples.len() as u64 >= RARE_UNITS.min(partitions);
     Estimate {
         low: value - half,
         high: value + half,
@@ -73,6 +96,24 @@ mod tests {
         assert!(!two_stage_total(100, &samples, 0.95).claimed);
         let whole = two_stage_total(40, &samples, 0.95);
         assert!(whole.claimed && whole.low == whole.high, "{whole:?}");
+    }
+
+    #[test]
+    fn nothing_is_claimed_where_samples_do_not_differ() {
+        let total = |records: u64, all: u64, value: &dyn Fn(u64) -> f64| {
+            let partition = |i: u64| {
+                let values = (0..10u64).map(|k| value(10 * i + k));
+                let (sum, squares) = values.fold((0.0, 0.0), |(sum, squares), v| (sum + v, squares + v * v));
+                PartitionSample { records, sampled: 10, sum, squares }
+            };
+            two_stage_total(all, &(0..40).map(partition).collect::<Vec<_>>(), 0.95)
+        };
+        for value in [0.0, 0.1, 1e9] {
+            assert!(!total(10, 100, &|_| value).claimed && !total(20, 40, &|_| value).claimed, "{value}");
+            assert!(total(10, 40, &|_| value).claimed, "everything was sampled");
+        }
+        assert!(!total(10, 100, &|i| 1.7e12 + (i * 7919 % 1000) as f64).claimed);
+        assert!(total(10, 100, &|i| (i % 7) as f64).claimed);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::part::Part;
 use super::partition::{Partition, Place};
 use super::plan::{Basis, Node, Plan, Selection, Value, Work};
 use crate::error::Error;
-use crate::estimate::{Estimate, PartitionSample, t_quantile, two_stage_total};
+use crate::estimate::{Estimate, PartitionSample, is_whole, rounded_variance, t_quantile, two_stage_total};
 use crate::schedule::Shares;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -254,28 +254,33 @@ impl<T: Data> Ldd<T> {
 /// Adds the totals of strata. Degrees of freedom follow Satterthwaite, since strata have unequal variances.
 fn total(population: &[u64], strata: &[Vec<PartitionSample>], basis: Basis, confidence: f64) -> Estimate {
     let (mut value, mut variance, mut by_freedom, mut units, mut known) = (0.0, 0.0, 0.0, 0, true);
+    let (mut rounded, mut whole) = (0.0, true);
     for (all, samples) in population.iter().zip(strata).filter(|(all, _)| **all > 0) {
         known &= samples.len() as u64 >= 2.min(*all);
+        whole &= is_whole(*all, samples);
         units += samples.len() as u64;
         if samples.is_empty() {
             continue;
         }
         let part = two_stage_total(*all, samples, confidence);
         let part_variance = part.standard_error.powi(2);
+        rounded += rounded_variance(*all, samples);
         value += part.value;
         variance += part_variance;
         by_freedom += part_variance.powi(2) / (samples.len() as f64 - 1.0).max(1.0);
     }
-    if !basis.is_sampled() || (variance == 0.0 && units == population.iter().sum::<u64>()) {
+    if !basis.is_sampled() || whole {
         return Estimate::exact(value, units);
     }
     let freedom = if by_freedom > 0.0 { variance * variance / by_freedom } else { f64::MAX };
     let half = t_quantile(confidence, freedom) * variance.sqrt();
+    // A variance that rounding may make up says nothing about what was not sampled.
+    let is_known = known && variance.is_finite() && variance > rounded;
     Estimate {
         low: value - half,
         high: value + half,
         standard_error: variance.sqrt(),
-        claimed: known && variance.is_finite() && units >= crate::estimate::RARE_UNITS.min(population.iter().sum()),
+        claimed: is_known && units >= crate::estimate::RARE_UNITS.min(population.iter().sum()),
         ..Estimate::exact(value, units)
     }
 }
