@@ -109,7 +109,7 @@ impl Client {
         let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
         loop {
             // Limit 0: as many as the manager gives at once.
-            let page = self.ask_at("list", path, &List { ino, after, limit: 0 })?;
+            let page = self.ask_at("list", path, &List { ino, after, limit: 0, want_lease: false })?;
             let goes_on = page.more && !page.entries.is_empty();
             all.extend(page.entries);
             match all.last().filter(|_| goes_on) {
@@ -180,7 +180,7 @@ impl Client {
     fn empty(&self, path: &StorePath, ino: u64) -> Result<u64, Error> {
         let mut removed = 0;
         loop {
-            let page = List { ino, after: Vec::new(), limit: REMOVED_NAMES };
+            let page = List { ino, limit: REMOVED_NAMES, ..List::default() };
             let entries = self.ask_at("list", path, &page)?.entries;
             if entries.is_empty() {
                 return Ok(removed);

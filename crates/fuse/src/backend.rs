@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{
@@ -20,7 +20,7 @@ use tessera_client::{
 };
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
-use tessera_mount::namespace::Name;
+use tessera_mount::namespace::{KeptNames, Name};
 use tessera_policy::Policy;
 use tessera_wire::meta::{GetStatus, LockFence};
 use tessera_wire::{Code, Error, Request};
@@ -28,8 +28,6 @@ use tokio::sync::oneshot;
 
 /// Longest wait for the kernel to drop names.
 const INVALIDATE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a recall waits for the kernel to forget names.
-const FORGET_WITHIN: Duration = Duration::from_millis(50);
 /// Longest wait for the kernel to drop pages. It waits for reads of them, which may wait for the thread that waits for it.
 const DROP_PAGES_WITHIN: Duration = Duration::from_secs(1);
 
@@ -265,15 +263,17 @@ impl Backend for FuseBackend {
     }
 }
 
-/// Hears recalls for the mount, of which another thread tells the kernel. A recall must not wait for the kernel, which may be waiting for this
-/// mount; but where it keeps names, a program could use one of them after the other mount's change is answered. So such a recall waits
-/// for a moment.
+/// Hears recalls for the mount, of which another thread tells the kernel. A thread that hears recalls must not wait for the kernel, which may be
+/// waiting for this mount.
 pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
     let client = &mount.backend.client;
     let weak = Arc::downgrade(mount);
     client.on_recall(move |inos, answer| match weak.upgrade() {
-        Some(mount) if mount.leases_recalled(inos) => answer_when_told(mount, answer),
-        _ => answer(),
+        Some(mount) => {
+            let kept = mount.leases_recalled(inos);
+            if kept.is_empty() { answer() } else { answer_when_forgotten(mount, kept, answer) }
+        }
+        None => answer(),
     });
     let namespace = Arc::downgrade(&mount.namespace);
     client.on_delegation_recall(move |directories, answer| match namespace.upgrade() {
@@ -282,13 +282,16 @@ pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
     });
 }
 
-/// Answers a recall once the kernel has forgotten the names, or after a moment.
-fn answer_when_told(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, answer: RecallAnswer) {
-    let ticket = mount.backend.names.last();
+/// Answers a recall once the kernel has forgotten the names: or a program could use one of them after the other mount's change is answered. It
+/// hears of them at once, unless a program here changes names in the same directory, and waits for the manager, or for the other
+/// mount. Then it forgets them by itself.
+fn answer_when_forgotten(mount: Arc<tessera_mount::mount::Mount<FuseBackend>>, kept: KeptNames, answer: RecallAnswer) {
+    let (ticket, since) = (mount.backend.names.last(), Instant::now());
     let answer = Arc::new(parking_lot::Mutex::new(Some(answer)));
     let later = answer.clone();
     let wait = move || {
-        mount.backend.names.wait_a_moment(ticket, FORGET_WITHIN);
+        mount.backend.names.wait_a_moment(ticket, kept.until_told);
+        std::thread::sleep(kept.untold.saturating_sub(since.elapsed()));
         give(&later);
     };
     if std::thread::Builder::new().name("recall".into()).spawn(wait).is_err() {

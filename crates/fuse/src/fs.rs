@@ -396,10 +396,12 @@ impl Filesystem for TesseraFs {
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.counts.asked(Op::List);
-        let ttl = if self.mount.is_shared(ino.0) { Duration::ZERO } else { self.options.cache_ttl };
         let add = |entry: &ListedEntry<'_>| {
             let (attr, ttl, generation) = match &entry.shown {
-                Some(shown) => (file_attr(&shown.attr), ttl.saturating_sub(entry.age), shown.generation),
+                Some(shown) => {
+                    let ttl = self.options.cache_ttl.saturating_sub(entry.age).min(entry.kept_for);
+                    (file_attr(&shown.attr), ttl, shown.generation)
+                }
                 None => (name_only(entry.ino, entry.kind), Duration::ZERO, 0),
             };
             let name = OsStr::from_bytes(entry.name);

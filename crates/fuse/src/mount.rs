@@ -142,8 +142,12 @@ impl Mount {
         let (spool, directory) = open_spool(&client, &options, &path)?.unzip();
         let (backend, notices) = FuseBackend::new(client, loopback, directory);
         // The kernel caches nothing if its time is 0; then no name may be made without asking either.
-        let core_options =
-            CoreOptions { defers_creates: !options.cache_ttl.is_zero(), write_back: options.write_back, spool };
+        let core_options = CoreOptions {
+            defers_creates: !options.cache_ttl.is_zero(),
+            write_back: options.write_back,
+            keeps_names_for: options.cache_ttl,
+            spool,
+        };
         let (core, queues) = Core::new(Arc::new(backend), core_options);
         let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
         hear_recalls(&core);

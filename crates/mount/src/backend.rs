@@ -185,13 +185,12 @@ pub trait Backend: 'static {
         self.ask(&GetAttr { ino, want_lease: true }).await
     }
 
-    /// A page of a directory: entries with names after `after` in byte order, and whether there are more.
+    /// A page of a directory: entries with names after `after` in byte order, with a lease on the names if it can be granted.
     ///
     /// # Errors
     /// There is no such directory, or the manager does not answer.
-    async fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
-        let reply = self.ask(&List { ino, after: after.to_vec(), limit: 0 }).await?;
-        Ok((reply.entries, reply.more))
+    async fn list(&self, ino: u64, after: &[u8]) -> Result<ListReply, Error> {
+        self.ask(&List { ino, after: after.to_vec(), limit: 0, want_lease: true }).await
     }
 
     /// Makes a directory, and requests its delegation together with `inos` inode numbers.

@@ -6,7 +6,7 @@ use crate::kernel_cache::KernelCache;
 use crate::lockers::Lockers;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
-use crate::namespace::{CacheStats, Scope};
+use crate::namespace::{CacheStats, KeptNames, NameRef, Scope, Stamp};
 use crate::open_file::Files;
 use crate::ops::history::History;
 use crate::ops::opening::Handle;
@@ -45,6 +45,8 @@ pub struct Options {
     /// The kernel has its write-back cache. It then sends the times of files that are written, so the mount sets none; and it
     /// trusts its own length of a file.
     pub write_back: bool,
+    /// The kernel keeps no name longer than that.
+    pub keeps_names_for: Duration,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolConfig>,
 }
@@ -103,7 +105,7 @@ impl<B: Backend> Mount<B> {
         let (rewrites, to_rewrite) = Rewrites::new();
         let (spool, to_push) = options.spool.map(Spool::new).unzip();
         let mount = Mount {
-            namespace: Arc::new(NamespaceDriver::new(backend.clone())),
+            namespace: Arc::new(NamespaceDriver::new(backend.clone(), options.keeps_names_for)),
             locks: Arc::new(Locks::new(backend.clone())),
             backend,
             kernel: Mutex::new(KernelCache::new(options.write_back)),
@@ -121,18 +123,18 @@ impl<B: Backend> Mount<B> {
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }
 
-    /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases. Returns whether the kernel may
-    /// keep their names until it is told.
-    pub fn leases_recalled(&self, inos: Option<&[u64]>) -> bool {
+    /// Leases on these inodes end. `None`: the connection to the manager is lost, and with it all leases. Returns how long the kernel may
+    /// keep their names.
+    pub fn leases_recalled(&self, inos: Option<&[u64]>) -> KeptNames {
         // Before the kernel is told, which may get the answer to an earlier request right after that.
         self.changed_elsewhere(inos.unwrap_or_default());
-        let keeps_names = self.namespace.recalled(inos);
+        let kept = self.namespace.recalled(inos);
         match inos {
             // For requests that arrived since, and were answered by what was cached here.
             Some(inos) => self.changed_elsewhere(inos),
             None => self.locks.cut_off(),
         }
-        keeps_names
+        kept
     }
 
     fn changed_elsewhere(&self, inos: &[u64]) {
@@ -159,9 +161,9 @@ impl<B: Backend> Mount<B> {
         left_ns.map_or(ttl, |left_ns| ttl.min(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0))))
     }
 
-    /// Whether another mount changed something in a directory lately: then the kernel keeps no names of a listing, which have no lease.
-    pub fn is_shared(&self, directory: u64) -> bool {
-        self.namespace.with(|core, now_ns| core.is_shared(now_ns, directory))
+    /// How long the kernel may keep a name of a listing that was asked for at `stamp`. From here on a recall tells it.
+    pub(crate) fn keeps_listed(&self, stamp: Stamp, name: NameRef<'_>) -> Duration {
+        Duration::from_nanos(self.namespace.with(|core, now_ns| core.cache.keep_listed(now_ns, stamp, name)))
     }
 
     /// The state now. Waits for nothing.

@@ -6,6 +6,9 @@
 //! Leases live in memory. A manager that starts waits for one lease duration before it changes anything, if leases were
 //! ever granted (`meta.leases_granted`).
 //!
+//! A lease on a *listing* covers the names that a directory has: which inode each stands for. Any number of clients hold it. The manager recalls
+//! it before another client removes or moves one of the names.
+//!
 //! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it creates the
 //! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client
 //! creates a name there or changes the directory. So the holder knows which names do not exist, and may create files without
@@ -20,8 +23,10 @@ use tessera_wire::meta::RecallLease;
 pub enum LeaseTarget {
     /// An inode.
     Inode(u64),
-    /// The names in a directory.
+    /// The names in a directory, those that it does not have included.
     Names(u64),
+    /// The names that a directory has.
+    Listing(u64),
 }
 
 /// A connection that holds a lease.
@@ -62,6 +67,16 @@ impl Leases {
         let holders = self.held.get(&LeaseTarget::Names(directory)).map_or(0, Vec::len);
         assert_eq!(holders, 1, "directory {directory}: one client at most holds the delegation");
         true
+    }
+
+    /// Grants `connection` a lease on the names that `directory` has, unless a command is about to take one away, or there are too many leases.
+    pub fn grant_listing(&mut self, directory: u64, connection: u64, until_ns: i64, max: usize) -> bool {
+        let listing = LeaseTarget::Listing(directory);
+        let free = self.count < max && !self.changing.contains_key(&listing);
+        if free {
+            self.hold(listing, connection, until_ns);
+        }
+        free
     }
 
     /// Whether no other connection holds the delegation of `directory`, and no command is about to create a name there.
@@ -170,10 +185,12 @@ pub fn recall(held: &[LeaseTarget]) -> RecallLease {
     let mut recall = RecallLease::default();
     for what in held {
         match *what {
-            LeaseTarget::Inode(ino) => recall.inos.push(ino),
+            LeaseTarget::Inode(ino) | LeaseTarget::Listing(ino) => recall.inos.push(ino),
             LeaseTarget::Names(directory) => recall.delegated_dirs.push(directory),
         }
     }
+    recall.inos.sort_unstable();
+    recall.inos.dedup();
     recall
 }
 
@@ -199,7 +216,7 @@ pub enum GrantedNames {
 
 #[cfg(test)]
 mod tests {
-    use super::LeaseTarget::{Inode, Names};
+    use super::LeaseTarget::{Inode, Listing, Names};
     use super::*;
 
     #[test]
@@ -217,6 +234,23 @@ mod tests {
         leases.expire(60);
         assert_eq!(leases.len(), 1);
         leases.release_all(8);
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn many_may_hold_the_lease_on_a_listing() {
+        let mut leases = Leases::default();
+        assert!(leases.grant_listing(9, 1, 100, 10) && leases.grant_listing(9, 2, 100, 10));
+        assert!(leases.grant(&[9], 2, 100, 10) && leases.may_grant_names(9, 3));
+        let held = leases.holders(&[Inode(9), Listing(9)], 1, 10);
+        assert_eq!(held, HashMap::from([(2, vec![Inode(9), Listing(9)])]));
+        assert_eq!(recall(&held[&2]).inos, [9]);
+        leases.begin_change(&[Listing(9)]);
+        assert!(!leases.grant_listing(9, 1, 200, 10), "a name is about to go");
+        leases.end_change(&[Listing(9)]);
+        assert!(!leases.grant_listing(9, 1, 200, 3), "too many");
+        leases.release_all(1);
+        leases.release_all(2);
         assert!(leases.is_empty());
     }
 

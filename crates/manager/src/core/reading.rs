@@ -13,6 +13,8 @@ use crate::db::cache::Caches;
 use crate::error::{Failure, Result};
 use crate::log::registry;
 use bytes::Bytes;
+use prost::Message;
+use tessera_wire::meta::ListReply;
 use tessera_wire::{Code, Error, Kind};
 
 /// A read. Whoever gets it runs it and passes the result to the core as [`super::Event::Read`].
@@ -22,6 +24,8 @@ pub struct ReadJob {
     /// In which the request arrived.
     term: u64,
     body: Bytes,
+    /// Duration of the lease that comes with the reply, a [`ListReply`]; 0: none does.
+    lease_ms: u64,
 }
 
 /// A read that is done.
@@ -87,17 +91,22 @@ impl ReadDone {
 }
 
 impl ManagerCore {
-    pub(super) fn read_beside(&mut self, origin: Origin, body: Bytes) {
-        let job = ReadJob { origin, term: self.term(), body };
+    pub(super) fn read_beside(&mut self, origin: Origin, body: Bytes, lease_ms: u64) {
+        let job = ReadJob { origin, term: self.term(), body, lease_ms };
         self.actions.push_back(super::Action::Read(job));
     }
 
     pub(super) fn read_done(&mut self, done: ReadDone) {
-        let ReadDone { job: ReadJob { origin, term, body }, found } = done;
+        let ReadDone { job: ReadJob { origin, term, body, lease_ms }, found } = done;
         let result = match (self.stopped.clone(), found) {
             (Some(error), _) | (None, Err(error)) => Err(error),
             _ if term != self.term() => Err(Error::new(Code::Unavailable, "another manager led meanwhile; ask again")),
-            (None, Ok(Found::Reply(reply))) => Ok(reply),
+            (None, Ok(Found::Reply(reply))) if lease_ms == 0 => Ok(reply),
+            // Protobuf lets a message's fields come in several parts.
+            (None, Ok(Found::Reply(reply))) => {
+                let more = ListReply { lease_ms, ..ListReply::default() }.encode_to_vec();
+                Ok([&reply[..], &more[..]].concat().into())
+            }
             (None, Ok(Found::Counts(counts))) => {
                 self.composed(origin.kind, &body, Some(counts)).map_err(Failure::into_wire)
             }

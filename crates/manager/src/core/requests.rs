@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::db::meta::draw;
+use crate::namespace::inodes::root_if_none;
 use crate::namespace::names;
+use tessera_wire::meta::List;
 
 impl ManagerCore {
     pub(super) fn request(&mut self, origin: Origin, client_id: u64, body: Bytes) {
@@ -166,7 +168,9 @@ impl ManagerCore {
             }
             Some(Err(failure)) => return self.reply(origin, Err(failure.into_wire())),
             None if registry::is_committed_read(kind) || registry::needs_counts(kind) => {
-                return self.read_beside(origin, body);
+                // Before the names are read: from here on their changes are recalled.
+                let lease_ms = self.lease_listing(&origin, &body);
+                return self.read_beside(origin, body, lease_ms);
             }
             None => {}
         }
@@ -188,6 +192,14 @@ impl ManagerCore {
             entry.lease_ms = self.config.lease_entry_ms;
         }
         entry.encode_to_vec().into()
+    }
+
+    /// Duration of the lease on the names that a client lists; 0: it gets none.
+    fn lease_listing(&mut self, origin: &Origin, body: &Bytes) -> u64 {
+        let wanted = (origin.kind == Kind::List).then(|| List::decode(body.clone()).ok()).flatten();
+        let directory = wanted.filter(|list| list.want_lease).map(|list| root_if_none(list.ino));
+        let connection = origin.connection;
+        self.granted(directory, |leases, of, until, max| leases.grant_listing(of, connection, until, max))
     }
 
     /// Whether leases can be granted. A restarted manager must know that leases exist, so this is logged before the first one.
@@ -268,7 +280,7 @@ impl ManagerCore {
             return self.reply(origin, Ok(body.clone()));
         }
         if registry::needs_counts(origin.kind) {
-            return self.read_beside(origin, body.clone());
+            return self.read_beside(origin, body.clone(), 0);
         }
         let result = registry::reply(&mut view!(self), origin.kind, body);
         self.reply(origin, result.map_err(Failure::into_wire));

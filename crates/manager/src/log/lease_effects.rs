@@ -1,7 +1,7 @@
 //! How commands affect leases, for the table in [`crate::log::registry`]: the leases recalled before a command is applied and
 //! the leases that its reply may grant.
 
-use crate::coherence::leases::LeaseTarget::{self, Inode, Names};
+use crate::coherence::leases::LeaseTarget::{self, Inode, Listing, Names};
 use crate::coherence::leases::{GrantedNames, LeaseGrants};
 use crate::db::{Db, sessions};
 use crate::error::Result;
@@ -29,12 +29,18 @@ pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     Ok(inos.iter().copied().map(Inode).chain(inos.iter().copied().map(Names)).collect())
 }
 
-/// The command changes the inode that a name refers to, if the name exists.
+/// The command removes a name, if it exists, and changes its inode.
 ///
 /// # Errors
 /// The database fails.
 pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
-    inodes(&named(db, parent, name)?.into_iter().collect::<Vec<_>>())
+    removed(parent, &named(db, parent, name)?.into_iter().collect::<Vec<_>>())
+}
+
+fn removed(parent: u64, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
+    let mut changes = inodes(inos)?;
+    changes.push(Listing(inodes::root_if_none(parent)));
+    Ok(changes)
 }
 
 /// As [`entry`], for each name of [`RemoveNames`].
@@ -46,7 +52,7 @@ pub fn entries(db: &Db, r: &RemoveNames) -> Result<Vec<LeaseTarget>> {
     for name in r.names.iter().take(MAX_REMOVED_NAMES) {
         inos.extend(named(db, r.parent, name)?);
     }
-    inodes(&inos)
+    removed(r.parent, &inos)
 }
 
 fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
@@ -60,8 +66,11 @@ fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
 pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
     let from = named(db, r.from_parent, &r.from_name)?;
     let to = named(db, r.to_parent, &r.to_name)?;
-    let mut changes = inodes(&from.into_iter().chain(to).collect::<Vec<_>>())?;
+    let mut changes = removed(r.from_parent, &from.into_iter().chain(to).collect::<Vec<_>>())?;
     changes.extend(names_in(r.to_parent)?);
+    if inodes::root_if_none(r.to_parent) != inodes::root_if_none(r.from_parent) {
+        changes.push(Listing(inodes::root_if_none(r.to_parent)));
+    }
     Ok(changes)
 }
 

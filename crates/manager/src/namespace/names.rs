@@ -81,7 +81,7 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let entries = found.into_iter().map(|(name, inode)| Dirent { name, attr: Some(inode.attr()) }).collect();
-    Ok(ListReply { entries, more })
+    Ok(ListReply { entries, more, lease_ms: 0 })
 }
 
 /// All names in a directory; `None` if there are more than `max`.

@@ -171,6 +171,48 @@ fn commits_unlinks_and_renames_recall_too() {
     recalls(Kind::Unlink, unlink.encode_to_vec());
 }
 
+/// A lease on a listing is recalled before a name goes, and not before one comes.
+#[test]
+fn a_listing_is_recalled_before_another_client_takes_a_name() {
+    let mut rig = rig();
+    rig.put(1, "x", b"c").unwrap();
+    let op_id = rig.op();
+    let made = rig.ask(&MakeDir { op_id, parent: 1, name: b"d".to_vec(), ..MakeDir::default() }).unwrap();
+    let other = made.attr.unwrap().ino;
+    let list = |rig: &mut Rig, ino: u64| {
+        let id = rig.send(Role::Client, ALICE, &List { ino, want_lease: true, ..List::default() });
+        rig.settle();
+        ListReply::decode(rig.replies.remove(&id).expect("answered").unwrap()).unwrap()
+    };
+    let recalls = |rig: &mut Rig, listed: u64, (from_parent, to_parent): (u64, u64)| {
+        assert_eq!(list(rig, listed).lease_ms, LEASE_MS);
+        let (op_id, name) = (rig.op(), b"x".to_vec());
+        let rename =
+            Rename { op_id, from_parent, from_name: name.clone(), to_parent, to_name: name, ..Rename::default() };
+        let id = rig.send(Role::Client, BOB, &rename);
+        rig.settle();
+        assert!(!rig.replies.contains_key(&id), "ALICE has listed {listed}");
+        assert_eq!(list(rig, listed).lease_ms, 0, "a name is about to change");
+        let call = rig.calls.pop_front().expect("a recall");
+        assert_eq!(RecallLease::decode(call.body.clone()).unwrap().inos, [listed]);
+        rig.answer(call.token, Ok(Bytes::new()));
+        rig.settle();
+        assert!(rig.replies[&id].is_ok());
+    };
+    recalls(&mut rig, 1, (1, other));
+    recalls(&mut rig, 1, (other, 1));
+    recalls(&mut rig, other, (1, other));
+    recalls(&mut rig, other, (other, 1));
+    assert_eq!(list(&mut rig, 1).entries.len(), 3);
+    let (op_id, kind) = (rig.op(), InodeKind::File as i32);
+    let new = MakeNode { op_id, parent: 1, name: b"new".to_vec(), kind, ..MakeNode::default() };
+    rig.ask_as(Role::Client, BOB, &new).unwrap();
+    let (op_id, name) = (rig.op(), b"x".to_vec());
+    let id = rig.send(Role::Client, BOB, &Unlink { op_id, parent: 1, name, directory: false });
+    rig.settle();
+    assert!(!rig.replies.contains_key(&id));
+}
+
 /// Each of its names counts.
 #[test]
 fn a_removal_of_many_names_recalls_the_lease_on_each() {

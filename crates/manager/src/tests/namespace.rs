@@ -310,7 +310,7 @@ fn compare(rig: &mut Rig, model: &Model) {
             let mut listed = Vec::new();
             loop {
                 let after = listed.last().map_or(Vec::new(), |(name, _): &(u8, u64)| vec![*name]);
-                let page = rig.ask(&List { ino, after, limit: 2 }).unwrap();
+                let page = rig.ask(&List { ino, after, limit: 2, ..List::default() }).unwrap();
                 listed.extend(page.entries.iter().map(|e| (e.name[0], e.attr.as_ref().unwrap().ino)));
                 if !page.more {
                     break;

@@ -4,7 +4,7 @@
 //! requests meanwhile, its own or not. A background task ([`work`]) sends those that no operation waits for (recalls,
 //! files that are due).
 
-use super::{Action, EntryAttr, Event, FirstCommit, LookupResult, Namespace, NewFile, Scope, Waiter};
+use super::{Action, EntryAttr, Event, FirstCommit, KeptNames, LookupResult, Namespace, NewFile, Scope, Waiter};
 use crate::backend::{Backend, new_node};
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
@@ -58,9 +58,11 @@ impl Drop for CreateInFlight<'_> {
 }
 
 impl<B: Backend> NamespaceDriver<B> {
-    /// Nothing is cached, delegated or deferred.
-    pub(crate) fn new(backend: Arc<B>) -> NamespaceDriver<B> {
-        NamespaceDriver { backend, state: Mutex::default(), changed: Notify::new() }
+    /// Nothing is cached, delegated or deferred. The kernel keeps names for `kept_for` at most.
+    pub(crate) fn new(backend: Arc<B>, kept_for: Duration) -> NamespaceDriver<B> {
+        let kept_ns = i64::try_from(kept_for.as_nanos()).unwrap_or(i64::MAX);
+        let state = State { core: Namespace::new(kept_ns), ..State::default() };
+        NamespaceDriver { backend, state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// Calls the core with the current time.
@@ -191,13 +193,13 @@ impl<B: Backend> NamespaceDriver<B> {
     }
 
     /// Leases on these inodes end; none: all leases and delegations end. Does not wait for the kernel, which may be
-    /// waiting for this mount. Returns whether that may keep their names until it is told.
-    pub(crate) fn recalled(&self, inos: Option<&[u64]>) -> bool {
+    /// waiting for this mount. Returns how long that may keep their names.
+    pub(crate) fn recalled(&self, inos: Option<&[u64]>) -> KeptNames {
         let mut state = self.state.lock();
         let now_ns = self.backend.now_ns();
-        let keeps_names = state.core.cache.keeps_names(now_ns, inos.unwrap_or_default());
+        let kept = state.core.cache.kept_names(now_ns, inos.unwrap_or_default());
         self.handle(&mut state, Event::Recalled(inos.map(<[u64]>::to_vec)));
-        keeps_names
+        kept
     }
 
     /// Delegations end. Calls `answer` once the manager knows the files that were created in these directories.

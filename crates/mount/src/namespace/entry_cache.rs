@@ -7,8 +7,10 @@
 //! in flight. Each request therefore carries a [`Stamp`], and an answer is cached only if nothing it describes changed
 //! since its stamp.
 
+use super::listings::Listings;
 use super::ms_to_ns;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 use tessera_failpoint as failpoint;
 use tessera_policy::Policy;
 use tessera_wire::meta::Entry;
@@ -23,8 +25,8 @@ const MAX_LAST_NAMES: usize = 16_384;
 const MAX_NAMES_OF_INODE: usize = 4;
 /// A directory in which another mount changed something counts as shared for so long after it, ns.
 const SHARED_NS: i64 = 10_000_000_000;
-/// What the kernel knew of a directory when it began to count as shared it has forgotten by then, ns.
-const FORGOTTEN_NS: i64 = 2_000_000_000;
+/// The kernel may hear of a name so long after its answer was made, ns.
+const TOLD_NS: i64 = 50_000_000;
 /// Limit of such directories.
 const MAX_SHARED: usize = 4_096;
 /// Number of recent changes against which answers are checked.
@@ -89,6 +91,10 @@ pub struct EntryCache {
     several_names: HashMap<u64, i64>,
     /// Since when and until when directories count as shared.
     shared: HashMap<u64, (i64, i64)>,
+    /// Directories whose names the kernel keeps.
+    pub listings: Listings,
+    /// The kernel keeps no name longer, ns.
+    kept_ns: i64,
     /// Number of recalls and changes so far: part of a [`Stamp`].
     pub changes: u64,
     /// The most recent of them.
@@ -97,6 +103,22 @@ pub struct EntryCache {
     misses: u64,
     /// The latest time that the cache heard of.
     pub now_ns: i64,
+}
+
+/// How long the kernel may keep names whose leases end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptNames {
+    /// Names of which it is told, if it does not hear that.
+    pub until_told: Duration,
+    /// Names that are not remembered.
+    pub untold: Duration,
+}
+
+impl KeptNames {
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.until_told.is_zero() && self.untold.is_zero()
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -116,6 +138,11 @@ struct Leased {
 }
 
 impl EntryCache {
+    /// Knows nothing. The kernel keeps names for `kept_ns` at most.
+    pub fn new(kept_ns: i64) -> EntryCache {
+        EntryCache { kept_ns, ..EntryCache::default() }
+    }
+
     /// Time passes. Returns the latest time: threads read the clock before they take the lock.
     pub fn advance(&mut self, now_ns: i64) -> i64 {
         self.now_ns = self.now_ns.max(now_ns);
@@ -158,17 +185,41 @@ impl EntryCache {
         self.shared.get(&directory).is_some_and(|(_, until_ns)| *until_ns > now_ns)
     }
 
-    /// Whether the kernel may keep names of these inodes: where it does not look up each name again, or does so for a moment only.
-    pub fn keeps_names(&self, now_ns: i64, inos: &[u64]) -> bool {
-        let keeps = |(parent, _): &Name| {
-            let since_ns =
-                self.shared.get(parent).filter(|_| self.is_shared(now_ns, *parent)).map(|(since_ns, _)| *since_ns);
-            since_ns.is_none_or(|since_ns| now_ns.saturating_sub(since_ns) < FORGOTTEN_NS)
+    /// How long the kernel may keep names of these inodes, and names that it got when these directories were listed. Of a directory that is
+    /// shared it keeps none, but for those that it got before.
+    pub fn kept_names(&self, now_ns: i64, inos: &[u64]) -> KeptNames {
+        let kept_ns = self.kept_ns.saturating_add(TOLD_NS);
+        let left_ns = |(parent, _): &Name| match self.shared.get(parent) {
+            Some((since_ns, until_ns)) if *until_ns > now_ns => since_ns.saturating_add(kept_ns).saturating_sub(now_ns),
+            _ => kept_ns,
         };
-        inos.iter().any(|ino| {
-            let leased = self.inodes.get(ino).is_some_and(|leased| leased.names.iter().any(keeps));
-            leased || self.seen_names(*ino).iter().any(keeps)
-        })
+        let names = inos.iter().flat_map(|ino| {
+            let leased = self.inodes.get(ino).into_iter().flat_map(|leased| &leased.names);
+            leased.chain(self.seen_names(*ino))
+        });
+        let (has_listed, untold_until_ns) = self.listings.kept(inos);
+        let listed_ns = if has_listed { kept_ns } else { 0 };
+        let untold_ns = untold_until_ns.saturating_add(TOLD_NS).saturating_sub(now_ns);
+        let duration = |ns: i64| Duration::from_nanos(u64::try_from(ns).unwrap_or(0));
+        KeptNames {
+            until_told: duration(names.map(left_ns).fold(listed_ns, i64::max)),
+            untold: duration(if untold_until_ns == i64::MIN { 0 } else { untold_ns }),
+        }
+    }
+
+    /// A page of `directory` came; `lease_ms`: with a lease on its names for so long.
+    pub fn listed(&mut self, stamp: Stamp, directory: u64, lease_ms: u64) {
+        if lease_ms > 0 && !self.may_be_outdated(stamp, directory, None) {
+            self.listings.granted(self.now_ns, stamp, directory, lease_ms);
+        }
+    }
+
+    /// The kernel gets a name of a page that was asked for at `stamp`. Returns for how long it may keep it, ns.
+    pub fn keep_listed(&mut self, now_ns: i64, stamp: Stamp, name: NameRef<'_>) -> u64 {
+        match self.is_shared(now_ns, name.0) {
+            true => 0,
+            false => self.listings.keep(now_ns, stamp, name, self.kept_ns),
+        }
     }
 
     /// Counts a lookup as a hit or a miss.

@@ -21,12 +21,13 @@ mod deferred;
 mod delegations;
 pub mod driver;
 mod entry_cache;
+mod listings;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use deferred::Loss;
 pub(crate) use delegations::INOS;
-pub use entry_cache::{CacheStats, Name, NameRef};
+pub use entry_cache::{CacheStats, KeptNames, Name, NameRef};
 pub(crate) use entry_cache::{EntryAttr, Stamp};
 
 use crate::backend::NewAttr;
@@ -198,6 +199,11 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
+    /// Nothing is known. The kernel keeps names for `kept_ns` at most.
+    pub fn new(kept_ns: i64) -> Namespace {
+        Namespace { cache: EntryCache::new(kept_ns), ..Namespace::default() }
+    }
+
     fn advance(&mut self, now_ns: i64) -> i64 {
         self.cache.advance(now_ns)
     }
@@ -250,11 +256,6 @@ impl Namespace {
             None if self.deferred.entry(ino).is_some() => None,
             left_ns => Some(left_ns.unwrap_or(0)),
         }
-    }
-
-    /// Whether another mount changed something in a directory lately.
-    pub fn is_shared(&self, now_ns: i64, directory: u64) -> bool {
-        self.cache.is_shared(now_ns, directory)
     }
 
     /// None if the file is a deferred create; otherwise the result that [`Event::Settle`] would give at once.
@@ -388,7 +389,8 @@ impl Namespace {
         if failpoint::is_active("mount.recall_keeps_entries") && inos.is_some() {
             return;
         }
-        let names = self.cache.forget(inos.as_deref());
+        let mut names = self.cache.forget(inos.as_deref());
+        names.extend(self.cache.listings.recalled(inos.as_deref()));
         if inos.is_some() {
             self.cache.note_shared(names.iter().map(|(parent, _)| *parent));
         }

@@ -44,9 +44,10 @@ impl OpenDirectory {
         while index >= self.entries.len() && !self.complete {
             let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
             let (asked_ns, stamp) = (mount.backend.now_ns(), mount.namespace.with(Namespace::stamp));
-            let (page, more) = mount.backend.list(ino, &after).await?;
-            self.complete = !more || page.is_empty();
-            self.entries.extend(page.into_iter().map(|entry| FetchedEntry { entry, asked_ns, stamp }));
+            let page = mount.backend.list(ino, &after).await?;
+            mount.namespace.with(|core, _| core.cache.listed(stamp, ino, page.lease_ms));
+            self.complete = !page.more || page.entries.is_empty();
+            self.entries.extend(page.entries.into_iter().map(|entry| FetchedEntry { entry, asked_ns, stamp }));
         }
         Ok(self.entries.get(index))
     }

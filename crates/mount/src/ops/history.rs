@@ -8,7 +8,7 @@ use crate::synthetic::{self, STORE_ROOT, SyntheticInode, VersionNumbers};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tessera_wire::Attr;
-use tessera_wire::meta::{ListVersions, VersionInfo};
+use tessera_wire::meta::{ListReply, ListVersions, VersionInfo};
 
 /// An entry of a synthetic directory.
 #[derive(Debug, Clone)]
@@ -111,7 +111,8 @@ async fn real_attr<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Attr> {
 async fn mirrored<B: Backend>(mount: &Mount<B>, real: u64) -> Outcome<Vec<Entry>> {
     let (mut entries, mut after) = (Vec::new(), Vec::new());
     loop {
-        let (page, more) = mount.backend.list(real, &after).await.map_err(|e| explained("list", real, &e))?;
+        let ListReply { entries: page, more, .. } =
+            mount.backend.list(real, &after).await.map_err(|e| explained("list", real, &e))?;
         after = page.last().map(|entry| entry.name.clone()).unwrap_or_default();
         let more = more && !page.is_empty();
         entries.extend(page.into_iter().filter_map(|entry| {

@@ -63,6 +63,8 @@ pub struct ListedEntry<'a> {
     pub next: u64,
     /// How long ago its attributes were asked for.
     pub age: Duration,
+    /// How long the kernel may keep the name at most: its change is recalled until then.
+    pub kept_for: Duration,
     /// The entry in full, which counts as a lookup; none: the kernel does not want it, or it is `.` or `..`.
     pub shown: Option<ShownEntry>,
 }

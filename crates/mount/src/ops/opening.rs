@@ -499,7 +499,9 @@ impl<B: Backend> Mount<B> {
                 for (next, entry) in (1u64..).zip(entries.iter()).skip(position as usize) {
                     let (ino, kind) = (entry.attr.ino, entry.attr.kind());
                     let shown = Some(ShownEntry { attr: entry.attr.clone(), generation: 0 });
-                    if add(&ListedEntry { ino, name: &entry.name, kind, next, age: Duration::ZERO, shown }) {
+                    // What the mount computes has no lease.
+                    let (age, kept_for) = (Duration::ZERO, Duration::MAX);
+                    if add(&ListedEntry { ino, name: &entry.name, kind, next, age, kept_for, shown }) {
                         break;
                     }
                 }
@@ -517,7 +519,8 @@ impl<B: Backend> Mount<B> {
             let next = at + 1;
             if at < directories::DOTS {
                 let name: &[u8] = if at == 0 { b"." } else { b".." };
-                if add(&ListedEntry { ino, name, kind: InodeKind::Directory, next, age: Duration::ZERO, shown: None }) {
+                let (kind, age, kept_for) = (InodeKind::Directory, Duration::ZERO, Duration::ZERO);
+                if add(&ListedEntry { ino, name, kind, next, age, kept_for, shown: None }) {
                     return Ok(());
                 }
                 continue;
@@ -532,9 +535,10 @@ impl<B: Backend> Mount<B> {
             let FetchedEntry { entry, asked_ns, stamp } = entry;
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let age = Duration::from_nanos(self.backend.now_ns().saturating_sub(*asked_ns).max(0) as u64);
-            let listed = |shown| ListedEntry { ino: child, name: &entry.name, kind, next, age, shown };
+            let listed =
+                |shown, kept_for| ListedEntry { ino: child, name: &entry.name, kind, next, age, kept_for, shown };
             let name_only = |add: &mut dyn FnMut(&ListedEntry<'_>) -> bool| {
-                let is_full = add(&listed(None));
+                let is_full = add(&listed(None, Duration::ZERO));
                 if full && child != 0 && !is_full {
                     self.kernel.lock().named(child);
                 }
@@ -559,7 +563,7 @@ impl<B: Backend> Mount<B> {
                     let mut kernel = self.kernel.lock();
                     match answer.listed(&kernel) {
                         Some(shown) => {
-                            let is_full = add(&listed(Some(shown)));
+                            let is_full = add(&listed(Some(shown), self.keeps_listed(*stamp, (ino, &entry.name))));
                             if !is_full {
                                 answer.give(&mut kernel, self.backend.now_ns());
                             }

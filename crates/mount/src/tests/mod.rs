@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use store::{Client, Store};
 use tasks::{Tasks, pause};
 use tessera_disk::{CrashKind, Disk, RealDisk, SimDisk};
@@ -48,7 +49,8 @@ fn mount_with(
     write_back: bool,
 ) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
-    let options = Options { defers_creates: true, write_back, spool: Some(spool) };
+    let keeps_names_for = Duration::from_secs(1);
+    let options = Options { defers_creates: true, write_back, keeps_names_for, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
 }

@@ -114,6 +114,10 @@ pub struct Store {
     names: RefCell<BTreeMap<Name, u64>>,
     hints: RefCell<Vec<Hint>>,
     last: Cell<u64>,
+    /// Names of which the kernel was told.
+    pub invalidated: RefCell<Vec<Name>>,
+    /// Lease on a listing, ms; 0: none.
+    pub list_lease_ms: Cell<u64>,
     /// Commits that happen although their answers are lost.
     pub lost_answers: Cell<u32>,
     /// While set, no create is answered.
@@ -500,7 +504,7 @@ impl Backend for Client {
         self.store.entry(ino)
     }
 
-    async fn list(&self, parent: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+    async fn list(&self, parent: u64, after: &[u8]) -> Result<ListReply, Error> {
         for _ in 0..self.store.list_rounds.get() {
             super::tasks::pause().await;
         }
@@ -516,7 +520,8 @@ impl Backend for Client {
         }
         let entry =
             |(name, ino): (String, u64)| Ok(Dirent { name: name.into_bytes(), attr: self.store.entry(ino)?.attr });
-        Ok((names.into_iter().map(entry).collect::<Result<_, Error>>()?, more))
+        let entries = names.into_iter().map(entry).collect::<Result<_, Error>>()?;
+        Ok(ListReply { entries, more, lease_ms: self.store.list_lease_ms.get() })
     }
 
     async fn make_directory(&self, _: u64, _: &[u8], _: Owner, inos: u32) -> Result<Entry, Error> {
@@ -640,7 +645,8 @@ impl Backend for Client {
         "machine".into()
     }
 
-    fn invalidate_names(&self, _: Vec<Name>) {
+    fn invalidate_names(&self, names: Vec<Name>) {
+        self.store.invalidated.borrow_mut().extend(names);
         if let Some(look) = &*self.store.on_recall.borrow() {
             look();
         }

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::errno::Errno;
 use tessera_mount::mount::{Mount, Options};
@@ -42,7 +43,7 @@ struct Recalls(Weak<Mount<SimBackend>>);
 impl RecallHook for Recalls {
     fn recalled(&self, inos: Option<Vec<u64>>) {
         if let Some(mount) = self.0.upgrade() {
-            mount.leases_recalled(inos.as_deref());
+            let _ = mount.leases_recalled(inos.as_deref());
         }
     }
 
@@ -60,7 +61,12 @@ impl Host for MountHost {
         let Setup { env, owner, link, store, disk, spool_bytes, cluster_id } = setup;
         let backend = Arc::new(SimBackend::new(link.clone(), store));
         let spool = SpoolConfig { disk: Arc::new(disk), limit_bytes: spool_bytes, cluster_id };
-        let options = Options { defers_creates: true, write_back: backend.kernel.has_write_back(), spool: Some(spool) };
+        let options = Options {
+            defers_creates: true,
+            write_back: backend.kernel.has_write_back(),
+            keeps_names_for: Duration::ZERO,
+            spool: Some(spool),
+        };
         let (mount, queues) = Mount::new(backend.clone(), options);
         let mount = Arc::new(mount);
         backend.attach(&mount);
