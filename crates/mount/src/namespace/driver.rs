@@ -69,7 +69,17 @@ impl<B: Backend> NamespaceDriver<B> {
     pub(crate) fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
         let mut state = self.state.lock();
         let now_ns = state.core.advance(self.backend.now_ns());
-        ask(&mut state.core, now_ns)
+        let answer = ask(&mut state.core, now_ns);
+        self.tell_evicted(&mut state.core);
+        answer
+    }
+
+    /// The kernel must forget names that are not remembered any more.
+    fn tell_evicted(&self, core: &mut Namespace) {
+        let names = std::mem::take(&mut core.cache.evicted);
+        if !names.is_empty() {
+            self.backend.invalidate_names(names);
+        }
     }
 
     /// An inode, if the core knows it.
@@ -219,6 +229,7 @@ impl<B: Backend> NamespaceDriver<B> {
     fn handle_for(&self, caller: Option<Waiter>, state: &mut MutexGuard<'_, State>, event: Event) {
         let now_ns = self.backend.now_ns();
         state.core.handle(now_ns, event);
+        self.tell_evicted(&mut state.core);
         let mut wakes = false;
         while let Some(action) = state.core.poll() {
             wakes |= match &action {

@@ -85,6 +85,8 @@ pub struct EntryCache {
     names: HashMap<Name, u64>,
     /// Names under which an inode was seen, the last one last; they may be outdated.
     last_names: HashMap<u64, Vec<Name>>,
+    /// Names for which `last_names` has no room any more, and which the kernel may keep: it must forget them now.
+    pub evicted: Vec<Name>,
     /// As `last_names`, of before that was full: the kernel may still keep these names, and a recall must tell them.
     last_names_before: HashMap<u64, Vec<Name>>,
     /// Until when the manager recalls inodes that have several names, which are not cached.
@@ -247,7 +249,7 @@ impl EntryCache {
     pub fn fetched(&mut self, stamp: Stamp, name: Option<NameRef<'_>>, entry: &Entry) {
         let Some(attr) = &entry.attr else { return };
         if let Some((parent, name)) = name {
-            self.note_last_name(attr.ino, (parent, name.to_vec()));
+            self.note_name(attr, (parent, name.to_vec()));
         }
         if entry.lease_ms > 0 && !self.may_be_outdated(stamp, attr.ino, name) {
             self.put(stamp, name, entry, attr);
@@ -312,7 +314,7 @@ impl EntryCache {
         self.remove_name(parent, name, Some(attr.ino));
         self.note(Change::Inode(parent));
         if attr.nlink > 0 {
-            self.note_last_name(attr.ino, (parent, name.to_vec()));
+            self.note_name(attr, (parent, name.to_vec()));
         }
         if let Some(directory) = self.inodes.get_mut(&parent) {
             let times = &mut directory.entry.attr;
@@ -332,6 +334,17 @@ impl EntryCache {
         ino.is_some()
     }
 
+    /// An inode is seen under a name. One with more names than a recall would tell has no lease, so the kernel does not keep them; those that it
+    /// got before stay remembered.
+    fn note_name(&mut self, attr: &Attr, name: Name) {
+        if has_too_many_names(attr) {
+            self.several_names.remove(&attr.ino);
+        }
+        if !has_too_many_names(attr) || self.seen_names(attr.ino).is_empty() {
+            self.note_last_name(attr.ino, name);
+        }
+    }
+
     /// An inode is seen under a name, or will be.
     pub fn note_last_name(&mut self, ino: u64, name: Name) {
         let before = self.last_names_before.remove(&ino);
@@ -341,7 +354,7 @@ impl EntryCache {
         let names = self.last_names.entry(ino).or_insert_with(|| before.unwrap_or_default());
         names.retain(|known| *known != name);
         if names.len() == MAX_NAMES_OF_INODE {
-            names.remove(0);
+            self.evicted.push(names.remove(0));
         }
         names.push(name);
     }
@@ -355,8 +368,7 @@ impl EntryCache {
             if self.several_names.len() >= MAX_LAST_NAMES {
                 self.several_names.clear();
             }
-            // Of more names, a recall would not tell all.
-            if attr.nlink as usize <= MAX_NAMES_OF_INODE {
+            if !has_too_many_names(attr) {
                 self.several_names.insert(attr.ino, until_ns);
             }
             return;
@@ -429,6 +441,11 @@ impl EntryCache {
             self.note(Change::Anything);
         }
     }
+}
+
+/// Whether a recall of a file would not tell all its names.
+fn has_too_many_names(attr: &Attr) -> bool {
+    attr.nlink as usize > MAX_NAMES_OF_INODE && attr.kind() != InodeKind::Directory
 }
 
 #[cfg(test)]
@@ -577,6 +594,26 @@ mod tests {
         let may_be_kept = cache.lease_left_ns(NOW, 7).is_some_and(|left_ns| left_ns > 0);
         let told = cache.forget(Some(&[7]));
         assert!(!may_be_kept || told == names, "the kernel keeps {names:?}, and is told of {told:?}");
+    }
+
+    /// The kernel got the first ones while the file had few.
+    #[test]
+    fn names_beyond_those_that_are_remembered_are_told_at_once() {
+        let mut cache = EntryCache::default();
+        let linked = |nlink| {
+            let attr = Some(Attr { ino: 7, nlink, ..Attr::default() });
+            Entry { attr, lease_ms: 500, ..Entry::default() }
+        };
+        let name = |at: u32| format!("{at}").into_bytes();
+        for at in 1..=8 {
+            cache.created_here(stamp(&cache, NOW), 1, &name(at), &linked(at));
+            cache.fetched(stamp(&cache, NOW), Some((1, &name(at))), &linked(at));
+        }
+        assert_eq!((cache.evicted.len(), cache.lease_left_ns(NOW, 7)), (0, None), "the last four have no lease");
+        let few: Vec<Name> = (1..=4).map(|at| (1, name(at))).collect();
+        assert_eq!(cache.forget(Some(&[7])), few);
+        cache.note_last_name(7, (1, b"moved".to_vec()));
+        assert_eq!(cache.evicted, few[..1]);
     }
 
     #[test]
