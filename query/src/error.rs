@@ -125,7 +125,7 @@ mod tests {
     #[tokio::test]
     async fn a_function_of_the_wrong_type_is_named_in_one_sentence() {
         let failed = datafusion::prelude::SessionContext::new().sql("SELECT sum(a) FROM (VALUES ('x')) AS t(a)").await;
-        let Error::Usage(text) = Error::from(failed.err().expect("text has no sum")) else {
+        let Error::Usage(text) = Error::from(failed.expect_err("text has no sum")) else {
             panic!("the query is wrong")
         };
         assert_eq!(text, "Function 'sum' does not take values of this type; CAST(x AS DOUBLE) makes a number of text");
