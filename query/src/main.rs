@@ -1,10 +1,12 @@
 //! `tessera query`: SQL over files, exactly or from a sample.
 //!
 //! DataFusion parses, plans and executes. This program adds the tables ([`tables`]: files in the store or in local directories,
-//! of which only the wanted columns of Parquet are read) and the estimates ([`estimate`]: aggregates of a random part,
-//! with intervals). Start at [`run`]. docs/sampling.md, section 7, has the rules.
+//! of which only the wanted columns of Parquet are read), arithmetic that does not wrap ([`checked`], [`sum`]), and the
+//! estimates ([`estimate`]: aggregates of a random part, with intervals). Start at [`run`]. docs/sampling.md, section 7, has the
+//! rules.
 
 mod args;
+mod checked;
 mod error;
 mod estimate;
 mod paths;
@@ -160,6 +162,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
     catalog.register_schema("files", Arc::new(Tables::new(cluster, options, reading.clone())))?;
     context.register_catalog("tessera", Arc::new(catalog));
     context.register_udaf(AggregateUDF::from(sum::WideSum::new()));
+    context.add_analyzer_rule(Arc::new(checked::CheckedArithmetic));
     Ok(context)
 }
 

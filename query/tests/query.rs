@@ -321,6 +321,79 @@ fn sums_of_whole_numbers_do_not_wrap() {
     assert_eq!(of("SELECT sum(DISTINCT a) AS s FROM 'w.csv'", &[]), 0);
 }
 
+/// The engine's own arithmetic wraps.
+#[test]
+fn arithmetic_that_overflows_is_an_error() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), format!("x,k\n{},0\n1,1\n", i64::MAX)).unwrap();
+    std::fs::write(dir.path().join("low.csv"), format!("x\n{}\n", i64::MIN)).unwrap();
+    let rows: String = (0..20_000).map(|i| format!("{},{i}\n", i64::MAX)).collect();
+    std::fs::write(dir.path().join("many.csv"), format!("x,k\n{rows}")).unwrap();
+    for (sql, named) in [
+        ("SELECT x + 1 FROM 'w.csv'", "`x + 1`"),
+        ("SELECT sum(x * x) FROM 'w.csv'", "`x * x`"),
+        ("SELECT count(*) FROM 'w.csv' WHERE x + 1 > 0", "`x + 1`"),
+        ("SELECT count(*) FILTER (WHERE x + 1 > 0) FROM 'w.csv'", "`x + 1`"),
+        ("SELECT x + 1 AS k, count(*) FROM 'w.csv' GROUP BY 1", "`x + 1`"),
+        ("SELECT count(*) AS n FROM 'w.csv' GROUP BY k HAVING max(x) * 2 > 1", "* 2`"),
+        ("SELECT x FROM 'w.csv' ORDER BY x * 3", "`x * 3`"),
+        ("SELECT a.k FROM 'w.csv' a JOIN 'w.csv' b ON a.x + 1 = b.x", "`x + 1`"),
+        ("SELECT a.k FROM 'w.csv' a LEFT JOIN 'w.csv' b ON a.k = b.k AND a.x + b.x > 0", "`x + x`"),
+        ("SELECT k FROM 'w.csv' a WHERE k IN (SELECT b.k FROM 'w.csv' b WHERE b.x + 1 > 0)", "`x + 1`"),
+        ("SELECT sum(x - -1) OVER (ORDER BY k) FROM 'w.csv'", "`x - -1`"),
+        ("SELECT CASE WHEN k = 0 THEN abs(x + 1) ELSE 0 END FROM 'w.csv'", "`x + 1`"),
+        ("SELECT (k + 2) * x FROM 'w.csv'", "`(k + 2) * x`"),
+        ("SELECT -x FROM 'low.csv'", "`-x`"),
+        ("SELECT -(x - 1) FROM 'low.csv'", "`x - 1`"),
+        ("SELECT 9223372036854775807 + 1", "`9223372036854775807 + 1`"),
+        ("SELECT CAST(2000000000 AS INT) + CAST(x AS INT) FROM 'w.csv' WHERE k = 1 AND x * 2000000000 > 1", "overflow"),
+    ] {
+        let (code, why) = fails(dir.path(), &[sql]);
+        assert!(code == 1 && why.contains("overflow") && why.contains(named), "{sql}: {code}, {why}");
+    }
+    let (code, why) = fails(dir.path(), &["SELECT sum(x + k) FROM 'many.csv'", "--ratio", "30%"]);
+    assert!(code == 1 && why.contains("overflow: `x + k` does not fit 64 bits"), "{why}");
+    let (code, why) = fails(dir.path(), &["SELECT count(*) FROM 'many.csv' WHERE x + 1 > 0", "--error", "1%"]);
+    assert!(code == 1 && why.contains("overflow: `x + 1` does not fit 64 bits (9223372036854775807 + 1)"), "{why}");
+}
+
+#[test]
+fn arithmetic_that_fits_is_as_before() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "x,k,d\n7,2,2024-03-01\n,3,2024-03-04\n-5,4,2024-03-09\n").unwrap();
+    std::fs::write(dir.path().join("max.csv"), format!("x\n{}\n", i64::MAX)).unwrap();
+    let of = |sql: &str| {
+        let answer = ask(dir.path(), &[sql]);
+        let names: Vec<String> = answer["columns"].as_array().unwrap().iter().map(|c| c["name"].to_string()).collect();
+        (names.join(","), answer["rows"].clone())
+    };
+    let (names, rows) = of("SELECT x + 1, -x, x * k - 1, sum(x - 1) OVER () FROM 'w.csv' ORDER BY k");
+    let table = "w.csv";
+    let expected = format!(
+        "\"{table}.x + Int64(1)\",\"(- {table}.x)\",\"{table}.x * {table}.k - Int64(1)\",\"sum({table}.x - Int64(1)) \
+         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING\""
+    );
+    assert_eq!(names, expected);
+    let first: Vec<&Value> = rows[0].as_object().unwrap().values().collect();
+    assert_eq!(first, [&Value::from(-7), &Value::from(0), &Value::from(13), &Value::from(8)], "{rows}");
+    assert_eq!(of("SELECT CAST(x AS DECIMAL(38, 0)) + 1 AS y FROM 'max.csv'").1[0]["y"], 9_223_372_036_854_775_808_u64);
+    let (_, rows) = of("SELECT k + 1 AS a, count(*) AS n FROM 'w.csv' WHERE d + INTERVAL '1 day' > d GROUP BY k + 1 \
+                        HAVING sum(k + 1) > 3 ORDER BY k + 1");
+    assert_eq!(rows, serde_json::json!([{"a": 4, "n": 1}, {"a": 5, "n": 1}]));
+    let (_, rows) =
+        of("SELECT k - row_number() OVER (ORDER BY k) AS a, x + NULL AS b, d - DATE '2024-03-01' AS c, x / 2 AS h, \
+                        x + 0.5 AS f FROM 'w.csv' ORDER BY k LIMIT 1");
+    assert_eq!(rows, serde_json::json!([{"a": 1, "c": 0, "h": 3, "f": 7.5}]));
+}
+
+#[test]
+fn long_sums_are_followed() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "a\n1\n2\n").unwrap();
+    let said = ask(dir.path(), &[&format!("SELECT sum({}) AS n FROM 'w.csv'", vec!["a"; 300].join(" + "))]);
+    assert_eq!(said["rows"][0]["n"], 900);
+}
+
 /// A condition of thousands of terms is followed by recursion.
 #[test]
 fn long_conditions_are_followed() {
