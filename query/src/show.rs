@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::estimate::Estimated;
 use datafusion::arrow::array::{Array, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::json::ArrayWriter;
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
@@ -180,24 +180,36 @@ fn escaped(text: &str) -> String {
     })
 }
 
-/// Whole numbers beyond 64 bits become text: as numbers they would lose digits.
+/// Decimals become text where a number of JSON would lose digits: whole ones beyond 64 bits, and others that a floating-point
+/// number does not have.
 fn keep_digits(rows: &mut Value, batches: &[RecordBatch]) -> Result<(), Error> {
     let mut rows = rows.as_array_mut().into_iter().flatten();
     for batch in batches {
         let schema = batch.schema();
-        let is_whole = |i: &usize| matches!(schema.field(*i).data_type(), DataType::Decimal128(_, 0));
-        let wide: Vec<usize> = (0..batch.num_columns()).filter(is_whole).collect();
+        let is_decimal = |i: &usize| schema.field(*i).data_type().is_decimal();
+        let decimals: Vec<usize> = (0..batch.num_columns()).filter(is_decimal).collect();
         for (number, row) in (0..batch.num_rows()).zip(rows.by_ref()) {
-            for i in &wide {
+            for i in &decimals {
                 let text = array_value_to_string(batch.column(*i), number)
                     .map_err(|error| Error::Engine(error.to_string()))?;
-                if batch.column(*i).is_valid(number) && text.parse::<i64>().is_err() && text.parse::<u64>().is_err() {
+                if batch.column(*i).is_valid(number) && loses_digits(&text) {
                     row[schema.field(*i).name()] = text.into();
                 }
             }
         }
     }
     Ok(())
+}
+
+fn loses_digits(decimal: &str) -> bool {
+    match decimal.split_once('.') {
+        None => decimal.parse::<i64>().is_err() && decimal.parse::<u64>().is_err(),
+        Some((whole, fraction)) => {
+            let fraction = fraction.trim_end_matches('0');
+            let shortest = if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") };
+            decimal.parse::<f64>().map_or(true, |float| float.to_string() != shortest)
+        }
+    }
 }
 
 fn notes(shown: &Shown<'_>) -> Vec<String> {
@@ -247,5 +259,28 @@ fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..100 => format!("{:.1} s", time.as_secs_f64()),
         s => format!("{} min", s.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_that_a_number_of_json_does_not_hold_are_text() {
+        for (decimal, is_text) in [
+            ("18446744073709551615", false),
+            ("18446744073709551616", true),
+            ("-9223372036854775808", false),
+            ("0.25", false),
+            ("-12.500", false),
+            ("3.000", false),
+            ("0.000", false),
+            ("1234567890123.45", false),
+            ("12345678901234567.89", true),
+            ("9007199254740993.0", true),
+        ] {
+            assert_eq!(loses_digits(decimal), is_text, "{decimal}");
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! `sum` of whole numbers as a decimal number, as PostgreSQL has it: the engine's own sum has 64 bits and wraps without an error.
+//! `sum` of whole numbers and decimals that does not wrap. The engine's own sum has the bits of its argument and wraps without an
+//! error. Sums of whole numbers are decimals, as PostgreSQL has them, and decimals have ten more digits than what is added up.
 
-use datafusion::arrow::datatypes::{DataType, FieldRef};
-use datafusion::common::Result;
-use datafusion::common::types::{
-    NativeType, logical_float64, logical_int8, logical_int16, logical_int32, logical_int64, logical_uint8,
-    logical_uint16, logical_uint32, logical_uint64,
+use datafusion::arrow::datatypes::{
+    DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, DataType::*, FieldRef,
 };
+use datafusion::common::types::{NativeType, logical_float64};
+use datafusion::common::{Result, plan_err};
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
@@ -14,8 +14,10 @@ use datafusion::logical_expr::{
     TypeSignature, TypeSignatureClass, Volatility,
 };
 
-/// Digits of a number with 64 bits. A sum has ten more, so it is right for 10^10 rows of the largest ones.
-const DIGITS: u8 = 20;
+/// Digits of a number with 64 bits.
+const WHOLE_DIGITS: u8 = 20;
+/// A sum has so many more digits than its values, so it is right for 10^10 rows of the largest ones.
+const MORE_DIGITS: u8 = 10;
 
 /// See the module.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -27,26 +29,14 @@ pub struct WideSum {
 impl WideSum {
     /// The aggregate.
     pub fn new() -> WideSum {
-        let native = TypeSignatureClass::Native;
-        let whole = [
-            logical_int8(),
-            logical_int16(),
-            logical_int32(),
-            logical_int64(),
-            logical_uint8(),
-            logical_uint16(),
-            logical_uint32(),
-            logical_uint64(),
-        ];
-        let whole = whole.into_iter().map(native).collect();
+        let float = TypeSignatureClass::Native(logical_float64());
         let kinds = [
-            Coercion::new_exact(TypeSignatureClass::Decimal),
-            Coercion::new_implicit(TypeSignatureClass::Decimal, whole, NativeType::Decimal(DIGITS, 0)),
-            Coercion::new_implicit(native(logical_float64()), vec![TypeSignatureClass::Float], NativeType::Float64),
+            Coercion::new_implicit(float, vec![TypeSignatureClass::Float], NativeType::Float64),
             Coercion::new_exact(TypeSignatureClass::Duration),
             Coercion::new_exact(TypeSignatureClass::Interval),
         ];
-        let kinds = kinds.into_iter().map(|kind| TypeSignature::Coercible(vec![kind])).collect();
+        let kinds = kinds.into_iter().map(|kind| TypeSignature::Coercible(vec![kind]));
+        let kinds = std::iter::once(TypeSignature::UserDefined).chain(kinds).collect();
         WideSum { inner: Sum::new(), signature: Signature::one_of(kinds, Volatility::Immutable) }
     }
 }
@@ -60,8 +50,22 @@ impl AggregateUDFImpl for WideSum {
         &self.signature
     }
 
+    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        match types {
+            [of_type] => wide(of_type).map(|wide| vec![wide]),
+            _ => plan_err!("sum has one argument"),
+        }
+    }
+
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
+        match &types[0] {
+            Decimal256(digits, scale) if digits + MORE_DIGITS > DECIMAL256_MAX_PRECISION => plan_err!(
+                "a sum of decimals of {digits} digits may have more than {DECIMAL256_MAX_PRECISION}; CAST(x AS DECIMAL({}, {scale})) \
+                 has few enough",
+                DECIMAL256_MAX_PRECISION - MORE_DIGITS
+            ),
+            _ => self.inner.return_type(types),
+        }
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
@@ -94,5 +98,23 @@ impl AggregateUDFImpl for WideSum {
 
     fn set_monotonicity(&self, of_type: &DataType) -> SetMonotonicity {
         self.inner.set_monotonicity(of_type)
+    }
+}
+
+/// The type as which whole numbers and decimals are added up.
+fn wide(of_type: &DataType) -> Result<DataType> {
+    match of_type {
+        Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 => Ok(Decimal128(WHOLE_DIGITS, 0)),
+        Decimal32(digits, scale) | Decimal64(digits, scale) | Decimal128(digits, scale)
+            if digits + MORE_DIGITS <= DECIMAL128_MAX_PRECISION =>
+        {
+            Ok(Decimal128(*digits, *scale))
+        }
+        Decimal128(digits, scale) | Decimal256(digits, scale) if digits + MORE_DIGITS <= DECIMAL256_MAX_PRECISION => {
+            Ok(Decimal256(*digits, *scale))
+        }
+        Decimal256(..) => Ok(of_type.clone()),
+        Dictionary(_, of_values) => wide(of_values),
+        _ => plan_err!("{of_type} is neither a whole number nor a decimal"),
     }
 }

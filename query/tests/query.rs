@@ -321,6 +321,35 @@ fn sums_of_whole_numbers_do_not_wrap() {
     assert_eq!(of("SELECT sum(DISTINCT a) AS s FROM 'w.csv'", &[]), 0);
 }
 
+/// The engine's own sum of decimals wraps, too, and gives digits that a JSON number does not have.
+#[test]
+fn sums_of_decimals_do_not_wrap() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "k\n1\n1\n2\n2\n").unwrap();
+    let large = "90000000000000000000000000000000000000";
+    let of = |argument: &str, more: &str| {
+        let table = format!("(SELECT k, {argument} AS x FROM 'w.csv')");
+        ask(dir.path(), &[&format!("SELECT sum(x) AS s FROM {table} {more}")])["rows"][0]["s"].clone()
+    };
+    let decimal = format!("CAST('{large}' AS DECIMAL(38, 0))");
+    assert_eq!(of(&decimal, ""), "360000000000000000000000000000000000000");
+    assert_eq!(of(&decimal, "GROUP BY k"), "180000000000000000000000000000000000000");
+    assert_eq!(of(&decimal, "HAVING sum(x) > sum(k) AND sum(x) + 1 > 4"), "360000000000000000000000000000000000000");
+    assert_eq!(
+        of("CAST('-1234567890123456789012345678901234567.5' AS DECIMAL(38, 1))", ""),
+        "-4938271560493827156049382715604938270.0"
+    );
+    assert_eq!(of("CAST(999999999 AS DECIMAL(9, 0))", ""), 3_999_999_996_u64);
+    assert_eq!(of("CAST(0.25 AS DECIMAL(9, 2))", ""), 1.0);
+    let twice =
+        format!("SELECT sum(s) AS s FROM (SELECT sum(x) AS s FROM (SELECT k, {decimal} AS x FROM 'w.csv') GROUP BY k)");
+    assert_eq!(ask(dir.path(), &[&twice])["rows"][0]["s"], "360000000000000000000000000000000000000");
+    let (code, why) = fails(dir.path(), &["SELECT sum(CAST(k AS DECIMAL(76, 0))) FROM 'w.csv'"]);
+    assert!(code == 2 && why.contains("CAST(x AS DECIMAL(66, 0))"), "{code}: {why}");
+    let (code, why) = fails(dir.path(), &["SELECT sum(CAST(k AS TEXT)) FROM 'w.csv'"]);
+    assert!(code == 2 && why.contains("Function 'sum' does not take values of this type"), "{code}: {why}");
+}
+
 /// The engine's own arithmetic wraps.
 #[test]
 fn arithmetic_that_overflows_is_an_error() {
