@@ -158,7 +158,6 @@ struct Running {
     engine: Engine,
     sending: Arc<Sending>,
     layout: Layout,
-    progress: Mutex<Progress>,
 }
 
 impl std::fmt::Debug for Sample {
@@ -217,7 +216,6 @@ impl Sample {
             let mut is_asked = false;
             let read = running.engine.run(|_, progress| {
                 reading.watch.show(progress);
-                *running.progress.lock() = progress;
                 if reading.watch.is_interrupted() || send.is_closed() {
                     return Next::Stop;
                 }
@@ -243,7 +241,7 @@ impl Sample {
         let numbered = Some(numbered_schema(reader.schema()));
         let sending = Arc::new(Sending { reader, numbered, out: RwLock::new(Some(send)), arrived: Mutex::default() });
         let engine = Engine::start(source, sending.clone(), schedule, &self.reading.options());
-        Running { engine, sending, layout, progress: Mutex::default() }
+        Running { engine, sending, layout }
     }
 
     /// The units that arrived, from this one on, each with its stratum. To be called between steps.
@@ -257,6 +255,6 @@ impl Sample {
     /// How far it is.
     pub fn progress(&self) -> Progress {
         let state = self.state.lock();
-        state.running.as_ref().map_or_else(Progress::default, |running| *running.progress.lock())
+        state.running.as_ref().map_or_else(Progress::default, |running| running.engine.progress())
     }
 }

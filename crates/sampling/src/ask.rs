@@ -135,7 +135,7 @@ impl Job<'_> {
         })?;
         // After an interrupt more has arrived than was reported last.
         let (answer, units) = last.unwrap_or_else(|| self.answer(&engine));
-        progress.units = units;
+        (progress.units, progress.read_bytes) = (units, engine.progress().read_bytes);
         let found = Found { answer, progress, units_of_disks: engine.units_of_disks() };
         drop(engine);
         if is_futile { self.read_everything(self.whole(), Some(found), observe) } else { Ok(found) }
@@ -155,13 +155,13 @@ impl Job<'_> {
             if observe(progress, &total) { Next::Go } else { Next::Stop }
         })?;
         let before = sampled.as_ref().map_or(0, |found| found.progress.read_bytes);
-        progress.read_bytes += before;
+        let read_bytes = || before + engine.progress().read_bytes;
         if let Some(found) = sampled.filter(|_| !progress.complete) {
-            let progress = Progress { read_bytes: progress.read_bytes, complete: false, ..found.progress };
+            let progress = Progress { read_bytes: read_bytes(), complete: false, ..found.progress };
             return Ok(Found { progress, ..found });
         }
         let (answer, units) = self.answer(&engine);
-        progress.units = units;
+        (progress.units, progress.read_bytes) = (units, read_bytes());
         Ok(Found { answer, progress, units_of_disks: engine.units_of_disks() })
     }
 }

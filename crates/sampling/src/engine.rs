@@ -145,6 +145,11 @@ impl Engine {
         with(&Totals::of(tallies.iter().map(|tally| &**tally)))
     }
 
+    /// How far it is now. After an interrupt this is further than `next` was told.
+    pub fn progress(&self) -> Progress {
+        self.shared.state.lock().progress()
+    }
+
     /// Units that arrived from each disk.
     pub fn units_of_disks(&self) -> Vec<u64> {
         let state = self.shared.state.lock();

@@ -405,6 +405,32 @@ fn what_an_interrupt_leaves_is_a_sample_unless_it_was_to_be_exact() {
     }
 }
 
+/// Units arrive while the caller decides to stop.
+#[test]
+fn bytes_after_an_interrupt_are_those_of_all_units_that_count() {
+    let dir = TempDir::new().unwrap();
+    let (paths, _) = four_disks(&dir);
+    let words = question(Aggregate::Count, Some("word"), None, None);
+    for amount in [Amount::Exact, Amount::Ratio(0.9)] {
+        let speed = DiskSpeed { bytes_per_s: 1e9, latency: Duration::from_millis(2) };
+        let source: Arc<dyn Source> = Arc::new(PlayedDisks::new(open(&paths), &[speed]));
+        let format: Arc<dyn Format> = text(&*source, words.clone().bind()).unwrap().into();
+        let layout = Layout::of(&*source, &*format, 512);
+        let schedule =
+            if amount == Amount::Exact { Schedule::whole(layout) } else { Schedule::new(layout, Shares::Equal, 5) };
+        let terms = Terms { amount, confidence: 0.95, top: 1000, drop: 0.0 };
+        let options = Options { threads: 1, keep_values: false, seed: 5, tick: Duration::from_millis(1) };
+        let mut stop = |_: Progress, _: &dyn Fn() -> Option<Estimate>| {
+            std::thread::sleep(Duration::from_millis(200));
+            false
+        };
+        let (_, progress, _) = ask(source, format, schedule, (&words, &terms), &options, &mut stop).unwrap();
+        // The last unit of each file is shorter.
+        let least = progress.units.saturating_sub(4) * 512;
+        assert!(progress.units > 8 && progress.read_bytes >= least, "{progress:?}");
+    }
+}
+
 #[test]
 fn a_file_that_is_cut_while_it_is_sampled_is_an_error() {
     let dir = TempDir::new().unwrap();
