@@ -119,6 +119,15 @@ fn odd_questions_are_refused_in_words_that_help() {
 }
 
 #[test]
+fn an_exact_mean_is_shown_in_full() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.csv");
+    fs::write(&path, "x\n1234.56\n1234.57\n").unwrap();
+    let run = tessera(&["sample", path.to_str().unwrap(), "--avg", "x", "--exact"]);
+    assert_eq!(run.text().trim(), "mean: 1,234.565, exactly", "{run:?}");
+}
+
+#[test]
 fn null_and_the_text_that_reads_so_are_different_keys() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.jsonl");

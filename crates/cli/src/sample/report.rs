@@ -9,6 +9,11 @@ use tessera_sampling::engine::Progress;
 use tessera_sampling::estimate::{Estimate, RARE_UNITS};
 use tessera_sampling::question::{Aggregate, Question};
 
+/// The largest whole number below which a floating-point number has all.
+const MAX_WHOLE: u64 = 1 << 53;
+/// A number with a fraction is shown in full if it has no more digits: sums are rounded at the sixteenth, and errors add up.
+const EXACT_DIGITS: usize = 12;
+
 /// An answer with what is said about it.
 pub struct Shown<'a> {
     /// The question.
@@ -96,10 +101,25 @@ pub fn brief(estimate: &Estimate) -> String {
         );
     }
     if estimate.low == estimate.high {
-        return format!("{}, exactly", number(estimate.value));
+        return exact(estimate.value);
     }
     let (value, error) = (number(estimate.value), percent(estimate.relative_error()));
     format!("{value} ± {error} % ({} to {})", number(estimate.low), number(estimate.high))
+}
+
+/// A number that is known exactly, in full, or where that has more digits than sums of floating-point numbers do, rounded.
+fn exact(value: f64) -> String {
+    let text = value.abs().to_string();
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let digits = whole.trim_start_matches('0').len() + fraction.len();
+    match whole.parse::<u64>() {
+        Ok(whole) if whole <= MAX_WHOLE && (fraction.is_empty() || digits <= EXACT_DIGITS) => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            let point = if fraction.is_empty() { "" } else { "." };
+            format!("{sign}{}{point}{fraction}, exactly", units::count(whole))
+        }
+        _ => format!("about {}, rounded", number(value)),
+    }
 }
 
 fn notes(shown: &Shown<'_>) -> Vec<String> {
@@ -269,6 +289,25 @@ mod tests {
             (f64::INFINITY, "inf"),
         ] {
             assert_eq!(percent(share), text);
+        }
+    }
+
+    #[test]
+    fn what_is_called_exact_is_shown_in_full() {
+        for (value, text) in [
+            (1234.565, "1,234.565, exactly"),
+            (-1234.5, "-1,234.5, exactly"),
+            (0.0, "0, exactly"),
+            (0.25, "0.25, exactly"),
+            (500.0, "500, exactly"),
+            (1_234_567.0, "1,234,567, exactly"),
+            (9_007_199_254_740_992.0, "9,007,199,254,740,992, exactly"),
+            (9_007_199_254_740_994.0, "about 9.007e15, rounded"),
+            (1000.0 / 3.0, "about 333.33, rounded"),
+            (0.1 + 0.2, "about 3.000e-1, rounded"),
+            (10_000.0 / 3.0, "about 3,333, rounded"),
+        ] {
+            assert_eq!(exact(value), text);
         }
     }
 }
