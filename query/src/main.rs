@@ -126,6 +126,12 @@ async fn estimated(
         Ok(query) => query,
         Err(reason) => return exactly(context, plan, Some(reason)).await,
     };
+    if let Some((column, estimate)) = query.name_taken() {
+        return Err(Error::Usage(format!(
+            "`{column}` is the name of an end of the interval of `{estimate}`: {estimate}_lo and {estimate}_hi are taken; \
+             name the column otherwise with AS"
+        )));
+    }
     let unit_bytes = args.unit.unwrap_or(if is_of_store(&plan) { STORE_UNIT_BYTES } else { LOCAL_UNIT_BYTES });
     let terms = Terms { amount, confidence: args.confidence, top: args.top, drop: args.drop, unit_bytes };
     match estimate(context, &query, &terms, reading).await? {

@@ -276,6 +276,28 @@ fn intervals_follow_their_estimates_to_the_top() {
 }
 
 #[test]
+fn a_column_that_is_named_as_an_end_of_an_interval_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let at = directory.path();
+    csv_of_rows(at);
+    for (sql, column, estimate) in [
+        ("SELECT key AS n_lo, count(*) AS n FROM 'rows.csv' GROUP BY 1", "n_lo", "n"),
+        ("SELECT count(*) AS n, sum(ms) AS n_hi FROM 'rows.csv'", "n_hi", "n"),
+        ("SELECT n FROM (SELECT key AS n_hi, count(*) AS n FROM 'rows.csv' GROUP BY 1)", "n_hi", "n"),
+        ("SELECT n AS m, m_lo FROM (SELECT key AS m_lo, count(*) AS n FROM 'rows.csv' GROUP BY 1) t", "m_lo", "m"),
+    ] {
+        let (code, why) = fails(at, &[sql, "--ratio", "30%"]);
+        let named = format!(
+            "`{column}` is the name of an end of the interval of `{estimate}`: {estimate}_lo and {estimate}_hi"
+        );
+        assert!(code == 2 && why.contains(&named), "{sql}: {code}, {why}");
+        assert_eq!(ask(at, &[sql])["estimated"], false, "exactly there are no intervals");
+    }
+    let others = "SELECT key AS lo, count(*) AS n, sum(ms) AS s_lo FROM 'rows.csv' GROUP BY 1";
+    assert_eq!(ask(at, &[others, "--ratio", "30%"])["estimated"], true);
+}
+
+#[test]
 fn errors_name_the_fact_and_the_way_out() {
     let directory = TempDir::new().unwrap();
     let at = directory.path();

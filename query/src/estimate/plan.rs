@@ -197,6 +197,23 @@ impl Estimable {
         self.aggregate.group_expr.len()
     }
 
+    /// A column of the query that has the name of an end of an interval: the column and the estimate.
+    pub fn name_taken(&self) -> Option<(String, String)> {
+        let estimates = estimates_of(&self.aggregate);
+        let mut at = &self.top;
+        while !matches!(at, LogicalPlan::Aggregate(_)) {
+            let columns = at.schema().columns();
+            for estimate in computes_with(at, &estimates).unwrap_or_default() {
+                let ends = interval_names(&estimate.name);
+                if let Some(taken) = columns.iter().find(|column| ends.contains(&column.name)) {
+                    return Some((taken.name.clone(), estimate.name));
+                }
+            }
+            at = at.inputs()[0];
+        }
+        None
+    }
+
     /// The plan that aggregates each unit of a sample for itself. It gives the columns of the group, the unit, and for each
     /// aggregate the number of its values and, unless it is a count, their sum.
     pub fn of_units(&self, sample: &Arc<Sample>) -> Result<LogicalPlan> {
