@@ -306,10 +306,20 @@ fn errors_name_the_fact_and_the_way_out() {
     std::fs::write(at.join("fields.csv"), "a,b\n1,2\n3\n").unwrap();
     std::fs::write(at.join("bad.parquet"), "PAR1 is not enough").unwrap();
     std::fs::write(at.join("one.csv"), "a\n1\n").unwrap();
+    std::fs::create_dir(at.join("odd")).unwrap();
+    std::fs::write(at.join("odd/a.csv.gz"), b"\x1f\x8b\x08\x00 and more").unwrap();
+    std::fs::write(at.join("odd/zero.csv"), b"a\n\0\n").unwrap();
+    let zero = run(at, &["SELECT a FROM 'odd/zero.csv'"]);
+    assert!(
+        zero.status.success() && String::from_utf8_lossy(&zero.stderr).contains("warning: `odd/zero.csv` has a byte 0")
+    );
     for (arguments, code, words) in [
         (&["SELECT sum(n) FROM 'types.csv'"][..], 1, "--text COLUMN"),
         (&["SELECT a FROM 'fields.csv'"], 1, "fields.csv"),
         (&["SELECT * FROM 'bad.parquet'"], 1, "no Parquet file"),
+        (&["SELECT count(*) FROM 'odd/a.csv.gz'"], 2, "is compressed (gzip), and only plain files are read"),
+        (&["SELECT count(*) FROM 'odd/a.csv.gz'", "--format", "csv"], 2, "decompress it first: gunzip odd/a.csv.gz"),
+        (&["SELECT count(*) FROM 'odd/a.csv.gz'", "--format", "parquet"], 1, "no Parquet file"),
         (&["SELECT * FROM 'absent.csv'"], 3, "`absent.csv` does not exist"),
         (&["SELECT * FROM 'absent*.csv'"], 3, "no files in absent*.csv"),
         (&["SELECT * FROM '*'"], 2, "different formats"),

@@ -119,6 +119,20 @@ fn odd_questions_are_refused_in_words_that_help() {
 }
 
 #[test]
+fn compressed_files_are_refused_and_binary_ones_are_warned_of() {
+    let dir = TempDir::new().unwrap();
+    let (gz, zero) = (dir.path().join("a.csv.gz"), dir.path().join("b.log"));
+    fs::write(&gz, b"\x1f\x8b\x08\x00 and more\n").unwrap();
+    fs::write(&zero, b"one\0\ntwo\n").unwrap();
+    let (gz, zero) = (gz.to_str().unwrap(), zero.to_str().unwrap());
+    assert_refused(&tessera(&["sample", gz, "--exact"]), 2, &["is compressed (gzip)", "gunzip"]);
+    assert_refused(&tessera(&["sample", gz, "--exact", "--format", "parquet"]), 1, &["Parquet"]);
+    let run = tessera(&["sample", zero, "--exact", "--json"]);
+    assert_eq!((run.code, &run.json()["total"]["estimate"]), (0, &Value::from(2.0)), "{run:?}");
+    assert!(run.stderr.contains("has a byte 0"), "{run:?}");
+}
+
+#[test]
 fn an_exact_mean_is_shown_in_full() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.csv");

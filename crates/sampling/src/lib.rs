@@ -21,6 +21,7 @@ pub mod filter;
 pub mod format;
 pub mod layout;
 pub mod ldd;
+pub mod plain;
 pub mod question;
 pub mod schedule;
 pub mod source;

@@ -16,6 +16,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 use tessera_sampling::Error as SamplingError;
 use tessera_sampling::format::{Block, Csv, CsvOptions, Format, JsonLines, Text};
+use tessera_sampling::plain;
 use tessera_sampling::question::{Aggregate, Bound, Question};
 use tessera_sampling::source::Source;
 use tessera_sampling::words::FileFormat;
@@ -75,6 +76,10 @@ impl Records {
     /// Files are not of their format, or have different columns.
     pub fn open(source: Arc<dyn Source>, options: &ReadOptions) -> Result<Records, Error> {
         let format = options.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
+        let warning = if format == FileFormat::Parquet { None } else { plain::check(&*source)? };
+        if let Some(warning) = warning {
+            eprintln!("tessera: warning: {warning}");
+        }
         let (schema, kind) = match format {
             FileFormat::Text => (infer::text(), Kind::Text),
             FileFormat::Json => (infer::json(&*source, &options.text)?, Kind::Json),

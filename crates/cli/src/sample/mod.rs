@@ -23,6 +23,7 @@ use tessera_sampling::estimate::Estimate;
 use tessera_sampling::filter::Filter;
 use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines, Parquet, Text};
 use tessera_sampling::layout::Layout;
+use tessera_sampling::plain;
 use tessera_sampling::question::{Aggregate, KeyBy, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
 use tessera_sampling::source::{LocalFiles, Source, StoreFiles, measure_speeds};
@@ -63,6 +64,10 @@ pub fn sample(args: SampleArgs) -> Outcome {
         args.common.output.caution(caution);
     }
     let format = args.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
+    let warning = if format == FileFormat::Parquet { None } else { plain::check(&*source)? };
+    if let Some(caution) = warning {
+        args.common.output.caution(caution);
+    }
     let question = question(&args, format)?;
     let reader = reader(&args, format, &question, &*source)?;
     let terms = terms(&args);
