@@ -138,7 +138,8 @@ fn p7_p11_a_majority_that_comes_back_is_not_obeyed() {
     let mut managers = vec![start(&c, 1, "127.0.0.1:0", &[])];
     let first = managers[0].address().to_string();
     (2..=3).for_each(|number| managers.push(start(&c, number, "127.0.0.1:0", &["--join", &first])));
-    let spare = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // No connection out of this machine takes a port of this address meanwhile.
+    let spare = std::net::TcpListener::bind("127.0.0.4:0").unwrap().local_addr().unwrap().to_string();
     let old: Vec<String> = managers.iter().map(|manager| manager.address().to_string()).collect();
     c.name_managers(&[old.clone(), vec![spare.clone()]].concat());
     for node in 1..=3 {
