@@ -6,8 +6,8 @@
 //! Leases live in memory. A manager that starts waits for one lease duration before it changes anything, if leases were
 //! ever granted (`meta.leases_granted`).
 //!
-//! A lease on a *listing* covers the names that a directory has: which inode each stands for. Any number of clients hold it. The manager recalls
-//! it before another client removes or moves one of the names.
+//! A lease on a *listing* covers the names that a directory has, which inode each stands for, and the attributes of these inodes. Any number
+//! of clients hold it. The manager recalls it before another client removes or moves one of the names, or changes one of the inodes.
 //!
 //! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it creates the
 //! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client

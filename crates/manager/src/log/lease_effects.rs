@@ -3,6 +3,7 @@
 
 use crate::coherence::leases::LeaseTarget::{self, Inode, Listing, Names};
 use crate::coherence::leases::{GrantedNames, LeaseGrants};
+use crate::db::sql::args;
 use crate::db::{Db, sessions};
 use crate::error::Result;
 use crate::namespace::inodes;
@@ -19,9 +20,24 @@ pub fn names_in(directory: u64) -> Result<Vec<LeaseTarget>> {
     Ok(vec![Names(inodes::root_if_none(directory))])
 }
 
-/// The command changes an inode, which may be a directory.
-pub fn inode(ino: u64) -> Result<Vec<LeaseTarget>> {
-    inodes(&[ino])
+/// The command changes an inode, which may be a directory, and which may have been listed.
+///
+/// # Errors
+/// The database fails.
+pub fn inode(db: &Db, ino: u64) -> Result<Vec<LeaseTarget>> {
+    let mut changes = inodes(&[ino])?;
+    changes.extend(listings_with(db, ino)?);
+    Ok(changes)
+}
+
+/// Listings that show this many names of one inode are recalled when it changes.
+const MOST_LISTINGS: usize = 64;
+
+/// The listings of the directories in which an inode has names: they show its attributes.
+fn listings_with(db: &Db, ino: u64) -> rusqlite::Result<Vec<LeaseTarget>> {
+    let parents: Vec<u64> =
+        db.all("SELECT DISTINCT parent FROM dentries WHERE ino = ?1 LIMIT ?2", args![ino, MOST_LISTINGS])?;
+    Ok(parents.into_iter().map(Listing).collect())
 }
 
 /// The command changes these inodes, some of which may be directories.
@@ -34,12 +50,17 @@ pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
 /// # Errors
 /// The database fails.
 pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
-    removed(parent, &named(db, parent, name)?.into_iter().collect::<Vec<_>>())
+    removed(db, parent, &named(db, parent, name)?.into_iter().collect::<Vec<_>>())
 }
 
-fn removed(parent: u64, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
+/// Other names of the inodes show that they have fewer.
+fn removed(db: &Db, parent: u64, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     let mut changes = inodes(inos)?;
-    changes.push(Listing(inodes::root_if_none(parent)));
+    let listing = Listing(inodes::root_if_none(parent));
+    for ino in inos {
+        changes.extend(listings_with(db, *ino)?.into_iter().filter(|other| *other != listing));
+    }
+    changes.push(listing);
     Ok(changes)
 }
 
@@ -52,7 +73,7 @@ pub fn entries(db: &Db, r: &RemoveNames) -> Result<Vec<LeaseTarget>> {
     for name in r.names.iter().take(MAX_REMOVED_NAMES) {
         inos.extend(named(db, r.parent, name)?);
     }
-    removed(r.parent, &inos)
+    removed(db, r.parent, &inos)
 }
 
 fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
@@ -66,17 +87,18 @@ fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
 pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
     let from = named(db, r.from_parent, &r.from_name)?;
     let to = named(db, r.to_parent, &r.to_name)?;
-    let mut changes = removed(r.from_parent, &from.into_iter().chain(to).collect::<Vec<_>>())?;
+    let mut changes = removed(db, r.from_parent, &from.into_iter().chain(to).collect::<Vec<_>>())?;
     changes.extend(names_in(r.to_parent)?);
-    if inodes::root_if_none(r.to_parent) != inodes::root_if_none(r.from_parent) {
-        changes.push(Listing(inodes::root_if_none(r.to_parent)));
-    }
+    changes.push(Listing(inodes::root_if_none(r.to_parent)));
     Ok(changes)
 }
 
 /// Lease targets that [`Link`] changes.
-pub fn linked(_: &Db, r: &Link) -> Result<Vec<LeaseTarget>> {
-    let mut changes = inode(r.ino)?;
+///
+/// # Errors
+/// The database fails.
+pub fn linked(db: &Db, r: &Link) -> Result<Vec<LeaseTarget>> {
+    let mut changes = inode(db, r.ino)?;
     changes.extend(names_in(r.parent)?);
     Ok(changes)
 }
@@ -86,14 +108,16 @@ pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     if commit.partial {
         return Ok(Vec::new());
     }
-    Ok(match commit_target(db, commit)? {
-        None => Vec::new(),
-        Some((ino, 0, _)) => vec![Inode(ino)],
-        Some((_, parent, name)) => {
-            let there = named(db, parent, &name)?.map(Inode);
-            there.into_iter().chain([Names(inodes::root_if_none(parent))]).collect()
-        }
-    })
+    let Some((ino, parent, name)) = commit_target(db, commit)? else { return Ok(Vec::new()) };
+    let (written, names) = match parent {
+        0 => (Some(ino), None),
+        parent => (named(db, parent, &name)?, Some(Names(inodes::root_if_none(parent)))),
+    };
+    let mut changes: Vec<LeaseTarget> = written.map(Inode).into_iter().chain(names).collect();
+    if let Some(ino) = written {
+        changes.extend(listings_with(db, ino)?);
+    }
+    Ok(changes)
 }
 
 /// The file that a commit writes: inode number, directory and name; directory 0: by its inode number.

@@ -175,9 +175,9 @@ table! {
         Rename => names::rename, recalls leases::renamed, grants leases::no_grant;
         Link => names::link, recalls leases::linked, grants leases::no_grant;
         Symlink => names::symlink, recalls |_, r| leases::names_in(r.parent), grants leases::no_grant;
-        SetAttr => names::set_attr, recalls |_, r| leases::inode(r.ino), grants |_, r| leases::on_inode(r.want_lease);
-        SetXattr => names::set_xattr, recalls |_, r| leases::inode(r.ino), grants leases::no_grant;
-        RemoveXattr => names::remove_xattr, recalls |_, r| leases::inode(r.ino), grants leases::no_grant;
+        SetAttr => names::set_attr, recalls |db, r| leases::inode(db, r.ino), grants |_, r| leases::on_inode(r.want_lease);
+        SetXattr => names::set_xattr, recalls |db, r| leases::inode(db, r.ino), grants leases::no_grant;
+        RemoveXattr => names::remove_xattr, recalls |db, r| leases::inode(db, r.ino), grants leases::no_grant;
         OpenWrite => open::open_write, recalls leases::nothing, grants leases::no_grant;
         AllocateChunks => open::allocate_chunks, recalls leases::nothing, grants leases::no_grant;
         Commit => commit::commit, recalls leases::committed, grants leases::with_commit;

@@ -207,10 +207,33 @@ fn a_listing_is_recalled_before_another_client_takes_a_name() {
     let (op_id, kind) = (rig.op(), InodeKind::File as i32);
     let new = MakeNode { op_id, parent: 1, name: b"new".to_vec(), kind, ..MakeNode::default() };
     rig.ask_as(Role::Client, BOB, &new).unwrap();
+    let ino = rig.ask_as(Role::Client, BOB, &Lookup { parent: 1, name: b"x".to_vec(), want_lease: false }).unwrap();
+    let ino = ino.attr.unwrap().ino;
+    let waits = |rig: &mut Rig, what: &str, id: u64| {
+        rig.settle();
+        assert!(!rig.replies.contains_key(&id), "{what}");
+        let call = rig.calls.pop_front().expect("a recall");
+        assert_eq!(RecallLease::decode(call.body.clone()).unwrap().inos, [1], "{what}");
+        rig.answer(call.token, Ok(Bytes::new()));
+        rig.settle();
+        assert!(rig.replies[&id].is_ok(), "{what}");
+        assert_eq!(list(rig, 1).lease_ms, LEASE_MS);
+    };
+    let session = rig.open_write(1, "x", &[]).unwrap().session_id;
+    let commit = rig.replacing(session, b"b").unwrap();
+    let id = rig.send(Role::Client, BOB, &commit);
+    waits(&mut rig, "a version", id);
+    let id = chmod(&mut rig, BOB, ino);
+    waits(&mut rig, "a mode", id);
+    let op_id = rig.op();
+    let id = rig.send(Role::Client, BOB, &Link { op_id, ino, parent: other, name: b"y".to_vec() });
+    waits(&mut rig, "a link elsewhere", id);
+    let op_id = rig.op();
+    let id = rig.send(Role::Client, BOB, &Unlink { op_id, parent: other, name: b"y".to_vec(), directory: false });
+    waits(&mut rig, "its end", id);
     let (op_id, name) = (rig.op(), b"x".to_vec());
     let id = rig.send(Role::Client, BOB, &Unlink { op_id, parent: 1, name, directory: false });
-    rig.settle();
-    assert!(!rig.replies.contains_key(&id));
+    waits(&mut rig, "its last name", id);
 }
 
 /// Each of its names counts.
