@@ -159,45 +159,43 @@ impl Client {
         self.change("remove", path, &Unlink { op_id: self.op_id(), parent: parent.ino, name, directory }).map(drop)
     }
 
-    /// Removes a file, or a directory with everything below it; returns how many entries.
+    /// Removes a file, or a directory with everything below it; adds to `removed` how many entries.
     ///
     /// # Errors
     /// As [`Client::unlink`]; what was removed before stays removed.
-    pub fn remove_all(&self, path: &StorePath) -> Result<u64, Error> {
-        self.remove_tree(path, &self.stat(path)?)
-    }
-
-    fn remove_tree(&self, path: &StorePath, attr: &Attr) -> Result<u64, Error> {
-        let (directory, mut removed) = (attr.kind() == InodeKind::Directory, 1);
+    pub fn remove_all(&self, path: &StorePath, removed: &mut u64) -> Result<(), Error> {
+        let attr = self.stat(path)?;
+        let directory = attr.kind() == InodeKind::Directory;
         if directory {
-            removed += self.empty(path, attr.ino)?;
+            self.empty(path, attr.ino, removed)?;
         }
         self.unlink(path, directory)?;
-        Ok(removed)
+        *removed += 1;
+        Ok(())
     }
 
     /// Removes everything in a directory, page by page.
-    fn empty(&self, path: &StorePath, ino: u64) -> Result<u64, Error> {
-        let mut removed = 0;
+    fn empty(&self, path: &StorePath, ino: u64, removed: &mut u64) -> Result<(), Error> {
         loop {
             let page = List { ino, limit: REMOVED_NAMES, ..List::default() };
             let entries = self.ask_at("list", path, &page)?.entries;
             if entries.is_empty() {
-                return Ok(removed);
+                return Ok(());
             }
             for entry in &entries {
                 if let Some(attr) = entry.attr.as_ref().filter(|attr| attr.kind() == InodeKind::Directory) {
-                    removed += self.empty(&path.join(&entry.name)?, attr.ino)?;
+                    self.empty(&path.join(&entry.name)?, attr.ino, removed)?;
                 }
             }
-            removed += self.remove_names(path, ino, entries.into_iter().map(|entry| entry.name).collect())?;
+            self.remove_names(path, ino, entries.into_iter().map(|entry| entry.name).collect(), removed)?;
         }
     }
 
-    /// Removes names of a directory; returns how many. Some may be gone already.
-    fn remove_names(&self, path: &StorePath, parent: u64, names: Vec<Vec<u8>>) -> Result<u64, Error> {
+    /// Removes names of a directory. Some may be gone already.
+    fn remove_names(&self, path: &StorePath, parent: u64, names: Vec<Vec<u8>>, removed: &mut u64) -> Result<(), Error> {
         let request = RemoveNames { op_id: self.op_id(), parent, names };
         let refused = self.change("remove names in", path, &request)?.refused;
+        *removed += request.names.len().saturating_sub(refused.len()) as u64;
         for NotRemoved { index, error } in &refused {
             let error = error.clone().unwrap_or_default();
             if error.code() != Code::NotFound {
@@ -205,7 +203,7 @@ impl Client {
                 at("remove", &path.join(name)?, Err(error))?;
             }
         }
-        Ok(request.names.len().saturating_sub(refused.len()) as u64)
+        Ok(())
     }
 
     /// Moves a name; an existing target is replaced unless `no_replace`. Hints stay with the file.

@@ -23,13 +23,9 @@ pub fn rm(args: RmArgs) -> Outcome {
     }
     let store = Store::connect(&args.on.common)?;
     let mut removed = 0;
-    let ran = pool::each(out, &paths, |path| match remove(&store, path, args.recursive) {
-        Ok(count) => {
-            removed += count;
-            Ok(())
-        }
+    let ran = pool::each(out, &paths, |path| match remove(&store, path, args.recursive, &mut removed) {
         Err(failure) if failure.exit == Exit::NotFound && args.force => Ok(()),
-        Err(failure) => Err(failure),
+        done => done,
     });
     match out.json {
         true => out.document(&json!({"removed": removed, "failed": ran.failures.len(), "untried": ran.untried}))?,
@@ -42,13 +38,12 @@ pub fn rm(args: RmArgs) -> Outcome {
     ran.outcome()
 }
 
-fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
-    let item = store.stat(path)?;
-    match (item.kind() == InodeKind::Directory, recursive) {
-        (true, true) => Ok(store.remove_all(path)?),
-        (true, false) => bail!(Exit::Usage, "{path} is a directory; remove it with --recursive"),
-        (false, _) => Ok(store.unlink(path, false).map(|()| 1)?),
+fn remove(store: &Store, path: &StorePath, recursive: bool, removed: &mut u64) -> Outcome {
+    let is_directory = store.stat(path)?.kind() == InodeKind::Directory;
+    if is_directory && !recursive {
+        bail!(Exit::Usage, "{path} is a directory; remove it with --recursive");
     }
+    Ok(store.remove_all(path, removed)?)
 }
 
 /// `tessera mv`.
