@@ -2,7 +2,7 @@
 //!
 //! A total is the expanded total corrected by regression on the size of units (Cochran, chapter 7), or by their ratio
 //! where sizes hardly vary (chapter 6): where larger units hold more of a group, the error that comes from having drawn
-//! larger or smaller units than average is taken out. With
+//! larger or smaller units than average is taken out. Sizes of a stratum count by what a byte of it holds of the group. With
 //! equal units it is the plain Horvitz–Thompson estimate, equation 1.1 of ApproxSSD with all records of a unit read. A
 //! mean is the ratio of two totals; its error is that of the total of residuals, sum − mean · count of units (chapter 6).
 //! Degrees of freedom follow Satterthwaite, since strata have unequal variances.
@@ -35,15 +35,25 @@ const UNEXPLAINED: f64 = 0.9;
 pub struct Population<'a> {
     strata: &'a [StratumSample],
     confidence: f64,
-    size_variance: f64,
-    /// The variance that sizes would have if they varied by [`WELL_SPREAD`].
-    spread_variance: f64,
     /// Records of the sample, for design effects.
     sampled_records: f64,
     /// Estimated number of all records.
     records: f64,
     /// Size of all strata, relative to those of which something arrived.
     size_of_seen: f64,
+}
+
+/// How a group depends on the size of its units.
+struct SizeEffect {
+    /// Slope relative to that of proportionality.
+    elasticity: f64,
+    /// Sizes vary by more than [`WELL_SPREAD`].
+    sizes_differ: bool,
+}
+
+/// What a byte of a stratum holds of a quantity whose sum over the sampled units is `sum`.
+fn proportional(stratum: &StratumSample, sum: f64) -> f64 {
+    sum / stratum.sampled_size.max(1.0)
 }
 
 /// Variances between the units of strata, from which that of the sum of their expanded totals follows.
@@ -124,23 +134,12 @@ impl<'a> Population<'a> {
     /// Prepares estimates. `all` are the moments of all records together, for each stratum.
     pub fn new(strata: &'a [StratumSample], all: &[GroupMoments], confidence: f64) -> Population<'a> {
         assert_eq!(strata.len(), all.len(), "moments for each stratum");
-        let mut population = Population {
-            strata,
-            confidence,
-            size_variance: 0.0,
-            spread_variance: 0.0,
-            sampled_records: 0.0,
-            records: 0.0,
-            size_of_seen: 1.0,
-        };
+        let mut population = Population { strata, confidence, sampled_records: 0.0, records: 0.0, size_of_seen: 1.0 };
         let size = |seen: bool| strata.iter().filter(|s| !seen || s.sampled > 0).map(|s| s.size).sum::<f64>();
         if size(true) > 0.0 {
             population.size_of_seen = size(false) / size(true);
         }
         for (stratum, all) in strata.iter().zip(all) {
-            population.size_variance += stratum.variance_factor() * stratum.size_variance();
-            let spread = WELL_SPREAD * stratum.sampled_size / stratum.sampled.max(1) as f64;
-            population.spread_variance += stratum.variance_factor() * spread * spread;
             population.sampled_records += all.total.count;
             population.records += stratum.expansion() * all.total.count;
         }
@@ -193,25 +192,20 @@ impl<'a> Population<'a> {
         group: &[(usize, GroupMoments)],
         sums: impl Fn(&GroupMoments) -> [f64; 4],
     ) -> Estimate {
-        let with_size = |(h, m): &(usize, GroupMoments)| {
-            let (stratum, [sum, _, _, by_size]) = (&self.strata[*h], sums(m));
-            stratum.variance_factor() * stratum.covariance(sum, stratum.sampled_size, by_size)
-        };
-        let with_size: f64 = group.iter().map(with_size).sum();
-        let sizes_differ = self.size_variance > self.spread_variance;
+        let of_sizes = self.size_effect(group, |m| (sums(m)[0], sums(m)[3]));
         let (mut value, mut found) = (0.0, Spread::default());
         let mut seen_in = group.iter().peekable();
         for (h, stratum) in self.strata.iter().enumerate() {
             let m = seen_in.next_if(|(seen, _)| *seen == h).map_or(GroupMoments::default(), |(_, moments)| *moments);
             let [sum, square, cube, by_size] = sums(&m);
-            let slope = self.slope(with_size, sum / stratum.sampled_size.max(1.0));
+            let slope = of_sizes.elasticity * proportional(stratum, sum);
             value += stratum.expansion() * sum - slope * stratum.size_error();
             let own = stratum.covariance(sum, sum, square);
             let both = stratum.covariance(sum, stratum.sampled_size, by_size);
             let left = own - 2.0 * slope * both + slope * slope * stratum.size_variance();
             // Where sizes explain a part of the variance, the third cumulant would be theirs, which the slope takes out: that of one
             // short unit at the end of a file, perhaps.
-            let is_of_sizes = sizes_differ || left < UNEXPLAINED * own;
+            let is_of_sizes = of_sizes.sizes_differ || left < UNEXPLAINED * own;
             let third = if is_of_sizes { 0.0 } else { stratum.third_cumulant(sum, square, cube, cube.abs()) };
             // Numbers of records may well be in proportion to sizes, which are known of all units.
             let terms = if is_count { 0.0 } else { square + sum * sum / stratum.sampled.max(1) as f64 };
@@ -222,13 +216,26 @@ impl<'a> Population<'a> {
         self.interval(value * self.size_of_seen, found, 1.0, !is_count)
     }
 
-    /// How much a group grows with the size of its units in a stratum where it has `proportional` to a byte. Where sizes
-    /// hardly vary, their covariance with the group tells nothing: one short unit at the end of a file would decide it.
-    /// There a group is taken to be proportional to size, so that it makes no difference whether that unit was drawn.
-    fn slope(&self, with_size: f64, proportional: f64) -> f64 {
-        match self.size_variance + self.spread_variance {
-            0.0 => 0.0,
-            variance => (with_size + self.spread_variance * proportional) / variance,
+    /// How a group grows with the size of its units: by how much relative to what is in proportion to size. Strata count by
+    /// what they hold of the group, since files differ in what a byte holds, and a group of one file has nothing to do with
+    /// the sizes in others. Where sizes hardly vary, their covariance with the group tells nothing: one short unit at the end
+    /// of a file would decide it. There a group is taken to be proportional to size, so that it makes no difference whether
+    /// that unit was drawn. `sums` gives Σy and Σy·size.
+    fn size_effect(&self, group: &[(usize, GroupMoments)], sums: impl Fn(&GroupMoments) -> (f64, f64)) -> SizeEffect {
+        let (mut with_size, mut size_variance, mut spread_variance) = (0.0, 0.0, 0.0);
+        for (h, m) in group {
+            let (stratum, (sum, by_size)) = (&self.strata[*h], sums(m));
+            let (slope, factor) = (proportional(stratum, sum), stratum.variance_factor());
+            let spread = WELL_SPREAD * stratum.sampled_size / stratum.sampled.max(1) as f64;
+            with_size += factor * slope * stratum.covariance(sum, stratum.sampled_size, by_size);
+            size_variance += factor * slope * slope * stratum.size_variance();
+            spread_variance += factor * slope * slope * spread * spread;
+        }
+        // Squares of what is large may be beyond floating-point numbers.
+        let elasticity = (with_size + spread_variance) / (size_variance + spread_variance);
+        SizeEffect {
+            elasticity: if elasticity.is_finite() { elasticity } else { 0.0 },
+            sizes_differ: size_variance > spread_variance,
         }
     }
 
