@@ -1,6 +1,9 @@
 //! The program on local files: exact answers, estimates, and what it refuses.
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
+};
+use datafusion::arrow::datatypes::Float64Type;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use serde_json::Value;
@@ -57,9 +60,14 @@ fn parquet_of_rows(directory: &Path) {
     let ms = Float64Array::from_iter_values(rows.iter().map(|(_, ms, _)| *ms));
     let near: Int64Array = rows.iter().map(|(.., near)| Some(*near as i64).filter(|near| near % 2 == 0)).collect();
     let columns: [(&str, ArrayRef); 3] = [("near", Arc::new(near)), ("key", Arc::new(keys)), ("ms", Arc::new(ms))];
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap();
+    parquet_of(&directory.join("rows.parquet"), &columns);
+}
+
+fn parquet_of(path: &Path, columns: &[(&str, ArrayRef)]) {
+    let columns = columns.iter().map(|(name, column)| (*name, column.clone(), true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(500)).build();
-    let file = std::fs::File::create(directory.join("rows.parquet")).unwrap();
+    let file = std::fs::File::create(path).unwrap();
     let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
@@ -481,4 +489,56 @@ fn what_would_steer_a_terminal_is_escaped() {
     std::fs::write(dir.path().join("w.csv"), "a\n\u{1b}]0;title\u{7}\n").unwrap();
     let text = String::from_utf8(run(dir.path(), &["SELECT a FROM 'w.csv'"]).stdout).unwrap();
     assert!(text.contains("\\u{1b}]0;title\\u{7}") && !text.contains('\u{1b}'), "{text:?}");
+}
+
+/// The engine compares floating-point numbers by their bits in places.
+#[test]
+fn a_negative_zero_is_zero() {
+    let dir = TempDir::new().unwrap();
+    let at = dir.path();
+    std::fs::write(at.join("z.csv"), "x,y\n-0.0,1\n0.0,2\n1.5,3\n-0,4\n").unwrap();
+    let numbers = [-0.0, 0.0, 1.5, -0.0];
+    let json = |(x, y)| format!("{{\"x\":{x:?},\"y\":{y},\"s\":{{\"x\":{x:?}}},\"l\":[{x:?}]}}\n");
+    std::fs::write(at.join("z.jsonl"), numbers.into_iter().zip(1..).map(json).collect::<String>()).unwrap();
+    let x: ArrayRef = Arc::new(Float64Array::from(numbers.to_vec()));
+    let s: ArrayRef = Arc::new(StructArray::try_from(vec![("x", x.clone())]).unwrap());
+    let l = ListArray::from_iter_primitive::<Float64Type, _, _>(numbers.map(|x| Some([Some(x)])));
+    let y: ArrayRef = Arc::new(Int64Array::from_iter_values(1..=4));
+    let f: ArrayRef = Arc::new(Float32Array::from(numbers.map(|x| x as f32).to_vec()));
+    parquet_of(&at.join("z.parquet"), &[("x", x), ("y", y), ("f", f), ("s", s), ("l", Arc::new(l))]);
+    for (table, column) in [
+        ("z.csv", "x"),
+        ("z.jsonl", "x"),
+        ("z.jsonl", "s['x']"),
+        ("z.jsonl", "l[1]"),
+        ("z.parquet", "x"),
+        ("z.parquet", "f"),
+        ("z.parquet", "s['x']"),
+        ("z.parquet", "l[1]"),
+    ] {
+        let of = |sql: &str| {
+            ask(at, &[&format!("SELECT {sql} FROM (SELECT {column} AS x, y FROM '{table}')")])["rows"].clone()
+        };
+        for (sql, expected) in [
+            ("count(*) FILTER (WHERE x IN (0, 7, 8, 9)) AS n", 3),
+            ("count(*) FILTER (WHERE x IN (0, 7, 8, 9, 10, 11, 12, 13)) AS n", 3),
+            ("count(*) FILTER (WHERE x < 0) AS n", 0),
+            ("count(DISTINCT x) + 0 * count(DISTINCT y) AS n", 2),
+            ("count(nullif(x, 0.0)) AS n", 1),
+        ] {
+            assert_eq!(of(sql)[0]["n"], expected, "{table}, {column}: {sql}");
+        }
+        for window in ["count(*) OVER (PARTITION BY x)", "4 - rank() OVER (ORDER BY x DESC)"] {
+            let rows = of(&format!("{window} AS w, y"));
+            let mut rows: Vec<_> =
+                rows.as_array().unwrap().iter().map(|row| (row["y"].as_u64(), row["w"].as_i64())).collect();
+            rows.sort_unstable();
+            let expected = if window.starts_with('c') { [3, 3, 1, 3] } else { [2, 2, 3, 2] };
+            assert_eq!(
+                rows.iter().map(|(_, w)| w.unwrap()).collect::<Vec<_>>(),
+                expected,
+                "{table}, {column}: {window}"
+            );
+        }
+    }
 }

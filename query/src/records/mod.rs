@@ -5,6 +5,7 @@
 
 mod infer;
 mod parquet;
+mod zeros;
 
 use crate::args::RecordFormat;
 use crate::error::Error;
@@ -161,7 +162,7 @@ impl Reader {
         };
         let given = batches.and_then(|batches: Vec<RecordBatch>| match self.schema.fields().is_empty() {
             true => batches.iter().map(|batch| batch.project(&[])).collect(),
-            false => Ok(batches),
+            false => batches.into_iter().map(zeros::without_negative_zeros).collect(),
         });
         given.map_err(|error| SamplingError::Record {
             file: file.clone(),
