@@ -1,7 +1,7 @@
 //! The program on local files: exact answers, estimates, and what it refuses.
 
 use datafusion::arrow::array::{
-    ArrayRef, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
+    ArrayRef, Decimal128Array, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
 };
 use datafusion::arrow::datatypes::Float64Type;
 use parquet::arrow::ArrowWriter;
@@ -541,4 +541,18 @@ fn a_negative_zero_is_zero() {
             );
         }
     }
+}
+
+/// A plan and its execution differ in whether the column may be null.
+#[test]
+fn an_aggregate_of_a_case_with_a_number_is_executed() {
+    let dir = TempDir::new().unwrap();
+    let d = Decimal128Array::from(vec![125, 9_000, 300]).with_precision_and_scale(12, 2).unwrap();
+    let n: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), Some(80), None]));
+    parquet_of(&dir.path().join("m.parquet"), &[("d", Arc::new(d)), ("n", n)]);
+    let inner = "SELECT CASE WHEN d > n THEN n ELSE 50 END AS w, d FROM 'm.parquet'";
+    let answer = ask(dir.path(), &[&format!("SELECT max(w) AS m, min(w) AS l, sum(w) AS s FROM ({inner})")]);
+    assert_eq!(answer["rows"], serde_json::json!([{"m": 80, "l": 50, "s": 180}]));
+    let answer = ask(dir.path(), &[&format!("SELECT w, count(*) AS n FROM ({inner}) GROUP BY w ORDER BY w")]);
+    assert_eq!(answer["rows"], serde_json::json!([{"w": 50, "n": 2}, {"w": 80, "n": 1}]));
 }
