@@ -556,3 +556,18 @@ fn an_aggregate_of_a_case_with_a_number_is_executed() {
     let answer = ask(dir.path(), &[&format!("SELECT w, count(*) AS n FROM ({inner}) GROUP BY w ORDER BY w")]);
     assert_eq!(answer["rows"], serde_json::json!([{"w": 50, "n": 2}, {"w": 80, "n": 1}]));
 }
+
+/// Types are those of the first 256 KiB.
+#[test]
+fn an_error_names_the_byte_of_its_record() {
+    let dir = TempDir::new().unwrap();
+    let at = dir.path();
+    let good = "1,\"a\n\"\"b\"\"\"\n\n".repeat(60_000);
+    let (csv, json) = (format!("x,t\n{good}"), "{\"x\":1}\n\n".repeat(600_000));
+    std::fs::write(at.join("late.csv"), format!("{csv}1.9,c\n{good}y,d\n")).unwrap();
+    std::fs::write(at.join("late.jsonl"), format!("{json}{{\"x\":1.9}}\n{{\"x\":2}}\n")).unwrap();
+    for (file, byte) in [("late.csv", csv.len()), ("late.jsonl", json.len())] {
+        let (code, why) = fails(at, &[&format!("SELECT sum(x) FROM '{file}'")]);
+        assert!(code != 0 && why.contains("1.9") && why.contains(&byte.to_string()), "{byte}: {why}");
+    }
+}

@@ -147,29 +147,64 @@ impl Reader {
     /// # Errors
     /// A record is malformed, or not of the type of the first ones.
     pub fn decode(&self, block: &Block) -> Result<Vec<RecordBatch>, SamplingError> {
-        let file = &self.records.source.files()[block.unit.file as usize].name;
         let batches = match &self.records.kind {
-            Kind::Text => lines(block.records(), &self.read_schema).map(|batch| vec![batch]),
-            Kind::Csv { delimiter, .. } => csv::ReaderBuilder::new(self.records.schema.clone())
-                .with_delimiter(*delimiter)
-                .with_header(false)
-                .with_batch_size(BATCH_ROWS)
-                .with_projection(self.columns.clone())
-                .build_buffered(Cursor::new(block.records()))
-                .and_then(Iterator::collect),
-            Kind::Json => infer::read_json(block.records(), &self.read_schema, BATCH_ROWS),
             Kind::Parquet(parquet) => parquet.decode(&self.columns, block),
+            _ => self.decode_records(block.records()),
         };
         let given = batches.and_then(|batches: Vec<RecordBatch>| match self.schema.fields().is_empty() {
             true => batches.iter().map(|batch| batch.project(&[])).collect(),
             false => batches.into_iter().map(zeros::without_negative_zeros).collect(),
         });
         given.map_err(|error| SamplingError::Record {
-            file: file.clone(),
-            offset: block.offset + block.records.start as u64,
+            file: self.records.source.files()[block.unit.file as usize].name.clone(),
+            offset: block.offset + (block.records.start + self.find_bad_record(block.records())) as u64,
             message: format!("{error}; types are those of the first records: --text COLUMN takes a column for text"),
         })
     }
+
+    /// Of text, CSV and JSON lines.
+    fn decode_records(&self, records: &[u8]) -> Result<Vec<RecordBatch>, ArrowError> {
+        match &self.records.kind {
+            Kind::Text => lines(records, &self.read_schema).map(|batch| vec![batch]),
+            Kind::Csv { delimiter, .. } => csv::ReaderBuilder::new(self.records.schema.clone())
+                .with_delimiter(*delimiter)
+                .with_header(false)
+                .with_batch_size(BATCH_ROWS)
+                .with_projection(self.columns.clone())
+                .build_buffered(Cursor::new(records))
+                .and_then(Iterator::collect),
+            Kind::Json => infer::read_json(records, &self.read_schema, BATCH_ROWS),
+            Kind::Parquet(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Where the first record begins that cannot be decoded; 0 if there is none. The engine's readers do not say it.
+    fn find_bad_record(&self, records: &[u8]) -> usize {
+        let ends = ends_of_records(records, matches!(self.records.kind, Kind::Csv { .. }));
+        let good = ends.partition_point(|end| self.decode_records(&records[..*end]).is_ok());
+        let start = match good {
+            0 => 0,
+            good if good == ends.len() => return 0,
+            good => ends[good - 1],
+        };
+        start + records[start..].iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count()
+    }
+}
+
+/// Where lines end; `quoted`: outside of quotes.
+fn ends_of_records(records: &[u8], quoted: bool) -> Vec<usize> {
+    let (mut ends, mut in_quotes) = (Vec::new(), false);
+    for (at, byte) in records.iter().enumerate() {
+        match byte {
+            b'"' => in_quotes = quoted && !in_quotes,
+            b'\n' if !in_quotes => ends.push(at + 1),
+            _ => {}
+        }
+    }
+    if ends.last() != Some(&records.len()) {
+        ends.push(records.len());
+    }
+    ends
 }
 
 /// The lines of a text; bytes that are no UTF-8 are replaced.
