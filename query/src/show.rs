@@ -233,6 +233,12 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
                     estimated.rare_groups, estimated.groups
                 ));
             }
+            if estimated.partly_rare_groups > 0 {
+                notes.push(format!(
+                    "{} of {} groups lack the interval of some column: its values are in fewer than {RARE_UNITS} units, or units do not differ",
+                    estimated.partly_rare_groups, estimated.groups
+                ));
+            }
             if estimated.unseen_units > 0.0 && estimated.unseen_units.is_finite() {
                 notes.push(format!(
                     "a group that was not seen lies in fewer than {} of {all_units} units",

@@ -571,3 +571,19 @@ fn an_error_names_the_byte_of_its_record() {
         assert!(code != 0 && why.contains("1.9") && why.contains(&byte.to_string()), "{byte}: {why}");
     }
 }
+
+/// The mean of a constant is the same in each unit.
+#[test]
+fn groups_with_some_intervals_are_not_said_to_have_none() {
+    let dir = TempDir::new().unwrap();
+    csv_of_rows(dir.path());
+    let sql = "SELECT key, count(*) AS n, avg(near * 0 + 1) AS one FROM 'rows.csv' WHERE ms > 1 GROUP BY key HAVING count(*) > 1000";
+    let output = run(dir.path(), &[sql, "--ratio", "30%", "--seed", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let number_of = |what: &str| -> u64 {
+        let line = said.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {said}"));
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    let (none, some) = (number_of("groups have no interval"), number_of("groups lack the interval of some column"));
+    assert!(some >= 4 && none > 0 && none + some <= 11, "{said}");
+}

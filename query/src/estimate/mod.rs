@@ -44,6 +44,8 @@ pub struct Estimated {
     pub groups: usize,
     /// Of these, groups without an interval.
     pub rare_groups: usize,
+    /// Of these, other groups that lack the interval of a column.
+    pub partly_rare_groups: usize,
     /// What was not seen lies in fewer units.
     pub unseen_units: f64,
     /// The promised error was reached; true if none was promised.
@@ -121,7 +123,8 @@ async fn finish(
         batches: context.execute_logical_plan(plan).await?.collect().await?,
         progress,
         groups: groups.len(),
-        rare_groups: groups.rare(),
+        rare_groups: groups.without_intervals(),
+        partly_rare_groups: groups.lacking_intervals() - groups.without_intervals(),
         unseen_units: unseen_units(terms.confidence, moments.strata()),
         reached,
     })))

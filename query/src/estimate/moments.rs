@@ -41,10 +41,18 @@ impl Groups {
         self.estimates.first().map_or(0, Vec::len)
     }
 
-    /// Groups without an interval.
-    pub fn rare(&self) -> usize {
-        let is_rare = |group: &usize| self.estimates.iter().any(|of_all| !of_all[*group].claimed);
-        (0..self.len()).filter(is_rare).count()
+    /// Groups of which no estimate has an interval.
+    pub fn without_intervals(&self) -> usize {
+        self.count(|group| !self.estimates.iter().any(|of_all| of_all[group].claimed))
+    }
+
+    /// Groups of which some estimate has no interval.
+    pub fn lacking_intervals(&self) -> usize {
+        self.count(|group| self.estimates.iter().any(|of_all| !of_all[group].claimed))
+    }
+
+    fn count(&self, is_of: impl Fn(usize) -> bool) -> usize {
+        (0..self.len()).filter(|group| is_of(*group)).count()
     }
 }
 
