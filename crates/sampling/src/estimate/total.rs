@@ -98,10 +98,14 @@ impl Spread {
         self.strata.iter().map(|s| s.stratum.variance_factor() * s.variance).sum::<f64>() <= self.rounded
     }
 
+    /// 0 where no stratum has two units: nothing is known of how they differ.
+    fn freedom(&self) -> f64 {
+        self.strata.iter().map(StratumSpread::freedom).sum()
+    }
+
     /// Mean over the strata, by their degrees of freedom.
     fn pooled(&self, of: impl Fn(&StratumSpread) -> f64) -> f64 {
-        let freedom: f64 = self.strata.iter().map(StratumSpread::freedom).sum();
-        self.strata.iter().map(|s| s.freedom() * of(s)).sum::<f64>() / freedom.max(1.0)
+        self.strata.iter().map(|s| s.freedom() * of(s)).sum::<f64>() / self.freedom().max(1.0)
     }
 
     /// The spread of the sum; degrees of freedom after Satterthwaite.
@@ -260,12 +264,14 @@ impl<'a> Population<'a> {
     /// often than too high, and its variance with it. The shift and the greater width are the terms of first and second order
     /// of Cornish and Fisher for a studentized mean (Hall, The Bootstrap and Edgeworth Expansion, 1992, sections 2.5 and
     /// 2.6), with the kurtosis of a gamma law, 1.5 skewness², for which it makes no difference that skewness is estimated.
-    /// Where values must differ for a variance, and those of the sample do not, nothing is claimed.
+    /// Where values must differ for a variance, and those of the sample do not, nothing is claimed; nor where each stratum has
+    /// given one unit.
     fn interval(&self, value: f64, found: Spread, divisor: f64, must_differ: bool) -> Estimate {
         if value.is_nan() {
             return Estimate::exact(value, 0);
         }
-        if must_differ && found.is_rounding() && !self.is_whole() {
+        let is_unknown = found.freedom() == 0.0 || must_differ && found.is_rounding();
+        if is_unknown && !self.is_whole() {
             return Estimate::unclaimed(value, 0);
         }
         let spread = found.of_sum();
@@ -339,6 +345,26 @@ mod tests {
         let strata = [stratum];
         let total = Population::new(&strata, &[group], 0.95).estimate(Quantity::Count, &[(0, group)]);
         assert!((total.value - 63.0).abs() < 1e-9 && total.standard_error < 1e-6, "{total:?}");
+    }
+
+    /// One unit says nothing about how units of its stratum differ.
+    #[test]
+    fn nothing_is_claimed_of_one_unit_of_each_stratum() {
+        let (mut strata, mut group) = (Vec::new(), Vec::new());
+        for h in 0..60 {
+            let mut stratum = StratumSample { units: 4, size: 40.0, ..Default::default() };
+            let mut moments = GroupMoments::default();
+            stratum.add_unit(10.0);
+            let y = f64::from(h as u32 % 7 + 1);
+            moments.add_unit(Moments { count: y, sum: y, squares: y * y }, 10.0);
+            strata.push(stratum);
+            group.push((h, moments));
+        }
+        let all: Vec<_> = group.iter().map(|(_, moments)| *moments).collect();
+        for quantity in [Quantity::Count, Quantity::Sum, Quantity::Mean] {
+            let found = Population::new(&strata, &all, 0.95).estimate(quantity, &group);
+            assert!(!found.claimed && found.needed_factor(0.5) > 1.0, "{quantity:?}: {found:?}");
+        }
     }
 
     /// An interrupt may come before a disk has given anything.
