@@ -190,7 +190,7 @@ impl EntryCache {
     /// How long the kernel may keep names of these inodes, and names that it got when these directories were listed. Of a directory that is
     /// shared it keeps none, but for those that it got before.
     pub fn kept_names(&self, now_ns: i64, inos: &[u64]) -> KeptNames {
-        let kept_ns = self.kept_ns.saturating_add(TOLD_NS);
+        let kept_ns = if self.kept_ns == 0 { 0 } else { self.kept_ns.saturating_add(TOLD_NS) };
         let left_ns = |(parent, _): &Name| match self.shared.get(parent) {
             Some((since_ns, until_ns)) if *until_ns > now_ns => since_ns.saturating_add(kept_ns).saturating_sub(now_ns),
             _ => kept_ns,
@@ -594,6 +594,18 @@ mod tests {
         let may_be_kept = cache.lease_left_ns(NOW, 7).is_some_and(|left_ns| left_ns > 0);
         let told = cache.forget(Some(&[7]));
         assert!(!may_be_kept || told == names, "the kernel keeps {names:?}, and is told of {told:?}");
+    }
+
+    #[test]
+    fn nothing_waits_for_a_kernel_that_keeps_no_names() {
+        let kept = |kept_ns| {
+            let mut cache = EntryCache::new(kept_ns);
+            cache.advance(NOW);
+            cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 500));
+            cache.kept_names(NOW, &[7])
+        };
+        assert!(kept(0).is_empty());
+        assert_eq!(kept(1_000 * MS).until_told, Duration::from_millis(1_050));
     }
 
     /// The kernel got the first ones while the file had few.
