@@ -560,10 +560,11 @@ impl<B: Backend> Mount<B> {
             let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;
+                    let kept_for = self.keeps_listed(*stamp, (ino, &entry.name));
                     let mut kernel = self.kernel.lock();
                     match answer.listed(&kernel) {
                         Some(shown) => {
-                            let is_full = add(&listed(Some(shown), self.keeps_listed(*stamp, (ino, &entry.name))));
+                            let is_full = add(&listed(Some(shown), kept_for));
                             if !is_full {
                                 answer.give(&mut kernel, self.backend.now_ns());
                             }
