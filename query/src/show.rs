@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::estimate::Estimated;
 use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::json::ArrayWriter;
+use datafusion::arrow::json::WriterBuilder;
+use datafusion::arrow::json::writer::JsonArray;
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use parking_lot::Mutex;
@@ -131,7 +132,7 @@ fn print(shown: &Shown<'_>, json: bool, quiet: bool) -> Result<(), Error> {
 
 fn document(shown: &Shown<'_>) -> Result<Value, Error> {
     let engine = |error: datafusion::arrow::error::ArrowError| Error::Engine(error.to_string());
-    let mut writer = ArrayWriter::new(Vec::new());
+    let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, JsonArray>(Vec::new());
     writer.write_batches(&shown.batches.iter().collect::<Vec<_>>()).map_err(engine)?;
     writer.finish().map_err(engine)?;
     let written = writer.into_inner();

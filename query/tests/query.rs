@@ -84,8 +84,7 @@ fn exact_answers_of_all_formats() {
     std::fs::write(at.join("a.csv"), "name,n,x\n\"line\nbreak\",1,1.5\nü,2,\n,3,-2\n").unwrap();
     std::fs::write(at.join("b.csv"), "name,n,x\nü,4,2.5\n").unwrap();
     let answer = ask(at, &["SELECT name, sum(n) AS n, count(x) AS c FROM '*.csv' GROUP BY name ORDER BY n"]);
-    let expected =
-        serde_json::json!([{"name": "line\nbreak", "n": 1, "c": 1}, {"n": 3, "c": 1}, {"name": "ü", "n": 6, "c": 1}]);
+    let expected = serde_json::json!([{"name": "line\nbreak", "n": 1, "c": 1}, {"name": null, "n": 3, "c": 1}, {"name": "ü", "n": 6, "c": 1}]);
     assert_eq!((&answer["rows"], &answer["estimated"]), (&expected, &Value::Bool(false)));
     std::fs::write(at.join("e.jsonl"), "{\"u\":{\"id\":7},\"n\":1}\n\n{\"u\":{\"id\":8},\"n\":2.5}\n{\"n\":null}\n")
         .unwrap();
@@ -279,8 +278,10 @@ fn intervals_follow_their_estimates_to_the_top() {
     let truth = (0..ROWS).filter(|i| row(*i).0 == 0 && row(*i).1 + 1.0 >= 50.0).count() as f64;
     assert!((first["c"].as_f64().unwrap() - truth).abs() < 0.1 * truth, "{first:?}, {truth}");
     assert!(answer["rows"].as_array().unwrap().len() < 10, "rare groups do not meet the condition");
-    let answer = ask(directory.path(), &["SELECT sum(ms), avg(ms) FROM 'rows.csv' WHERE ms < 0", "--ratio", "30%"]);
-    assert_eq!(answer["rows"], serde_json::json!([{}]), "no row: no sum and no mean");
+    let answer =
+        ask(directory.path(), &["SELECT sum(ms) AS s, avg(ms) AS a FROM 'rows.csv' WHERE ms < 0", "--ratio", "30%"]);
+    let none = serde_json::json!([{"s": null, "s_lo": null, "s_hi": null, "a": null, "a_lo": null, "a_hi": null}]);
+    assert_eq!(answer["rows"], none, "no row: no sum and no mean");
 }
 
 #[test]
@@ -452,7 +453,7 @@ fn arithmetic_that_fits_is_as_before() {
     let (_, rows) =
         of("SELECT k - row_number() OVER (ORDER BY k) AS a, x + NULL AS b, d - DATE '2024-03-01' AS c, x / 2 AS h, \
                         x + 0.5 AS f FROM 'w.csv' ORDER BY k LIMIT 1");
-    assert_eq!(rows, serde_json::json!([{"a": 1, "c": 0, "h": 3, "f": 7.5}]));
+    assert_eq!(rows, serde_json::json!([{"a": 1, "b": null, "c": 0, "h": 3, "f": 7.5}]));
 }
 
 #[test]
