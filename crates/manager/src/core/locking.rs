@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::coherence::locks::LockAnswer;
+use crate::soft::Effect;
 use tessera_wire::meta::{CancelLock, HoldLocks, LockFence, LockOutcome, SetLock, SetLockReply, TestLock};
 
 impl ManagerCore {
@@ -93,11 +94,22 @@ impl ManagerCore {
                 self.reply(origin, Ok(encode(LockOutcome::Waiting)));
             }
         }
-        if self.queue.is_empty()
-            && let Some(note) = self.soft.locks.note()
+        if let Some(note) = self.soft.locks.note()
+            && !self.is_noting_lockers()
         {
             self.propose(note.propose());
         }
+    }
+
+    /// Whether a record of the clients that may hold locks is on its way to the group. A later tick proposes what that one lacks.
+    fn is_noting_lockers(&self) -> bool {
+        let is_note = |item: &QueueItem| match item {
+            QueueItem::Command(command) => matches!(command.queued.command, Command::NoteLockers(_)),
+            QueueItem::Composed { .. } => false,
+        };
+        let records = |effect: &Effect| matches!(effect, Effect::LockClientsRecorded(_));
+        self.queue.iter().any(is_note)
+            || self.open.as_ref().is_some_and(|open| open.applied.effects.iter().any(records))
     }
 }
 

@@ -264,3 +264,20 @@ fn without_held_locks_there_is_no_grace() {
     assert_eq!(set(&mut rig, ALICE, table, LockMode::Write), Ok(LockOutcome::Granted));
     rig.audit();
 }
+
+/// A manager that always has something to do puts on record that a client did not come back, too: until then it grants no lock.
+#[test]
+fn locks_are_granted_at_a_busy_manager() {
+    let (rig, before) = rig();
+    let mut rig = rig.restart();
+    let table = hold(&mut rig, BOB, before, &[]).table;
+    let mut last = Ok(LockOutcome::Unknown);
+    // The time to come back is 30 s.
+    for at in 0..600 {
+        let op_id = rig.op();
+        rig.send(Role::Client, BOB, &MakeDir { op_id, parent: 1, name: format!("d{at}").into(), ..Default::default() });
+        rig.tick(100);
+        last = set(&mut rig, BOB, table, LockMode::Read);
+    }
+    assert_eq!(last, Ok(LockOutcome::Granted), "after a minute");
+}
