@@ -531,3 +531,28 @@ fn locks_are_divided_no_further_than_a_client_may_claim() {
     let ask = set(1, 10, file_lock(1, 0, 9, LockMode::Read));
     assert!(granted(next.set(0, 1, &ask, &config()).unwrap()), "a lock that is shared again is not lost");
 }
+
+/// P11: a client that begins anew while the record without it is on its way to the group holds locks only once the record lists it again.
+#[test]
+fn a_client_holds_no_lock_that_it_could_not_claim_at_the_next_manager() {
+    let (write, over) = (file_lock(1, 0, 9, LockMode::Write), 1_001_000_000);
+    let mut lockers = Lockers::start(9, BTreeSet::from([1, 2]), 0, &config());
+    assert!(!lockers.hold(0, 2, &HoldLocks { table: 8, ..Default::default() }, &config()).unwrap().lost);
+    lockers.expire(over, 0);
+    // Proposed, and not committed yet.
+    let note = lockers.note().unwrap();
+    let _ = lockers.hold(over, 1, &HoldLocks::default(), &config());
+    let answered_at_once = lockers.note().is_none();
+    // The group has the record.
+    lockers.noted(note.client_ids.iter().copied().collect());
+    let held = lockers.set(over, 1, &set(1, 9, write), &config());
+    let holds = answered_at_once && matches!(held, Ok(LockAnswer::Granted(Some(_))));
+    // The manager ends before it proposes the next record.
+    let mut next = Lockers::start(10, note.client_ids.into_iter().collect(), over, &config());
+    assert!(!next.hold(over, 2, &HoldLocks { table: 9, ..Default::default() }, &config()).unwrap().lost);
+    let other = next.set(over, 2, &set(1, 10, write), &config()).unwrap();
+    assert!(!holds || !matches!(other, LockAnswer::Granted(Some(_))), "clients 1 and 2 hold one lock");
+    // It begins anew once the record leaves it out, and is then on record before it is answered.
+    assert!(!lockers.hold(over, 1, &HoldLocks::default(), &config()).unwrap().lost);
+    assert_eq!(lockers.note().map(|note| note.client_ids), Some(vec![1, 2]));
+}
