@@ -47,6 +47,8 @@ pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
 pub const LAST_BYTE: u64 = i64::MAX as u64;
 /// Longest time for which a reply is held back, milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
+/// Most ranges that one grant adds to a client's locks: a part in the middle of a held range becomes another lock.
+const PIECES_PER_GRANT: usize = 2;
 /// Cancelled requests remembered per client: a cancellation may overtake its request.
 const CANCELLED_KEPT: usize = 256;
 
@@ -229,7 +231,7 @@ impl Lockers {
 
     fn unlock(&mut self, (ino, owner): (u64, Owner), bytes: Bytes, config: &Config) -> LockAnswer {
         let divides = self.table.pieces_beside(ino, owner, bytes) > 0;
-        if divides && self.table.held_by(owner.client_id) >= most_pieces(config) {
+        if divides && self.most_held_by(owner.client_id) >= most_pieces(config) {
             return LockAnswer::Now(LockOutcome::TooMany);
         }
         self.table.unlock(ino, owner, bytes);
@@ -244,21 +246,36 @@ impl Lockers {
         if !self.expected.is_empty() || !self.missed.is_empty() {
             return LockAnswer::Now(LockOutcome::Grace);
         }
-        let (count, more) = (self.table.held_by(client_id), 1 + self.table.pieces_beside(ino, want.owner, want.bytes));
-        let too_many = match self.table.holds_some(ino, want.owner, want.bytes) {
+        let more = 1 + self.table.pieces_beside(ino, want.owner, want.bytes);
+        let most = self.most_held_by(client_id);
+        // A request for which there is no place in the queue is granted at once or not at all.
+        let (too_many, may_wait) = match self.table.holds_some(ino, want.owner, want.bytes) {
             // A change of what is held may divide it.
-            true => more > 0 && count.saturating_add_signed(more) > most_pieces(config),
-            false => count + self.table.waiting_of(client_id) >= config.max_locks_per_client,
+            true => {
+                let too_many = more > 0 && most.saturating_add_signed(more) > most_pieces(config);
+                (too_many, most + PIECES_PER_GRANT <= most_pieces(config))
+            }
+            false => {
+                let count = self.table.held_by(client_id) + self.table.waiting_of(client_id);
+                (count >= config.max_locks_per_client, true)
+            }
         };
         if too_many {
             return LockAnswer::Now(LockOutcome::TooMany);
         }
-        match self.table.lock(want, request.wait.then_some(ticket)) {
+        match self.table.lock(want, (request.wait && may_wait).then_some(ticket)) {
             LockResult::Granted => LockAnswer::Granted(self.table.fence(ino, client_id)),
+            LockResult::Refused if request.wait => LockAnswer::Now(LockOutcome::TooMany),
             LockResult::Refused => LockAnswer::Now(LockOutcome::Refused),
             LockResult::Deadlock => LockAnswer::Now(LockOutcome::Deadlock),
             LockResult::Waiting => park(ticket, request),
         }
+    }
+
+    /// Most ranges that a client holds once all its waiting requests are granted. It is never above [`most_pieces`], because the client
+    /// may claim no more at the next manager.
+    fn most_held_by(&self, client_id: u64) -> usize {
+        self.table.held_by(client_id) + PIECES_PER_GRANT * self.table.waiting_of(client_id)
     }
 
     /// Forgets an owner that holds nothing and waits for nothing; `last_idle_seq` keeps its last request number.

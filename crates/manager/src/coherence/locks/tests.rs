@@ -556,3 +556,91 @@ fn a_client_holds_no_lock_that_it_could_not_claim_at_the_next_manager() {
     assert!(!lockers.hold(over, 1, &HoldLocks::default(), &config()).unwrap().lost);
     assert_eq!(lockers.note().map(|note| note.client_ids), Some(vec![1, 2]));
 }
+
+/// Clients 1 and 2 share bytes 0 to 10,000.
+fn shared(config: &Config) -> Lockers {
+    let mut lockers = Lockers::start(9, BTreeSet::new(), 0, config);
+    for client in [1, 2] {
+        lockers.hold(0, client, &HoldLocks::default(), config).unwrap();
+        let shared = set(1, 9, file_lock(1, 0, 10_000, LockMode::Read));
+        assert!(matches!(lockers.set(0, client, &shared, config).unwrap(), LockAnswer::Granted(Some(_))));
+    }
+    lockers
+}
+
+/// How many of these exclusive locks client 1 waits for, while client 2 shares the bytes.
+fn waits_for_parts(lockers: &mut Lockers, parts: impl Iterator<Item = (u64, u64)>, config: &Config) -> usize {
+    let wait = |(seq, (start, end))| SetLock { wait: true, ..set(seq, 9, file_lock(1, start, end, LockMode::Write)) };
+    let mut answer = |ask| lockers.set(0, 1, &ask, config).unwrap();
+    (2..).zip(parts).filter(|part| answer(wait(*part)) == LockAnswer::Now(LockOutcome::Waiting)).count()
+}
+
+fn unlock_all(lockers: &mut Lockers, client: u64, config: &Config) {
+    let unlock = set(2, 9, file_lock(1, 0, LAST_BYTE, LockMode::Unlock));
+    lockers.set(0, client, &unlock, config).unwrap();
+}
+
+/// P14, P11: what waits counts, too, also if it is for the whole of a held range.
+#[test]
+fn requests_that_wait_for_parts_of_a_held_lock_are_bounded() {
+    for width in [0, 10_000] {
+        let mut lockers = shared(&config());
+        let parts = (1..=1_000).map(|at| if width == 0 { (10 * at, 10 * at) } else { (0, width) });
+        let waiting = waits_for_parts(&mut lockers, parts, &config());
+        unlock_all(&mut lockers, 2, &config());
+        let held = lockers.stats().0;
+        assert!(waiting <= 6 && held <= 6, "{waiting} waited, {held} ranges are held, a client may claim 6");
+    }
+}
+
+#[test]
+fn dozens_of_threads_wait_for_parts_of_a_held_lock() {
+    let config = Config::default();
+    let mut lockers = shared(&config);
+    assert_eq!(waits_for_parts(&mut lockers, (1..=100).map(|at| (10 * at, 10 * at)), &config), 100);
+    unlock_all(&mut lockers, 2, &config);
+    assert_eq!((lockers.take_granted().len(), lockers.stats().0), (100, 201));
+}
+
+/// A client that has as many locks as it may have makes each of them exclusive, one at a time.
+#[test]
+fn a_client_with_all_its_locks_waits_to_change_one() {
+    let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
+    for client in [1, 2] {
+        lockers.hold(0, client, &HoldLocks::default(), &config()).unwrap();
+        for at in 1..=3 {
+            lockers.set(0, client, &set(at, 9, file_lock(1, 10 * at, 10 * at, LockMode::Read)), &config()).unwrap();
+        }
+    }
+    for at in 1..=3 {
+        let part = |mode| file_lock(1, 10 * at, 10 * at, mode);
+        let ask = SetLock { wait: true, ..set(3 + at, 9, part(LockMode::Write)) };
+        assert_eq!(lockers.set(0, 1, &ask, &config()).unwrap(), LockAnswer::Now(LockOutcome::Waiting));
+        lockers.set(0, 2, &set(3 + at, 9, part(LockMode::Unlock)), &config()).unwrap();
+        assert_eq!(lockers.take_granted().len(), 1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    /// P14, P11: whatever clients ask for and in which order it is granted, none holds more than it may claim at the next manager.
+    #[test]
+    fn no_client_gets_more_ranges_than_it_may_claim(
+        asks in proptest::collection::vec((1u64..3, 1u64..3, 0u64..30, 0u64..30, 0usize..6, any::<bool>()), 1..120),
+    ) {
+        const MODES: [LockMode; 6] = [LockMode::Read, LockMode::Read, LockMode::Read, LockMode::Write, LockMode::Write, LockMode::Unlock];
+        let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
+        for client in [1, 2] {
+            lockers.hold(0, client, &HoldLocks::default(), &config()).unwrap();
+        }
+        for (seq, (client, owner, a, b, mode, wait)) in (1..).zip(asks) {
+            let ask = SetLock { wait, ..set(seq, 9, file_lock(owner, a.min(b), a.max(b), MODES[mode])) };
+            lockers.set(0, client, &ask, &config()).unwrap();
+            for client in [1, 2] {
+                let held = lockers.table.held_by(client);
+                prop_assert!(held <= most_pieces(&config()), "client {client} holds {held} ranges");
+            }
+        }
+    }
+}
