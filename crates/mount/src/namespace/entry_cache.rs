@@ -325,13 +325,14 @@ impl EntryCache {
     }
 
     /// This mount is about to give the inode that `from` stands for, if that is known, the name `to`: the kernel keeps what it knows of the old name for
-    /// the new one, and a recall must tell it. Returns whether it is known.
+    /// the new one, and a recall must tell it. Returns whether one does. None does for what a listing told: its lease may last longer than that on
+    /// the inode, and where it was recalled, the kernel may hear that after the move.
     pub fn begin_move(&mut self, from: NameRef<'_>, to: NameRef<'_>) -> bool {
         let ino = self.names.get(&(from.0, from.1.to_vec())).copied();
         if let Some(ino) = ino {
             self.note_last_name(ino, (to.0, to.1.to_vec()));
         }
-        ino.is_some()
+        ino.is_some() && !self.listings.keeps(from) && !self.is_shared(self.now_ns, from.0)
     }
 
     /// An inode is seen under a name. One with more names than a recall would tell has no lease, so the kernel does not keep them; those that it

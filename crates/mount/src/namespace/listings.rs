@@ -64,6 +64,12 @@ impl Listings {
         left_ns as u64
     }
 
+    /// Whether the kernel may keep a name that it got from a listing.
+    pub fn keeps(&self, (directory, name): NameRef<'_>) -> bool {
+        let keeps = |listing: &Listing| listing.names.contains(name) || listing.untold_until_ns > i64::MIN;
+        self.0.get(&directory).is_some_and(keeps)
+    }
+
     /// Whether the kernel may keep names of these directories of which it is told, and until when it keeps others, ns.
     pub fn kept(&self, directories: &[u64]) -> (bool, i64) {
         let listings = || directories.iter().filter_map(|of| self.0.get(of));

@@ -443,12 +443,12 @@ impl<B: Backend> Mount<B> {
         let moves = &moves[..if mode == RenameMode::Exchange { 2 } else { 1 }];
         let begin_moves =
             |core: &mut Namespace, _| moves.iter().map(|(from, to)| core.cache.begin_move(*from, *to)).collect();
-        let known: Vec<bool> = self.namespace.with(begin_moves);
+        let told: Vec<bool> = self.namespace.with(begin_moves);
         let done = self.backend.ask(&request).await;
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
         // The kernel keeps the name for as long as the old one, though nothing may tell when another mount changes it.
-        let untold = moves.iter().zip(known).filter(|(_, known)| !known).map(|((_, to), _)| (to.0, to.1.to_vec()));
+        let untold = moves.iter().zip(told).filter(|(_, told)| !told).map(|((_, to), _)| (to.0, to.1.to_vec()));
         let untold: Vec<Name> = untold.collect();
         if !untold.is_empty() {
             self.backend.invalidate_names(untold);

@@ -1,6 +1,7 @@
 //! Opens, lookups and changes of the length beside others that end, fail or are not sent.
 
 use super::*;
+use crate::backend::RenameMode;
 use crate::ops::directories;
 use std::cell::Cell;
 use std::time::Duration;
@@ -531,4 +532,41 @@ fn the_kernel_keeps_the_names_of_a_listing_while_their_changes_are_recalled() {
             "this mount's changes end nothing"
         );
     });
+}
+
+/// P7: the kernel keeps what it knows of the old name for the new one, here from a listing: a lease of a lookup that is over tells no change of it.
+#[test]
+fn a_name_of_a_listing_that_is_moved_here_is_told() {
+    for (lookup_lease_ms, recalled_before) in [(0, false), (1_200, false), (1_400, false), (1_400, true)] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, false);
+        store.create(ROOT, b"file", 0).unwrap();
+        tasks.run(async {
+            store.lease_ms.set(lookup_lease_ms);
+            mount.lookup(0, (ROOT, b"file")).await.unwrap();
+            store.clock.update(|now_ns| now_ns + 1_300_000_000);
+            store.list_lease_ms.set(2_000);
+            let (directory, mut kept_for) = (mount.open_directory(ROOT).await.unwrap(), Duration::ZERO);
+            let add = |entry: &ListedEntry<'_>| {
+                kept_for = kept_for.max(entry.kept_for);
+                false
+            };
+            mount.read_directory(ROOT, directory, 0, true, add).await.unwrap();
+            assert_eq!(kept_for.as_millis(), 1_000, "the kernel keeps the name for so long");
+            if recalled_before {
+                // The kernel hears of it when the directory is free again: after the move.
+                let _ = mount.leases_recalled(Some(&[ROOT]));
+            }
+            store.invalidated.take();
+            mount.rename((ROOT, b"file"), (ROOT, b"moved"), RenameMode::Replace).await.unwrap();
+            // The lease of the lookup is over, that on the listing is not, and the kernel keeps the name for 800 ms more.
+            store.clock.update(|now_ns| now_ns + 200_000_000);
+            let _ = mount.leases_recalled(Some(&[ROOT]));
+            let told = store.invalidated.take();
+            assert!(
+                told.contains(&(ROOT, b"moved".to_vec())),
+                "lease of the lookup {lookup_lease_ms} ms: told {told:?}"
+            );
+        });
+    }
 }
