@@ -26,17 +26,18 @@ pub fn names_in(directory: u64) -> Result<Vec<LeaseTarget>> {
 /// The database fails.
 pub fn inode(db: &Db, ino: u64) -> Result<Vec<LeaseTarget>> {
     let mut changes = inodes(&[ino])?;
-    changes.extend(listings_with(db, ino)?);
+    changes.extend(listings_with(db, ino, MOST_LISTINGS)?);
     Ok(changes)
 }
 
 /// Listings that show this many names of one inode are recalled when it changes.
-const MOST_LISTINGS: usize = 64;
+const MOST_LISTINGS: i64 = 64;
+/// No limit of them: each loses a name.
+const ALL_LISTINGS: i64 = -1;
 
 /// The listings of the directories in which an inode has names: they show its attributes.
-fn listings_with(db: &Db, ino: u64) -> rusqlite::Result<Vec<LeaseTarget>> {
-    let parents: Vec<u64> =
-        db.all("SELECT DISTINCT parent FROM dentries WHERE ino = ?1 LIMIT ?2", args![ino, MOST_LISTINGS])?;
+fn listings_with(db: &Db, ino: u64, most: i64) -> rusqlite::Result<Vec<LeaseTarget>> {
+    let parents: Vec<u64> = db.all("SELECT DISTINCT parent FROM dentries WHERE ino = ?1 LIMIT ?2", args![ino, most])?;
     Ok(parents.into_iter().map(Listing).collect())
 }
 
@@ -58,7 +59,7 @@ fn removed(db: &Db, parent: u64, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     let mut changes = inodes(inos)?;
     let listing = Listing(inodes::root_if_none(parent));
     for ino in inos {
-        changes.extend(listings_with(db, *ino)?.into_iter().filter(|other| *other != listing));
+        changes.extend(listings_with(db, *ino, MOST_LISTINGS)?.into_iter().filter(|other| *other != listing));
     }
     changes.push(listing);
     Ok(changes)
@@ -74,6 +75,18 @@ pub fn entries(db: &Db, r: &RemoveNames) -> Result<Vec<LeaseTarget>> {
         inos.extend(named(db, r.parent, name)?);
     }
     removed(db, r.parent, &inos)
+}
+
+/// The command may remove all names of these files.
+///
+/// # Errors
+/// The database fails.
+pub fn expired(db: &Db, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
+    let mut changes = inodes(inos)?;
+    for ino in inos {
+        changes.extend(listings_with(db, *ino, ALL_LISTINGS)?);
+    }
+    Ok(changes)
 }
 
 fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
@@ -115,7 +128,7 @@ pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     };
     let mut changes: Vec<LeaseTarget> = written.map(Inode).into_iter().chain(names).collect();
     if let Some(ino) = written {
-        changes.extend(listings_with(db, ino)?);
+        changes.extend(listings_with(db, ino, MOST_LISTINGS)?);
     }
     Ok(changes)
 }

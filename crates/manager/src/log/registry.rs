@@ -200,7 +200,7 @@ table! {
         0x8007 SweepPages => refs::sweep, recalls leases::nothing;
         0x8008 PruneReplies => records::prune_replies, recalls leases::nothing;
         0x8009 NoteLeases => records::note_leases, recalls leases::nothing;
-        0x800a ExpireFiles => expiry::expire_files, recalls |_, c| leases::inodes(&c.inos);
+        0x800a ExpireFiles => expiry::expire_files, recalls |db, c| leases::expired(db, &c.inos);
         0x800b NoteLockers => records::note_lockers, recalls leases::nothing;
         0x800c CompareMetadata => records::compare_metadata, recalls leases::nothing;
         0x8110 SetNodeHealth => membership::set_node_health, recalls leases::nothing;

@@ -180,3 +180,24 @@ fn leases_on_what_goes_are_recalled() {
     rig.tick(1);
     assert_eq!(names(&mut rig, dir), Vec::<String>::new());
 }
+
+/// P7: a client that was told of a file by a listing gets a recall before the file expires, too.
+#[test]
+fn leases_on_listings_of_what_goes_are_recalled() {
+    let mut rig = Rig::new(6);
+    let dir = rig.mkdir(1, "d");
+    set(&mut rig, dir, "lifetime", "purge:10s");
+    rig.put(dir, "f", &[1]).unwrap();
+    let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true };
+    rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
+    rig.tick(9_000);
+    let list = List { ino: dir, want_lease: true, ..List::default() };
+    let listed = rig.ask_as(tessera_wire::Role::Client, BOB, &list).unwrap();
+    assert!(listed.lease_ms > 0 && listed.entries.len() == 1);
+    rig.calls.clear();
+    rig.now_ns += 1_100 * MS;
+    rig.tick(1);
+    rig.tick(1);
+    let recalled = rig.calls.iter().any(|c| c.kind == tessera_wire::Kind::RecallLease);
+    assert_eq!((names(&mut rig, dir), recalled), (vec!["f".to_string()], true), "not before it was given back");
+}
