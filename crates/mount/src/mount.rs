@@ -6,7 +6,7 @@ use crate::kernel_cache::KernelCache;
 use crate::lockers::Lockers;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
-use crate::namespace::{CacheStats, KeptNames, NameRef, Scope, Stamp};
+use crate::namespace::{CacheStats, KeptNames, ListingLease, NameRef, Scope};
 use crate::open_file::Files;
 use crate::ops::history::History;
 use crate::ops::opening::Handle;
@@ -161,9 +161,11 @@ impl<B: Backend> Mount<B> {
         left_ns.map_or(ttl, |left_ns| ttl.min(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0))))
     }
 
-    /// How long the kernel may keep a name of a listing that was asked for at `stamp`. From here on a recall tells it.
-    pub(crate) fn keeps_listed(&self, stamp: Stamp, name: NameRef<'_>) -> Duration {
-        Duration::from_nanos(self.namespace.with(|core, now_ns| core.cache.keep_listed(now_ns, stamp, name)))
+    /// How long the kernel may keep a name of a listing that `lease` covers. From here on a recall tells it.
+    pub(crate) fn keeps_listed(&self, lease: Option<ListingLease>, name: NameRef<'_>) -> Duration {
+        let kept_ns =
+            lease.map(|lease| self.namespace.with(|core, now_ns| core.cache.keep_listed(now_ns, lease, name)));
+        Duration::from_nanos(kept_ns.unwrap_or(0))
     }
 
     /// The state now. Waits for nothing.

@@ -7,7 +7,7 @@
 //! in flight. Each request therefore carries a [`Stamp`], and an answer is cached only if nothing it describes changed
 //! since its stamp.
 
-use super::listings::Listings;
+use super::listings::{KeptNames, ListingLease, Listings};
 use super::ms_to_ns;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -107,22 +107,6 @@ pub struct EntryCache {
     pub now_ns: i64,
 }
 
-/// How long the kernel may keep names whose leases end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptNames {
-    /// Names of which it is told, if it does not hear that.
-    pub until_told: Duration,
-    /// Names that are not remembered.
-    pub untold: Duration,
-}
-
-impl KeptNames {
-    /// Whether it keeps none.
-    pub fn is_empty(&self) -> bool {
-        self.until_told.is_zero() && self.untold.is_zero()
-    }
-}
-
 #[derive(Debug, PartialEq)]
 enum Change {
     Inode(u64),
@@ -209,18 +193,19 @@ impl EntryCache {
         }
     }
 
-    /// A page of `directory` came; `lease_ms`: with a lease on its names for so long.
-    pub fn listed(&mut self, stamp: Stamp, directory: u64, lease_ms: u64) {
-        if lease_ms > 0 && !self.may_be_outdated(stamp, directory, None) {
-            self.listings.granted(self.now_ns, stamp, directory, lease_ms);
+    /// A page of `directory` came; `lease_ms`: with a lease on its names for so long. Returns the lease that covers it.
+    pub fn listed(&mut self, stamp: Stamp, directory: u64, lease_ms: u64) -> Option<ListingLease> {
+        match lease_ms > 0 && !self.may_be_outdated(stamp, directory, None) {
+            true => self.listings.granted(self.now_ns, stamp, directory, lease_ms),
+            false => self.listings.held(self.now_ns, stamp, directory),
         }
     }
 
-    /// The kernel gets a name of a page that was asked for at `stamp`. Returns for how long it may keep it, ns.
-    pub fn keep_listed(&mut self, now_ns: i64, stamp: Stamp, name: NameRef<'_>) -> u64 {
+    /// The kernel gets a name of a page that `lease` covers. Returns for how long it may keep it, ns.
+    pub fn keep_listed(&mut self, now_ns: i64, lease: ListingLease, name: NameRef<'_>) -> u64 {
         match self.is_shared(now_ns, name.0) {
             true => 0,
-            false => self.listings.keep(now_ns, stamp, name, self.kept_ns),
+            false => self.listings.keep(now_ns, lease, name, self.kept_ns),
         }
     }
 

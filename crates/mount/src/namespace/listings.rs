@@ -7,16 +7,38 @@
 use super::entry_cache::{Name, NameRef, Stamp};
 use super::ms_to_ns;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// Names of one directory that are remembered.
 const MAX_NAMES: usize = 16_384;
 /// Directories with a lease. The kernel keeps no names of a listing of more.
 const MAX_DIRECTORIES: usize = 1_024;
 
+/// How long the kernel may keep names whose leases end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptNames {
+    /// Names of which it is told, if it does not hear that.
+    pub until_told: Duration,
+    /// Names that are not remembered.
+    pub untold: Duration,
+}
+
+impl KeptNames {
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.until_told.is_zero() && self.untold.is_zero()
+    }
+}
+
+/// A lease on the names of one directory, held without a gap since it was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListingLease(u64);
+
 #[derive(Debug)]
 struct Listing {
-    /// [`Stamp::changes`] of the first request under the lease, which has been held since.
-    since: u64,
+    lease: ListingLease,
+    /// [`Stamp::changes`] of the first request under the lease, and when the answer came.
+    since: (u64, i64),
     until_ns: i64,
     /// Names that the kernel keeps.
     names: HashSet<Vec<u8>>,
@@ -26,30 +48,45 @@ struct Listing {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Listings(HashMap<u64, Listing>);
+pub struct Listings {
+    of: HashMap<u64, Listing>,
+    /// Number of leases so far.
+    leases: u64,
+}
 
 impl Listings {
-    /// A page of `directory` came with a lease. Nothing of the directory was recalled since its request.
-    pub fn granted(&mut self, now_ns: i64, stamp: Stamp, directory: u64, lease_ms: u64) {
+    /// A page of `directory` came with a lease. Nothing of the directory was recalled since its request. Returns the lease that covers it.
+    pub fn granted(&mut self, now_ns: i64, stamp: Stamp, directory: u64, lease_ms: u64) -> Option<ListingLease> {
         let until_ns = stamp.at_ns.saturating_add(ms_to_ns(lease_ms));
-        if self.0.len() >= MAX_DIRECTORIES {
-            self.0.retain(|_, listing| listing.until_ns > now_ns);
+        if self.of.len() >= MAX_DIRECTORIES {
+            self.of.retain(|_, listing| listing.until_ns > now_ns);
         }
-        if until_ns <= now_ns || self.0.len() >= MAX_DIRECTORIES && !self.0.contains_key(&directory) {
-            return;
+        if until_ns <= now_ns || self.of.len() >= MAX_DIRECTORIES && !self.of.contains_key(&directory) {
+            return None;
         }
-        let first = || Listing { since: stamp.changes, until_ns, names: HashSet::new(), untold_until_ns: i64::MIN };
-        let listing = self.0.entry(directory).or_insert_with(first);
-        if listing.until_ns <= stamp.at_ns {
-            // Names could change in between without a recall. The kernel has forgotten what it kept under the old lease.
+        let (lease, since) = (ListingLease(self.leases + 1), (stamp.changes, now_ns));
+        let first = || Listing { lease, since, until_ns, names: HashSet::new(), untold_until_ns: i64::MIN };
+        let listing = self.of.entry(directory).or_insert_with(first);
+        if listing.until_ns <= now_ns {
+            // The manager may have granted this one after that was over, and names could change in between without a recall. The kernel has
+            // forgotten what it kept under the old one.
             *listing = first();
         }
         listing.until_ns = listing.until_ns.max(until_ns);
+        self.leases = self.leases.max(listing.lease.0);
+        Some(listing.lease)
     }
 
-    /// The kernel gets a name of a page that was asked for at `stamp`. Returns for how long it may keep it, ns. `kept_ns`: no name is kept longer.
-    pub fn keep(&mut self, now_ns: i64, stamp: Stamp, (directory, name): NameRef<'_>, kept_ns: i64) -> u64 {
-        let Some(listing) = self.0.get_mut(&directory).filter(|listing| stamp.changes >= listing.since) else {
+    /// The lease that covers a page of `directory` that came without one: it was held when the page was asked for, and has been since.
+    pub fn held(&self, now_ns: i64, stamp: Stamp, directory: u64) -> Option<ListingLease> {
+        let listing = self.of.get(&directory).filter(|listing| listing.until_ns > now_ns)?;
+        let (changes, at_ns) = listing.since;
+        (stamp.changes >= changes && stamp.at_ns >= at_ns).then_some(listing.lease)
+    }
+
+    /// The kernel gets a name of a page that `lease` covers. Returns for how long it may keep it, ns. `kept_ns`: no name is kept longer.
+    pub fn keep(&mut self, now_ns: i64, lease: ListingLease, (directory, name): NameRef<'_>, kept_ns: i64) -> u64 {
+        let Some(listing) = self.of.get_mut(&directory).filter(|listing| listing.lease == lease) else {
             return 0;
         };
         let left_ns = listing.until_ns.saturating_sub(now_ns).min(kept_ns);
@@ -67,12 +104,12 @@ impl Listings {
     /// Whether the kernel may keep a name that it got from a listing.
     pub fn keeps(&self, (directory, name): NameRef<'_>) -> bool {
         let keeps = |listing: &Listing| listing.names.contains(name) || listing.untold_until_ns > i64::MIN;
-        self.0.get(&directory).is_some_and(keeps)
+        self.of.get(&directory).is_some_and(keeps)
     }
 
     /// Whether the kernel may keep names of these directories of which it is told, and until when it keeps others, ns.
     pub fn kept(&self, directories: &[u64]) -> (bool, i64) {
-        let listings = || directories.iter().filter_map(|of| self.0.get(of));
+        let listings = || directories.iter().filter_map(|of| self.of.get(of));
         let untold_until_ns = listings().map(|listing| listing.untold_until_ns).max();
         (listings().any(|listing| !listing.names.is_empty()), untold_until_ns.unwrap_or(i64::MIN))
     }
@@ -80,8 +117,8 @@ impl Listings {
     /// Leases of these directories end; none: all. Returns the names that the kernel must forget.
     pub fn recalled(&mut self, directories: Option<&[u64]>) -> Vec<Name> {
         let ended: Vec<(u64, Listing)> = match directories {
-            Some(directories) => directories.iter().filter_map(|of| Some((*of, self.0.remove(of)?))).collect(),
-            None => self.0.drain().collect(),
+            Some(directories) => directories.iter().filter_map(|of| Some((*of, self.of.remove(of)?))).collect(),
+            None => self.of.drain().collect(),
         };
         let names = |(of, listing): (u64, Listing)| listing.names.into_iter().map(move |name| (of, name));
         let mut names: Vec<Name> = ended.into_iter().flat_map(names).collect();
@@ -101,18 +138,23 @@ mod tests {
         Stamp { at_ns: at_ms * MS, changes, recalls: 0 }
     }
 
-    fn keep(listings: &mut Listings, now_ms: i64, stamp: Stamp, name: &[u8]) -> u64 {
-        listings.keep(now_ms * MS, stamp, (7, name), KEPT) / MS as u64
+    /// A page of directory 7, asked for at `stamp`, comes with a lease of 2 s.
+    fn grant(listings: &mut Listings, now_ms: i64, stamp: Stamp) -> ListingLease {
+        listings.granted(now_ms * MS, stamp, 7, 2_000).unwrap()
+    }
+
+    fn keep(listings: &mut Listings, now_ms: i64, lease: ListingLease, name: &[u8]) -> u64 {
+        listings.keep(now_ms * MS, lease, (7, name), KEPT) / MS as u64
     }
 
     #[test]
     fn the_kernel_keeps_names_under_a_lease_and_is_told_of_each() {
         let mut listings = Listings::default();
-        assert_eq!(keep(&mut listings, 10, stamp(0, 3), b"a"), 0, "no lease");
-        listings.granted(10 * MS, stamp(0, 3), 7, 2_000);
-        assert_eq!(keep(&mut listings, 10, stamp(0, 3), b"b"), 1_000);
-        assert_eq!(keep(&mut listings, 1_600, stamp(0, 3), b"a"), 400, "what is left of the lease");
-        assert_eq!(keep(&mut listings, 2_000, stamp(0, 3), b"c"), 0);
+        assert_eq!(listings.held(10 * MS, stamp(0, 3), 7), None);
+        let lease = grant(&mut listings, 10, stamp(0, 3));
+        assert_eq!(keep(&mut listings, 10, lease, b"b"), 1_000);
+        assert_eq!(keep(&mut listings, 1_600, lease, b"a"), 400, "what is left of the lease");
+        assert_eq!(keep(&mut listings, 2_000, lease, b"c"), 0);
         assert_eq!((listings.kept(&[6]).0, listings.kept(&[6, 7])), (false, (true, i64::MIN)));
         assert_eq!(listings.recalled(Some(&[6, 7])), [(7, b"a".to_vec()), (7, b"b".to_vec())]);
         assert!(listings.recalled(None).is_empty() && !listings.kept(&[7]).0);
@@ -121,24 +163,48 @@ mod tests {
     #[test]
     fn a_page_from_before_the_lease_is_not_kept() {
         let mut listings = Listings::default();
-        listings.granted(0, stamp(0, 3), 7, 2_000);
+        let first = grant(&mut listings, 0, stamp(0, 3));
+        assert_eq!(listings.held(5 * MS, stamp(0, 3), 7), Some(first), "held since");
         listings.recalled(Some(&[7]));
-        listings.granted(20 * MS, stamp(10, 5), 7, 2_000);
-        assert_eq!(keep(&mut listings, 20, stamp(0, 3), b"a"), 0, "it may have changed before the second lease");
-        assert_eq!(keep(&mut listings, 20, stamp(10, 5), b"a"), 1_000);
-        listings.granted(100 * MS, stamp(50, 9), 7, 2_000);
-        assert_eq!(keep(&mut listings, 100, stamp(10, 5), b"b"), 1_000, "held since");
-        listings.granted(3_000 * MS, stamp(2_990, 12), 7, 2_000);
-        assert_eq!(keep(&mut listings, 3_000, stamp(50, 9), b"c"), 0, "the lease had ended");
+        let second = grant(&mut listings, 20, stamp(10, 5));
+        assert_eq!(keep(&mut listings, 20, first, b"a"), 0, "it may have changed before the second lease");
+        assert_eq!(keep(&mut listings, 20, second, b"a"), 1_000);
+        assert_eq!(listings.held(25 * MS, stamp(0, 3), 7), None, "asked for before the second lease");
+        assert_eq!(grant(&mut listings, 100, stamp(50, 9)), second);
+        assert_eq!(keep(&mut listings, 100, second, b"b"), 1_000, "held since");
+        let third = grant(&mut listings, 3_000, stamp(2_990, 12));
+        assert!(third != second && keep(&mut listings, 3_000, second, b"c") == 0, "the lease had ended");
         assert_eq!(listings.recalled(None), [], "and the kernel has forgotten its names");
+    }
+
+    /// The manager got a page's request before that of the first lease, which was sent earlier: another handle reads the directory, too.
+    #[test]
+    fn a_page_without_a_lease_is_covered_by_one_that_was_held_when_it_was_asked_for() {
+        let mut listings = Listings::default();
+        let lease = grant(&mut listings, 20, stamp(0, 3));
+        assert_eq!(listings.held(25 * MS, stamp(10, 3), 7), None);
+        assert_eq!(listings.held(25 * MS, stamp(20, 3), 7), Some(lease));
+        assert_eq!(listings.held(2_000 * MS, stamp(20, 3), 7), None, "it is over");
+    }
+
+    /// The manager may grant the second lease long after its request was sent: when the first one is over, which was as long as it is here.
+    #[test]
+    fn a_lease_that_ended_while_the_next_one_was_asked_for_covers_no_page_of_before() {
+        let mut listings = Listings::default();
+        grant(&mut listings, 0, stamp(0, 3));
+        // A page without a lease was asked for at 1,980 ms; at 2,005 ms another client takes a name of it, which nobody recalls.
+        let page = listings.held(1_990 * MS, stamp(1_980, 4), 7).unwrap();
+        // The next page was asked for at 1,995 ms, and the manager got that at 2,010 ms.
+        grant(&mut listings, 2_020, stamp(1_995, 4));
+        assert_eq!(keep(&mut listings, 2_020, page, b"gone"), 0);
     }
 
     #[test]
     fn a_recall_of_more_names_than_are_remembered_says_until_when_they_are_kept() {
         let mut listings = Listings::default();
-        listings.granted(0, stamp(0, 3), 7, 2_000);
+        let lease = grant(&mut listings, 0, stamp(0, 3));
         for at in 0..=MAX_NAMES {
-            assert_eq!(keep(&mut listings, 5, stamp(0, 3), format!("{at}").as_bytes()), 1_000);
+            assert_eq!(keep(&mut listings, 5, lease, format!("{at}").as_bytes()), 1_000);
         }
         assert_eq!(listings.kept(&[7]), (true, 1_005 * MS));
         assert_eq!(listings.recalled(Some(&[7])).len(), MAX_NAMES);

@@ -27,8 +27,10 @@ mod tests;
 
 pub(crate) use deferred::Loss;
 pub(crate) use delegations::INOS;
-pub use entry_cache::{CacheStats, KeptNames, Name, NameRef};
+pub use entry_cache::{CacheStats, Name, NameRef};
 pub(crate) use entry_cache::{EntryAttr, Stamp};
+pub use listings::KeptNames;
+pub(crate) use listings::ListingLease;
 
 use crate::backend::NewAttr;
 use deferred::{DeferredCreates, Next};

@@ -6,7 +6,7 @@
 
 use crate::backend::Backend;
 use crate::mount::Mount;
-use crate::namespace::{Namespace, Stamp};
+use crate::namespace::{ListingLease, Namespace, Stamp};
 use tessera_wire::Error;
 use tessera_wire::meta::Dirent;
 
@@ -27,6 +27,8 @@ pub struct FetchedEntry {
     pub asked_ns: i64,
     /// Between this mount's changes.
     pub stamp: Stamp,
+    /// The lease on the directory's names that covers it.
+    pub lease: Option<ListingLease>,
 }
 
 impl OpenDirectory {
@@ -45,9 +47,10 @@ impl OpenDirectory {
             let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
             let (asked_ns, stamp) = (mount.backend.now_ns(), mount.namespace.with(Namespace::stamp));
             let page = mount.backend.list(ino, &after).await?;
-            mount.namespace.with(|core, _| core.cache.listed(stamp, ino, page.lease_ms));
+            let lease = mount.namespace.with(|core, _| core.cache.listed(stamp, ino, page.lease_ms));
             self.complete = !page.more || page.entries.is_empty();
-            self.entries.extend(page.entries.into_iter().map(|entry| FetchedEntry { entry, asked_ns, stamp }));
+            let fetched = |entry| FetchedEntry { entry, asked_ns, stamp, lease };
+            self.entries.extend(page.entries.into_iter().map(fetched));
         }
         Ok(self.entries.get(index))
     }

@@ -532,7 +532,7 @@ impl<B: Backend> Mount<B> {
                 Err(_) if at > position => return Ok(()),
                 Err(error) => return Err(explained("list", ino, &error)),
             };
-            let FetchedEntry { entry, asked_ns, stamp } = entry;
+            let FetchedEntry { entry, asked_ns, stamp, lease } = entry;
             let (child, kind) = entry.attr.as_ref().map_or((0, InodeKind::Unknown), |attr| (attr.ino, attr.kind()));
             let age = Duration::from_nanos(self.backend.now_ns().saturating_sub(*asked_ns).max(0) as u64);
             let listed =
@@ -560,7 +560,7 @@ impl<B: Backend> Mount<B> {
             let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
                     let answer = self.answer(self.asked(0), attr, false).await;
-                    let kept_for = self.keeps_listed(*stamp, (ino, &entry.name));
+                    let kept_for = self.keeps_listed(*lease, (ino, &entry.name));
                     let mut kernel = self.kernel.lock();
                     match answer.listed(&kernel) {
                         Some(shown) => {
