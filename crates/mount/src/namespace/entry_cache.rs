@@ -7,7 +7,7 @@
 //! in flight. Each request therefore carries a [`Stamp`], and an answer is cached only if nothing it describes changed
 //! since its stamp.
 
-use super::listings::{KeptNames, ListingLease, Listings};
+use super::listings::{KeptNames, ListingLease, Listings, TOLD_NS};
 use super::ms_to_ns;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -25,8 +25,6 @@ const MAX_LAST_NAMES: usize = 16_384;
 const MAX_NAMES_OF_INODE: usize = 4;
 /// A directory in which another mount changed something counts as shared for so long after it, ns.
 const SHARED_NS: i64 = 10_000_000_000;
-/// The kernel may hear of a name so long after its answer was made, ns.
-const TOLD_NS: i64 = 50_000_000;
 /// Limit of such directories.
 const MAX_SHARED: usize = 4_096;
 /// Number of recent changes against which answers are checked.
@@ -183,7 +181,7 @@ impl EntryCache {
             let leased = self.inodes.get(ino).into_iter().flat_map(|leased| &leased.names);
             leased.chain(self.seen_names(*ino))
         });
-        let (has_listed, untold_until_ns) = self.listings.kept(inos);
+        let (has_listed, untold_until_ns) = self.listings.kept(now_ns, inos);
         let listed_ns = if has_listed { kept_ns } else { 0 };
         let untold_ns = untold_until_ns.saturating_add(TOLD_NS).saturating_sub(now_ns);
         let duration = |ns: i64| Duration::from_nanos(u64::try_from(ns).unwrap_or(0));

@@ -11,8 +11,14 @@ use std::time::Duration;
 
 /// Names of one directory that are remembered.
 const MAX_NAMES: usize = 16_384;
+/// Names of all directories that are remembered.
+const MAX_ALL_NAMES: usize = 262_144;
 /// Directories with a lease. The kernel keeps no names of a listing of more.
 const MAX_DIRECTORIES: usize = 1_024;
+/// Time between two looks for leases that are over, ns.
+const SWEEP_NS: i64 = 1_000_000_000;
+/// The kernel may hear of a name so long after its answer was made, ns.
+pub const TOLD_NS: i64 = 50_000_000;
 
 /// How long the kernel may keep names whose leases end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,20 +52,33 @@ struct Listing {
     untold_until_ns: i64,
 }
 
+impl Listing {
+    /// Whether the kernel may keep names still.
+    fn may_be_kept(&self, now_ns: i64) -> bool {
+        self.until_ns.saturating_add(TOLD_NS) > now_ns
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Listings {
     of: HashMap<u64, Listing>,
     /// Number of leases so far.
     leases: u64,
+    /// Number of names in all.
+    names: usize,
+    /// When leases that are over were dropped.
+    swept_ns: i64,
 }
 
 impl Listings {
     /// A page of `directory` came with a lease. Nothing of the directory was recalled since its request. Returns the lease that covers it.
     pub fn granted(&mut self, now_ns: i64, stamp: Stamp, directory: u64, lease_ms: u64) -> Option<ListingLease> {
         let until_ns = stamp.at_ns.saturating_add(ms_to_ns(lease_ms));
-        if self.of.len() >= MAX_DIRECTORIES {
-            self.of.retain(|_, listing| listing.until_ns > now_ns);
+        if self.of.len() >= MAX_DIRECTORIES || now_ns.saturating_sub(self.swept_ns) >= SWEEP_NS {
+            self.of.retain(|_, listing| listing.may_be_kept(now_ns));
+            self.names = self.of.values().map(|listing| listing.names.len()).sum();
+            self.swept_ns = now_ns;
         }
         if until_ns <= now_ns || self.of.len() >= MAX_DIRECTORIES && !self.of.contains_key(&directory) {
             return None;
@@ -70,6 +89,7 @@ impl Listings {
         if listing.until_ns <= now_ns {
             // The manager may have granted this one after that was over, and names could change in between without a recall. The kernel has
             // forgotten what it kept under the old one.
+            self.names -= listing.names.len();
             *listing = first();
         }
         listing.until_ns = listing.until_ns.max(until_ns);
@@ -93,9 +113,9 @@ impl Listings {
         if left_ns <= 0 {
             return 0;
         }
-        if listing.names.len() < MAX_NAMES || listing.names.contains(name) {
-            listing.names.insert(name.to_vec());
-        } else {
+        if listing.names.len() < MAX_NAMES && self.names < MAX_ALL_NAMES {
+            self.names += usize::from(listing.names.insert(name.to_vec()));
+        } else if !listing.names.contains(name) {
             listing.untold_until_ns = listing.untold_until_ns.max(now_ns.saturating_add(left_ns));
         }
         left_ns as u64
@@ -108,20 +128,23 @@ impl Listings {
     }
 
     /// Whether the kernel may keep names of these directories of which it is told, and until when it keeps others, ns.
-    pub fn kept(&self, directories: &[u64]) -> (bool, i64) {
-        let listings = || directories.iter().filter_map(|of| self.of.get(of));
+    pub fn kept(&self, now_ns: i64, directories: &[u64]) -> (bool, i64) {
+        let listings =
+            || directories.iter().filter_map(|of| self.of.get(of)).filter(|listing| listing.may_be_kept(now_ns));
         let untold_until_ns = listings().map(|listing| listing.untold_until_ns).max();
         (listings().any(|listing| !listing.names.is_empty()), untold_until_ns.unwrap_or(i64::MIN))
     }
 
     /// Leases of these directories end; none: all. Returns the names that the kernel must forget.
-    pub fn recalled(&mut self, directories: Option<&[u64]>) -> Vec<Name> {
+    pub fn recalled(&mut self, now_ns: i64, directories: Option<&[u64]>) -> Vec<Name> {
         let ended: Vec<(u64, Listing)> = match directories {
             Some(directories) => directories.iter().filter_map(|of| Some((*of, self.of.remove(of)?))).collect(),
             None => self.of.drain().collect(),
         };
+        self.names -= ended.iter().map(|(_, listing)| listing.names.len()).sum::<usize>();
         let names = |(of, listing): (u64, Listing)| listing.names.into_iter().map(move |name| (of, name));
-        let mut names: Vec<Name> = ended.into_iter().flat_map(names).collect();
+        let kept = ended.into_iter().filter(|(_, listing)| listing.may_be_kept(now_ns));
+        let mut names: Vec<Name> = kept.flat_map(names).collect();
         names.sort_unstable();
         names
     }
@@ -149,15 +172,16 @@ mod tests {
 
     #[test]
     fn the_kernel_keeps_names_under_a_lease_and_is_told_of_each() {
+        const NOW: i64 = 2_000 * MS;
         let mut listings = Listings::default();
         assert_eq!(listings.held(10 * MS, stamp(0, 3), 7), None);
         let lease = grant(&mut listings, 10, stamp(0, 3));
         assert_eq!(keep(&mut listings, 10, lease, b"b"), 1_000);
         assert_eq!(keep(&mut listings, 1_600, lease, b"a"), 400, "what is left of the lease");
         assert_eq!(keep(&mut listings, 2_000, lease, b"c"), 0);
-        assert_eq!((listings.kept(&[6]).0, listings.kept(&[6, 7])), (false, (true, i64::MIN)));
-        assert_eq!(listings.recalled(Some(&[6, 7])), [(7, b"a".to_vec()), (7, b"b".to_vec())]);
-        assert!(listings.recalled(None).is_empty() && !listings.kept(&[7]).0);
+        assert_eq!((listings.kept(NOW, &[6]).0, listings.kept(NOW, &[6, 7])), (false, (true, i64::MIN)));
+        assert_eq!(listings.recalled(NOW, Some(&[6, 7])), [(7, b"a".to_vec()), (7, b"b".to_vec())]);
+        assert!(listings.recalled(NOW, None).is_empty() && !listings.kept(NOW, &[7]).0);
     }
 
     #[test]
@@ -165,7 +189,7 @@ mod tests {
         let mut listings = Listings::default();
         let first = grant(&mut listings, 0, stamp(0, 3));
         assert_eq!(listings.held(5 * MS, stamp(0, 3), 7), Some(first), "held since");
-        listings.recalled(Some(&[7]));
+        listings.recalled(5 * MS, Some(&[7]));
         let second = grant(&mut listings, 20, stamp(10, 5));
         assert_eq!(keep(&mut listings, 20, first, b"a"), 0, "it may have changed before the second lease");
         assert_eq!(keep(&mut listings, 20, second, b"a"), 1_000);
@@ -174,7 +198,7 @@ mod tests {
         assert_eq!(keep(&mut listings, 100, second, b"b"), 1_000, "held since");
         let third = grant(&mut listings, 3_000, stamp(2_990, 12));
         assert!(third != second && keep(&mut listings, 3_000, second, b"c") == 0, "the lease had ended");
-        assert_eq!(listings.recalled(None), [], "and the kernel has forgotten its names");
+        assert_eq!(listings.recalled(3_000 * MS, None), [], "and the kernel has forgotten its names");
     }
 
     /// The manager got a page's request before that of the first lease, which was sent earlier: another handle reads the directory, too.
@@ -206,7 +230,44 @@ mod tests {
         for at in 0..=MAX_NAMES {
             assert_eq!(keep(&mut listings, 5, lease, format!("{at}").as_bytes()), 1_000);
         }
-        assert_eq!(listings.kept(&[7]), (true, 1_005 * MS));
-        assert_eq!(listings.recalled(Some(&[7])).len(), MAX_NAMES);
+        assert_eq!(listings.kept(5 * MS, &[7]), (true, 1_005 * MS));
+        assert_eq!(listings.recalled(5 * MS, Some(&[7])).len(), MAX_NAMES);
+    }
+
+    #[test]
+    fn names_of_leases_that_are_over_take_no_memory() {
+        let mut listings = Listings::default();
+        for directory in 0..1_000 {
+            let at_ms = directory as i64 * 3_000;
+            let lease = listings.granted(at_ms * MS, stamp(at_ms, directory), directory, 2_000).unwrap();
+            for name in 0..100u32 {
+                listings.keep(at_ms * MS, lease, (directory, &name.to_le_bytes()), KEPT);
+            }
+        }
+        let names: usize = listings.of.values().map(|listing| listing.names.len()).sum();
+        assert!(names <= 200, "{names} names are remembered, all but those of one directory without a lease");
+        let (last, over) = (999, 999 * 3_000 * MS + 2_050 * MS);
+        assert!(listings.kept(over - 1, &[last]).0 && !listings.kept(over, &[last]).0);
+        assert!(listings.recalled(over, None).is_empty(), "the kernel has forgotten them");
+        assert_eq!(listings.names, 0);
+    }
+
+    #[test]
+    fn names_of_all_directories_are_bounded() {
+        let mut listings = Listings::default();
+        let per_directory = MAX_NAMES as u64 - 1;
+        for directory in 0..=MAX_ALL_NAMES as u64 / per_directory {
+            let lease = listings.granted(0, stamp(0, 3), directory, 2_000).unwrap();
+            for name in 0..per_directory {
+                assert_eq!(listings.keep(0, lease, (directory, &name.to_le_bytes()), KEPT), KEPT as u64);
+            }
+        }
+        let last = MAX_ALL_NAMES as u64 / per_directory;
+        assert_eq!(
+            (listings.names, listings.kept(0, &[last])),
+            (MAX_ALL_NAMES, (true, KEPT)),
+            "a recall waits for the rest"
+        );
+        assert_eq!((listings.recalled(0, None).len(), listings.names), (MAX_ALL_NAMES, 0));
     }
 }

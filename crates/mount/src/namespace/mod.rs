@@ -392,7 +392,7 @@ impl Namespace {
             return;
         }
         let mut names = self.cache.forget(inos.as_deref());
-        names.extend(self.cache.listings.recalled(inos.as_deref()));
+        names.extend(self.cache.listings.recalled(self.cache.now_ns, inos.as_deref()));
         if inos.is_some() {
             self.cache.note_shared(names.iter().map(|(parent, _)| *parent));
         }
