@@ -32,6 +32,11 @@ pub struct FetchedEntry {
 }
 
 impl OpenDirectory {
+    /// Whether [`OpenDirectory::entry`] asks the manager for this position.
+    pub fn must_fetch(&self, position: u64) -> bool {
+        !self.complete && position.saturating_sub(DOTS) as usize >= self.entries.len()
+    }
+
     /// The entry at a position from [`DOTS`] on; none at the end.
     ///
     /// # Errors
@@ -43,7 +48,7 @@ impl OpenDirectory {
         position: u64,
     ) -> Result<Option<&FetchedEntry>, Error> {
         let index = position.saturating_sub(DOTS) as usize;
-        while index >= self.entries.len() && !self.complete {
+        while self.must_fetch(position) {
             let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
             let (asked_ns, stamp) = (mount.backend.now_ns(), mount.namespace.with(Namespace::stamp));
             let page = mount.backend.list(ino, &after).await?;

@@ -480,7 +480,8 @@ impl<B: Backend> Mount<B> {
         Ok(self.add_handle(handle))
     }
 
-    /// Lists a directory from `position` on, until `add` returns that the reply is full. `full`: with attributes.
+    /// Lists a directory from `position` on, until `add` returns that the reply is full, or the manager must be asked for more. Only the end of the
+    /// directory gives no entry. `full`: with attributes.
     ///
     /// # Errors
     /// The manager's.
@@ -524,6 +525,10 @@ impl<B: Backend> Mount<B> {
                     return Ok(());
                 }
                 continue;
+            }
+            if at > position.max(directories::DOTS) && directory.must_fetch(at) {
+                // The kernel keeps what it gets for so long from now on, and their changes are not recalled for longer.
+                return Ok(());
             }
             let entry = match directory.entry(self, ino, at).await {
                 Ok(Some(entry)) => entry,

@@ -570,3 +570,31 @@ fn a_name_of_a_listing_that_is_moved_here_is_told() {
         });
     }
 }
+
+/// P7: the time for which the kernel keeps an entry counts from the reply. One that waited for a further page would come when the lease is over.
+#[test]
+fn entries_of_a_listing_do_not_wait_for_the_next_page() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    for name in [&b"a"[..], b"b", b"c"] {
+        store.create(ROOT, name, 0).unwrap();
+    }
+    store.list_names.set(2);
+    store.list_lease_ms.set(2_000);
+    tasks.run(async {
+        let directory = mount.open_directory(ROOT).await.unwrap();
+        let listed = async |position: u64| {
+            let mut names = Vec::new();
+            let add = |entry: &ListedEntry<'_>| {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                false
+            };
+            mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
+            names
+        };
+        assert_eq!(listed(0).await, [".", "..", "a", "b"]);
+        assert_eq!(listed(4).await, ["c"]);
+        assert!(listed(5).await.is_empty());
+        assert_eq!(listed(3).await, ["b", "c"], "both are here");
+    });
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::errno::Errno;
 use tessera_mount::mount::{Mount, Options};
-use tessera_mount::ops::{Caller, Opened, ShownEntry};
+use tessera_mount::ops::{Caller, ListedEntry, Opened, ShownEntry};
 use tessera_mount::spool::SpoolConfig;
 use tessera_mount::{locks, namespace, spool};
 use tessera_wire::Attr;
@@ -213,14 +213,20 @@ impl FileSystem for MountHost {
 
     async fn list(&self, directory: u64) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
         let handle = self.mount.open_directory(directory).await?;
-        let mut names = Vec::new();
-        let listed = self.mount.read_directory(directory, handle, 0, false, |entry| {
-            if entry.name != b"." && entry.name != b".." {
-                names.push((entry.name.to_vec(), entry.ino));
-            }
-            false
-        });
-        let listed = listed.await;
+        let (mut names, mut position, mut is_end) = (Vec::new(), 0, false);
+        let mut listed = Ok(());
+        while listed.is_ok() && !is_end {
+            is_end = true;
+            let from = position;
+            let add = |entry: &ListedEntry<'_>| {
+                if entry.name != b"." && entry.name != b".." {
+                    names.push((entry.name.to_vec(), entry.ino));
+                }
+                (position, is_end) = (entry.next, false);
+                false
+            };
+            listed = self.mount.read_directory(directory, handle, from, false, add).await;
+        }
         self.mount.release_directory(handle);
         listed.map(|()| names)
     }
