@@ -199,7 +199,7 @@ impl Backend for FuseBackend {
         self.client.rewrite_inode(ino, progress, cancel)
     }
 
-    fn invalidate_names(&self, names: Vec<Name>) {
+    fn invalidate_names(&self, names: Vec<Name>) -> bool {
         // Names for which there is no room live as long as the kernel may cache them.
         let without_room = names.into_iter().filter(|name| self.names.add(name.clone(), ()).is_none()).count();
         if without_room > 0 {
@@ -208,6 +208,7 @@ impl Backend for FuseBackend {
                 "the kernel is not told of changed names: it has not answered for long"
             );
         }
+        without_room == 0
     }
 
     async fn names_invalidated(&self) {

@@ -281,8 +281,9 @@ pub trait Backend: 'static {
 
     // --- the kernel -----------------------------------------------------------------------------------------------
 
-    /// Makes the kernel forget these names, in order, and does not wait: the kernel may be waiting for this mount.
-    fn invalidate_names(&self, names: Vec<Name>);
+    /// Makes the kernel forget these names, in order, and does not wait: the kernel may be waiting for this mount. False: it does not hear of
+    /// some, and forgets them by itself.
+    fn invalidate_names(&self, names: Vec<Name>) -> bool;
 
     /// Waits until the kernel has forgotten all names handed to [`Backend::invalidate_names`] so far.
     async fn names_invalidated(&self);

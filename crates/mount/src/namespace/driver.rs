@@ -4,7 +4,7 @@
 //! requests meanwhile, its own or not. A background task ([`work`]) sends those that no operation waits for (recalls,
 //! files that are due).
 
-use super::{Action, EntryAttr, Event, FirstCommit, KeptNames, LookupResult, Namespace, NewFile, Scope, Waiter};
+use super::{Action, EntryAttr, Event, FirstCommit, KeptNames, LookupResult, Name, Namespace, NewFile, Scope, Waiter};
 use crate::backend::{Backend, new_node};
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
@@ -78,8 +78,20 @@ impl<B: Backend> NamespaceDriver<B> {
     fn tell_evicted(&self, core: &mut Namespace) {
         let names = std::mem::take(&mut core.cache.evicted);
         if !names.is_empty() {
-            self.backend.invalidate_names(names);
+            self.tell(core, names);
         }
+    }
+
+    /// Until the kernel has forgotten by itself a name of which it is not told, all recalls wait.
+    fn tell(&self, core: &mut Namespace, names: Vec<Name>) {
+        if !self.backend.invalidate_names(names) {
+            core.cache.names_untold();
+        }
+    }
+
+    /// The kernel must forget these names.
+    pub(crate) fn invalidate_names(&self, names: Vec<Name>) {
+        self.with(|core, _| self.tell(core, names));
     }
 
     /// An inode, if the core knows it.
@@ -209,7 +221,7 @@ impl<B: Backend> NamespaceDriver<B> {
         let now_ns = self.backend.now_ns();
         let kept = state.core.cache.kept_names(now_ns, inos.unwrap_or_default());
         self.handle(&mut state, Event::Recalled(inos.map(<[u64]>::to_vec)));
-        kept
+        KeptNames { untold: kept.untold.max(state.core.cache.untold_for()), ..kept }
     }
 
     /// Delegations end. Calls `answer` once the manager knows the files that were created in these directories.
@@ -244,7 +256,7 @@ impl<B: Backend> NamespaceDriver<B> {
                     let answer = state.recalls.remove(&recall);
                     state.answers.extend(answer);
                 }
-                Action::InvalidateNames(names) => self.backend.invalidate_names(names),
+                Action::InvalidateNames(names) => self.tell(&mut state.core, names),
             }
         }
         if wakes {

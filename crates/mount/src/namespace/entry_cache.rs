@@ -95,6 +95,8 @@ pub struct EntryCache {
     pub listings: Listings,
     /// The kernel keeps no name longer, ns.
     kept_ns: i64,
+    /// Until when it may keep names of which it was not told.
+    untold_until_ns: i64,
     /// Number of recalls and changes so far: part of a [`Stamp`].
     pub changes: u64,
     /// The most recent of them.
@@ -189,6 +191,18 @@ impl EntryCache {
             until_told: duration(names.map(left_ns).fold(listed_ns, i64::max)),
             untold: duration(if untold_until_ns == i64::MIN { 0 } else { untold_ns }),
         }
+    }
+
+    /// The kernel must forget names, and is not told so.
+    pub fn names_untold(&mut self) {
+        if self.kept_ns > 0 {
+            self.untold_until_ns = self.now_ns.saturating_add(self.kept_ns).saturating_add(TOLD_NS);
+        }
+    }
+
+    /// For how long it may keep such names.
+    pub fn untold_for(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.untold_until_ns.saturating_sub(self.now_ns)).unwrap_or(0))
     }
 
     /// A page of `directory` came; `lease_ms`: with a lease on its names for so long. Returns the lease that covers it.

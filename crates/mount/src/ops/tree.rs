@@ -451,7 +451,7 @@ impl<B: Backend> Mount<B> {
         let untold = moves.iter().zip(told).filter(|(_, told)| !told).map(|((_, to), _)| (to.0, to.1.to_vec()));
         let untold: Vec<Name> = untold.collect();
         if !untold.is_empty() {
-            self.backend.invalidate_names(untold);
+            self.namespace.invalidate_names(untold);
         }
         end_removal(replaced, &done, |_| true).await;
         done.map(drop).map_err(|e| explained("rename", from.0, &e))

@@ -598,3 +598,22 @@ fn entries_of_a_listing_do_not_wait_for_the_next_page() {
         assert_eq!(listed(3).await, ["b", "c"], "both are here");
     });
 }
+
+/// P7: a kernel that is busy for long hears of some names only when it forgets them by itself.
+#[test]
+fn a_recall_waits_for_names_of_which_the_kernel_is_not_told() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    store.lease_ms.set(60_000);
+    let ino = known_file(&mount, &store, &mut tasks);
+    let recalled = || mount.leases_recalled(Some(&[ino])).untold.as_millis();
+    assert_eq!(recalled(), 0);
+    store.takes_no_notices.set(true);
+    tasks.run(async { mount.lookup(0, (ROOT, b"file")).await.unwrap() });
+    assert_eq!(recalled(), 1_050);
+    store.takes_no_notices.set(false);
+    store.clock.update(|now_ns| now_ns + 600_000_000);
+    assert_eq!(recalled(), 450, "the name of before waits still");
+    store.clock.update(|now_ns| now_ns + 450_000_000);
+    assert_eq!(recalled(), 0);
+}

@@ -116,6 +116,8 @@ pub struct Store {
     last: Cell<u64>,
     /// Names of which the kernel was told.
     pub invalidated: RefCell<Vec<Name>>,
+    /// The kernel is not told of names: too many wait.
+    pub takes_no_notices: Cell<bool>,
     /// Lease on a listing, ms; 0: none.
     pub list_lease_ms: Cell<u64>,
     /// Commits that happen although their answers are lost.
@@ -645,11 +647,12 @@ impl Backend for Client {
         "machine".into()
     }
 
-    fn invalidate_names(&self, names: Vec<Name>) {
+    fn invalidate_names(&self, names: Vec<Name>) -> bool {
         self.store.invalidated.borrow_mut().extend(names);
         if let Some(look) = &*self.store.on_recall.borrow() {
             look();
         }
+        !self.store.takes_no_notices.get()
     }
 
     fn forget_attributes(&self, ino: u64) {

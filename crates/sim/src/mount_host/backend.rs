@@ -180,7 +180,7 @@ impl Backend for SimBackend {
         Ok(WriteDone::default())
     }
 
-    fn invalidate_names(&self, names: Vec<Name>) {
+    fn invalidate_names(&self, names: Vec<Name>) -> bool {
         // The kernel here caches no names; what follows an invalidation must still wait for it.
         self.stale_names.set(self.stale_names.get() + names.len());
         let (stale, count) = (self.stale_names.clone(), names.len());
@@ -189,6 +189,7 @@ impl Backend for SimBackend {
             pause.await;
             stale.set(stale.get() - count);
         });
+        true
     }
 
     async fn names_invalidated(&self) {
