@@ -31,6 +31,10 @@ pub mod meta {
 
     /// Epochs, versions and counters rise by this much when a group of managers is restored after the loss of a majority.
     pub const RESTORE_JUMP: u64 = 1 << 20;
+
+    /// A change of a file with more names than this recalls not all listings that show its attributes: a client with a lease on one
+    /// does not cache these attributes.
+    pub const MAX_LISTINGS_RECALLED: u32 = 64;
 }
 
 /// Requests to a node.

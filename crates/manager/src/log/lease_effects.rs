@@ -8,7 +8,7 @@ use crate::db::{Db, sessions};
 use crate::error::Result;
 use crate::namespace::inodes;
 use crate::namespace::names::MAX_REMOVED_NAMES;
-use tessera_wire::meta::{Commit, Link, MakeDir, MakeNode, RemoveNames, Rename};
+use tessera_wire::meta::{Commit, Link, MAX_LISTINGS_RECALLED, MakeDir, MakeNode, RemoveNames, Rename};
 
 /// The command changes nothing that is leased.
 pub fn nothing<C>(_: &Db, _: &C) -> Result<Vec<LeaseTarget>> {
@@ -31,7 +31,7 @@ pub fn inode(db: &Db, ino: u64) -> Result<Vec<LeaseTarget>> {
 }
 
 /// Listings that show this many names of one inode are recalled when it changes.
-const MOST_LISTINGS: i64 = 64;
+const MOST_LISTINGS: i64 = MAX_LISTINGS_RECALLED as i64;
 /// No limit of them: each loses a name.
 const ALL_LISTINGS: i64 = -1;
 

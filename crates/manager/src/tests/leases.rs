@@ -316,3 +316,25 @@ pub(super) fn a_repeated_answer_grants_no_lease() {
         assert_eq!(reply.entry.map_or(0, |entry| entry.lease_ms), 0, "the file changed once more in the same batch");
     }
 }
+
+/// P7: clients cache what they listed of a file with so many names.
+#[test]
+fn every_listing_that_shows_an_inode_is_recalled() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    // That lease ends.
+    rig.tick(2 * LEASE_MS as i64);
+    let mut last = 0;
+    for at in 1..MAX_LISTINGS_RECALLED {
+        let op_id = rig.op();
+        let made = rig.ask(&MakeDir { op_id, parent: 1, name: format!("d{at}").into(), ..MakeDir::default() }).unwrap();
+        last = made.attr.unwrap().ino;
+        let op_id = rig.op();
+        rig.ask_as(Role::Client, CAROL, &Link { op_id, ino, parent: last, name: b"l".to_vec() }).unwrap();
+    }
+    rig.calls.clear();
+    let list = List { ino: last, want_lease: true, ..List::default() };
+    assert_eq!(rig.ask_as(Role::Client, ALICE, &list).unwrap().lease_ms, LEASE_MS);
+    let id = chmod(&mut rig, BOB, ino);
+    assert!(!rig.replies.contains_key(&id), "ALICE may show the old mode");
+}

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tessera_wire::meta::{ClusterStatus, GetStatus};
+use tessera_wire::meta::{ClusterStatus, GetStatus, MAX_LISTINGS_RECALLED};
 use tessera_wire::{Attr, InodeKind};
 
 /// Bytes that one request copies at most: a program that is asked to stop does not wait long.
@@ -564,8 +564,10 @@ impl<B: Backend> Mount<B> {
             let is_current = age <= LISTED_FOR && !is_renamed && !self.was_recalled_since(child, *asked_ns);
             let is_full = match entry.attr.clone().filter(|attr| full && is_current && may_tell(attr)) {
                 Some(attr) => {
+                    // No recall of this listing may tell that a file with more names changes.
+                    let is_told = attr.nlink <= MAX_LISTINGS_RECALLED || attr.kind() == InodeKind::Directory;
                     let answer = self.answer(self.asked(0), attr, false).await;
-                    let kept_for = self.keeps_listed(*lease, (ino, &entry.name));
+                    let kept_for = self.keeps_listed(lease.filter(|_| is_told), (ino, &entry.name));
                     let mut kernel = self.kernel.lock();
                     match answer.listed(&kernel) {
                         Some(shown) => {

@@ -617,3 +617,24 @@ fn a_recall_waits_for_names_of_which_the_kernel_is_not_told() {
     store.clock.update(|now_ns| now_ns + 450_000_000);
     assert_eq!(recalled(), 0);
 }
+
+/// The manager recalls a limited number of the listings that show a file.
+#[test]
+fn attributes_that_a_listing_tells_of_a_file_with_very_many_names_are_not_kept() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    store.create(ROOT, b"file", 0).unwrap();
+    store.list_lease_ms.set(2_000);
+    tasks.run(async {
+        for (links, kept_ms) in [(63, 1_000), (64, 0)] {
+            store.links.set(links);
+            let (directory, mut kept) = (mount.open_directory(ROOT).await.unwrap(), Vec::new());
+            let add = |entry: &ListedEntry<'_>| {
+                kept.extend(entry.shown.as_ref().map(|_| entry.kept_for.as_millis()));
+                false
+            };
+            mount.read_directory(ROOT, directory, 0, true, add).await.unwrap();
+            assert_eq!(kept, [kept_ms], "{links} other names");
+        }
+    });
+}

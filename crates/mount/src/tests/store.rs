@@ -116,6 +116,8 @@ pub struct Store {
     last: Cell<u64>,
     /// Names of which the kernel was told.
     pub invalidated: RefCell<Vec<Name>>,
+    /// Names that each file has elsewhere.
+    pub links: Cell<u32>,
     /// The kernel is not told of names: too many wait.
     pub takes_no_notices: Cell<bool>,
     /// Lease on a listing, ms; 0: none.
@@ -272,7 +274,16 @@ impl Store {
             Some(versions) => {
                 let Version { id, content, bytes } = versions.last().cloned().unwrap_or_default();
                 let (kind, size_bytes) = (InodeKind::File as i32, bytes.len() as u64);
-                Attr { ino, kind, mode: self.mode.get(), nlink: 1, version: id, content, size_bytes, ..Attr::default() }
+                Attr {
+                    ino,
+                    kind,
+                    mode: self.mode.get(),
+                    nlink: 1 + self.links.get(),
+                    version: id,
+                    content,
+                    size_bytes,
+                    ..Attr::default()
+                }
             }
             None if ino == 1 => Attr { ino, kind: InodeKind::Directory as i32, nlink: 2, ..Attr::default() },
             None => return Err(Error::new(Code::NotFound, "no such inode")),
