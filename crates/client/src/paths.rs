@@ -109,7 +109,7 @@ impl Client {
         let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
         loop {
             // Limit 0: as many as the manager gives at once.
-            let page = self.ask_at("list", path, &List { ino, after, limit: 0, want_lease: false })?;
+            let page = self.ask_at("list", path, &List { ino, after, ..List::default() })?;
             let goes_on = page.more && !page.entries.is_empty();
             all.extend(page.entries);
             match all.last().filter(|_| goes_on) {
@@ -159,42 +159,50 @@ impl Client {
         self.change("remove", path, &Unlink { op_id: self.op_id(), parent: parent.ino, name, directory }).map(drop)
     }
 
-    /// Removes a file, or a directory with everything below it; adds to `removed` how many entries.
+    /// Removes a file, or a directory with everything below it; adds to `removed` how many entries. What another client
+    /// moves out of the directory meanwhile stays.
     ///
     /// # Errors
-    /// As [`Client::unlink`]; what was removed before stays removed.
+    /// As [`Client::unlink`], or the directory was moved or replaced meanwhile; what was removed before stays removed.
     pub fn remove_all(&self, path: &StorePath, removed: &mut u64) -> Result<(), Error> {
         let attr = self.stat(path)?;
         let directory = attr.kind() == InodeKind::Directory;
         if directory {
-            self.empty(path, attr.ino, removed)?;
+            let (parent, name) = self.place(path)?;
+            let tree = Subtree { top: attr.ino, parent: parent.ino, name };
+            self.empty(path, attr.ino, &tree, removed)?;
         }
         self.unlink(path, directory)?;
         *removed += 1;
         Ok(())
     }
 
-    /// Removes everything in a directory, page by page.
-    fn empty(&self, path: &StorePath, ino: u64, removed: &mut u64) -> Result<(), Error> {
+    /// Removes everything in a directory, page by page, as long as the directory is in `tree`.
+    fn empty(&self, path: &StorePath, ino: u64, tree: &Subtree, removed: &mut u64) -> Result<(), Error> {
         loop {
-            let page = List { ino, limit: REMOVED_NAMES, ..List::default() };
+            let page = List { ino, limit: REMOVED_NAMES, within: Some(tree.clone()), ..List::default() };
             let entries = self.ask_at("list", path, &page)?.entries;
             if entries.is_empty() {
                 return Ok(());
             }
             for entry in &entries {
                 if let Some(attr) = entry.attr.as_ref().filter(|attr| attr.kind() == InodeKind::Directory) {
-                    self.empty(&path.join(&entry.name)?, attr.ino, removed)?;
+                    match self.empty(&path.join(&entry.name)?, attr.ino, tree, removed) {
+                        // It left the tree since it was listed, or the tree was moved: then the next request here fails.
+                        Err(error) if matches!(error.code(), Code::NotFound | Code::VersionConflict) => {}
+                        done => done?,
+                    }
                 }
             }
-            self.remove_names(path, ino, entries.into_iter().map(|entry| entry.name).collect(), removed)?;
+            let names = entries.into_iter().map(|entry| entry.name).collect();
+            let request = RemoveNames { op_id: self.op_id(), parent: ino, names, within: Some(tree.clone()) };
+            self.remove_names(path, &request, removed)?;
         }
     }
 
     /// Removes names of a directory. Some may be gone already.
-    fn remove_names(&self, path: &StorePath, parent: u64, names: Vec<Vec<u8>>, removed: &mut u64) -> Result<(), Error> {
-        let request = RemoveNames { op_id: self.op_id(), parent, names };
-        let refused = self.change("remove names in", path, &request)?.refused;
+    fn remove_names(&self, path: &StorePath, request: &RemoveNames, removed: &mut u64) -> Result<(), Error> {
+        let refused = self.change("remove names in", path, request)?.refused;
         *removed += request.names.len().saturating_sub(refused.len()) as u64;
         for NotRemoved { index, error } in &refused {
             let error = error.clone().unwrap_or_default();

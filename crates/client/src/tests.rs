@@ -14,9 +14,9 @@ use tessera_manager::config::Config;
 use tessera_manager::shell::{ManagerServer, ServeOptions};
 use tessera_net::{BufferPool, Endpoint};
 use tessera_testkit::Cluster;
-use tessera_wire::meta::MakeDir;
+use tessera_wire::meta::{MakeDir, Rename};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Code, hex};
+use tessera_wire::{Code, Kind, hex};
 
 /// A cluster whose answers come from another thread, as from a connection.
 struct Loopback {
@@ -299,6 +299,46 @@ fn directories_names_and_attributes() {
     client.remove_all(&path("tess:/many"), &mut removed).unwrap();
     assert_eq!(removed, 7 + 1_031);
     assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
+}
+
+/// Another client moves a directory while `rm -r` runs: what is in it stays, and everything else goes.
+#[test]
+fn a_recursive_removal_leaves_alone_what_was_moved_away() {
+    // Moves (directory, name) to the name `keep` of the root, before the List with this number.
+    let moved_away = |before: usize, parent: &str, name: &str, expected: Result<u64, Code>, kept: &[&str]| {
+        let (client, cluster) = client(Cluster::new(4, 1), Options::default());
+        for directory in ["tess:/d/a", "tess:/d/b/c", "tess:/d/e"] {
+            client.mkdir_all(&path(directory)).unwrap();
+            client.put(&path(&format!("{directory}/f")), &b"x"[..], PutOptions::default()).unwrap();
+        }
+        let from_parent = client.stat(&path(parent)).unwrap().ino;
+        let (from_name, to_name) = (name.as_bytes().to_vec(), b"keep".to_vec());
+        let rename = Rename { from_parent, from_name, to_parent: 1, to_name, ..Rename::default() };
+        {
+            let mut cluster = cluster.lock();
+            (1..before).for_each(|_| cluster.before(Kind::List, |_| ()));
+            cluster.before(Kind::List, move |cluster| {
+                let op_id = cluster.op();
+                cluster.ask(&Rename { op_id, ..rename }).unwrap();
+            });
+        }
+        let mut removed = 0;
+        let done = client.remove_all(&path("tess:/d"), &mut removed);
+        if let Err(error) = &done {
+            assert!(error.to_string().contains("tess:/d"), "{error}");
+        }
+        assert_eq!(done.map(|()| removed).map_err(|error| error.code()), expected, "{parent} {name} before {before}");
+        assert!(expected.is_err() || client.stat(&path("tess:/d")).is_err(), "{parent} {name} before {before}");
+        for file in kept {
+            assert_eq!(read(&client, file), b"x", "{parent} {name} before {before}");
+        }
+    };
+    // The directories are listed in this order, each a second time once it is empty: d a a b c c b e e d.
+    moved_away(4, "tess:/d", "b", Ok(5), &["tess:/keep/c/f"]);
+    moved_away(5, "tess:/d", "b", Ok(5), &["tess:/keep/c/f"]);
+    moved_away(5, "tess:/d/b", "c", Ok(6), &["tess:/keep/f"]);
+    moved_away(8, "tess:/d", "e", Ok(6), &["tess:/keep/f"]);
+    moved_away(4, "tess:/", "d", Err(Code::VersionConflict), &["tess:/keep/b/c/f", "tess:/keep/e/f"]);
 }
 
 /// P14: hints and paths are checked before any request is sent.

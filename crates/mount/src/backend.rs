@@ -190,7 +190,7 @@ pub trait Backend: 'static {
     /// # Errors
     /// There is no such directory, or the manager does not answer.
     async fn list(&self, ino: u64, after: &[u8]) -> Result<ListReply, Error> {
-        self.ask(&List { ino, after: after.to_vec(), limit: 0, want_lease: true }).await
+        self.ask(&List { ino, after: after.to_vec(), want_lease: true, ..List::default() }).await
     }
 
     /// Makes a directory, and requests its delegation together with `inos` inode numbers.

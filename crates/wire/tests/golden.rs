@@ -34,7 +34,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             GetFragmentsReply, GetNodeStatus, DiskStatus, NodeStatus,
         }
         meta {
-            Resolve, Entry, InoRange, Lookup, GetAttr, List, Dirent, ListReply, MakeDir, MakeNode, Unlink,
+            Resolve, Entry, InoRange, Lookup, GetAttr, List, Subtree, Dirent, ListReply, MakeDir, MakeNode, Unlink,
             RemoveNames, NotRemoved, RemoveNamesReply, Rename,
             Link, Symlink, SetAttr, SetXattr, ListXattrs, Xattr, ListXattrsReply, RemoveXattr, ListVersions,
             VersionInfo, ListVersionsReply, RecallLease, ChunkName, OpenWrite, PreallocatedChunks, OpenWriteReply,

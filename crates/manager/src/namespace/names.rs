@@ -65,6 +65,7 @@ pub fn get_attr(db: &Db, request: &GetAttr) -> Result<Entry> {
 /// Lists a page of a directory.
 pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
     let directory = inodes::directory(db, request.ino)?;
+    check_within(db, &directory, request.within.as_ref())?;
     let limit = match request.limit {
         0 => max_entries,
         limit => limit.min(max_entries),
@@ -262,6 +263,7 @@ pub fn remove_names(ctx: &mut Ctx, request: &RemoveNames) -> Result<RemoveNamesR
         return invalid(format!("{count} names to remove; a request has at most {MAX_REMOVED_NAMES}"));
     }
     let parent = inodes::directory(ctx.db, request.parent)?;
+    check_within(ctx.db, &parent, request.within.as_ref())?;
     let mut refused = Vec::new();
     for (index, name) in (0..).zip(&request.names) {
         let found = check_name(name).and_then(|()| child(ctx.db, &parent, name));
@@ -367,6 +369,23 @@ fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Result<()> {
             return invalid("a directory cannot be moved into itself or below".to_string());
         }
         at = inodes::get(ctx.db, at)?.parent;
+    }
+    Ok(())
+}
+
+/// Checks that a directory is in the subtree that the request names, if it names one.
+fn check_within(db: &Db, directory: &Inode, within: Option<&Subtree>) -> Result<()> {
+    let Some(Subtree { top, parent, name }) = within else { return Ok(()) };
+    let outside = |what: String| refuse(Code::VersionConflict, format!("{what}; what is left in it stays"));
+    if inodes::lookup(db, inodes::root_if_none(*parent), name)? != Some(*top) {
+        return outside(format!("directory {} was moved, removed or replaced meanwhile", shown(name)));
+    }
+    let (mut at, mut above) = (directory.ino, directory.parent);
+    while at != *top {
+        if at == inodes::ROOT {
+            return outside(format!("the directory was moved out of {} meanwhile", shown(name)));
+        }
+        (at, above) = (above, inodes::get(db, above)?.parent);
     }
     Ok(())
 }

@@ -92,9 +92,9 @@ fn bad_names_and_attributes() {
     cases.refused(Code::NotEmpty, Unlink { op_id, parent: 1, name: b"dir".to_vec(), directory: true });
     let op_id = cases.rig.op();
     let names: Vec<Vec<u8>> = (0..1_025).map(|i| format!("f{i}").into_bytes()).collect();
-    cases.refused(Code::Invalid, RemoveNames { op_id, parent: 1, names });
+    cases.refused(Code::Invalid, RemoveNames { op_id, parent: 1, names, within: None });
     let op_id = cases.rig.op();
-    cases.refused(Code::NotDirectory, RemoveNames { op_id, parent: file, names: vec![b"f".to_vec()] });
+    cases.refused(Code::NotDirectory, RemoveNames { op_id, parent: file, names: vec![b"f".to_vec()], within: None });
     let op_id = cases.rig.op();
     cases.refused(Code::IsDirectory, Link { op_id, ino: dir, parent: 1, name: b"l".to_vec() });
     let op_id = cases.rig.op();

@@ -243,7 +243,7 @@ fn a_removal_of_many_names_recalls_the_lease_on_each() {
     rig.put(1, "f", b"c").unwrap();
     assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
     let names = [&b"absent"[..], b"f"].map(<[u8]>::to_vec).into();
-    let request = RemoveNames { op_id: rig.op(), parent: 1, names };
+    let request = RemoveNames { op_id: rig.op(), parent: 1, names, within: None };
     let id = rig.send(Role::Client, BOB, &request);
     rig.settle();
     assert!(!rig.replies.contains_key(&id), "ALICE may still show it");

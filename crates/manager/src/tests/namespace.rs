@@ -430,7 +430,7 @@ fn a_removal_of_many_names_removes_each_that_may_go() {
     let reader = rig.read(1, "held").unwrap().session_id;
     rig.put(1, "file", b"abc").unwrap();
     let names = ["file", "full", "absent", "", "empty", "held", "file"].map(|name| name.as_bytes().to_vec()).to_vec();
-    let request = RemoveNames { op_id: rig.op(), parent: 1, names };
+    let request = RemoveNames { op_id: rig.op(), parent: 1, names, within: None };
     let refused = |reply: RemoveNamesReply| -> Vec<(u32, Code)> {
         reply.refused.into_iter().map(|r| (r.index, r.error.unwrap().code())).collect()
     };
@@ -445,5 +445,51 @@ fn a_removal_of_many_names_removes_each_that_may_go() {
     rig.tick(100);
     rig.tick(100);
     assert_eq!(rig.ask(&GetAttr { ino: held, want_lease: false }).unwrap_err().code(), Code::NotFound);
+    rig.audit();
+}
+
+/// What another client moved away since the requester looked stays.
+#[test]
+fn a_list_or_removal_within_a_tree_is_refused_outside_of_it() {
+    let mut rig = Rig::new(4);
+    let [d, keep] = ["d", "keep"].map(|name| rig.mkdir(1, name));
+    let s = rig.mkdir(d, "s");
+    let t = rig.mkdir(s, "t");
+    rig.mkdir(t, "x");
+    let rename = |rig: &mut Rig, (from_parent, from_name): (u64, &str), (to_parent, to_name): (u64, &str)| {
+        let (from_name, to_name) = (from_name.into(), to_name.into());
+        let op_id = rig.op();
+        let request = Rename { op_id, from_parent, from_name, to_parent, to_name, ..Rename::default() };
+        rig.ask(&request).unwrap();
+    };
+    let tree = Subtree { top: d, parent: 0, name: b"d".to_vec() };
+    let list = |rig: &mut Rig, ino: u64| {
+        let reply = rig.ask(&List { ino, within: Some(tree.clone()), ..List::default() });
+        reply.map(|page| page.entries.len()).map_err(|error| error.code())
+    };
+    let remove = |rig: &mut Rig, parent: u64, name: &str| {
+        let (op_id, names) = (rig.op(), vec![name.as_bytes().to_vec()]);
+        let reply = rig.ask(&RemoveNames { op_id, parent, names, within: Some(tree.clone()) });
+        reply.map(|reply| reply.refused.len()).map_err(|error| error.code())
+    };
+    assert_eq!([d, s, t].map(|ino| list(&mut rig, ino)), [Ok(1); 3]);
+    // A directory above what is asked for leaves the tree and comes back.
+    rename(&mut rig, (d, "s"), (keep, "s"));
+    assert_eq!(
+        [d, s, t].map(|ino| list(&mut rig, ino)),
+        [Ok(0), Err(Code::VersionConflict), Err(Code::VersionConflict)]
+    );
+    assert_eq!(remove(&mut rig, t, "x"), Err(Code::VersionConflict));
+    rename(&mut rig, (keep, "s"), (d, "other"));
+    assert_eq!([d, s, t].map(|ino| list(&mut rig, ino)), [Ok(1); 3]);
+    // The top gets another name, and another directory its name.
+    rename(&mut rig, (1, "d"), (keep, "d"));
+    assert_eq!([d, s].map(|ino| list(&mut rig, ino)), [Err(Code::VersionConflict); 2]);
+    rig.mkdir(1, "d");
+    assert_eq!([d, s, 1].map(|ino| list(&mut rig, ino)), [Err(Code::VersionConflict); 3]);
+    assert_eq!(remove(&mut rig, t, "x"), Err(Code::VersionConflict));
+    rename(&mut rig, (keep, "d"), (1, "d"));
+    assert_eq!((list(&mut rig, t), list(&mut rig, keep)), (Ok(1), Err(Code::VersionConflict)));
+    assert_eq!(remove(&mut rig, t, "x"), Ok(0));
     rig.audit();
 }
